@@ -1,0 +1,1 @@
+"""Environments of any kind behind one interface."""

@@ -1,0 +1,1 @@
+"""From a vars file to running processes: variables, CPU plan, run directory, supervision."""

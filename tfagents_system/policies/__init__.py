@@ -1,0 +1,1 @@
+"""Policies as workers run them and as they are saved."""

@@ -1,0 +1,1 @@
+"""Experience: segments in, a ring of steps, minibatches out, over Reverb."""

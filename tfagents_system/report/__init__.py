@@ -1,0 +1,1 @@
+"""What the user sees: heartbeats, metrics, terminal view, status, plots."""

@@ -1,0 +1,170 @@
+"""TrainParamsBase: every hyperparameter and every hook that a user may override.
+
+A user writes one file with `class TrainParams(TrainParamsBase)`, fills out `env_ctor`, and changes what should differ:
+
+    class TrainParams(TrainParamsBase):
+        discount = 0.98
+
+        def env_ctor(self, *args, seed=None, **kwargs):
+            return gymnasium.make("Pendulum-v1", **kwargs)
+
+Attributes may be set on the class, as above, or in `__init__` after `super().__init__(env_config)`.
+This module imports neither TensorFlow nor Reverb: the defaults that need them import them when they are called.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+EnvArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class TrainParamsBase(abc.ABC):
+    """Hyperparameters of SAC and the hooks that build its parts.
+
+    "Total" and "per worker" say how a count is shared: 10 episodes in total with 4 workers are 3, 3, 2 and 2.
+
+    Args:
+      env_config: The dictionary read from SAC_CONFIG. Its key `horizon` is the maximum number of steps of an episode.
+      compute_config: What the run may use: `num_collect_workers`, `collect_worker_cpus`, `train_cpus`, `reverb_cpus`
+        and `seed`. Empty where a policy is only played.
+    """
+
+    # SAC (Haarnoja et al., arXiv 1812.05905).
+    discount: float = 0.99
+    """gamma, per environment step, in [0, 1]."""
+    critic_learning_rate: float = 3e-4
+    """Adam step size of both critics."""
+    actor_learning_rate: float = 3e-4
+    """Adam step size of the actor."""
+    alpha_learning_rate: float = 3e-4
+    """Adam step size of log(alpha), the logarithm of the entropy coefficient."""
+    target_update_tau: float = 0.005
+    """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
+    target_update_period: int = 1
+    """Updates between two soft updates of the target critics."""
+    gradient_clipping: float | None = None
+    """Maximum norm of each variable's gradient; None does not clip."""
+    sac_log_alpha: float = 0.0
+    """log(alpha) before the first update."""
+    target_entropy: float | None = None
+    """Entropy that alpha is tuned towards, in nats of the action scaled to [-1, 1]; None is -dim(action)."""
+    train_batch_size: int = 256
+    """Samples in one minibatch: transitions, or sequences where `recurrent`."""
+
+    # Networks.
+    actor_fc_layer_params: Sequence[int] = (256, 256)
+    """Units of the actor's hidden layers (behind the LSTM where `recurrent`)."""
+    critic_joint_fc_layer_params: Sequence[int] = (256, 256)
+    """Units of each critic's hidden layers, over observation and action together."""
+    recurrent: bool = False
+    """Actor and critics with an LSTM, trained on sequences."""
+    recurrent_sequence_length: int = 20
+    """Transitions in one training sequence, where `recurrent`; sequences never cross an episode's end."""
+    preprocessing_combiner: Any = None
+    """A Keras layer that turns the nest of observations into one tensor `[B, n]`, or a function of no arguments that
+    returns such a layer. None concatenates all leaves, flattened."""
+
+    # The iteration: collect, push, draw, update, publish.
+    num_iter: int = 1000
+    """Iterations of the whole run."""
+    num_steps_per_iter: int = 1000
+    """Updates of an iteration, each on one minibatch."""
+    n_train_episodes_per_iter: int = 1
+    """Episodes that each worker collects in an iteration (per worker)."""
+    n_buffer_init_episodes: int = 10
+    """Episodes collected with uniformly random actions before the first iteration, once in a run (total)."""
+    n_episodes_in_buffer: int = 1000
+    """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
+    asynchronous: bool = False
+    """False: lock-step iterations, pipelined, with at most one iteration of policy lag. True: workers never wait;
+    updates are held back by `max_updates_per_env_step` instead."""
+    max_updates_per_env_step: float = 1.0
+    """Updates allowed for each step collected after the first random episodes, where `asynchronous`."""
+
+    # Periods, in iterations.
+    n_eval_episodes: int = 10
+    """Episodes of one evaluation with the greedy policy (total)."""
+    eval_period_itrs: int = 10
+    """Iterations between two evaluations; the policy before the first and after the last is always evaluated."""
+    log_period_itrs: int = 1
+    """Iterations between two rows of metrics."""
+    checkpoint_period_itrs: int = 50
+    """Iterations between two checkpoints of agent, optimizers, counters and policy."""
+
+    def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
+        self.env_config: dict[str, Any] = dict(env_config)
+        self.compute_config: dict[str, Any] = dict(compute_config or {})
+
+    @property
+    def horizon(self) -> int:
+        """Maximum steps of an episode; an episode that reaches it is truncated, not terminated."""
+        return int(self.env_config["horizon"])
+
+    # Environments.
+
+    @abc.abstractmethod
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        """Builds one environment.
+
+        Args:
+          *args: The tuple of `collect_env_args_kwargs` or `eval_env_args_kwargs`.
+          seed: Differs between workers, between collecting and evaluating, and between two starts of a worker.
+          **kwargs: The dictionary of the same two hooks.
+
+        Returns:
+          A TF-Agents PyEnvironment, or a Gymnasium or gym environment as it is.
+        """
+
+    def collect_env_args_kwargs(self, id: int = 0) -> EnvArgsKwargs:
+        """Arguments of `env_ctor` for the collect environment of worker `id`; an override may take no arguments."""
+        del id
+        return (), {}
+
+    def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> EnvArgsKwargs:
+        """Arguments of `env_ctor` for the evaluation environment of worker `id`; an override may take no arguments.
+
+        Args:
+          id: Number of the worker, from 0.
+          collect_env: What `env_ctor` returned for the collect environment of the same worker.
+        """
+        del id, collect_env
+        return (), {}
+
+    # Networks and agent.
+
+    def actor_ctor(self, observation_spec: Any, action_spec: Any) -> Any:
+        """Builds the actor: a TF-Agents network from observations to action distributions within `action_spec`."""
+        from tfagents_system.agents import networks
+
+        return networks.build_actor(self, observation_spec, action_spec)
+
+    def critic_ctor(self, observation_spec: Any, action_spec: Any) -> Any:
+        """Builds one critic: a TF-Agents network from (observation, action) to Q-values `[B]` (`[B, T]` recurrent)."""
+        from tfagents_system.agents import networks
+
+        return networks.build_critic(self, observation_spec, action_spec)
+
+    def agent_ctor(self, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
+        """Builds the TFAgent that is trained.
+
+        Args:
+          time_step_spec: TimeStep of TensorSpecs, without batch dimension.
+          action_spec: BoundedTensorSpec, or a nest of them, with bounds -1 and 1: environments' own bounds are scaled.
+          train_step: int64 scalar variable, which the agent counts up by one in each update.
+        """
+        from tfagents_system.agents import sac
+
+        return sac.build_agent(self, time_step_spec, action_spec, train_step)
+
+    # Observers: called in each worker with every Trajectory (unbatched numpy arrays), as TF-Agents' drivers do.
+
+    def train_observers_ctor(self) -> Sequence[Callable[[Any], None]]:
+        """Observers of collected steps. Those with `name` and `result()` (PyMetrics) are logged as `train/<name>`."""
+        return ()
+
+    def eval_observers_ctor(self) -> Sequence[Callable[[Any], None]]:
+        """Observers of evaluation steps; those with `name` and `result()` are logged as `eval/<name>`."""
+        return ()
