@@ -63,9 +63,12 @@ class TrainParamsBase(abc.ABC):
     """Actor and critics with an LSTM, trained on sequences."""
     recurrent_sequence_length: int = 20
     """Transitions in one training sequence, where `recurrent`; sequences never cross an episode's end."""
+    recurrent_lstm_units: int = 64
+    """Units of the LSTM of actor and critics, where `recurrent`."""
     preprocessing_combiner: Any = None
-    """A Keras layer that turns the nest of observations into one tensor `[B, n]`, or a function of no arguments that
-    returns such a layer. None concatenates all leaves, flattened."""
+    """A Keras layer that turns the observations into one tensor `[B, n]`, or a function of no arguments that returns
+    one. Merging layers (Concatenate, Add) get the list of leaves, all others the nest as the environment gives it.
+    None concatenates all leaves, flattened, integers such as pixels divided by their type's maximum."""
 
     # The iteration: collect, push, draw, update, publish.
     num_iter: int = 1000

@@ -1,0 +1,92 @@
+"""The update of a whole block: one compiled function runs its K updates without returning to Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.agents import tf_agent
+from tf_agents.trajectories import policy_step, time_step, trajectory
+
+
+class BlockUpdate:
+    """Trains any TFAgent on blocks of minibatches as the replay server sends them.
+
+    Compiled when it is built, so that the first block finds it ready.
+
+    Args:
+      agent: The agent to train.
+      batch_size: B, the samples of a minibatch.
+      sequence_length: L, the transitions of a sequence, for recurrent agents; None for transitions.
+    """
+
+    def __init__(self, agent: tf_agent.TFAgent, batch_size: int, sequence_length: int | None) -> None:
+        self._agent = agent
+        self._observation_spec, self._action_spec = agent.time_step_spec.observation, agent.action_spec
+        is_sequence = sequence_length is not None
+        self._to_experience = self._to_trajectory if is_sequence else self._to_transition
+        outer = (batch_size, sequence_length + 1) if sequence_length is not None else (batch_size,)
+        minibatch = [
+            tf.TensorSpec((*outer, *spec.shape), spec.dtype) for spec in tf.nest.flatten(self._array_specs(is_sequence))
+        ]
+        # Traced apart from the loop: the names and number of the losses are known only after that.
+        update = tf.function(self._update, input_signature=[minibatch], autograph=False).get_concrete_function()
+        zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs)
+
+        def train_block(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+            num_minibatches = tf.shape(arrays[0])[0]
+            sums = dict(zeros)
+            for k in tf.range(num_minibatches):
+                losses = update([array[k] for array in arrays])
+                sums = {name: total + losses[name] for name, total in sums.items()}
+            return {name: total / tf.cast(num_minibatches, total.dtype) for name, total in sums.items()}
+
+        block = [tf.TensorSpec((None, *spec.shape), spec.dtype) for spec in minibatch]
+        self._train_block = tf.function(train_block, input_signature=[block]).get_concrete_function()
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
+        """Runs one update for each of the K minibatches, in order.
+
+        Args:
+          arrays: `Transitions.to_arrays()` or `Sequences.to_arrays()` of the replay server, each `[K, B, ...]`.
+
+        Returns:
+          Mean over the K updates of each loss, by name: `loss`, and for SAC `critic_loss`, `actor_loss`, `alpha_loss`.
+        """
+        losses = self._train_block([tf.convert_to_tensor(array) for array in arrays])
+        return {name: float(loss) for name, loss in losses.items()}
+
+    def _update(self, arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+        info = self._agent.train(self._to_experience(arrays))
+        losses = {"loss": info.loss}
+        if hasattr(info.extra, "_asdict"):
+            losses.update({name: value for name, value in info.extra._asdict().items() if value.shape.rank == 0})
+        return losses
+
+    def _array_specs(self, is_sequence: bool) -> tuple[Any, ...]:
+        """Specs of one step of each array of a block, in their order."""
+        scalar, step_type = tf.TensorSpec((), tf.float32), tf.TensorSpec((), tf.int32)
+        if is_sequence:
+            return step_type, self._observation_spec, self._action_spec, scalar, scalar
+        return self._observation_spec, self._action_spec, scalar, scalar, self._observation_spec
+
+    def _to_transition(self, arrays: list[tf.Tensor]) -> trajectory.Transition:
+        observation, action, reward, discount, next_observation = self._pack(arrays, is_sequence=False)
+        mid = tf.fill(tf.shape(reward), time_step.StepType.MID)
+        # What the transition led to: a discount of 0 is a termination.
+        next_step_type = tf.where(discount == 0.0, time_step.StepType.LAST, mid)
+        return trajectory.Transition(
+            time_step.TimeStep(mid, tf.zeros_like(reward), tf.ones_like(reward), observation),
+            policy_step.PolicyStep(action),
+            time_step.TimeStep(next_step_type, reward, discount, next_observation),
+        )
+
+    def _to_trajectory(self, arrays: list[tf.Tensor]) -> trajectory.Trajectory:
+        step_type, observation, action, reward, discount = self._pack(arrays, is_sequence=True)
+        next_step_type = tf.concat([step_type[:, 1:], step_type[:, -1:]], axis=1)
+        return trajectory.Trajectory(step_type, observation, action, (), next_step_type, reward, discount)
+
+    def _pack(self, arrays: list[tf.Tensor], is_sequence: bool) -> Any:
+        return tf.nest.pack_sequence_as(self._array_specs(is_sequence), arrays)

@@ -1,0 +1,142 @@
+"""The default actor and critic: what `TrainParamsBase.actor_ctor` and `critic_ctor` return."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tf_agents.agents.ddpg.critic_network import CriticNetwork
+from tf_agents.agents.ddpg.critic_rnn_network import CriticRnnNetwork
+from tf_agents.agents.sac.sac_agent import std_clip_transform
+from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
+from tf_agents.networks import network
+from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
+from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
+from tf_agents.networks.encoding_network import EncodingNetwork
+
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+def build_actor(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> network.Network:
+    """A tanh-squashed Gaussian whose mean and log standard deviation depend on the observation.
+
+    Source: Haarnoja et al., arXiv 1812.05905, appendix C. log(std) is clipped to [-20, 2].
+    """
+    encoding = _encoding_kwargs(params, observation_spec)
+    # Unlike TF-Agents' default, which exponentiates without a bound.
+    projection = functools.partial(TanhNormalProjectionNetwork, std_transform=std_clip_transform)
+    if params.recurrent:
+        return ActorDistributionRnnNetwork(
+            observation_spec,
+            action_spec,
+            **encoding,
+            input_fc_layer_params=None,
+            lstm_size=(params.recurrent_lstm_units,),
+            output_fc_layer_params=tuple(params.actor_fc_layer_params),
+            continuous_projection_net=projection,
+        )
+    return ActorDistributionNetwork(
+        observation_spec,
+        action_spec,
+        **encoding,
+        fc_layer_params=tuple(params.actor_fc_layer_params),
+        continuous_projection_net=projection,
+    )
+
+
+def build_critic(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> network.Network:
+    """A Q-network over the concatenation of observation and action."""
+    units = tuple(params.critic_joint_fc_layer_params)
+
+    def critic_over(encoded_spec: Any) -> network.Network:
+        if params.recurrent:
+            return CriticRnnNetwork(
+                (encoded_spec, action_spec),
+                observation_fc_layer_params=None,
+                action_fc_layer_params=None,
+                joint_fc_layer_params=None,
+                lstm_size=(params.recurrent_lstm_units,),
+                output_fc_layer_params=units,
+            )
+        return CriticNetwork((encoded_spec, action_spec), joint_fc_layer_params=units)
+
+    if _is_plain_vector(observation_spec) and params.preprocessing_combiner is None:
+        return critic_over(observation_spec)
+    return EncodedObservationCritic(
+        (observation_spec, action_spec),
+        make_encoder=lambda: EncodingNetwork(observation_spec, **_encoding_kwargs(params, observation_spec)),
+        make_critic=critic_over,
+    )
+
+
+class EncodedObservationCritic(network.Network):
+    """A critic of any observation: TF-Agents' own critics take a single tensor, so the nest is encoded first.
+
+    Args:
+      input_tensor_spec: (observation spec, action spec).
+      make_encoder: Builds the network from observations to `[B, n]`. Called once for each copy of this network.
+      make_critic: Builds the critic from the spec of the encoded observation. Likewise.
+      name: Name of the network.
+    """
+
+    def __init__(
+        self,
+        input_tensor_spec: Any,
+        make_encoder: Callable[[], network.Network],
+        make_critic: Callable[[Any], network.Network],
+        name: str = "EncodedObservationCritic",
+    ) -> None:
+        encoder = make_encoder()
+        encoded_spec = encoder.create_variables(input_tensor_spec[0])
+        critic = make_critic(tf.TensorSpec(encoded_spec.shape, encoded_spec.dtype, "encoded_observation"))
+        super().__init__(input_tensor_spec=input_tensor_spec, state_spec=critic.state_spec, name=name)
+        self._encoder = encoder
+        self._critic = critic
+
+    def call(
+        self, inputs: Any, step_type: Any = None, network_state: Any = (), training: bool = False
+    ) -> tuple[tf.Tensor, Any]:
+        """Q-values `[B]`, or `[B, T]` for sequences, and the recurrent state."""
+        observation, action = inputs
+        encoded, _ = self._encoder(observation, step_type=step_type, training=training)
+        return self._critic((encoded, action), step_type=step_type, network_state=network_state, training=training)
+
+
+class FlattenedLeaf(tf.keras.layers.Layer):
+    """One leaf of an observation as a float32 vector; integers are divided by their type's maximum (pixels: 255)."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """From `[B, ...]` to `[B, n]`."""
+        values = tf.cast(inputs, tf.float32)
+        if inputs.dtype.is_integer:
+            values /= inputs.dtype.max
+        return tf.reshape(values, [tf.shape(inputs)[0], inputs.shape[1:].num_elements()])
+
+
+def _is_plain_vector(observation_spec: Any) -> bool:
+    return not tf.nest.is_nested(observation_spec) and (
+        observation_spec.shape.rank == 1 and observation_spec.dtype == tf.float32
+    )
+
+
+def _encoding_kwargs(params: TrainParamsBase, observation_spec: Any) -> dict[str, Any]:
+    """`preprocessing_layers` and `preprocessing_combiner` as TF-Agents' networks take them, new for every network."""
+    combiner = params.preprocessing_combiner
+    if combiner is not None and not isinstance(combiner, tf.keras.layers.Layer):
+        combiner = combiner()
+    if combiner is None:
+        if _is_plain_vector(observation_spec):
+            return {}
+        layers = tf.nest.map_structure(lambda _: FlattenedLeaf(), observation_spec)
+        nested = len(tf.nest.flatten(observation_spec)) > 1
+        return {
+            "preprocessing_layers": layers,
+            "preprocessing_combiner": tf.keras.layers.Concatenate() if nested else None,
+        }
+    takes_list = hasattr(combiner, "_merge_function")  # Keras' merging layers, Concatenate and Add among them.
+    if not takes_list:
+        return {"preprocessing_combiner": combiner}
+    identity = tf.nest.map_structure(lambda _: tf.keras.layers.Layer(), observation_spec)
+    return {"preprocessing_layers": identity, "preprocessing_combiner": combiner}

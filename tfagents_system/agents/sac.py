@@ -1,0 +1,41 @@
+"""Plain SAC: TF-Agents' SacAgent, built from TrainParams with defaults that learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tf_agents.agents.sac.sac_agent import SacAgent
+
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+def build_agent(params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable) -> SacAgent:
+    """Builds SAC with learned entropy coefficient (Haarnoja et al., arXiv 1812.05905).
+
+    TF-Agents' own defaults differ from the paper: discount 1, target entropy -dim/2, hard target updates.
+    """
+    target_entropy = params.target_entropy
+    if target_entropy is None:
+        target_entropy = -float(sum(spec.shape.num_elements() for spec in tf.nest.flatten(action_spec)))
+    observation_spec = time_step_spec.observation
+    agent = SacAgent(
+        time_step_spec,
+        action_spec,
+        actor_network=params.actor_ctor(observation_spec, action_spec),
+        critic_network=params.critic_ctor(observation_spec, action_spec),
+        critic_network_2=params.critic_ctor(observation_spec, action_spec),
+        # Legacy optimizers: SacAgent copies the new ones into these and loses settings on the way.
+        actor_optimizer=tf.keras.optimizers.legacy.Adam(params.actor_learning_rate),
+        critic_optimizer=tf.keras.optimizers.legacy.Adam(params.critic_learning_rate),
+        alpha_optimizer=tf.keras.optimizers.legacy.Adam(params.alpha_learning_rate),
+        target_update_tau=params.target_update_tau,
+        target_update_period=params.target_update_period,
+        gamma=params.discount,
+        initial_log_alpha=params.sac_log_alpha,
+        target_entropy=target_entropy,
+        gradient_clipping=params.gradient_clipping,
+        train_step_counter=train_step,
+    )
+    agent.initialize()
+    return agent

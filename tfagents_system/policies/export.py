@@ -1,0 +1,134 @@
+"""Policies on disk: SavedModels, and small checkpoints of their weights, in the environment's own units."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tf_agents.policies import greedy_policy, policy_saver, tf_policy
+from tf_agents.trajectories import policy_step
+from tf_agents.typing import types
+
+from tfagents_system.launch.run_paths import RunPaths
+
+_PREFIX = "policy_checkpoint_"
+
+
+def checkpoint_name(train_step: int) -> str:
+    """`policy_checkpoint_<10 digits>`."""
+    return f"{_PREFIX}{train_step:010d}"
+
+
+class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
+    """Scales actions from [-1, 1], where agents are trained, to the bounds of the environment.
+
+    Args:
+      policy: The policy to scale.
+      environment_action_spec: Bounds, shape and dtype of the environment's own actions.
+    """
+
+    def __init__(self, policy: tf_policy.TFPolicy, environment_action_spec: Any) -> None:
+        super().__init__(
+            policy.time_step_spec,
+            environment_action_spec,
+            policy_state_spec=policy.policy_state_spec,
+            info_spec=policy.info_spec,
+            clip=False,
+            automatic_state_reset=False,
+            validate_args=False,
+        )
+        self._policy = policy
+
+    def _variables(self) -> Any:
+        return self._policy.variables()
+
+    def _get_initial_state(self, batch_size: int) -> types.NestedTensor:
+        return self._policy.get_initial_state(batch_size)
+
+    def _action(
+        self, time_step: Any, policy_state: types.NestedTensor, seed: types.Seed | None
+    ) -> policy_step.PolicyStep:
+        step = self._policy.action(time_step, policy_state, seed)
+        return step._replace(action=tf.nest.map_structure(_scale, step.action, self.action_spec))
+
+    def _distribution(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
+        raise NotImplementedError("only actions are in the environment's units")
+
+
+def _scale(action: tf.Tensor, spec: Any) -> tf.Tensor:
+    low, high = tf.cast(spec.minimum, action.dtype), tf.cast(spec.maximum, action.dtype)
+    # Clipped: rounding may leave the bounds by one unit in the last place.
+    return tf.cast(tf.clip_by_value(low + (action + 1.0) * 0.5 * (high - low), low, high), spec.dtype)
+
+
+class PolicyExport:
+    """Writes the policies of an agent under `policies/` of a run directory.
+
+    Args:
+      paths: The run directory.
+      agent: The agent that is trained.
+      environment_action_spec: The environment's own action spec, as BoundedTensorSpecs.
+      train_step: The agent's counter of updates; saved with every policy.
+    """
+
+    def __init__(self, paths: RunPaths, agent: Any, environment_action_spec: Any, train_step: tf.Variable) -> None:
+        self._paths = paths
+        self._agent = agent
+        self._action_spec = environment_action_spec
+        self._train_step = train_step
+        self._savers: dict[str, policy_saver.PolicySaver] = {}
+
+    def save_models(self) -> None:
+        """Writes `collect_policy`, `greedy_policy` and `policy`, replacing those of before.
+
+        Takes a few seconds: the first call traces each policy.
+        """
+        for name, saver in self._all_savers().items():
+            final = self._paths.policies / name
+            temporary = final.with_name(f".{name}.tmp")
+            shutil.rmtree(temporary, ignore_errors=True)
+            saver.save(str(temporary))
+            _replace_folder(temporary, final)
+
+    def save_checkpoint(self) -> str:
+        """Writes the weights as `policy_checkpoint_<train step>`; returns that name."""
+        name = checkpoint_name(int(self._train_step.numpy()))
+        final = self._paths.policy_checkpoints / name
+        temporary = final.with_name(f".{name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        self._all_savers()["policy"].save_checkpoint(str(temporary))
+        _replace_folder(temporary, final)
+        return name
+
+    def mark_best(self, name: str, eval_return: float) -> None:
+        """Records `name` as the checkpoint with the highest evaluation return."""
+        temporary = self._paths.best_json.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"checkpoint": name, "eval_return": eval_return}))
+        os.replace(temporary, self._paths.best_json)
+
+    def delete_checkpoint(self, name: str) -> None:
+        """Removes a checkpoint that was only kept until its evaluation was known."""
+        shutil.rmtree(self._paths.policy_checkpoints / name, ignore_errors=True)
+
+    def _all_savers(self) -> dict[str, policy_saver.PolicySaver]:
+        if not self._savers:
+            self._paths.policy_checkpoints.mkdir(parents=True, exist_ok=True)
+            policies = {
+                "collect_policy": self._agent.collect_policy,
+                "greedy_policy": greedy_policy.GreedyPolicy(self._agent.policy),
+                "policy": self._agent.policy,
+            }
+            for name, policy in policies.items():
+                in_units = EnvironmentUnitsPolicy(policy, self._action_spec)
+                self._savers[name] = policy_saver.PolicySaver(in_units, batch_size=None, train_step=self._train_step)
+        return self._savers
+
+
+def _replace_folder(temporary: Path, final: Path) -> None:
+    """Puts `temporary` in the place of `final`; a crash leaves one of the two whole."""
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(temporary, final)

@@ -1,0 +1,198 @@
+"""A role's connection to the Reverb server: every wait has a deadline, speaks, and ends when the role is told to stop."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import reverb
+from absl import logging
+
+_INFO_TIMEOUT_SECS = 5
+_PUT_TIMEOUT_SECS = 5.0
+_RECONNECT_SECS = 1.0
+_SPEAK_SECS = 60.0
+
+
+class StoppedError(Exception):
+    """The role was told to stop while it waited."""
+
+
+class ServerUnreachableError(Exception):
+    """The replay server did not answer before the deadline."""
+
+
+class Waiting:
+    """One wait with a deadline, which says every minute what it waits for.
+
+    Args:
+      what: Completes "waiting for ...".
+      deadline_secs: When `check` raises.
+      stop: Tells whether the role is to stop.
+    """
+
+    def __init__(self, what: str, deadline_secs: float, stop: Callable[[], bool]) -> None:
+        self._what = what
+        self._deadline_secs = deadline_secs
+        self._stop = stop
+        self._started = time.monotonic()
+        self._speak_at = _SPEAK_SECS
+
+    def check(self) -> None:
+        """Call it in the loop that waits.
+
+        Raises:
+          StoppedError: The role was told to stop.
+          ServerUnreachableError: The deadline has passed.
+        """
+        waited = time.monotonic() - self._started
+        if self._stop():
+            raise StoppedError
+        if waited >= self._deadline_secs:
+            raise ServerUnreachableError(f"waited {waited:.0f} s for {self._what}: giving up")
+        if waited >= self._speak_at:
+            logging.info("waiting %.0f s for %s", waited, self._what)
+            self._speak_at += _SPEAK_SECS
+
+
+class Connection:
+    """Puts items into tables and reads them.
+
+    Args:
+      address: `host:port` of the server.
+      stop: Tells whether the role is to stop; ends every wait.
+    """
+
+    def __init__(self, address: str, stop: Callable[[], bool]) -> None:
+        self.address = address
+        self._stop = stop
+        self._client = reverb.Client(address)
+
+    def wait_until_up(self, deadline_secs: float) -> None:
+        """Waits for the server to answer.
+
+        Raises:
+          StoppedError, ServerUnreachableError: See `Waiting.check`.
+        """
+        waiting = Waiting(f"the replay server at {self.address}", deadline_secs, self._stop)
+        while True:
+            try:
+                self._client.server_info(timeout=1)
+                return
+            except (reverb.errors.ReverbError, RuntimeError):
+                waiting.check()
+                time.sleep(0.1)
+
+    def put(self, table: str, arrays: Sequence[np.ndarray], deadline_secs: float = 600.0) -> None:
+        """Writes one item and waits until the server has it.
+
+        Where the server is away, the item is written again until it is back: it may then arrive twice.
+
+        Raises:
+          StoppedError, ServerUnreachableError: See `Waiting.check`.
+        """
+        waiting = Waiting(f"the replay server at {self.address} to take {table}", deadline_secs, self._stop)
+        while not self.try_put(table, arrays, _PUT_TIMEOUT_SECS):
+            waiting.check()
+
+    def try_put(self, table: str, arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
+        """Writes one item; False where the server has not confirmed it in time (it may arrive still)."""
+        try:
+            # A writer keeps the shapes of its first item, and items differ in length: one writer each (0.7 ms).
+            writer = self._client.trajectory_writer(num_keep_alive_refs=1)
+            writer.append(list(arrays))
+            writer.create_item(table, 1.0, [column[-1:] for column in writer.history])
+            writer.flush(timeout_ms=max(1, int(timeout_secs * 1000)))
+        except (reverb.errors.ReverbError, RuntimeError) as error:
+            if not isinstance(error, reverb.errors.DeadlineExceededError):
+                logging.log_every_n_seconds(logging.WARNING, "put %s: %s", 60, table, error)
+                time.sleep(min(timeout_secs, _RECONNECT_SECS))
+            return False
+        return True
+
+    def size(self, table: str) -> int | None:
+        """Items in a table now, None where the server does not answer."""
+        try:
+            return self._client.server_info(timeout=_INFO_TIMEOUT_SECS)[table].current_size
+        except (reverb.errors.ReverbError, RuntimeError):
+            return None
+
+    def reader(self, table: str, prefetch: int = 1) -> QueueReader:
+        """Reads a queue, item by item, from a thread of its own."""
+        return QueueReader(self._client, table, prefetch)
+
+    def newest(self, table: str) -> NewestReader:
+        """Reads the newest item of a table as often as wanted."""
+        return NewestReader(self, self._client, table)
+
+
+class QueueReader:
+    """Items of a queue, each once.
+
+    Reverb's reads block in C++, where no signal handler runs and no deadline holds: a daemon thread does them.
+    """
+
+    def __init__(self, client: reverb.Client, table: str, prefetch: int) -> None:
+        self._client = client
+        self._table = table
+        self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=prefetch)
+        threading.Thread(target=self._read_forever, name=f"read {table}", daemon=True).start()
+
+    def get(self, timeout_secs: float) -> list[np.ndarray] | None:
+        """The next item, or None if there is none in time."""
+        try:
+            return self._items.get(timeout=timeout_secs) if timeout_secs > 0 else self._items.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _read_forever(self) -> None:
+        while True:
+            try:
+                for sample in self._client.sample(self._table, num_samples=2**31, emit_timesteps=False):
+                    self._items.put(_arrays(sample))
+            except (reverb.errors.ReverbError, RuntimeError) as error:
+                logging.log_every_n_seconds(logging.INFO, "read %s: %s", 60, self._table, error)
+                time.sleep(_RECONNECT_SECS)
+
+
+class NewestReader:
+    """The newest item of a table that holds one."""
+
+    def __init__(self, connection: Connection, client: reverb.Client, table: str) -> None:
+        self._connection = connection
+        self._client = client
+        self._table = table
+        self._wanted: queue.Queue[None] = queue.Queue(maxsize=1)
+        self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=1)
+        threading.Thread(target=self._read_forever, name=f"read {table}", daemon=True).start()
+
+    def get(self, timeout_secs: float = 5.0) -> list[np.ndarray] | None:
+        """The newest item, or None if there is none or the server does not answer in time."""
+        if self._wanted.empty() and self._items.empty() and not self._connection.size(self._table):
+            return None
+        try:
+            self._wanted.put_nowait(None)
+        except queue.Full:
+            pass  # The read of an earlier call, which timed out, is still under way.
+        try:
+            return self._items.get(timeout=timeout_secs)
+        except queue.Empty:
+            return None
+
+    def _read_forever(self) -> None:
+        while True:
+            self._wanted.get()
+            try:
+                sample = next(self._client.sample(self._table, num_samples=1, emit_timesteps=False))
+            except (reverb.errors.ReverbError, RuntimeError):
+                time.sleep(_RECONNECT_SECS)
+                continue
+            self._items.put(_arrays(sample))
+
+
+def _arrays(sample: reverb.ReplaySample) -> list[np.ndarray]:
+    """The item's arrays, without the time dimension (of 1) that Reverb puts in front."""
+    return [array[0] for array in sample.data]

@@ -1,0 +1,174 @@
+"""Segments: runs of consecutive steps of one episode, as workers send them.
+
+A segment of T transitions holds T + 1 observations, so that every transition's next observation is in it. On the wire
+it is one Reverb item, a flat list of arrays; `Layout` says which array is what.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tree
+
+WIRE_VERSION = 1
+_HEADER_FIELDS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One leaf of the observation or action nest.
+
+    Attributes:
+      name: Path in the nest, such as `observation/camera`.
+      shape: Shape of one step.
+      dtype: Name of the NumPy dtype.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def step_bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The columns of an environment's experience, in the order of the flattened nests."""
+
+    observation: tuple[Column, ...]
+    action: tuple[Column, ...]
+
+    @classmethod
+    def from_specs(cls, observation_spec: Any, action_spec: Any) -> Layout:
+        """Builds the layout from nests of specs (ArraySpec or TensorSpec, without batch dimension)."""
+        return cls(_columns("observation", observation_spec), _columns("action", action_spec))
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes that one step takes in the ring, all columns together."""
+        own = sum(column.step_bytes for column in self.observation + self.action)
+        return own + 4 + 4 + 4 + 1  # reward, discount, steps_left, step_type
+
+
+def _columns(root: str, spec: Any) -> tuple[Column, ...]:
+    columns = []
+    for path, leaf in tree.flatten_with_path(spec):
+        dtype = getattr(leaf.dtype, "as_numpy_dtype", leaf.dtype)
+        name = "/".join([root, *(str(part) for part in path)])
+        columns.append(Column(name, tuple(int(size) for size in leaf.shape), np.dtype(dtype).name))
+    return tuple(columns)
+
+
+class MalformedSegmentError(ValueError):
+    """A segment whose arrays do not fit the layout; it is refused as a whole."""
+
+
+@dataclasses.dataclass
+class Segment:
+    """T consecutive transitions of one episode.
+
+    Attributes:
+      worker_id: Who collected it.
+      incarnation: Start of that worker's process, in ns since the epoch: larger for every later start.
+      number: Counts the segments of one incarnation from 0.
+      iteration: Iteration it was collected in; -1 for the first random episodes.
+      end_of_iteration: The worker has collected all that it had to for `iteration`.
+      starts_episode: The first observation is the one of `reset`.
+      ends_episode: The last observation is the episode's last.
+      observation: Leaves `[T + 1, ...]`.
+      action: Leaves `[T, ...]`, in [-1, 1].
+      reward: `[T]` float32, of each transition.
+      discount: `[T]` float32: 0 where the episode terminated, 1 elsewhere, also where a time limit cut it.
+    """
+
+    worker_id: int
+    incarnation: int
+    number: int
+    iteration: int
+    end_of_iteration: bool
+    starts_episode: bool
+    ends_episode: bool
+    observation: list[np.ndarray]
+    action: list[np.ndarray]
+    reward: np.ndarray
+    discount: np.ndarray
+
+    @property
+    def num_steps(self) -> int:
+        """Transitions: environment steps taken."""
+        return len(self.reward)
+
+    def to_wire(self) -> list[np.ndarray]:
+        """The flat list of arrays that travels."""
+        flags = self.end_of_iteration | self.starts_episode << 1 | self.ends_episode << 2
+        header = [
+            WIRE_VERSION,
+            self.worker_id,
+            self.incarnation,
+            self.number,
+            self.iteration,
+            flags,
+            self.num_steps,
+            0,
+        ]
+        return [np.array(header, np.int64), self.reward, self.discount, *self.observation, *self.action]
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray], layout: Layout) -> Segment:
+        """Reads what `to_wire` made.
+
+        Raises:
+          MalformedSegmentError: Anything does not fit: number, dtype or shape of an array, or a non-finite float.
+        """
+        columns = layout.observation + layout.action
+        _require(len(arrays) == 3 + len(columns), f"expected {3 + len(columns)} arrays but found {len(arrays)}")
+        header = arrays[0]
+        _require(
+            header.dtype == np.int64 and header.shape == (_HEADER_FIELDS,),
+            f"expected a header int64 ({_HEADER_FIELDS},) but found {header.dtype} {header.shape}",
+        )
+        version, worker_id, incarnation, number, iteration, flags, steps, _ = (int(value) for value in header)
+        _require(version == WIRE_VERSION, f"expected version {WIRE_VERSION} but found {version}")
+        _require(worker_id >= 0 and number >= 0 and steps >= 1, f"impossible header {header.tolist()}")
+        scalar = Column("reward and discount", (), "float32")
+        for array, column, rows in [
+            (arrays[1], scalar, steps),
+            (arrays[2], scalar, steps),
+            *((array, column, steps + 1) for array, column in zip(arrays[3:], layout.observation, strict=False)),
+            *((a, column, steps) for a, column in zip(arrays[3 + len(layout.observation) :], layout.action, strict=True)),
+        ]:
+            _check_array(array, column, rows)
+        split = 3 + len(layout.observation)
+        return cls(
+            worker_id=worker_id,
+            incarnation=incarnation,
+            number=number,
+            iteration=iteration,
+            end_of_iteration=bool(flags & 1),
+            starts_episode=bool(flags & 2),
+            ends_episode=bool(flags & 4),
+            observation=list(arrays[3:split]),
+            action=list(arrays[split:]),
+            reward=arrays[1],
+            discount=arrays[2],
+        )
+
+
+def _check_array(array: np.ndarray, column: Column, rows: int) -> None:
+    expected = (rows, *column.shape)
+    _require(
+        array.dtype == np.dtype(column.dtype) and array.shape == expected,
+        f"{column.name}: expected {column.dtype} {expected} but found {array.dtype} {array.shape}",
+    )
+    if array.dtype.kind == "f":
+        _require(bool(np.isfinite(array).all()), f"{column.name}: not all values are finite")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise MalformedSegmentError(message)

@@ -1,0 +1,160 @@
+"""The tables of the Reverb server: all that passes between the roles.
+
+    segments      worker  -> replay    queue   experience (replay/segments.py)
+    requests      trainer -> replay    queue   "the minibatches of iteration i" (`Request`)
+    blocks        replay  -> trainer   queue   minibatches (`Block`)
+    status        replay  -> all       newest  what is stored of each worker (`Stored`)
+    progress      trainer -> all       newest  how far the trainer is (`Progress`)
+    weights       trainer -> workers   newest  the policy to collect with
+    eval_weights  trainer -> workers   newest  the policy to evaluate
+    reports       workers -> trainer   queue   returns of episodes, as JSON
+
+A queue holds each item until it is read once; a newest table holds one item, read as often as wanted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import reverb
+
+from tfagents_system.replay.ring import WorkerRecord
+
+SEGMENTS = "segments"
+REQUESTS = "requests"
+BLOCKS = "blocks"
+STATUS = "status"
+PROGRESS = "progress"
+WEIGHTS = "weights"
+EVAL_WEIGHTS = "eval_weights"
+REPORTS = "reports"
+
+# Items a queue holds before writers must wait. Blocks are few because they are large.
+_QUEUES = {SEGMENTS: 1000, REQUESTS: 100, BLOCKS: 2, REPORTS: 10_000}
+_NEWEST = (STATUS, PROGRESS, WEIGHTS, EVAL_WEIGHTS)
+
+
+def make_tables() -> list[reverb.Table]:
+    """All tables, empty."""
+    queues = [reverb.Table.queue(name, max_size) for name, max_size in _QUEUES.items()]
+    newest = [
+        reverb.Table(
+            name,
+            sampler=reverb.selectors.Lifo(),
+            remover=reverb.selectors.Fifo(),
+            max_size=1,
+            rate_limiter=reverb.rate_limiters.MinSize(1),
+        )
+        for name in _NEWEST
+    ]
+    return queues + newest
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The trainer asks for minibatches.
+
+    Attributes:
+      session: Start of the trainer's process, in ns: blocks for an earlier process are dropped.
+      iteration: The iteration they are for: drawn when its experience has arrived.
+      first: Index of the first minibatch within the iteration (more than 0 after a stop in mid-iteration).
+      count: Number of minibatches; they come in blocks of at most `block_minibatches` each.
+      updates: Updates done before the first of them, since the run began.
+    """
+
+    session: int
+    iteration: int
+    first: int
+    count: int
+    updates: int
+
+    def to_wire(self) -> list[np.ndarray]:
+        return [_row(self)]
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray]) -> Request:
+        return cls(*(int(value) for value in arrays[0]))
+
+
+@dataclasses.dataclass
+class Block:
+    """Minibatches for consecutive updates.
+
+    Attributes:
+      session: Of the request.
+      iteration: Of the request.
+      first: Index of the block's first minibatch within the iteration.
+      count: Minibatches in the block.
+      env_steps: Environment steps stored since the run began, when the block was drawn.
+      arrays: `Transitions.to_arrays()` or `Sequences.to_arrays()`, each `[count, B, ...]`.
+    """
+
+    session: int
+    iteration: int
+    first: int
+    count: int
+    env_steps: int
+    arrays: list[np.ndarray]
+
+    def to_wire(self) -> list[np.ndarray]:
+        meta = (self.session, self.iteration, self.first, self.count, self.env_steps)
+        return [np.array(meta, np.int64), *self.arrays]
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
+        return cls(*(int(value) for value in arrays[0]), arrays=list(arrays[1:]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far the trainer is.
+
+    Attributes:
+      iteration: Iterations completed: the version of the newest policy.
+      train_step: Updates done since the run began.
+      eval_iteration: Version of the newest policy to evaluate; -1 if there is none.
+      finished: The last update of the run is done.
+    """
+
+    iteration: int
+    train_step: int
+    eval_iteration: int
+    finished: bool
+
+    def to_wire(self) -> list[np.ndarray]:
+        return [_row(self)]
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray]) -> Progress:
+        iteration, train_step, eval_iteration, finished = (int(value) for value in arrays[0])
+        return cls(iteration, train_step, eval_iteration, bool(finished))
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """What the replay server has stored.
+
+    Attributes:
+      server: Start of the server's process, in ns: another value means that it was restarted.
+      env_steps: Environment steps since the run began.
+      workers: One record for each worker of the run.
+    """
+
+    server: int
+    env_steps: int
+    workers: tuple[WorkerRecord, ...]
+
+    def to_wire(self) -> list[np.ndarray]:
+        head = np.array([self.server, self.env_steps], np.int64)
+        return [head, np.array([dataclasses.astuple(record) for record in self.workers], np.int64)]
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray]) -> Stored:
+        head, rows = arrays
+        return cls(int(head[0]), int(head[1]), tuple(WorkerRecord(*(int(value) for value in row)) for row in rows))
+
+
+def _row(message: Request | Progress) -> np.ndarray:
+    return np.array(dataclasses.astuple(message), np.int64)
