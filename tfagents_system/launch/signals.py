@@ -1,0 +1,77 @@
+"""How every program of a run is told to stop, and how a role ends when its supervisor is gone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from tfagents_system.errors import EXIT_FAILED
+
+# SLURM sites announce preemption with SIGTERM, SIGUSR1 or SIGUSR2.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+SUPERVISOR_PID_VARIABLE = "TFAGENTS_SUPERVISOR_PID"
+_PR_SET_PDEATHSIG = 1
+
+
+class StopFlag:
+    """Set by the first stop signal; to be built in the main thread.
+
+    A pipe instead of threading.Event: Event.set() in a signal handler can deadlock with the wait() that it interrupts.
+
+    Attributes:
+      signal_number: The first signal that came, None before.
+      count: Signals that came so far.
+    """
+
+    def __init__(self, signals: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
+        self.signal_number: int | None = None
+        self.count = 0
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for number in signals:
+            # `nohup` ignores SIGHUP and means it; SIGINT is ignored by every shell's background jobs and means nothing.
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
+            signal.signal(number, self._handle)
+
+    def is_set(self) -> bool:
+        return self.signal_number is not None
+
+    def set(self, signal_number: int = signal.SIGTERM) -> None:
+        """What a signal does, for callers that have another reason to stop; safe in any thread."""
+        self.count += 1
+        if self.signal_number is None:
+            self.signal_number = signal_number
+        try:
+            os.write(self._writer, b"\0")
+        except BlockingIOError:
+            pass  # The pipe is full of earlier signals: readable all the same.
+
+    def wait(self, timeout_secs: float) -> bool:
+        """Sleeps until a stop signal has come, at most `timeout_secs`; says whether one has."""
+        if not self.is_set():
+            select.select([self._reader], [], [], max(0.0, timeout_secs))
+        return self.is_set()
+
+    def _handle(self, signal_number: int, frame: FrameType | None) -> None:
+        del frame
+        self.set(signal_number)
+
+
+def die_with_parent() -> None:
+    """Has the kernel send this process SIGTERM when its supervisor dies, however that dies. Does nothing off Linux.
+
+    Call it first in main(): it ends the process at once if the supervisor is gone already.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    # A supervisor that died before the line above sends nothing any more.
+    supervisor = os.environ.get(SUPERVISOR_PID_VARIABLE)
+    if supervisor and int(supervisor) != os.getppid():
+        print("error: the supervisor of this run is gone: start the run again with run_script.sh", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
