@@ -31,7 +31,8 @@ class StopFlag:
     def __init__(self, signals: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
         self.signal_number: int | None = None
         self.count = 0
-        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
         for number in signals:
             # `nohup` ignores SIGHUP and means it; SIGINT is ignored by every shell's background jobs and means nothing.
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:

@@ -1,0 +1,216 @@
+"""The environment variables that describe a run: one table, read and checked in one place.
+
+This module imports neither TensorFlow nor any user's file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """One SAC_ variable.
+
+    Attributes:
+      meaning: For docs and messages, with its unit.
+      default: As a user would write it; None: must be given.
+      kind: How its text is read; see `_PARSERS`.
+      example: What a message proposes.
+    """
+
+    name: str
+    meaning: str
+    default: str | None
+    kind: str
+    example: str = "1"
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable("SAC_REVERB_CPUS", "CPUs of the replay server", None, "count"),
+    Variable("SAC_TRAIN_CPUS", "CPUs of the policy updates", None, "count"),
+    Variable("SAC_NUM_COLLECT_WORKERS", "workers, each with one collect and one evaluation environment", None, "count"),
+    Variable("SAC_COLLECT_WORKER_CPUS", "CPUs of each worker", None, "count"),
+    Variable("SAC_PARAMS", "Python file with `class TrainParams(TrainParamsBase)`", None, "file", "my_params.py"),
+    Variable("SAC_CONFIG", "JSON file with `horizon`, environment arguments and curriculum", None, "file", "my.json"),
+    Variable("SAC_EXP_NAME", "name of the run", None, "name", "my_run"),
+    Variable("SAC_EXP_DIR", "run directory, relative to the repository root", "logs/<SAC_EXP_NAME>", "text"),
+    Variable("SAC_REVERB_PORT", "TCP port of the replay server", "the first free one from 8008 upwards", "port", "8008"),
+    Variable("SAC_SEED", "seed that decides every other seed of the run", "0", "seed"),
+    Variable("SAC_SHARE_CPUS", "1: roles share CPUs where there are too few; 0: such a start is refused", "0", "flag"),
+    Variable("SAC_SAVE_DEADLINE_SECS", "seconds that a stopped role may take to save", "60", "seconds", "60"),
+    Variable("SAC_MAX_RESTARTS", "restarts in a row of one role before it is given up", "10", "whole", "10"),
+    Variable("SAC_REPLAY_DIR", "folder for the replay ring, such as node-local scratch", "<run directory>/replay", "text"),
+    Variable("SAC_STRAGGLER_SECS", "seconds that the others wait for a worker late with its iteration", "120", "seconds"),
+    Variable("SAC_LOG_SECS", "seconds between two progress lines where there is no terminal", "5", "seconds", "5"),
+)
+_BY_NAME = {variable.name: variable for variable in VARIABLES}
+_NEAR_MISS_RATIO = 0.8
+
+
+@dataclasses.dataclass(frozen=True)
+class RunVariables:
+    """The checked variables of one run; every path is absolute.
+
+    Attributes:
+      reverb_port: None: the supervisor looks for a free one.
+      exp_dir: With `_task_<SLURM_ARRAY_TASK_ID>` at its end inside a job array.
+    """
+
+    reverb_cpus: int
+    train_cpus: int
+    num_collect_workers: int
+    collect_worker_cpus: int
+    params: Path
+    config: Path
+    exp_name: str
+    exp_dir: Path
+    reverb_port: int | None = None
+    seed: int = 0
+    share_cpus: bool = False
+    save_deadline_secs: float = 60.0
+    max_restarts: int = 10
+    replay_dir: Path | None = None
+    straggler_secs: float = 120.0
+    log_secs: float = 5.0
+
+    @classmethod
+    def from_environ(
+        cls, environ: Mapping[str, str] = os.environ, *, vars_file: Path | None, root: Path
+    ) -> RunVariables:
+        """Reads every variable.
+
+        Args:
+          environ: Usually os.environ, after the vars file was sourced.
+          vars_file: Its folder is one of those in which relative SAC_PARAMS and SAC_CONFIG are looked for.
+          root: The repository root, where relative run directories lie.
+
+        Raises:
+          UserError: With all findings at once.
+        """
+        values, findings = read_variables(environ, vars_file=vars_file, root=root)
+        if findings:
+            raise UserError(*findings)
+        return cls(**values)
+
+    def to_environ(self) -> dict[str, str]:
+        """All SAC_ variables of the roles, resolved; what has no value yet (an automatic port) is left out."""
+        environ = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                environ[f"SAC_{field.name.upper()}"] = f"{value:d}" if isinstance(value, bool) else str(value)
+        return environ
+
+
+def read_variables(
+    environ: Mapping[str, str], *, vars_file: Path | None, root: Path
+) -> tuple[dict[str, Any], list[str]]:
+    """Like RunVariables.from_environ, but gives what could be read (fields by name) beside the findings."""
+    values: dict[str, Any] = {}
+    findings = _near_misses(environ)
+    folders = [Path.cwd(), *([vars_file.resolve().parent] if vars_file else []), root]
+    for variable in VARIABLES:
+        text = environ.get(variable.name, "").strip()
+        field = variable.name.removeprefix("SAC_").lower()
+        if not text:
+            if variable.default is None:
+                findings.append(
+                    f"{variable.name} is missing ({variable.meaning}): add {variable.name}={variable.example} "
+                    f"to {vars_file or 'the environment'}"
+                )
+            continue
+        try:
+            values[field] = _find_file(text, folders) if variable.kind == "file" else _PARSERS[variable.kind](text)
+        except ValueError as error:
+            findings.append(f"{variable.name}={text} must be {error}")
+    _resolve_directories(values, environ, root)
+    return values, findings
+
+
+def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], root: Path) -> None:
+    """Makes `exp_dir` and `replay_dir` absolute, one for each task of a job array and for each run."""
+    if "exp_dir" in values or "exp_name" in values:
+        exp_dir = str(root / Path(values.get("exp_dir") or f"logs/{values['exp_name']}").expanduser())
+        task = environ.get("SLURM_ARRAY_TASK_ID", "")
+        if task and not exp_dir.endswith(f"_task_{task}"):
+            exp_dir += f"_task_{task}"
+        values["exp_dir"] = Path(os.path.normpath(exp_dir))
+    if "replay_dir" in values:
+        replay_dir = root / Path(values["replay_dir"]).expanduser()
+        # Runs that were given the same scratch folder, such as the tasks of an array, must not share a ring.
+        own = f"{values['exp_dir'].name}_{hashlib.sha256(str(values['exp_dir']).encode()).hexdigest()[:8]}" if (
+            "exp_dir" in values
+        ) else ""
+        values["replay_dir"] = replay_dir if replay_dir.name == own else replay_dir / own
+
+
+def _near_misses(environ: Mapping[str, str]) -> list[str]:
+    """SAC_ names that are probably a known one misspelt. Compared without the prefix, which all of them share."""
+    tails = {variable.name.removeprefix("SAC_"): variable.name for variable in VARIABLES}
+    findings = []
+    for name in sorted(environ):
+        if not name.upper().startswith("SAC_") or name in _BY_NAME:
+            continue
+        close = difflib.get_close_matches(name[4:].upper(), tails, n=1, cutoff=_NEAR_MISS_RATIO)
+        if close:
+            findings.append(f"{name} is not a known variable: {tails[close[0]]} is meant? Rename it, or unset {name}")
+    return findings
+
+
+def _find_file(text: str, folders: list[Path]) -> Path:
+    """The first existing `folder / text`; an absolute path is the same in all folders."""
+    candidates = list(dict.fromkeys((folder / Path(text).expanduser()).absolute() for folder in folders))
+    for candidate in candidates:
+        if candidate.is_file():
+            return Path(os.path.normpath(candidate))
+    raise ValueError(f"an existing file, none of these is one: {', '.join(map(str, candidates))}")
+
+
+def _integer(text: str, low: int, high: float, rule: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(rule) from None
+    if not low <= value <= high:
+        raise ValueError(rule)
+    return value
+
+
+def _seconds(text: str) -> float:
+    rule = "a number of seconds above 0, such as 60"
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(rule) from None
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(rule)
+    return value
+
+
+def _name(text: str) -> str:
+    parts = Path(text).parts
+    if Path(text).is_absolute() or ".." in parts or not text.isprintable():
+        raise ValueError("a name for the run directory below logs/, such as pendulum; SAC_EXP_DIR takes any path")
+    return text
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "count": lambda text: _integer(text, 1, math.inf, "a whole number of at least 1"),
+    "whole": lambda text: _integer(text, 0, math.inf, "a whole number of at least 0"),
+    "seed": lambda text: _integer(text, 0, 2**31 - 1, "a whole number from 0 to 2147483647"),
+    "port": lambda text: _integer(text, 1, 65535, "a TCP port from 1 to 65535"),
+    "flag": lambda text: bool(_integer(text, 0, 1, "0 or 1")),
+    "seconds": _seconds,
+    "name": _name,
+    "text": str,
+}
