@@ -104,6 +104,10 @@ class PolicyExport:
         _replace_folder(temporary, final)
         return name
 
+    def has_checkpoint(self, name: str) -> bool:
+        """Whether that checkpoint is on disk."""
+        return (self._paths.policy_checkpoints / name).exists()
+
     def mark_best(self, name: str, eval_return: float) -> None:
         """Records `name` as the checkpoint with the highest evaluation return."""
         temporary = self._paths.best_json.with_suffix(".tmp")

@@ -22,6 +22,8 @@ from tfagents_system.errors import UserError
 from tfagents_system.replay.segments import Column, Layout, Segment
 
 MAX_WORKERS = 4096
+INIT_ITERATION = -1  # The first random episodes are collected in it.
+NEVER = -2  # iteration_done of a worker that has completed none.
 
 _STEP_FIRST, _STEP_MID, _STEP_LAST = 0, 1, 2  # as in tf_agents.trajectories.StepType
 
@@ -30,7 +32,9 @@ _DISCOUNT = Column("discount", (), "float32")
 _STEPS_LEFT = Column("steps_left", (), "int32")
 _STEP_TYPE = Column("step_type", (), "uint8")
 
-_WORKER_DTYPE = np.dtype([("incarnation", "<i8"), ("number", "<i8"), ("iteration_done", "<i8")])
+_WORKER_DTYPE = np.dtype(
+    [("incarnation", "<i8"), ("number", "<i8"), ("iteration_done", "<i8"), ("init_episodes", "<i8")]
+)
 _HEADER_DTYPE = np.dtype(
     [
         ("crc", "<u4"),
@@ -44,7 +48,6 @@ _HEADER_DTYPE = np.dtype(
         ("workers", _WORKER_DTYPE, (MAX_WORKERS,)),
     ]
 )
-NEVER = -2  # iteration_done of a worker that has finished none; -1 is the iteration of the first random episodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +58,13 @@ class WorkerRecord:
       incarnation: Of the last stored segment; 0 if there is none.
       number: Of the last stored segment; -1 if there is none.
       iteration_done: The last iteration that the worker completed, `NEVER` if there is none.
+      init_episodes: Episodes of the first random ones that it completed.
     """
 
     incarnation: int
     number: int
     iteration_done: int
+    init_episodes: int
 
 
 class Ring:
@@ -146,7 +151,7 @@ class Ring:
         """What is stored of one worker."""
         with self.lock:
             record = self._header["workers"][worker_id]
-            return WorkerRecord(int(record["incarnation"]), int(record["number"]), int(record["iteration_done"]))
+            return WorkerRecord(*(int(record[field.name]) for field in dataclasses.fields(WorkerRecord)))
 
     def append(self, segment: Segment) -> bool:
         """Stores a segment unless it, or a later one of its worker, is stored already.
@@ -173,10 +178,10 @@ class Ring:
 
     def sync(self) -> None:
         """Writes everything to disk (msync): after this, a power cut loses nothing that was stored before."""
-        with self.lock:
-            for array in self._arrays():
-                array.flush()
-            self._slots.flush()
+        # Without the lock: msync of a large ring takes long, and workers must not wait for it.
+        for array in self._arrays():
+            array.flush()
+        self._slots.flush()
 
     def _is_next(self, segment: Segment) -> bool:
         record = self.worker(segment.worker_id)
@@ -221,9 +226,10 @@ class Ring:
         header["filled_rows"] += rows
         header["env_steps"] += segment.num_steps
         header["segments"] += 1
-        if segment.iteration < 0:
-            header["init_steps"] += segment.num_steps
         record = header["workers"][segment.worker_id]
+        if segment.iteration == INIT_ITERATION:
+            header["init_steps"] += segment.num_steps
+            record["init_episodes"] += segment.ends_episode
         record["incarnation"] = segment.incarnation
         record["number"] = segment.number
         if segment.end_of_iteration:

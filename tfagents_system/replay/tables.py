@@ -31,8 +31,9 @@ WEIGHTS = "weights"
 EVAL_WEIGHTS = "eval_weights"
 REPORTS = "reports"
 
-# Items a queue holds before writers must wait. Blocks are few because they are large.
-_QUEUES = {SEGMENTS: 1000, REQUESTS: 100, BLOCKS: 2, REPORTS: 10_000}
+MAX_BLOCKS = 2  # Few, because they are large.
+# Items a queue holds before writers must wait.
+_QUEUES = {SEGMENTS: 1000, REQUESTS: 100, BLOCKS: MAX_BLOCKS + 1, REPORTS: 10_000}
 _NEWEST = (STATUS, PROGRESS, WEIGHTS, EVAL_WEIGHTS)
 
 

@@ -1,0 +1,102 @@
+"""When minibatches may be drawn. It follows the arrival of experience, so no dead or late worker can stop a run."""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Callable
+
+from absl import logging
+
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.tables import Request
+
+
+class Pacing(abc.ABC):
+    """Decides how many of a request's minibatches may be drawn now."""
+
+    @abc.abstractmethod
+    def allowed(self, request: Request, done: int) -> int:
+        """Minibatches that may be drawn now, of the `request.count - done` that are left."""
+
+    @abc.abstractmethod
+    def waiting_for(self, request: Request) -> str:
+        """What holds the request back."""
+
+
+class Lockstep(Pacing):
+    """Iteration i is drawn when all workers have collected it.
+
+    A worker that is `straggler_secs` later than the first one is left out until its next segment arrives.
+
+    Args:
+      ring: Knows which iteration each worker has completed.
+      num_workers: Workers of the run.
+      straggler_secs: See above.
+      clock: Seconds; monotonic.
+    """
+
+    def __init__(
+        self, ring: Ring, num_workers: int, straggler_secs: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ring = ring
+        self._num_workers = num_workers
+        self._straggler_secs = straggler_secs
+        self._clock = clock
+        self._late: set[int] = set()
+        self._first_done: tuple[int, float] | None = None  # (iteration, when its first worker was seen done)
+
+    def heard(self, worker_id: int) -> None:
+        """A segment of the worker arrived: it is waited for (again)."""
+        if worker_id in self._late:
+            logging.info("worker %d is back", worker_id)
+            self._late.discard(worker_id)
+
+    def allowed(self, request: Request, done: int) -> int:
+        missing = self._missing(request.iteration)
+        if missing and len(missing) < self._num_workers:
+            if self._first_done is None or self._first_done[0] != request.iteration:
+                self._first_done = (request.iteration, self._clock())
+            if self._clock() - self._first_done[1] >= self._straggler_secs:
+                logging.warning("going on without workers %s, late with iteration %d", missing, request.iteration)
+                self._late.update(missing)
+                missing = []
+        return 0 if missing else request.count - done
+
+    def waiting_for(self, request: Request) -> str:
+        return f"iteration {request.iteration} of workers {self._missing(request.iteration)}"
+
+    def _missing(self, iteration: int) -> list[int]:
+        return [
+            worker_id
+            for worker_id in range(self._num_workers)
+            if worker_id not in self._late and self._ring.worker(worker_id).iteration_done < iteration
+        ]
+
+
+class Asynchronous(Pacing):
+    """Updates are held back while there are too many for each environment step.
+
+    Args:
+      ring: Knows the environment steps.
+      max_updates_per_env_step: Updates allowed for each step after the first random episodes.
+      init_done: Whether the first random episodes are complete.
+    """
+
+    def __init__(self, ring: Ring, max_updates_per_env_step: float, init_done: Callable[[], bool]) -> None:
+        self._ring = ring
+        self._max_updates_per_env_step = max_updates_per_env_step
+        self._init_done = init_done
+
+    def allowed(self, request: Request, done: int) -> int:
+        if not self._init_done():
+            return 0
+        return max(0, min(request.count - done, self._budget() - request.updates - done))
+
+    def waiting_for(self, request: Request) -> str:
+        if not self._init_done():
+            return "the first random episodes"
+        return f"environment steps: {self._budget()} updates are allowed so far"
+
+    def _budget(self) -> int:
+        return int((self._ring.env_steps - self._ring.init_steps) * self._max_updates_per_env_step)

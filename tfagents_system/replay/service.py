@@ -1,0 +1,174 @@
+"""The work of the replay server: segments into the ring, minibatches out, and word of what is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from absl import logging
+
+from tfagents_system.errors import UserError
+from tfagents_system.replay import sampling, tables
+from tfagents_system.replay.connection import Connection
+from tfagents_system.replay.pacing import Asynchronous, Lockstep
+from tfagents_system.replay.ring import MAX_WORKERS, Ring
+from tfagents_system.replay.segments import MalformedSegmentError, Segment
+
+_IDLE_SECS = 0.005
+_SEGMENTS_A_ROUND = 64  # A flood of segments must not keep the trainer waiting.
+_DRAW_STREAM = 1  # Distinguishes the random numbers of drawing from those of other roles.
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawSettings:
+    """How minibatches are drawn.
+
+    Attributes:
+      batch_size: Samples of a minibatch.
+      sequence_length: Transitions of a sequence; None draws transitions.
+      max_block_minibatches: Minibatches of one block, at most.
+      seed: Of the run.
+    """
+
+    batch_size: int
+    sequence_length: int | None
+    max_block_minibatches: int
+    seed: int
+
+
+class ReplayService:
+    """One loop, `step`, in the server's process.
+
+    Args:
+      ring: Where experience lives.
+      connection: To the server of this process.
+      num_workers: Workers of the run.
+      draw: How minibatches are drawn.
+      pacing: When they may be.
+    """
+
+    def __init__(
+        self, ring: Ring, connection: Connection, num_workers: int, draw: DrawSettings, pacing: Lockstep | Asynchronous
+    ) -> None:
+        self._ring = ring
+        self._connection = connection
+        self._num_workers = num_workers
+        self._draw_settings = draw
+        self._pacing = pacing
+        self._segments = connection.reader(tables.SEGMENTS, prefetch=_SEGMENTS_A_ROUND)
+        self._requests = connection.reader(tables.REQUESTS)
+        self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
+        self._server_start = time.time_ns()
+        self._latest_session = 0
+        self.duplicates = 0
+        self.malformed = 0
+        self._publish_stored()
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What the trainer's request waits for, None if nothing waits."""
+        return self._pacing.waiting_for(self._pending[0][0]) if self._pending else None
+
+    @property
+    def newest_iteration(self) -> int:
+        """The iteration that minibatches were asked for last; -1 before the first request."""
+        return self._pending[-1][0].iteration if self._pending else -1
+
+    def step(self) -> None:
+        """Takes in what has arrived, then serves what may be served. Waits a few ms where there is nothing to do."""
+        stored = self._ingest()
+        served = self._serve()
+        if not stored and not served:
+            time.sleep(_IDLE_SECS)
+
+    def drain(self, secs: float) -> None:
+        """Takes in the segments still on their way, when the run stops."""
+        deadline = time.monotonic() + secs
+        while time.monotonic() < deadline and (self._ingest() or self._connection.size(tables.SEGMENTS)):
+            pass
+
+    def _ingest(self) -> bool:
+        stored = False
+        for _ in range(_SEGMENTS_A_ROUND):
+            arrays = self._segments.get(0)
+            if arrays is None:
+                break
+            stored = True
+            self._store(arrays)
+        if stored:
+            self._publish_stored()
+        return stored
+
+    def _store(self, arrays: Sequence[np.ndarray]) -> None:
+        try:
+            segment = Segment.from_wire(arrays, self._ring.layout)
+            if segment.worker_id >= min(self._num_workers, MAX_WORKERS):
+                raise MalformedSegmentError(f"worker {segment.worker_id} of {self._num_workers}")
+            if not self._ring.append(segment):
+                self.duplicates += 1
+        except ValueError as error:
+            self.malformed += 1
+            logging.error("refused a segment: %s", error)
+            return
+        if isinstance(self._pacing, Lockstep):
+            self._pacing.heard(segment.worker_id)
+
+    def _publish_stored(self) -> None:
+        workers = tuple(self._ring.worker(worker_id) for worker_id in range(self._num_workers))
+        stored = tables.Stored(self._server_start, self._ring.env_steps, workers)
+        self._connection.put(tables.STATUS, stored.to_wire())
+
+    def _serve(self) -> bool:
+        """Draws one block for the oldest request, if it may be drawn and there is room for it."""
+        while (arrays := self._requests.get(0)) is not None:
+            self._accept(tables.Request.from_wire(arrays))
+        if not self._pending or (self._connection.size(tables.BLOCKS) or 0) >= tables.MAX_BLOCKS:
+            return False
+        request, done = self._pending[0]
+        count = min(self._pacing.allowed(request, done), self._draw_settings.max_block_minibatches)
+        if count <= 0:
+            return False
+        first = request.first + done
+        block = tables.Block(
+            request.session, request.iteration, first, count, self._ring.env_steps, self._draw(request, first, count)
+        )
+        self._connection.put(tables.BLOCKS, block.to_wire())
+        self._pending[0] = (request, done + count)
+        if done + count == request.count:
+            self._pending.pop(0)
+        return True
+
+    def _accept(self, request: tables.Request) -> None:
+        """Queues a request; one of a newer trainer process, or a repeated one, replaces what it asks for again."""
+        if request.session < self._latest_session:
+            return
+        self._latest_session = request.session
+        self._pending = [
+            (other, done)
+            for other, done in self._pending
+            if other.session == request.session and other.iteration != request.iteration
+        ]
+        self._pending.append((request, 0))
+
+    def _draw(self, request: tables.Request, first: int, count: int) -> list[np.ndarray]:
+        settings = self._draw_settings
+        # Random numbers depend on the position in the run alone: they need no saving to go on after a restart.
+        rng = np.random.Generator(np.random.Philox([settings.seed, _DRAW_STREAM, request.iteration, first]))
+        if settings.sequence_length is None:
+            return sampling.draw_transitions(self._ring, rng, count, settings.batch_size).to_arrays()
+        try:
+            return sampling.draw_sequences(
+                self._ring, rng, count, settings.batch_size, settings.sequence_length
+            ).to_arrays()
+        except sampling.NothingToDrawError as error:
+            raise UserError(
+                f"recurrent_sequence_length={settings.sequence_length}, but {error}: lower it, or raise "
+                "n_buffer_init_episodes so that longer episodes are among the first"
+            ) from None
+
+    def save_in_background(self) -> None:
+        """Writes the ring to disk without holding up the loop."""
+        threading.Thread(target=self._ring.sync, name="save ring", daemon=True).start()

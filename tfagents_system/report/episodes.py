@@ -1,0 +1,123 @@
+"""What workers tell of their episodes, and what the trainer makes of it: one row of metrics."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+
+class Episode(msgspec.Struct):
+    """One episode that has ended.
+
+    Attributes:
+      episode_return: Undiscounted sum of rewards.
+      length: Steps.
+      success: As the environment reports it (`is_success` or `success` in its info); None where it does not.
+      logs: Means over the episode of the numeric `log/...` values of its info, without that prefix.
+    """
+
+    episode_return: float
+    length: int
+    success: bool | None = None
+    logs: dict[str, float] = {}
+
+
+class Report(msgspec.Struct):
+    """Episodes of one worker.
+
+    Attributes:
+      kind: `train` or `eval`.
+      worker_id: The worker.
+      iteration: The iteration it collected, or the version of the policy it evaluated.
+      train_step: Of the evaluated policy.
+      episodes: The episodes.
+      observed: Results of the user's observers, by name.
+      curriculum: Values of the curriculum's parameters in the collect environment.
+    """
+
+    kind: str
+    worker_id: int
+    iteration: int
+    train_step: int
+    episodes: list[Episode]
+    observed: dict[str, float] = {}
+    curriculum: dict[str, float] = {}
+
+    def to_wire(self) -> list[np.ndarray]:
+        return [np.frombuffer(msgspec.json.encode(self), np.uint8)]
+
+    @classmethod
+    def from_wire(cls, arrays: list[np.ndarray]) -> Report:
+        """Reads what `to_wire` made.
+
+        Raises:
+          msgspec.DecodeError: It is anything else.
+        """
+        return msgspec.json.decode(arrays[0].tobytes(), type=cls)
+
+
+def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
+    """Columns of metrics.csv for the episodes of some reports: means over episodes, `<kind>_return_std` their spread.
+
+    Empty where there is no episode.
+    """
+    reports = list(reports)
+    episodes = [episode for report in reports for episode in report.episodes]
+    if not episodes:
+        return {}
+    returns = [episode.episode_return for episode in episodes]
+    columns = {f"{kind}_return": statistics.fmean(returns)}
+    columns[f"{kind}/episode_length"] = statistics.fmean(episode.length for episode in episodes)
+    if kind == "eval":
+        columns["eval_return_std"] = statistics.pstdev(returns)
+    successes = [episode.success for episode in episodes if episode.success is not None]
+    if successes:
+        columns[f"{kind}_success"] = statistics.fmean(successes)
+    columns.update(_means(f"{kind}/", [episode.logs for episode in episodes]))
+    columns.update(_means(f"{kind}/", [report.observed for report in reports]))
+    return columns
+
+
+def _means(prefix: str, rows: list[dict[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {prefix + name: statistics.fmean(row[name] for row in rows if name in row) for name in names}
+
+
+class Evaluations:
+    """Gathers the evaluations of policies from all workers.
+
+    Args:
+      num_episodes: Episodes of a whole evaluation.
+    """
+
+    def __init__(self, num_episodes: int) -> None:
+        self._num_episodes = num_episodes
+        self._reports: dict[int, dict[int, Report]] = {}
+        self._closed = -1
+
+    def add(self, report: Report) -> None:
+        """Takes a worker's share; a second one of the same worker and policy (it was restarted) replaces the first."""
+        if report.iteration > self._closed:
+            self._reports.setdefault(report.iteration, {})[report.worker_id] = report
+
+    def pop_ready(self, *, give_up: bool = False) -> list[tuple[int, list[Report]]]:
+        """Evaluations that are complete, or superseded by a complete newer one: (version of the policy, shares).
+
+        Args:
+          give_up: Those that are not complete, too.
+        """
+        complete = [version for version in self._reports if self._episodes(version) >= self._num_episodes]
+        last = max(self._reports, default=-1) if give_up else max(complete, default=-1)
+        ready = sorted(version for version in self._reports if version <= last)
+        self._closed = max(self._closed, last)
+        return [(version, list(self._reports.pop(version).values())) for version in ready]
+
+    def is_closed(self, version: int) -> bool:
+        """Whether the evaluation of that policy has been popped."""
+        return version <= self._closed
+
+    def _episodes(self, version: int) -> int:
+        return sum(len(report.episodes) for report in self._reports[version].values())

@@ -1,0 +1,106 @@
+"""What the three role programs share: where they run, what they were asked to do, how they are stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from absl import logging
+
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.signals import StopFlag, die_with_parent
+from tfagents_system.load_params import compute_config_from, load_env_config, load_params
+from tfagents_system.replay.connection import StoppedError
+from tfagents_system.report.heartbeat import Heartbeat
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+@dataclasses.dataclass
+class Role:
+    """One role process of a run.
+
+    Attributes:
+      name: `replay`, `trainer` or `worker_<i>`.
+      paths: The run directory.
+      params: The user's TrainParams.
+      num_workers: Workers of the run.
+      seed: SAC_SEED.
+      server_address: Where the replay server listens.
+      stop: Set when the role is told to stop.
+      heartbeat: Tells the supervisor what the role does.
+    """
+
+    name: str
+    paths: RunPaths
+    params: TrainParamsBase
+    num_workers: int
+    seed: int
+    server_address: str
+    stop: StopFlag
+    heartbeat: Heartbeat
+
+    @classmethod
+    def from_environment(cls, name: str) -> Role:
+        """Reads the SAC_ variables that the supervisor set, and loads the run's own copies of params and config.
+
+        Raises:
+          UserError: The params file or the configuration can't be loaded.
+        """
+        die_with_parent()
+        stop = StopFlag()
+        logging.use_absl_handler()
+        logging.set_verbosity(logging.INFO)
+        paths = RunPaths(Path(os.environ["SAC_EXP_DIR"]))
+        heartbeat = Heartbeat(paths.heartbeat(name), name)
+        heartbeat.beat("starting")
+        origin = Path(json.loads(paths.run_json.read_text())["params_source"])
+        params = load_params(
+            paths.params, load_env_config(paths.config), origin=origin, compute_config=compute_config_from(os.environ)
+        )
+        return cls(
+            name=name,
+            paths=paths,
+            params=params,
+            num_workers=int(os.environ["SAC_NUM_COLLECT_WORKERS"]),
+            seed=int(os.environ["SAC_SEED"]),
+            server_address=f"localhost:{os.environ['SAC_REVERB_PORT']}",
+            stop=stop,
+            heartbeat=heartbeat,
+        )
+
+    def derived_seed(self, *stream: int) -> int:
+        """A seed of 32 bits for one stream of random numbers; the run's seed decides all of them."""
+        return int(np.random.SeedSequence([self.seed, *stream]).generate_state(1)[0])
+
+
+# Streams for `derived_seed`.
+COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, TRAIN_STREAM = 10, 11, 12, 13
+
+
+def run_role(name: str, main: Callable[[Role], int]) -> NoReturn:
+    """Runs a role's program and ends the process with its exit code.
+
+    A UserError ends it with 2, any other exception with 1 and a traceback in the role's log.
+    """
+    code = EXIT_FAILED
+    try:
+        code = main(Role.from_environment(name))
+    except UserError as error:
+        print_findings(error.findings)
+        code = EXIT_BAD_INPUT
+    except StoppedError:
+        code = EXIT_RESUMABLE
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: threads that read from Reverb block in C++ and would abort the interpreter's own shutdown.
+    os._exit(code)

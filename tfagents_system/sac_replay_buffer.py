@@ -1,0 +1,110 @@
+"""The replay server program: hosts Reverb, owns the experience, draws the minibatches.
+
+    python -m tfagents_system.sac_replay_buffer
+
+Load parameters, open the ring, serve until told to stop, save.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import reverb
+from absl import logging
+
+from tfagents_system.envs import specs
+from tfagents_system.errors import EXIT_RESUMABLE
+from tfagents_system.launch.run_paths import REPLAY
+from tfagents_system.replay import tables
+from tfagents_system.replay.connection import Connection
+from tfagents_system.replay.pacing import Asynchronous, Lockstep
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.segments import Layout
+from tfagents_system.replay.service import DrawSettings, ReplayService
+from tfagents_system.role import Role, run_role
+from tfagents_system.train_params_base import TrainParamsBase
+
+_MAX_BLOCK_BYTES = 32 * 2**20
+_MAX_BLOCK_MINIBATCHES = 100
+_DRAIN_SECS = 5.0
+
+
+def serve(role: Role) -> int:
+    """Serves until told to stop; returns the exit code."""
+    params = role.params
+    layout = Layout.from_specs(*specs.load_specs(role.paths.specs))
+    ring = Ring.open(_replay_folder(role), layout, capacity_rows(params))
+    logging.info("ring: %d of %d rows filled, %d env steps so far", ring.filled_rows, ring.capacity_rows, ring.env_steps)
+    server = reverb.Server(tables.make_tables(), port=int(role.server_address.rpartition(":")[2]))
+    service = ReplayService(
+        ring,
+        Connection(role.server_address, role.stop.is_set),
+        role.num_workers,
+        draw_settings(params, layout, role.seed),
+        _pacing(role, ring),
+    )
+    saved_iteration = service.newest_iteration
+    while not role.stop.is_set():
+        service.step()
+        _beat(role, ring, service, "serving")
+        if service.newest_iteration >= saved_iteration + params.checkpoint_period_itrs:
+            saved_iteration = service.newest_iteration
+            service.save_in_background()
+    _beat(role, ring, service, "saving")
+    service.drain(_DRAIN_SECS)
+    ring.sync()
+    server.stop()
+    _beat(role, ring, service, "stopped")
+    return EXIT_RESUMABLE
+
+
+def capacity_rows(params: TrainParamsBase) -> int:
+    """Rows of the ring: an episode of full length takes one more than it has steps."""
+    return params.n_episodes_in_buffer * (params.horizon + 1)
+
+
+def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSettings:
+    """How this run's minibatches are drawn; a block is limited in bytes, with images an iteration is many blocks."""
+    steps = params.recurrent_sequence_length + 1 if params.recurrent else 2
+    minibatch_bytes = params.train_batch_size * steps * layout.step_bytes
+    return DrawSettings(
+        batch_size=params.train_batch_size,
+        sequence_length=params.recurrent_sequence_length if params.recurrent else None,
+        max_block_minibatches=max(1, min(_MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes)),
+        seed=seed,
+    )
+
+
+def _replay_folder(role: Role) -> Path:
+    """In the run directory, or in SAC_REPLAY_DIR under the run's name."""
+    replay_dir = os.environ.get("SAC_REPLAY_DIR")
+    return Path(replay_dir) / role.paths.exp_dir.name if replay_dir else role.paths.replay
+
+
+def _pacing(role: Role, ring: Ring) -> Lockstep | Asynchronous:
+    if not role.params.asynchronous:
+        return Lockstep(ring, role.num_workers, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
+    return Asynchronous(
+        ring,
+        role.params.max_updates_per_env_step,
+        init_done=lambda: any(ring.worker(worker_id).iteration_done >= 0 for worker_id in range(role.num_workers)),
+    )
+
+
+def _beat(role: Role, ring: Ring, service: ReplayService, state: str) -> None:
+    role.heartbeat.beat(
+        state,
+        env_steps=ring.env_steps,
+        ring_steps=ring.ring_steps,
+        capacity_steps=role.params.n_episodes_in_buffer * role.params.horizon,
+        segments=ring.segments,
+        duplicates=service.duplicates,
+        malformed=service.malformed,
+        bytes=ring.filled_rows * ring.layout.step_bytes,
+        waiting_for=service.waiting_for,
+    )
+
+
+if __name__ == "__main__":
+    run_role(REPLAY, serve)

@@ -1,0 +1,339 @@
+"""The policy-update program: takes blocks of minibatches, updates the agent, publishes the policy, saves.
+
+    python -m tfagents_system.sac_train
+
+Load parameters, connect, loop until done or told to stop, save. It holds no experience: it can be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import Any
+
+import msgspec
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.checkpoints import TrainerCheckpoints, TrainerState
+from tfagents_system.curriculum import Curriculum
+from tfagents_system.envs import specs
+from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
+from tfagents_system.launch.run_paths import TRAINER
+from tfagents_system.policies import weights
+from tfagents_system.policies.export import PolicyExport, checkpoint_name
+from tfagents_system.replay import tables
+from tfagents_system.replay.connection import Connection, StoppedError, Waiting
+from tfagents_system.report.episodes import Evaluations, Report, summarize
+from tfagents_system.report.metrics import MetricsLog
+from tfagents_system.report.time_shares import TimeShares
+from tfagents_system.role import TRAIN_STREAM, Role, run_role
+
+_START_DEADLINE_SECS = 600.0
+_BLOCK_DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.
+_LAST_EVALUATION_SECS = 600.0
+_POLL_SECS = 0.2
+
+
+class Trainer:
+    """Trains one run from where it stands to its end.
+
+    Args:
+      role: The process it runs in.
+    """
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        self._params = params = role.params
+        self._connection = Connection(role.server_address, role.stop.is_set)
+        observation_spec, action_spec = specs.load_specs(role.paths.specs)
+        tf.random.set_seed(role.derived_seed(TRAIN_STREAM))
+        self._train_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="train_step")
+        self._agent = params.agent_ctor(ts.time_step_spec(observation_spec), action_spec, self._train_step)
+        self._variables = weights.named_variables(self._agent.collect_policy)
+        self._state = TrainerState()
+        self._checkpoints = TrainerCheckpoints(
+            role.paths.trainer_checkpoints, self._agent, self._state, self._train_step
+        )
+        self._resumed_at = self._restore()
+        environment_action_spec = specs.load_environment_action_spec(role.paths.specs)
+        self._export = PolicyExport(role.paths, self._agent, environment_action_spec, self._train_step)
+        self._curriculum = Curriculum.from_config(params.env_config)
+        self._metrics = MetricsLog(role.paths, self._curriculum.names)
+        self._metrics.rewind(self.train_step)
+        self._evaluations = Evaluations(params.n_eval_episodes)
+        self._train_reports: list[Report] = []
+        self._evaluated_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps) when published
+        self._losses: dict[str, list[float]] = collections.defaultdict(list)
+        self._shares = TimeShares()
+        self._log_mark = (time.monotonic(), self.train_step, self._state.env_steps)
+        self._row: dict[str, Any] = {}
+        self._session = time.time_ns()
+
+    @property
+    def train_step(self) -> int:
+        """Updates done since the run began."""
+        return int(self._train_step.numpy())
+
+    def run(self) -> None:
+        """Trains until the last iteration is done.
+
+        Raises:
+          StoppedError: The role was told to stop; `save` is to be called.
+        """
+        self._connect()
+        self._publish()
+        if not self._role.paths.policies.exists():
+            self._export.save_models()
+        self._update = BlockUpdate(
+            self._agent,
+            self._params.train_batch_size,
+            self._params.recurrent_sequence_length if self._params.recurrent else None,
+        )
+        self._request(self._state.iteration)
+        while self._state.iteration < self._params.num_iter:
+            self._train_iteration()
+            self._state.iteration += 1
+            self._publish()
+            self._take_reports()
+            self._log_if_due()
+            if self._state.iteration % self._params.checkpoint_period_itrs == 0:
+                self.save()
+        self._take_last_evaluation()
+        self._log(self._train_row())
+        self.save()
+        self._export.save_models()
+        self._beat("done")
+
+    def save(self) -> None:
+        """Writes a checkpoint to resume from, and one of the policy."""
+        with self._shares.spend("saving"):
+            self._beat("saving")
+            self._checkpoints.save()
+            self._export.save_checkpoint()
+        logging.info("saved at train step %d, iteration %d", self.train_step, self._state.iteration)
+
+    def close(self) -> None:
+        self._metrics.close()
+
+    # Starting.
+
+    def _restore(self) -> int | None:
+        if not self._checkpoints.restore():
+            return None
+        # Random numbers must not repeat those of the first start: the step decides them, so nothing else is saved.
+        tf.random.set_seed(self._role.derived_seed(TRAIN_STREAM, self.train_step))
+        logging.info("resumed at train step %d, iteration %d", self.train_step, self._state.iteration)
+        return self.train_step
+
+    def _connect(self) -> None:
+        self._connection.wait_until_up(_START_DEADLINE_SECS)
+        self._blocks = self._connection.reader(tables.BLOCKS)
+        self._reports = self._connection.reader(tables.REPORTS, prefetch=100)
+        self._status = self._connection.newest(tables.STATUS)
+        self._server = self._server_start()
+
+    # An iteration.
+
+    def _train_iteration(self) -> None:
+        """The updates of one iteration that are not done yet, block by block."""
+        iteration, total = self._state.iteration, self._params.num_steps_per_iter
+        self._request(iteration + 1)
+        done = self._done_in_iteration()
+        while done < total:
+            block = self._next_block(iteration, done)
+            self._state.env_steps = block.env_steps
+            self._beat("updating")
+            with self._shares.spend("updates"):
+                losses = self._update(block.arrays)
+            for name, value in losses.items():
+                self._losses[name].append(value)
+            done += block.count
+
+    def _done_in_iteration(self) -> int:
+        """Updates of the current iteration that were done before a stop."""
+        return self.train_step - self._state.iteration * self._params.num_steps_per_iter
+
+    def _request(self, iteration: int) -> None:
+        """Asks for an iteration's minibatches ahead of time: they are drawn while the one before it is trained on."""
+        if iteration >= self._params.num_iter:
+            return
+        first = self._done_in_iteration() if iteration == self._state.iteration else 0
+        total = self._params.num_steps_per_iter
+        request = tables.Request(self._session, iteration, first, total - first, iteration * total + first)
+        self._connection.put(tables.REQUESTS, request.to_wire())
+
+    def _next_block(self, iteration: int, first: int) -> tables.Block:
+        """Waits for the block that starts with minibatch `first`; drops those meant for an earlier process."""
+        waiting = Waiting(f"minibatches of iteration {iteration}", _BLOCK_DEADLINE_SECS, self._role.stop.is_set)
+        with self._shares.spend("waiting"):
+            while True:
+                waiting.check()
+                arrays = self._blocks.get(_POLL_SECS)
+                if arrays is None:
+                    self._beat("waiting")
+                    self._ask_again_if_restarted()
+                    self._take_reports()
+                    continue
+                block = tables.Block.from_wire(arrays)
+                if (block.session, block.iteration, block.first) == (self._session, iteration, first):
+                    return block
+
+    def _ask_again_if_restarted(self) -> None:
+        """A restarted replay server has forgotten what it was asked."""
+        server = self._server_start()
+        if server is not None and server != self._server:
+            logging.info("the replay server was restarted: publishing and asking again")
+            self._server = server
+            self._publish()
+            self._request(self._state.iteration)
+            self._request(self._state.iteration + 1)
+
+    def _server_start(self) -> int | None:
+        arrays = self._status.get(timeout_secs=1.0)
+        return tables.Stored.from_wire(arrays).server if arrays is not None else None
+
+    # Publishing.
+
+    def _publish(self) -> None:
+        """Sends the policy and how far training is; every `eval_period_itrs`, the policy to evaluate as well."""
+        version, finished = self._state.iteration, self._state.iteration >= self._params.num_iter
+        with self._shares.spend("publishing"):
+            arrays = [
+                np.array([version, self.train_step], np.int64),
+                *weights.to_arrays(weights.read_weights(self._variables)),
+            ]
+            self._connection.put(tables.WEIGHTS, arrays)
+            if version > self._state.eval_iteration and (version % self._params.eval_period_itrs == 0 or finished):
+                self._connection.put(tables.EVAL_WEIGHTS, arrays)
+                self._evaluated_at[version] = (self.train_step, self._state.env_steps)
+                self._state.eval_iteration = version
+                if version > 0:
+                    self._export.save_checkpoint()
+            progress = tables.Progress(version, self.train_step, self._state.eval_iteration, finished)
+            self._connection.put(tables.PROGRESS, progress.to_wire())
+
+    # Metrics.
+
+    def _take_reports(self) -> None:
+        """Takes what workers have told since the last time; writes a row for each evaluation that is complete."""
+        with self._shares.spend("logging"):
+            while (arrays := self._reports.get(0)) is not None:
+                try:
+                    report = Report.from_wire(arrays)
+                except msgspec.DecodeError as error:
+                    logging.error("refused a report: %s", error)
+                    continue
+                if report.kind == "eval":
+                    self._evaluations.add(report)
+                else:
+                    self._train_reports.append(report)
+            for version, reports in self._evaluations.pop_ready():
+                self._log_evaluation(version, reports)
+
+    def _log_evaluation(self, version: int, reports: list[Report]) -> None:
+        summary = summarize("eval", reports)
+        train_step, env_steps = self._evaluated_at.pop(version, (reports[0].train_step, self._state.env_steps))
+        self._log({"train_step": train_step, "iteration": version, "env_steps": env_steps, **summary})
+        name, best = checkpoint_name(train_step), self._state.best_eval_return
+        if version == 0 or not self._export.has_checkpoint(name):
+            return
+        if best is None or summary["eval_return"] > best:
+            self._delete_unless_periodic(self._state.best_checkpoint)
+            self._state.best_eval_return, self._state.best_checkpoint = summary["eval_return"], name
+            self._export.mark_best(name, summary["eval_return"])
+        else:
+            self._delete_unless_periodic(name)
+
+    def _delete_unless_periodic(self, name: str | None) -> None:
+        """Checkpoints made only to be evaluated go when they are not the best; the periodic and the last ones stay."""
+        if name is None:
+            return
+        train_step = int(name.rpartition("_")[2])
+        iteration, rest = divmod(train_step, self._params.num_steps_per_iter)
+        is_periodic = rest == 0 and iteration % self._params.checkpoint_period_itrs == 0
+        if not is_periodic and iteration < self._params.num_iter:
+            self._export.delete_checkpoint(name)
+
+    def _log_if_due(self) -> None:
+        if self._state.iteration % self._params.log_period_itrs == 0:
+            self._log(self._train_row())
+
+    def _train_row(self) -> dict[str, float]:
+        """The metrics of the time since the last row of this kind."""
+        now, train_step, env_steps = time.monotonic(), self.train_step, self._state.env_steps
+        since, last_step, last_env_steps = self._log_mark
+        row: dict[str, Any] = {
+            "train_step": train_step,
+            "iteration": self._state.iteration,
+            "env_steps": env_steps,
+            "updates_per_s": (train_step - last_step) / max(1e-9, now - since),
+            "env_steps_per_s": (env_steps - last_env_steps) / max(1e-9, now - since),
+        }
+        row.update({name: float(np.mean(values)) for name, values in self._losses.items() if name != "loss"})
+        if (log_alpha := getattr(self._agent, "_log_alpha", None)) is not None:
+            row["alpha"] = float(np.exp(log_alpha.numpy()))
+        row.update(summarize("train", self._train_reports))
+        if self._train_reports:
+            row.update({f"curriculum/{name}": v for name, v in self._train_reports[-1].curriculum.items()})
+        self._log_mark = (now, train_step, env_steps)
+        self._losses.clear()
+        self._train_reports.clear()
+        return row
+
+    def _log(self, row: dict[str, Any]) -> None:
+        with self._shares.spend("logging"):
+            self._metrics.write(row)
+        self._row.update({name: value for name, value in row.items() if "/" not in name})
+        logging.info("%s", "  ".join(f"{name} {value:.5g}" for name, value in row.items()))
+
+    def _take_last_evaluation(self) -> None:
+        """Waits for the evaluation of the final policy; takes the part of it that there is when a worker is lost."""
+        waiting = Waiting("the last evaluation", _LAST_EVALUATION_SECS, self._role.stop.is_set)
+        last = self._params.num_iter
+        while not self._evaluations.is_closed(last) and not waiting.expired:
+            if self._role.stop.is_set():
+                raise StoppedError
+            self._beat("waiting")
+            self._take_reports()
+            time.sleep(_POLL_SECS)
+        for version, reports in self._evaluations.pop_ready(give_up=True):
+            self._log_evaluation(version, reports)
+
+    def _beat(self, state: str) -> None:
+        row, iterations_left = self._row, self._params.num_iter - self._state.iteration
+        rate = row.get("updates_per_s")
+        self._role.heartbeat.beat(
+            state,
+            **{
+                **row,
+                "iteration": self._state.iteration,
+                "num_iter": self._params.num_iter,
+                "train_step": self.train_step,
+                "env_steps": self._state.env_steps,
+                "best_eval_return": self._state.best_eval_return,
+                "time_left_s": iterations_left * self._params.num_steps_per_iter / rate if rate else None,
+                "time_shares": self._shares.shares(),
+                "resumed_at_step": self._resumed_at,
+            },
+        )
+
+
+def train(role: Role) -> int:
+    """Trains a run; returns the exit code: done, or saved and to be resumed."""
+    trainer = Trainer(role)
+    try:
+        trainer.run()
+        return EXIT_DONE
+    except StoppedError:
+        trainer.save()
+        return EXIT_RESUMABLE
+    finally:
+        trainer.close()
+
+
+if __name__ == "__main__":
+    run_role(TRAINER, train)
