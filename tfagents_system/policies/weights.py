@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,18 +11,22 @@ import numpy as np
 import tensorflow as tf
 
 
-def named_variables(policy: Any) -> dict[str, tf.Variable]:
-    """The policy's variables by name.
+_KERAS_NUMBER = re.compile(r"_\d+(?=/|:|$)")
 
-    Names, not positions: the order of variables may differ between processes. A name that occurs again gets `#1`,
-    `#2`, ... in the order in which the policy lists them.
+
+def named_variables(policy: Any) -> dict[str, tf.Variable]:
+    """The policy's variables by name, without the numbers that Keras counts up over a whole process.
+
+    A worker whose environment has a network of its own counts `dense_7` where the trainer counts `dense_5`. Of equal
+    names, the second and later ones get `#1`, `#2`, ... in the order in which the policy lists them.
     """
     named: dict[str, tf.Variable] = {}
     for variable in policy.variables():
-        name, repeat = variable.name, 0
+        plain = _KERAS_NUMBER.sub("", variable.name)
+        name, repeat = plain, 0
         while name in named:
             repeat += 1
-            name = f"{variable.name}#{repeat}"
+            name = f"{plain}#{repeat}"
         named[name] = variable
     return named
 

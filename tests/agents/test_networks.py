@@ -1,0 +1,93 @@
+"""The default networks: any observation, bounded standard deviation, copies that share nothing."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.train_params_base import TrainParamsBase
+
+VECTOR = tf.TensorSpec((3,), tf.float32, "observation")
+IMAGES = {"camera": tf.TensorSpec((4, 4, 3), tf.uint8, "camera"), "joints": tf.TensorSpec((5,), tf.float32, "joints")}
+ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
+
+
+class Params(TrainParamsBase):
+    actor_fc_layer_params = (8, 8)
+    critic_joint_fc_layer_params = (8, 8)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        raise AssertionError("not needed")
+
+
+def build(spec, **attributes):
+    params = Params({"horizon": 10})
+    for name, value in attributes.items():
+        setattr(params, name, value)
+    return params.agent_ctor(ts.time_step_spec(spec), ACTION, tf.Variable(0, dtype=tf.int64))
+
+
+def q_values(agent, observation, action):
+    q, _ = agent._critic_network_1((observation, action), step_type=tf.fill([len(action)], 1))
+    return q
+
+
+def test_pixels_are_divided_by_255_and_all_leaves_reach_actor_and_critic():
+    agent = build(IMAGES)
+    assert agent._actor_network._encoder.layers[-1].kernel.shape == (8, 8)
+    first_kernel = next(v for v in agent._actor_network.variables if "kernel" in v.name)
+    assert first_kernel.shape[0] == 4 * 4 * 3 + 5
+    action = tf.zeros((1, 2))
+    joints = tf.ones((1, 5))
+    q = [q_values(agent, {"camera": tf.fill((1, 4, 4, 3), tf.cast(p, tf.uint8)), "joints": joints}, action) for p in (0, 255)]
+    assert q[0].shape == (1,)
+    assert not np.allclose(q[0], q[1])
+    as_float = agent._critic_network_1._encoder
+    encoded, _ = as_float({"camera": tf.fill((1, 4, 4, 3), tf.cast(255, tf.uint8)), "joints": joints})
+    np.testing.assert_allclose(encoded, np.ones((1, 53)), err_msg="255 / 255 and the joints as they are")
+
+
+@pytest.mark.parametrize(
+    "combiner",
+    [
+        lambda: tf.keras.layers.Concatenate(),
+        lambda: tf.keras.layers.Lambda(lambda nest: tf.concat([nest["a"], nest["b"]], axis=-1)),
+    ],
+    ids=["merging layer", "layer over the nest"],
+)
+@pytest.mark.parametrize("as_instance", [True, False])
+def test_a_preprocessing_combiner_serves_actor_and_both_critics(combiner, as_instance):
+    spec = {"a": tf.TensorSpec((2,), tf.float32, "a"), "b": tf.TensorSpec((3,), tf.float32, "b")}
+    agent = build(spec, preprocessing_combiner=combiner() if as_instance else combiner)
+    first_kernel = next(v for v in agent._actor_network.variables if "kernel" in v.name)
+    assert first_kernel.shape[0] == 5
+    observation = {"a": tf.ones((4, 2)), "b": tf.ones((4, 3))}
+    assert q_values(agent, observation, tf.zeros((4, 2))).shape == (4,)
+
+
+def test_twin_critics_start_apart_and_targets_start_as_their_critics():
+    agent = build(IMAGES)
+    pairs = zip(agent._critic_network_1.variables, agent._critic_network_2.variables, strict=True)
+    assert any(not np.allclose(a, b) for a, b in pairs)
+    for critic, target in [
+        (agent._critic_network_1, agent._target_critic_network_1),
+        (agent._critic_network_2, agent._target_critic_network_2),
+    ]:
+        for a, b in zip(critic.variables, target.variables, strict=True):
+            assert a is not b
+            np.testing.assert_array_equal(a, b)
+
+
+def test_the_standard_deviation_is_clipped():
+    agent = build(VECTOR)
+    bias = agent._actor_network._projection_networks._projection_layer.bias
+    for value, expected in [(50.0, np.exp(2.0)), (-50.0, np.exp(-20.0))]:
+        bias.assign([0.0, 0.0, value, value])
+        distribution, _ = agent._actor_network(tf.zeros((1, 3)), step_type=tf.constant([1]), network_state=())
+        np.testing.assert_allclose(distribution.input_distribution.stddev(), [[expected] * 2], rtol=1e-5)
+
+
+def test_target_entropy_is_minus_the_number_of_action_dimensions():
+    assert build(VECTOR)._target_entropy == -2.0
+    assert build(VECTOR, target_entropy=-0.5)._target_entropy == -0.5

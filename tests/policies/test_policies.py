@@ -1,0 +1,168 @@
+"""The policy that workers use, and the one on disk, equal the trainer's."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.policies import greedy_policy, policy_loader
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.policies import weights
+from tfagents_system.policies.export import PolicyExport, checkpoint_name
+from tfagents_system.policies.numpy_actor import NumpyActor, UnsupportedNetworkError
+from tfagents_system.policies.worker_policy import TensorFlowWorkerPolicy, make_worker_policy
+from tfagents_system.train_params_base import TrainParamsBase
+
+VECTOR = tf.TensorSpec((3,), tf.float32, "observation")
+NEST = {"a": tf.TensorSpec((2,), tf.float32, "a"), "b": tf.TensorSpec((), tf.float32, "b")}
+ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
+
+
+class Params(TrainParamsBase):
+    actor_fc_layer_params = (32, 16)
+    critic_joint_fc_layer_params = (8,)
+    recurrent_lstm_units = 4
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        raise AssertionError("not needed")
+
+
+def build(spec=VECTOR, seed=0, recurrent=False):
+    tf.random.set_seed(seed)
+    params = Params({"horizon": 10})
+    params.recurrent = recurrent
+    return params.agent_ctor(ts.time_step_spec(spec), ACTION, tf.Variable(0, dtype=tf.int64))
+
+
+def scramble(agent, seed=1):
+    """Weights as after training: not small and symmetric as at the start."""
+    rng = np.random.default_rng(seed)
+    for variable in agent.collect_policy.variables():
+        variable.assign(rng.standard_normal(variable.shape) * 0.5)
+
+
+def time_step(spec, seed=0):
+    rng = np.random.default_rng(seed)
+    observation = tf.nest.map_structure(lambda s: rng.standard_normal(s.shape).astype(np.float32), spec)
+    return ts.TimeStep(np.int32(1), np.float32(0), np.float32(1), observation)
+
+
+def batched(step):
+    return tf.nest.map_structure(lambda value: tf.constant(np.asarray(value)[None]), step)
+
+
+def test_the_default_actor_runs_in_numpy_and_equals_the_network():
+    agent = build()
+    scramble(agent)
+    policy = make_worker_policy(agent, seed=0)
+    assert policy.inference == "numpy"
+    greedy = greedy_policy.GreedyPolicy(agent.policy)
+    for seed in range(20):
+        step = time_step(VECTOR, seed)
+        np.testing.assert_allclose(policy.action(step, greedy=True), greedy.action(batched(step)).action[0], atol=2e-6)
+
+
+def test_exploration_noise_has_the_networks_distribution():
+    agent = build()
+    scramble(agent)
+    step = time_step(VECTOR)
+    distribution = agent.collect_policy.distribution(batched(step)).action.input_distribution
+    policy = make_worker_policy(agent, seed=0)
+    samples = np.arctanh(np.clip([policy.action(step, greedy=False) for _ in range(20_000)], -0.9999999, 0.9999999))
+    mean, std = distribution.mean().numpy()[0], distribution.stddev().numpy()[0]
+    kept = std < 2.5  # Beyond, tanh saturates in float32 and cannot be inverted.
+    assert kept.any()
+    np.testing.assert_allclose(samples.mean(0)[kept], mean[kept], atol=5 * std.max() / np.sqrt(20_000))
+    np.testing.assert_allclose(samples.std(0)[kept], std[kept], rtol=0.03)
+
+
+@pytest.mark.parametrize(("spec", "recurrent"), [(NEST, False), (VECTOR, True)], ids=["nest", "recurrent"])
+def test_any_other_network_runs_in_tensorflow(spec, recurrent):
+    agent = build(spec, recurrent=recurrent)
+    scramble(agent)
+    policy = make_worker_policy(agent, seed=0)
+    assert policy.inference == "tensorflow"
+    policy.reset()
+    greedy = greedy_policy.GreedyPolicy(agent.policy)
+    state = greedy.get_initial_state(1)
+    for seed in range(3):
+        step = time_step(spec, seed)
+        expected = greedy.action(batched(step), state)
+        state = expected.state
+        np.testing.assert_allclose(policy.action(step, greedy=True), expected.action[0], atol=1e-6)
+
+
+def test_a_recurrent_policy_forgets_at_reset():
+    policy = make_worker_policy(build(recurrent=True), seed=0)
+    policy.reset()
+    first = policy.action(time_step(VECTOR), greedy=True)
+    second = policy.action(time_step(VECTOR), greedy=True)
+    policy.reset()
+    assert not np.allclose(first, second, atol=1e-7)
+    np.testing.assert_array_equal(policy.action(time_step(VECTOR), greedy=True), first)
+
+
+@pytest.mark.parametrize("spec", [VECTOR, NEST], ids=["numpy", "tensorflow"])
+def test_weights_travel_by_name_and_make_the_worker_act_as_the_trainer(spec):
+    trainer, worker = build(spec, seed=0), build(spec, seed=5)
+    scramble(trainer)
+    policy = make_worker_policy(worker, seed=0)
+    step = time_step(spec)
+    sent = weights.to_arrays(weights.read_weights(weights.named_variables(trainer.collect_policy)))
+    order = [0, *(1 + np.random.default_rng(0).permutation(len(sent) - 1))]
+    names = json.loads(sent[0].tobytes())
+    shuffled = dict(zip([names[i - 1] for i in order[1:]], [sent[i] for i in order[1:]], strict=True))
+    policy.assign(weights.from_arrays(weights.to_arrays(shuffled)))
+    expected = greedy_policy.GreedyPolicy(trainer.policy).action(batched(step)).action[0]
+    np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=2e-6)
+
+
+def test_names_that_occur_twice_stay_apart():
+    first, second = (tf.Variable(float(i), name="w") for i in range(2))
+
+    class Policy:
+        def variables(self):
+            return [first, second]
+
+    named = weights.named_variables(Policy())
+    assert list(named) == ["w:0", "w:0#1"]
+    weights.assign_weights(named, {"w:0#1": np.float32(7), "w:0": np.float32(3)})
+    assert (float(first), float(second)) == (3.0, 7.0)
+    with pytest.raises(ValueError, match="differ in"):
+        weights.assign_weights(named, {"w:0": np.float32(3)})
+
+
+def test_networks_that_numpy_can_not_compute_are_told_apart():
+    for agent in (build(NEST), build(recurrent=True)):
+        policy = agent.collect_policy
+        with pytest.raises(UnsupportedNetworkError):
+            NumpyActor(policy._actor_network, weights.named_variables(policy))
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_saved_policies_act_in_the_environments_units(tmp_path, recurrent):
+    agent = build(recurrent=recurrent)
+    scramble(agent)
+    train_step = agent.train_step_counter
+    train_step.assign(1234)
+    units = tensor_spec.BoundedTensorSpec((2,), tf.float32, [-2.0, 0.0], [2.0, 10.0], "action")
+    export = PolicyExport(RunPaths(tmp_path), agent, units, train_step)
+    export.save_models()
+    scramble(agent, seed=2)
+    assert export.save_checkpoint() == "policy_checkpoint_0000001234"
+    worker = TensorFlowWorkerPolicy(agent.collect_policy, greedy_policy.GreedyPolicy(agent.policy))
+    step = time_step(VECTOR)
+    worker.reset()
+    action = worker.action(step, greedy=True)
+    expected = np.array([2.0, 5.0]) * action + np.array([0.0, 5.0])
+
+    name = checkpoint_name(1234)
+    loaded = policy_loader.load(str(tmp_path / "policies" / "greedy_policy"), str(tmp_path / "policies/checkpoints" / name))
+    played = loaded._policy.action(batched(step), loaded._policy.get_initial_state(1)).action
+    np.testing.assert_allclose(played[0], expected, atol=1e-5)
+    assert loaded.get_train_step() == 1234
+    for name in ("collect_policy", "greedy_policy", "policy"):
+        assert (tmp_path / "policies" / name / "saved_model.pb").exists()

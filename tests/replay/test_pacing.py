@@ -1,0 +1,81 @@
+"""Pacing follows the arrival of experience; nobody can hold it up for ever."""
+
+import pytest
+from segments_for_tests import LAYOUT, numbered_segment
+
+from tfagents_system.replay.pacing import Asynchronous, Lockstep
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.tables import Request
+
+
+def request(iteration, count=10, updates=0):
+    return Request(session=1, iteration=iteration, first=0, count=count, updates=updates)
+
+
+@pytest.fixture
+def ring(tmp_path):
+    return Ring.open(tmp_path / "ring", LAYOUT, 1000)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_lockstep_waits_for_every_worker_and_then_allows_the_whole_iteration(ring):
+    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, clock=Clock())
+    assert pacing.allowed(request(0), 0) == 0
+    ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
+    ring.append(numbered_segment(1, 0, iteration=0, end_of_iteration=False))
+    assert pacing.allowed(request(0), 0) == 0
+    assert pacing.waiting_for(request(0)) == "iteration 0 of workers [1]"
+    ring.append(numbered_segment(1, 1, iteration=0, end_of_iteration=True))
+    assert pacing.allowed(request(0), 3) == 7
+    assert pacing.allowed(request(1), 0) == 0
+
+
+def test_a_late_worker_is_left_out_after_the_deadline_and_waited_for_again_when_it_is_back(ring):
+    clock = Clock()
+    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, clock=clock)
+    ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
+    assert pacing.allowed(request(0), 0) == 0
+    clock.now = 59.9
+    assert pacing.allowed(request(0), 0) == 0
+    clock.now = 60.0
+    assert pacing.allowed(request(0), 0) == 10
+    ring.append(numbered_segment(0, 1, iteration=1, end_of_iteration=True))
+    assert pacing.allowed(request(1), 0) == 10, "it is not waited for again"
+    ring.append(numbered_segment(1, 0, iteration=1))
+    pacing.heard(1)
+    assert pacing.allowed(request(1), 0) == 0
+    ring.append(numbered_segment(1, 1, iteration=1, end_of_iteration=True))
+    assert pacing.allowed(request(1), 0) == 10
+
+
+def test_nobody_is_late_before_anybody_is_done(ring):
+    clock = Clock()
+    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, clock=clock)
+    for clock.now in (0.0, 1e6):
+        assert pacing.allowed(request(0), 0) == 0
+
+
+def test_past_iterations_are_served_at_once_after_a_restart_of_the_trainer(ring):
+    for number in range(5):
+        ring.append(numbered_segment(0, number, iteration=number, end_of_iteration=True))
+    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock())
+    assert [pacing.allowed(request(iteration), 0) for iteration in range(6)] == [10] * 5 + [0]
+
+
+def test_asynchronous_allows_so_many_updates_for_each_step_after_the_random_ones(ring):
+    done = False
+    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_done=lambda: done)
+    ring.append(numbered_segment(0, 0, steps=100, iteration=-1))
+    ring.append(numbered_segment(0, 1, steps=30))
+    assert pacing.allowed(request(0), 0) == 0
+    done = True
+    assert pacing.allowed(request(0, count=100), 0) == 15
+    assert pacing.allowed(request(0, count=100), 15) == 0
+    assert pacing.allowed(request(2, count=100, updates=12), 0) == 3
+    assert pacing.allowed(request(0, count=4), 0) == 4

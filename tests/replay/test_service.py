@@ -1,0 +1,155 @@
+"""Segments in, blocks out, over a real Reverb server."""
+
+import socket
+import time
+
+import numpy as np
+import pytest
+import reverb
+from segments_for_tests import LAYOUT, numbered_segment
+
+from tfagents_system.replay import tables
+from tfagents_system.replay.connection import Connection, ServerUnreachableError, StoppedError, Waiting
+from tfagents_system.replay.pacing import Lockstep
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.sender import SegmentSender
+from tfagents_system.replay.service import DrawSettings, ReplayService
+
+DRAW = DrawSettings(batch_size=4, sequence_length=None, max_block_minibatches=8, seed=0)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """A replay server in this process, whose loop the test turns."""
+
+    def __init__(self, folder, port, num_workers=1):
+        self.ring = Ring.open(folder, LAYOUT, 1000)
+        self.reverb = reverb.Server(tables.make_tables(), port=port)
+        self.connection = Connection(f"localhost:{port}", lambda: False)
+        pacing = Lockstep(self.ring, num_workers, straggler_secs=60.0)
+        self.service = ReplayService(self.ring, self.connection, num_workers, DRAW, pacing)
+
+    def turn_until(self, condition, secs=20.0):
+        deadline = time.monotonic() + secs
+        while not condition():
+            assert time.monotonic() < deadline, "the service did not get there in time"
+            self.service.step()
+
+    def turn(self, rounds=40):
+        for _ in range(rounds):
+            self.service.step()
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = Server(tmp_path / "ring", free_port())
+    yield server
+    server.reverb.stop()
+
+
+def ask(server, iteration, session=1, first=0, count=20):
+    message = tables.Request(session, iteration, first, count, iteration * count + first)
+    server.connection.put(tables.REQUESTS, message.to_wire())
+
+
+def take_block(server, reader):
+    blocks = []
+    server.turn_until(lambda: blocks.append(reader.get(0)) or blocks[-1] is not None)
+    return tables.Block.from_wire(blocks[-1])
+
+
+def test_an_iteration_is_drawn_when_its_experience_is_there_in_blocks_of_bounded_size(server):
+    reader = server.connection.reader(tables.BLOCKS)
+    ask(server, iteration=0)
+    server.turn()
+    assert reader.get(0) is None
+    assert server.service.waiting_for == "iteration 0 of workers [0]"
+    server.connection.put(
+        tables.SEGMENTS, numbered_segment(steps=50, iteration=0, end_of_iteration=True).to_wire()
+    )
+    blocks = [take_block(server, reader) for _ in range(3)]
+    assert [(block.first, block.count) for block in blocks] == [(0, 8), (8, 8), (16, 4)]
+    assert all((block.session, block.iteration, block.env_steps) == (1, 0, 50) for block in blocks)
+    ids, actions, rewards = blocks[0].arrays[0], blocks[0].arrays[2], blocks[0].arrays[3]
+    assert ids.shape == (8, 4, 3)
+    np.testing.assert_array_equal(rewards, ids[..., 2])
+    np.testing.assert_allclose(actions[..., 1], ids[..., 2] / 1e4)
+
+
+def test_minibatches_depend_on_seed_and_position_alone(server):
+    reader = server.connection.reader(tables.BLOCKS)
+    server.connection.put(tables.SEGMENTS, numbered_segment(steps=50, end_of_iteration=True).to_wire())
+    ask(server, iteration=0, session=1, count=4)
+    first = take_block(server, reader)
+    ask(server, iteration=0, session=2, count=4)
+    second = take_block(server, reader)
+    assert (first.session, second.session) == (1, 2)
+    for a, b in zip(first.arrays, second.arrays, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_newer_trainer_replaces_what_an_older_one_asked_for(server):
+    ask(server, iteration=0, session=5)
+    ask(server, iteration=1, session=5)
+    ask(server, iteration=0, session=9, first=7, count=13)
+    ask(server, iteration=3, session=5)
+    server.turn()
+    assert [(request.session, request.first) for request, _ in server.service._pending] == [(9, 7)]
+
+
+def test_a_malformed_segment_is_counted_and_changes_nothing(server):
+    server.connection.put(tables.SEGMENTS, [np.zeros(8, np.int64)])
+    server.connection.put(tables.SEGMENTS, numbered_segment(worker_id=1).to_wire())
+    server.turn_until(lambda: server.service.malformed == 2)
+    assert server.ring.env_steps == 0
+
+
+def test_the_sender_forgets_what_is_stored_and_sends_the_rest_again_after_a_restart(tmp_path):
+    port = free_port()
+    first = Server(tmp_path / "ring", port)
+    connection = Connection(f"localhost:{port}", lambda: False)
+    sender = SegmentSender(connection, worker_id=0, incarnation=7)
+    for _ in range(3):
+        sender.send(numbered_segment())
+    first.turn_until(lambda: first.ring.env_steps == 15)
+    sender.confirm()
+    assert sender.unconfirmed_segments == 0
+    sender.send(numbered_segment())  # The server dies with it in its inbox.
+    first.reverb.stop()
+    second = Server(tmp_path / "ring", port)
+    assert second.ring.env_steps == 15
+    connection.wait_until_up(30.0)
+    deadline = time.monotonic() + 40.0
+    while sender.unconfirmed_segments and time.monotonic() < deadline:
+        sender.confirm()
+        second.turn(5)
+    assert second.ring.env_steps == 20, "stored once, though it may have been sent twice"
+    second.reverb.stop()
+
+
+def test_newest_is_none_while_nothing_is_there_and_then_the_newest(server):
+    reader = server.connection.newest(tables.PROGRESS)
+    assert reader.get() is None
+    for iteration in (1, 2):
+        progress = tables.Progress(iteration, 10 * iteration, -1, False)
+        server.connection.put(tables.PROGRESS, progress.to_wire())
+    for _ in range(2):
+        assert tables.Progress.from_wire(reader.get()) == tables.Progress(2, 20, -1, False)
+
+
+def test_a_server_that_is_not_there_is_named_after_the_deadline():
+    port = free_port()
+    with pytest.raises(ServerUnreachableError, match=f"waited 1 s for the replay server at localhost:{port}"):
+        Connection(f"localhost:{port}", lambda: False).wait_until_up(1.0)
+
+
+def test_every_wait_ends_when_the_role_is_told_to_stop():
+    with pytest.raises(StoppedError):
+        Connection(f"localhost:{free_port()}", lambda: True).wait_until_up(60.0)
+    with pytest.raises(StoppedError):
+        Waiting("x", 60.0, lambda: True).check()

@@ -1,0 +1,83 @@
+"""Episodes of all workers make one row of metrics."""
+
+import pytest
+
+from tfagents_system.report.episodes import Episode, Evaluations, Report, summarize
+from tfagents_system.report.time_shares import TimeShares
+
+
+def share(version, worker_id, *returns):
+    return Report("eval", worker_id, version, 100 * version, [Episode(value, 10) for value in returns])
+
+
+def test_means_are_over_episodes_and_the_spread_is_theirs():
+    row = summarize("eval", [share(1, 0, -1.0, -3.0), share(1, 1, -5.0)])
+    assert row["eval_return"] == pytest.approx(-3.0)
+    assert row["eval_return_std"] == pytest.approx((8 / 3) ** 0.5)
+    assert row["eval/episode_length"] == 10
+    assert "eval_success" not in row
+    assert summarize("eval", []) == {}
+
+
+def test_success_and_log_values_are_averaged_over_the_episodes_that_have_them():
+    episodes = [
+        Episode(0.0, 5, True, {"force": 2.0}),
+        Episode(0.0, 5, False, {"force": 4.0, "slip": 1.0}),
+        Episode(0.0, 5, None),
+    ]
+    row = summarize("train", [Report("train", 0, 0, 0, episodes, {"MaxReturn": 7.0})])
+    assert row["train_success"] == 0.5
+    assert row["train/force"] == 3.0
+    assert row["train/slip"] == 1.0
+    assert row["train/MaxReturn"] == 7.0
+    assert "train_return_std" not in row
+
+
+def test_reports_survive_the_wire():
+    report = Report("train", 3, 9, 0, [Episode(1.5, 7, None, {"x": 2.0})], {"y": 1.0}, {"mass": 0.5})
+    assert Report.from_wire(report.to_wire()) == report
+
+
+def test_an_evaluation_is_ready_when_all_its_episodes_are_there():
+    evaluations = Evaluations(num_episodes=3)
+    evaluations.add(share(2, 0, 1.0, 2.0))
+    assert evaluations.pop_ready() == []
+    evaluations.add(share(2, 1, 3.0))
+    [(version, reports)] = evaluations.pop_ready()
+    assert version == 2
+    assert summarize("eval", reports)["eval_return"] == 2.0
+    assert evaluations.is_closed(2)
+    assert not evaluations.is_closed(3)
+
+
+def test_a_restarted_worker_counts_once_and_a_share_that_comes_too_late_not_at_all():
+    evaluations = Evaluations(num_episodes=2)
+    evaluations.add(share(2, 0, 1.0))
+    evaluations.add(share(2, 0, 5.0))
+    assert evaluations.pop_ready() == []
+    evaluations.add(share(4, 0, 1.0))
+    evaluations.add(share(4, 1, 1.0))
+    assert [version for version, _ in evaluations.pop_ready()] == [2, 4], "a complete newer one ends the older"
+    evaluations.add(share(2, 1, 1.0))
+    assert evaluations.pop_ready(give_up=True) == []
+
+
+def test_what_there_is_can_be_taken_in_the_end():
+    evaluations = Evaluations(num_episodes=10)
+    evaluations.add(share(8, 0, 1.0))
+    assert [version for version, _ in evaluations.pop_ready(give_up=True)] == [8]
+
+
+def test_time_is_counted_from_the_first_update_on_and_once():
+    now = 0.0
+    shares = TimeShares(clock=lambda: now)
+    with shares.spend("waiting"):
+        now = 100.0
+    assert shares.shares() == {}
+    with shares.spend("updates"):
+        now = 110.0
+    with shares.spend("updates"):
+        now = 119.0
+    with shares.spend("waiting"), shares.spend("logging"):
+        now = 120.0
+    assert shares.shares() == {"updates": pytest.approx(0.9), "waiting": pytest.approx(0.1)}
