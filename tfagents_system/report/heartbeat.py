@@ -1,0 +1,89 @@
+"""What a role last said of itself: one small JSON file, replaced atomically."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Heartbeat:
+    """Writes one role's heartbeat.
+
+    Args:
+      path: The file.
+      role: Name of the role, in every beat.
+      min_secs: Beats that come sooner and do not change the state are left out: calling often costs little.
+    """
+
+    def __init__(self, path: Path, role: str, min_secs: float = 0.5) -> None:
+        self._path = path
+        self._min_secs = min_secs
+        self._fixed = {"role": role, "pid": os.getpid(), "host": socket.gethostname()}
+        self._state: str | None = None
+        self._next = 0.0
+        self._failed = False
+
+    def beat(self, state: str, *, force: bool = False, **fields: Any) -> None:
+        """Says what the role does now.
+
+        Args:
+          state: `starting`, `waiting`, `updating`, ...
+          force: Write whatever the time.
+          **fields: Numbers, texts, lists or dictionaries; NaN and infinity are written as null.
+        """
+        now = time.monotonic()
+        if state == self._state and now < self._next and not force:
+            return
+        self._state, self._next = state, now + self._min_secs
+        content = {**self._fixed, "state": state, "time": time.time(), **fields}
+        try:
+            write_json(self._path, content)
+        except OSError as error:
+            if not self._failed:
+                print(f"heartbeat {self._path}: {error.strerror}", file=sys.stderr, flush=True)
+            self._failed = True
+
+
+def read_heartbeat(path: Path) -> dict[str, Any] | None:
+    """The last beat, None if there is none."""
+    return read_json(path)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replaces a JSON file atomically.
+
+    Raises:
+      OSError: The disk is full, the folder is gone.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(_finite(content)), encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file, None where the file is missing or is anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _finite(value: Any) -> Any:
+    """Only what every JSON reader takes: no NaN, no infinity, no NumPy scalars."""
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if hasattr(value, "item") and not isinstance(value, str | bytes):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
