@@ -1,0 +1,306 @@
+"""What a run holds while it lives: its directory, CPU ids and the replay server's port.
+
+CPU ids and ports are claimed machine-wide by listening on abstract unix sockets, which the kernel releases when their
+process dies, however it dies. They are seen by every process in the same network namespace. The run directory is held
+by flock on a file in it, which the kernel releases likewise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import errno
+import fcntl
+import json
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.errors import UserError
+from tfagents_system.launch.run_paths import RunPaths
+
+FIRST_PORT = 8008
+_LAST_PORT = 8999
+_PREFIX = "tfagents_system"
+_LOCK_GRACE_SECS = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """The process that holds something; `pid` is 0 where it cannot be known."""
+
+    pid: int
+    description: str
+
+    def __str__(self) -> str:
+        return self.description
+
+
+def describe_process(pid: int) -> str:
+    """`pid 12 (python -m ... in /home/me)`, as far as /proc tells."""
+    if pid <= 0:
+        return "a process of another container or user"
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return f"pid {pid}"
+    try:
+        command += f" in {os.readlink(f'/proc/{pid}/cwd')}"
+    except OSError:
+        pass  # Another user's process.
+    return f"pid {pid} ({command})"
+
+
+class Claims:
+    """Machine-wide claims of this process, each under a name such as `cpu/3`; all are released at its end."""
+
+    def __init__(self) -> None:
+        self._sockets: dict[str, socket.socket] = {}
+
+    def take(self, name: str) -> bool:
+        """Claims `name` unless another process holds it."""
+        if name in self._sockets:
+            return True
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            claim.bind(_address(name))
+            claim.listen(64)
+        except OSError:
+            claim.close()
+            return False
+        claim.setblocking(False)
+        self._sockets[name] = claim
+        return True
+
+    def release(self, name: str) -> None:
+        if name in self._sockets:
+            self._sockets.pop(name).close()
+
+    def release_all(self) -> None:
+        for name in list(self._sockets):
+            self.release(name)
+
+    def answer(self) -> None:
+        """Lets go of those who asked who holds a claim (see `holder`); call it now and then, or their queue fills."""
+        for claim in self._sockets.values():
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    claim.accept()[0].close()
+
+    def take_cpus(self, ids: Iterable[int], *, exclusive: bool) -> list[int]:
+        """Claims CPU ids: all or none where `exclusive`, else those that are free.
+
+        Returns:
+          Where `exclusive`, the ids that another run holds: empty when all were claimed.
+        """
+        wanted = list(ids)
+        taken = [cpu for cpu in wanted if self.take(f"cpu/{cpu}")]
+        missing = [cpu for cpu in wanted if cpu not in taken]
+        if not exclusive:
+            return []
+        if missing:
+            for cpu in taken:
+                self.release(f"cpu/{cpu}")
+        return missing
+
+    def take_port(self, wanted: int | None) -> int:
+        """Claims a TCP port for the replay server: `wanted`, or the first free one from FIRST_PORT upwards.
+
+        Raises:
+          UserError: `wanted` is in use, or no port is free.
+        """
+        for port in [wanted] if wanted else range(FIRST_PORT, _LAST_PORT + 1):
+            if self.take(f"port/{port}"):
+                if port_is_free(port):
+                    return port
+                self.release(f"port/{port}")
+        if wanted:
+            who = holder(f"port/{wanted}") or _listener(wanted)
+            raise UserError(
+                f"SAC_REVERB_PORT={wanted} is in use by {who or 'another program'}: "
+                "choose another port, or unset SAC_REVERB_PORT to have a free one chosen"
+            )
+        raise UserError(f"no TCP port from {FIRST_PORT} to {_LAST_PORT} is free: set SAC_REVERB_PORT to one that is")
+
+
+def holder(name: str) -> Holder | None:
+    """Who holds a claim, None if nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as question:
+        question.setblocking(False)
+        try:
+            question.connect(_address(name))
+        except ConnectionRefusedError:
+            return None
+        except OSError:
+            return Holder(0, describe_process(0))
+        pid, _, _ = struct.unpack("3i", question.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return Holder(pid, describe_process(pid))
+
+
+def held_cpus() -> dict[int, str]:
+    """Who holds which CPU id on this machine, in words, by id; this process's own claims are not among them."""
+    try:
+        names = Path("/proc/net/unix").read_text()
+    except OSError:
+        return {}
+    held = {}
+    for cpu in sorted({int(text) for text in re.findall(rf"@{_PREFIX}/cpu/(\d+)$", names, re.MULTILINE)}):
+        who = holder(f"cpu/{cpu}")
+        if who is not None and who.pid != os.getpid():
+            held[cpu] = str(who)
+    return held
+
+
+def port_is_free(port: int) -> bool:
+    """Whether nobody listens on `port` at any address of this machine.
+
+    Asked without SO_REUSEPORT: gRPC sets it, so that two Reverb servers would share a port without any error.
+    SO_REUSEADDR, so that connections of an earlier run that are still closing do not count.
+    """
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                probe.bind((address, port))
+                probe.listen(1)
+                return True
+        except OSError as error:
+            # A machine without IPv6 is asked for IPv4 alone.
+            if family == socket.AF_INET6 and error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                continue
+            return False
+    return False
+
+
+def _listener(port: int) -> Holder | None:
+    import psutil
+
+    try:
+        connections = psutil.net_connections("tcp")
+    except (psutil.Error, OSError):
+        return None
+    for connection in connections:
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            return Holder(connection.pid, describe_process(connection.pid))
+    return None
+
+
+def _address(name: str) -> str:
+    return f"\0{_PREFIX}/{name}"
+
+
+class RunLock:
+    """Holds one run directory for this process, from `acquire` to `release` or the process's end."""
+
+    def __init__(self, paths: RunPaths, environ: Mapping[str, str] = os.environ) -> None:
+        self._path = paths.lock
+        self._exp_dir = paths.exp_dir
+        self._job = environ.get("SLURM_JOB_ID")
+        self._fd: int | None = None
+
+    def acquire(self) -> None:
+        """Takes the lock.
+
+        Raises:
+          UserError: Another run works in this directory; names it.
+        """
+        self._exp_dir.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + _LOCK_GRACE_SECS
+        while not self._try():
+            owner = self._owner()
+            if self._is_earlier_start_of_this_job(owner):
+                # Its node died without telling the file server, or is about to: a new file has no lock on it.
+                self._path.unlink(missing_ok=True)
+                continue
+            # Grace: whoever prepares or ends a run holds the lock for a moment only.
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"SAC_EXP_DIR={self._exp_dir} is in use by {_describe_owner(owner)}: "
+                    "stop that run first, or choose another SAC_EXP_NAME"
+                )
+            time.sleep(0.1)
+
+    def release(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __enter__(self) -> RunLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()
+
+    def _try(self) -> bool:
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Somebody may have put a new file in its place between open and flock.
+            if os.fstat(fd).st_ino != os.stat(self._path).st_ino:
+                raise FileNotFoundError
+        except (BlockingIOError, FileNotFoundError):
+            os.close(fd)
+            return False
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                os.close(fd)
+                raise
+            # A file system without locks: what the file says of a live process here is all there is.
+            if self._owner_is_alive_here():
+                os.close(fd)
+                return False
+        content = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            "slurm_job_id": self._job,
+        }
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(content).encode() + b"\n", 0)
+        self._fd = fd
+        return True
+
+    def _owner(self) -> dict[str, Any]:
+        try:
+            owner = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return owner if isinstance(owner, dict) else {}
+
+    def _owner_is_alive_here(self) -> bool:
+        owner = self._owner()
+        return owner.get("host") == socket.gethostname() and Path(f"/proc/{owner.get('pid')}").exists()
+
+    def _is_earlier_start_of_this_job(self, owner: Mapping[str, Any]) -> bool:
+        same_job = self._job is not None and owner.get("slurm_job_id") == self._job
+        return same_job and not self._owner_is_alive_here()
+
+
+def _describe_owner(owner: Mapping[str, Any]) -> str:
+    if not owner:
+        return "another run"
+    job = f", SLURM job {owner['slurm_job_id']}" if owner.get("slurm_job_id") else ""
+    return f"the run with pid {owner.get('pid')} on {owner.get('host')}{job}, started {owner.get('started')}"
+
+
+def processes_of_run(exp_dir: Path) -> Iterator[int]:
+    """Pids of role processes on this machine that work in `exp_dir`: of a supervisor that died before them."""
+    wanted = f"SAC_EXP_DIR={exp_dir}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environ = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # Another user's, or just gone.
+        if wanted in environ and any(variable.startswith(b"TFAGENTS_SUPERVISOR_PID=") for variable in environ):
+            yield int(entry.name)
