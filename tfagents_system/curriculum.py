@@ -1,0 +1,156 @@
+"""The curriculum: environment parameters whose values depend on the iteration.
+
+    "curriculum": {"mass": {"iters": [0, 20000, 30000], "range": [0.0, 10.0], "apply_to_eval": false}}
+
+`values = np.linspace(min, max, len(iters))`; each value is due in the first iteration that reaches its place in `iters`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.errors import UserError
+from tfagents_system.spelling import near_misses
+
+APPLY_TO_EVAL = "apply_to_eval"
+_KEYS = ("iters", "range", APPLY_TO_EVAL)
+_EXAMPLES = {"iters": "[0, 100, 200]", "range": "[1.0, 2.0]"}
+
+
+@dataclasses.dataclass
+class _Parameter:
+    iters: list[int]
+    values: list[int | float]
+    apply_to_eval: bool
+    taken: int = 0  # values that were due already
+
+
+class Curriculum:
+    """Which values fall due, as the iterations go by. Build it with `from_config`."""
+
+    def __init__(self, parameters: Mapping[str, _Parameter]) -> None:
+        self._parameters = dict(parameters)
+
+    @classmethod
+    def from_config(cls, env_config: Mapping[str, Any]) -> Curriculum:
+        """Reads the key `curriculum` of the configuration; none is an empty curriculum.
+
+        Raises:
+          UserError: See `check_curriculum`.
+        """
+        findings = check_curriculum(env_config)
+        if findings:
+            raise UserError(*findings)
+        section = dict(env_config.get("curriculum") or {})
+        default = section.pop(APPLY_TO_EVAL, False)
+        return cls(
+            {
+                name: _Parameter(list(entry["iters"]), _values(entry), entry.get(APPLY_TO_EVAL, default))
+                for name, entry in section.items()
+            }
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters that it varies."""
+        return list(self._parameters)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Values that were due last, by name; parameters whose first is still to come are left out."""
+        return {name: p.values[p.taken - 1] for name, p in self._parameters.items() if p.taken}
+
+    def due(self, iteration: int) -> list[tuple[str, int | float]]:
+        """(name, value) of all that has fallen due since the last call, in order.
+
+        After a resume the first call gives every value up to `iteration` again.
+        """
+        fallen = []
+        for name, parameter in self._parameters.items():
+            while parameter.taken < len(parameter.iters) and iteration >= parameter.iters[parameter.taken]:
+                fallen.append((name, parameter.values[parameter.taken]))
+                parameter.taken += 1
+        return fallen
+
+    def restore(self, iteration: int) -> list[tuple[str, int | float]]:
+        """Starts again at `iteration`: all values up to there, in order."""
+        for parameter in self._parameters.values():
+            parameter.taken = 0
+        return self.due(iteration)
+
+    def apply_to_eval(self, name: str) -> bool:
+        """Whether the parameter is set in the evaluation environment, too."""
+        return self._parameters[name].apply_to_eval
+
+    def first_values(self) -> dict[str, int | float]:
+        """The first value of each parameter, whenever it is due."""
+        return {name: parameter.values[0] for name, parameter in self._parameters.items()}
+
+
+def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the key `curriculum`: one finding for each mistake."""
+    if "curriculum" not in env_config:
+        return []
+    section = env_config["curriculum"]
+    if not isinstance(section, dict):
+        return [f'"curriculum" must be an object of parameters, found {section!r}']
+    findings = []
+    names = [name for name in section if name != APPLY_TO_EVAL]
+    if not names:
+        findings.append(
+            '"curriculum" is empty: name a parameter such as {"mass": {"iters": [0, 100], "range": [1, 2]}}'
+        )
+    if not isinstance(section.get(APPLY_TO_EVAL, False), bool):
+        findings.append(f'"curriculum.{APPLY_TO_EVAL}" must be true or false, found {section[APPLY_TO_EVAL]!r}')
+    for name in names:
+        findings += _check_parameter(f"curriculum.{name}", section[name])
+    return findings
+
+
+def _check_parameter(where: str, entry: Any) -> list[str]:
+    if not isinstance(entry, dict):
+        return [f'"{where}" must be an object with "iters" and "range", found {entry!r}']
+    misspelt = near_misses(entry, _KEYS, similarity=0.75)
+    findings = [f'"{where}.{wrong}" is unknown: "{right}" is meant' for wrong, right in misspelt]
+    meant = {right for _, right in misspelt}
+    missing = [key for key in ("iters", "range") if key not in entry and key not in meant]
+    findings += [f'"{where}" has no "{key}": {_EXAMPLES[key]} is one' for key in missing]
+    if "iters" in entry:
+        findings += _check_iters(f"{where}.iters", entry["iters"])
+    if "range" in entry:
+        bounds = entry["range"]
+        if not (isinstance(bounds, list) and len(bounds) == 2 and all(_is_number(bound) for bound in bounds)):
+            findings.append(f'"{where}.range" must be two numbers [first value, last value], found {bounds!r}')
+    if not isinstance(entry.get(APPLY_TO_EVAL, False), bool):
+        findings.append(f'"{where}.{APPLY_TO_EVAL}" must be true or false, found {entry[APPLY_TO_EVAL]!r}')
+    return findings
+
+
+def _check_iters(where: str, iters: Any) -> list[str]:
+    if not isinstance(iters, list) or not iters or not all(_is_iteration(value) for value in iters):
+        return [f'"{where}" must be a list of at least one iteration (integers from 0), found {iters!r}']
+    # Several values in the same iteration are set one after the other; the last one stays.
+    if any(later < earlier for earlier, later in zip(iters, iters[1:], strict=False)):
+        return [f'"{where}" must increase, found {iters!r}: sort them']
+    return []
+
+
+def _values(entry: Mapping[str, Any]) -> list[int | float]:
+    low, high = entry["range"]
+    values = [float(value) for value in np.linspace(low, high, len(entry["iters"]))]
+    if isinstance(low, int) and isinstance(high, int) and all(value.is_integer() for value in values):
+        return [int(value) for value in values]
+    return list(values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_iteration(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,245 @@
+"""TrainingEnvironment: the one kind of environment that workers see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.environments import py_environment
+from tf_agents.specs import array_spec
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.envs import specs
+from tfagents_system.envs.backends import Shape, make_backend
+from tfagents_system.envs.faults import EnvironmentFault
+
+_FIRST, _MID, _LAST = ts.StepType.FIRST, ts.StepType.MID, ts.StepType.LAST
+_NO_REWARD, _KEPT = np.float32(0.0), np.float32(1.0)
+
+Convert = Callable[[Any], Any]
+
+
+class TrainingEnvironment(py_environment.PyEnvironment):
+    """Any environment, as training needs it.
+
+    Observations are nests of float32 or integer arrays, each step's its own copy. Actions are nests of float32 vectors
+    in [-1, 1], scaled to the environment's own bounds. Episodes end after `horizon` steps at the latest, and a time
+    limit, this one or the environment's, keeps the discount; only a termination sets it to 0.
+
+    Args:
+      env: What `env_ctor` returned.
+      horizon: Maximum steps of an episode.
+      seed: For the environment and its action space; None leaves them as they are.
+      worker_id: Named in errors.
+
+    Attributes:
+      user_env: What `env_ctor` returned.
+      environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds, each of one dimension.
+      info: What the environment told beside the last step; empty after a reset.
+
+    Raises:
+      UserError: It is no environment, or one that SAC can't be trained on.
+    """
+
+    def __init__(self, env: Any, horizon: int, *, seed: int | None = None, worker_id: int = 0) -> None:
+        super().__init__(handle_auto_reset=False)
+        self._backend = make_backend(env, seed)
+        self.user_env = env
+        self.environment_action_spec = self._backend.environment_action_spec
+        self.info: Mapping[str, Any] = {}
+        self._observation_spec = self._backend.observation_spec
+        self._action_spec = tf.nest.map_structure(_agent_action_spec, self.environment_action_spec)
+        self._convert_observation = _observation_converter(self._observation_spec, self._backend.observation_space)
+        self._scale = _nest_converter(_action_scaler, self.environment_action_spec, self._backend.action_shapes)
+        self._shape = _nest_converter(_action_shaper, self.environment_action_spec, self._backend.action_shapes)
+        self._horizon = horizon
+        self._worker_id = worker_id
+        self._steps = 0
+        self._episodes = 0
+        self._is_over = True
+
+    def observation_spec(self) -> Any:
+        return self._observation_spec
+
+    def action_spec(self) -> Any:
+        return self._action_spec
+
+    def scale_action(self, action: Any) -> Any:
+        """The environment's own action for one of the agent's."""
+        return self._scale(action)
+
+    def _reset(self) -> ts.TimeStep:
+        self._steps = 0
+        self._episodes += 1
+        try:
+            observation = self._convert_observation(self._backend.reset())
+        except Exception as error:
+            raise self._fault(error) from error
+        self.info = {}
+        self._is_over = False
+        return ts.TimeStep(_FIRST, _NO_REWARD, _KEPT, observation)
+
+    def _step(self, action: Any) -> ts.TimeStep:
+        if self._is_over:
+            return self._reset()
+        return self._advance(self._scale(action))
+
+    def step_in_environment_units(self, action: Any) -> ts.TimeStep:
+        """Like `step`, with an action within the environment's own bounds, as policies on disk give it."""
+        if self._is_over:
+            return self.reset()
+        self._current_time_step = self._advance(self._shape(action))
+        return self._current_time_step
+
+    def _advance(self, action: Any) -> ts.TimeStep:
+        self._steps += 1
+        try:
+            observation, reward, discount, is_over, info = self._backend.step(action)
+            observation = self._convert_observation(observation)
+            reward = float(reward)
+            if not math.isfinite(reward):
+                raise ValueError(f"the reward is {reward}: it must be finite")
+        except Exception as error:
+            raise self._fault(error) from error
+        self.info = info if info else {}
+        self._is_over = is_over or self._steps >= self._horizon
+        return ts.TimeStep(_LAST if self._is_over else _MID, np.float32(reward), np.float32(discount), observation)
+
+    def _fault(self, error: Exception) -> EnvironmentFault:
+        self._is_over = True
+        return EnvironmentFault(self._worker_id, self._steps, self._episodes, error)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Sets parameters of the environment; the next step starts a new episode.
+
+        By the environment's own `set_state(dict)` where it has one, else as attributes.
+
+        Raises:
+          UserError: The environment has no such parameter; it names those there are.
+        """
+        self._backend.set_state(state)
+        self._is_over = True
+
+    def render_frame(self) -> np.ndarray:
+        """A picture of the current state, `[H, W, 3]` uint8.
+
+        Raises:
+          UserError: The environment gives none.
+        """
+        from tfagents_system.envs import rendering
+
+        return rendering.as_frame(self._backend.render(), self.user_env)
+
+    def close(self) -> None:
+        self._backend.close()
+
+
+def _agent_action_spec(spec: array_spec.BoundedArraySpec) -> array_spec.BoundedArraySpec:
+    return array_spec.BoundedArraySpec(spec.shape, np.float32, -1.0, 1.0, spec.name)
+
+
+def _nest_converter(make_leaf: Callable[..., Convert], *nests: Any) -> Convert:
+    """A function that converts a nest of the structure of `nests`, leaf by leaf.
+
+    Args:
+      make_leaf: Makes the function of one leaf from the leaves of `nests`.
+      *nests: Nests of one structure; it is walked once, here, not in every step.
+    """
+    structure = nests[0]
+    if isinstance(structure, Mapping):
+        by_key = {key: _nest_converter(make_leaf, *(nest[key] for nest in nests)) for key in structure}
+        return lambda value: {key: convert(value[key]) for key, convert in by_key.items()}
+    if isinstance(structure, tuple | list):
+        parts = [_nest_converter(make_leaf, *children) for children in zip(*nests, strict=True)]
+        kind: Any = type(structure)._make if hasattr(structure, "_make") else type(structure)
+        return lambda value: kind([convert(part) for convert, part in zip(parts, value, strict=True)])
+    return make_leaf(*nests)
+
+
+def _observation_converter(spec: Any, space: Any) -> Convert:
+    if space is None:
+        return _nest_converter(_array_converter, spec)
+    return _nest_converter(_space_converter, spec, _space_nest(space))
+
+
+def _space_nest(space: Any) -> Any:
+    kind = specs.space_kind(space)
+    if kind == "Dict":
+        return {str(key): _space_nest(sub) for key, sub in space.spaces.items()}
+    if kind == "Tuple":
+        return tuple(_space_nest(sub) for sub in space.spaces)
+    return space
+
+
+def _space_converter(spec: array_spec.ArraySpec, space: Any) -> Convert:
+    if specs.space_kind(space) in ("Discrete", "MultiDiscrete"):
+        return _one_hot_converter(specs.one_hot_sizes(space), getattr(space, "start", 0))
+    return _array_converter(spec)
+
+
+def _array_converter(spec: array_spec.ArraySpec) -> Convert:
+    shape, dtype = tuple(spec.shape), np.dtype(spec.dtype)
+    is_float = np.issubdtype(dtype, np.floating)
+
+    def convert(value: Any) -> np.ndarray:
+        if not is_float and np.asarray(value).dtype.kind not in "iub":
+            raise TypeError(f"{spec.name}: the space says {dtype}, but the observation is {np.asarray(value).dtype}")
+        array = np.array(value, dtype)  # A copy: many environments write every observation into the same buffer.
+        if array.shape != shape:
+            raise ValueError(f"{spec.name}: expected shape {shape} but found {array.shape}")
+        # The inner product is the quickest test; it may overflow where all numbers are finite.
+        if is_float and not math.isfinite(np.vdot(array, array)) and not np.isfinite(array).all():
+            raise ValueError(f"{spec.name} is not finite: {np.array2string(array, threshold=20)}")
+        return array
+
+    return convert
+
+
+def _one_hot_converter(sizes: np.ndarray, start: Any) -> Convert:
+    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    first = np.asarray(start).reshape(-1)
+    length = int(sizes.sum())
+
+    def convert(value: Any) -> np.ndarray:
+        index = np.asarray(value, np.int64).reshape(-1) - first
+        if index.shape != sizes.shape or np.any(index < 0) or np.any(index >= sizes):
+            raise ValueError(f"the observation {value!r} is not within its discrete space of sizes {sizes.tolist()}")
+        array = np.zeros(length, np.float32)
+        array[offsets + index] = 1.0
+        return array
+
+    return convert
+
+
+def _action_scaler(spec: array_spec.BoundedArraySpec, shape: Shape) -> Convert:
+    low, high = spec.minimum.astype(np.float32), spec.maximum.astype(np.float32)
+    half_range = (high - low) * np.float32(0.5)
+    to_shape = _action_shaper(spec, shape)
+    one = np.float32(1.0)
+
+    def scale(action: Any) -> np.ndarray:
+        action = np.asarray(action, np.float32)
+        if not math.isfinite(np.vdot(action, action)):
+            raise FloatingPointError(
+                f"the policy's action is not finite ({action}): training has diverged, lower the learning rates"
+            )
+        return to_shape(low + (action + one) * half_range)
+
+    return scale
+
+
+def _action_shaper(spec: array_spec.BoundedArraySpec, shape: Shape) -> Convert:
+    size, dtype, low, high = spec.shape[0], np.dtype(spec.dtype), spec.minimum, spec.maximum
+    sizes = shape.sizes
+
+    def to_shape(action: Any) -> np.ndarray:
+        action = np.asarray(action, dtype)
+        if action.size != size:
+            raise ValueError(f"{spec.name}: expected {size} numbers but found shape {action.shape}")
+        # Rounding may leave the bounds by one unit in the last place, which some environments refuse.
+        return np.minimum(np.maximum(action.reshape(size), low), high).reshape(sizes)
+
+    return to_shape
