@@ -8,9 +8,11 @@ Load parameters, open the ring, serve until told to stop, save.
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import reverb
+import reverb.platform.checkpointers_lib
 from absl import logging
 
 from tfagents_system.envs import specs
@@ -36,7 +38,7 @@ def serve(role: Role) -> int:
     layout = Layout.from_specs(*specs.load_specs(role.paths.specs))
     ring = Ring.open(_replay_folder(role), layout, capacity_rows(params))
     logging.info("ring: %d of %d rows filled, %d env steps so far", ring.filled_rows, ring.capacity_rows, ring.env_steps)
-    server = reverb.Server(tables.make_tables(), port=int(role.server_address.rpartition(":")[2]))
+    server = _start_server(int(role.server_address.rpartition(":")[2]))
     service = ReplayService(
         ring,
         Connection(role.server_address, role.stop.is_set),
@@ -57,6 +59,14 @@ def serve(role: Role) -> int:
     server.stop()
     _beat(role, ring, service, "stopped")
     return EXIT_RESUMABLE
+
+
+def _start_server(port: int) -> reverb.Server:
+    # Reverb makes a folder for checkpoints of its own, which are not used: the ring is the record.
+    with tempfile.TemporaryDirectory() as unused:
+        return reverb.Server(
+            tables.make_tables(), port, reverb.platform.checkpointers_lib.DefaultCheckpointer(unused)
+        )
 
 
 def capacity_rows(params: TrainParamsBase) -> int:

@@ -69,7 +69,7 @@ class Trainer:
         self._evaluated_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps) when published
         self._losses: dict[str, list[float]] = collections.defaultdict(list)
         self._shares = TimeShares()
-        self._log_mark = (time.monotonic(), self.train_step, self._state.env_steps)
+        self._log_mark: tuple[float, int, int] | None = None  # (time, train step, env steps) of the last row
         self._row: dict[str, Any] = {}
         self._session = time.time_ns()
 
@@ -100,20 +100,21 @@ class Trainer:
             self._publish()
             self._take_reports()
             self._log_if_due()
-            if self._state.iteration % self._params.checkpoint_period_itrs == 0:
+            if self._is_checkpoint_due():
                 self.save()
         self._take_last_evaluation()
-        self._log(self._train_row())
+        if self._losses:
+            self._log(self._train_row())
         self.save()
-        self._export.save_models()
         self._beat("done")
 
     def save(self) -> None:
-        """Writes a checkpoint to resume from, and one of the policy."""
+        """Writes a checkpoint to resume from, one of the policy, and the policies as SavedModels."""
         with self._shares.spend("saving"):
             self._beat("saving")
             self._checkpoints.save()
             self._export.save_checkpoint()
+            self._export.save_models()
         logging.info("saved at train step %d, iteration %d", self.train_step, self._state.iteration)
 
     def close(self) -> None:
@@ -136,6 +137,11 @@ class Trainer:
         self._status = self._connection.newest(tables.STATUS)
         self._server = self._server_start()
 
+    def _is_checkpoint_due(self) -> bool:
+        """Every `checkpoint_period_itrs`; the end of the run saves by itself."""
+        iteration = self._state.iteration
+        return iteration % self._params.checkpoint_period_itrs == 0 and iteration < self._params.num_iter
+
     # An iteration.
 
     def _train_iteration(self) -> None:
@@ -146,6 +152,7 @@ class Trainer:
         while done < total:
             block = self._next_block(iteration, done)
             self._state.env_steps = block.env_steps
+            self._log_mark = self._log_mark or (time.monotonic(), self.train_step, block.env_steps)
             self._beat("updating")
             with self._shares.spend("updates"):
                 losses = self._update(block.arrays)
@@ -265,7 +272,7 @@ class Trainer:
     def _train_row(self) -> dict[str, float]:
         """The metrics of the time since the last row of this kind."""
         now, train_step, env_steps = time.monotonic(), self.train_step, self._state.env_steps
-        since, last_step, last_env_steps = self._log_mark
+        since, last_step, last_env_steps = self._log_mark or (now, train_step, env_steps)
         row: dict[str, Any] = {
             "train_step": train_step,
             "iteration": self._state.iteration,
