@@ -2,7 +2,7 @@
 
     "curriculum": {"mass": {"iters": [0, 20000, 30000], "range": [0.0, 10.0], "apply_to_eval": false}}
 
-`values = np.linspace(min, max, len(iters))`; each value is due in the first iteration that reaches its place in `iters`.
+`values = np.linspace(min, max, len(iters))`; each is due in the first iteration that reaches its place in `iters`.
 """
 
 from __future__ import annotations

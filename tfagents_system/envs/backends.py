@@ -294,9 +294,9 @@ def _seed_gym(env: Any, seed: int) -> int | None:
 
 
 def _seed_action_space(layer: Any, seed: int) -> None:
-    space = getattr(layer, "__dict__", {}).get("action_space")
-    if callable(getattr(space, "seed", None)):
-        space.seed(seed)
+    seed_space = getattr(getattr(layer, "__dict__", {}).get("action_space"), "seed", None)
+    if callable(seed_space):
+        seed_space(seed)
 
 
 def _takes_seed(function: Callable[..., Any]) -> bool | None:

@@ -138,7 +138,8 @@ def action_spec_of_space(space: Any, name: str = "action") -> Any:
         return tuple(action_spec_of_space(sub, f"{name}/{k}") for k, sub in enumerate(space.spaces))
     if kind != "Box":
         raise UserError(
-            f"the {name} space is {space}, but SAC needs continuous actions: use a Box with finite bounds and a float dtype"
+            f"the {name} space is {space}, but SAC needs continuous actions: "
+            "use a Box with finite bounds and a float dtype"
         )
     dtype = getattr(space, "dtype", None) or np.asarray(space.low).dtype
     return _bounded_action(name, tuple(space.shape), dtype, space.low, space.high)

@@ -1,0 +1,157 @@
+"""Finds impossible values and misspelt names in TrainParams and in the JSON, before any process starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tfagents_system.curriculum import check_curriculum
+from tfagents_system.spelling import near_misses
+from tfagents_system.train_params_base import TrainParamsBase
+
+_CONFIG_KEYS = ("horizon", "curriculum")
+_NESTED_HORIZON = '{"horizon": 200}'
+
+# A rule in words, and whether a value keeps it.
+_Rule = tuple[str, Callable[[Any], bool]]
+
+
+def _is_number(value: Any) -> bool:
+    is_real = isinstance(value, int | float) or type(value).__module__ == "numpy"
+    try:
+        return is_real and not isinstance(value, bool) and math.isfinite(value)
+    except TypeError:
+        return False
+
+
+def _is_integer(value: Any) -> bool:
+    is_numpy_integer = type(value).__module__ == "numpy" and getattr(value, "dtype", None) is not None
+    if is_numpy_integer:
+        return getattr(value, "ndim", 1) == 0 and value.dtype.kind in "iu"
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _integer_from(low: int) -> _Rule:
+    return f"an integer of at least {low}", lambda value: _is_integer(value) and value >= low
+
+
+def _is_layers(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(_is_integer(units) and units >= 1 for units in value)
+
+
+_POSITIVE: _Rule = ("a number above 0", lambda value: _is_number(value) and value > 0)
+_POSITIVE_OR_NONE: _Rule = ("a number above 0, or None", lambda value: value is None or _POSITIVE[1](value))
+_ANY_NUMBER: _Rule = ("a finite number", _is_number)
+_FRACTION: _Rule = ("a number in [0, 1]", lambda value: _is_number(value) and 0 <= value <= 1)
+_WEIGHT: _Rule = ("a number above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1)
+_LAYERS: _Rule = ("a tuple of positive integers such as (256, 256)", _is_layers)
+_BOOL: _Rule = ("True or False", lambda value: isinstance(value, bool))
+_COUNT = _integer_from(1)
+
+_RULES: dict[str, _Rule] = {
+    "discount": _FRACTION,
+    "critic_learning_rate": _POSITIVE,
+    "actor_learning_rate": _POSITIVE,
+    "alpha_learning_rate": _POSITIVE,
+    "target_update_tau": _WEIGHT,
+    "target_update_period": _COUNT,
+    "gradient_clipping": _POSITIVE_OR_NONE,
+    "sac_log_alpha": _ANY_NUMBER,
+    "target_entropy": ("a finite number, or None", lambda value: value is None or _is_number(value)),
+    "train_batch_size": _COUNT,
+    "actor_fc_layer_params": _LAYERS,
+    "critic_joint_fc_layer_params": _LAYERS,
+    "recurrent": _BOOL,
+    "recurrent_sequence_length": _COUNT,
+    "recurrent_lstm_units": _COUNT,
+    "num_iter": _COUNT,
+    "num_steps_per_iter": _COUNT,
+    "n_train_episodes_per_iter": _COUNT,
+    "n_buffer_init_episodes": _integer_from(0),
+    "n_episodes_in_buffer": _COUNT,
+    "asynchronous": _BOOL,
+    "max_updates_per_env_step": _POSITIVE,
+    "n_eval_episodes": _COUNT,
+    "eval_period_itrs": _COUNT,
+    "log_period_itrs": _COUNT,
+    "checkpoint_period_itrs": _COUNT,
+}
+
+
+def check_env_config(env_config: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the JSON of SAC_CONFIG, one sentence each."""
+    findings = [
+        f'"{wrong}" in SAC_CONFIG is not known: "{right}" is meant'
+        for wrong, right in near_misses(env_config, _CONFIG_KEYS)
+    ]
+    meant = {right for _, right in near_misses(env_config, _CONFIG_KEYS)}
+    rule, keeps = _COUNT
+    if "horizon" not in env_config:
+        if "horizon" not in meant:
+            findings.append(
+                f'SAC_CONFIG has no "horizon", the maximum steps of an episode: add it, as in {_NESTED_HORIZON}'
+            )
+    elif not keeps(env_config["horizon"]):
+        findings.append(f'"horizon" in SAC_CONFIG must be {rule}, found {env_config["horizon"]!r}')
+    return findings + check_curriculum(env_config)
+
+
+def check_params(params: TrainParamsBase) -> list[str]:
+    """What is wrong with TrainParams, one sentence each: misspelt names, wrong types, impossible values."""
+    findings = [
+        f"TrainParams.{wrong} is not known: {right} is meant"
+        for wrong, right in near_misses(_own_names(params), _known_names())
+    ]
+    wrong_values = {
+        name: f"TrainParams.{name} must be {rule}, found {getattr(params, name)!r}"
+        for name, (rule, keeps) in _RULES.items()
+        if not keeps(getattr(params, name))
+    }
+    findings += wrong_values.values()
+    findings += _check_hooks(params)
+    findings += _check_together(params, wrong_values)
+    return findings
+
+
+def _known_names() -> list[str]:
+    return [name for name in dir(TrainParamsBase) if not name.startswith("_")] + ["env_config", "compute_config"]
+
+
+def _own_names(params: TrainParamsBase) -> list[str]:
+    """Names of the user's: on the instance and on the classes between it and TrainParamsBase."""
+    classes = [cls for cls in type(params).__mro__ if cls not in TrainParamsBase.__mro__]
+    names = [*vars(params), *(name for cls in classes for name in vars(cls))]
+    return list(dict.fromkeys(names))
+
+
+def _check_hooks(params: TrainParamsBase) -> list[str]:
+    hooks = [name for name in _known_names() if callable(getattr(TrainParamsBase, name, None))]
+    return [
+        f"TrainParams.{name} must be a method, found {getattr(params, name)!r}: it is a hook, see train_params_base.py"
+        for name in hooks
+        if not callable(getattr(params, name))
+    ]
+
+
+def _check_together(params: TrainParamsBase, wrong_values: Mapping[str, str]) -> list[str]:
+    """Rules over several values; those with a wrong one have been told already."""
+    horizon = params.env_config.get("horizon")
+    if not _COUNT[1](horizon):
+        return []
+    findings = []
+    if not {"train_batch_size", "n_episodes_in_buffer"} & set(wrong_values):
+        capacity_steps = params.n_episodes_in_buffer * horizon
+        if params.train_batch_size > capacity_steps:
+            findings.append(
+                f"TrainParams.train_batch_size={params.train_batch_size} is larger than the replay buffer of "
+                f"n_episodes_in_buffer={params.n_episodes_in_buffer} * horizon={horizon} = {capacity_steps} steps: "
+                "lower it, or raise n_episodes_in_buffer"
+            )
+    is_recurrent = "recurrent" not in wrong_values and params.recurrent
+    if is_recurrent and "recurrent_sequence_length" not in wrong_values and params.recurrent_sequence_length >= horizon:
+        findings.append(
+            f"TrainParams.recurrent_sequence_length={params.recurrent_sequence_length} must be below "
+            f"horizon={horizon}, sequences never cross an episode's end: lower it"
+        )
+    return findings
