@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 from tf_agents.policies import greedy_policy, policy_saver, tf_policy
 from tf_agents.trajectories import policy_step
 from tf_agents.typing import types
@@ -87,21 +90,15 @@ class PolicyExport:
 
         Takes a few seconds: the first call traces each policy.
         """
-        for name, saver in self._all_savers().items():
-            final = self._paths.policies / name
-            temporary = final.with_name(f".{name}.tmp")
-            shutil.rmtree(temporary, ignore_errors=True)
-            saver.save(str(temporary))
-            _replace_folder(temporary, final)
+        with _without_tracing_notes():
+            for name, saver in self._all_savers().items():
+                _write_folder(self._paths.policies / name, saver.save)
 
     def save_checkpoint(self) -> str:
         """Writes the weights as `policy_checkpoint_<train step>`; returns that name."""
         name = checkpoint_name(int(self._train_step.numpy()))
-        final = self._paths.policy_checkpoints / name
-        temporary = final.with_name(f".{name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        self._all_savers()["policy"].save_checkpoint(str(temporary))
-        _replace_folder(temporary, final)
+        with _without_tracing_notes():
+            _write_folder(self._paths.policy_checkpoints / name, self._all_savers()["policy"].save_checkpoint)
         return name
 
     def has_checkpoint(self, name: str) -> bool:
@@ -132,7 +129,21 @@ class PolicyExport:
         return self._savers
 
 
-def _replace_folder(temporary: Path, final: Path) -> None:
-    """Puts `temporary` in the place of `final`; a crash leaves one of the two whole."""
+@contextlib.contextmanager
+def _without_tracing_notes() -> Iterator[None]:
+    """TensorFlow and TF-Agents tell about every function that they do not save."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _write_folder(final: Path, write: Callable[[str], None]) -> None:
+    """Lets `write` fill a folder beside `final`, then puts it in its place."""
+    temporary = final.with_name(f".{final.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    write(str(temporary))
     shutil.rmtree(final, ignore_errors=True)
     os.replace(temporary, final)

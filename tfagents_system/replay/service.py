@@ -70,7 +70,9 @@ class ReplayService:
     @property
     def waiting_for(self) -> str | None:
         """What the trainer's request waits for, None if nothing waits."""
-        return self._pacing.waiting_for(self._pending[0][0]) if self._pending else None
+        if not self._pending or self._pacing.allowed(*self._pending[0]) > 0:
+            return None
+        return self._pacing.waiting_for(self._pending[0][0])
 
     @property
     def newest_iteration(self) -> int:
