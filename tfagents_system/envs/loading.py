@@ -49,7 +49,7 @@ def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingE
     if render:
         from tfagents_system.envs import rendering
 
-        env = rendering.enable_frames(env)
+        rendering.enable_frames(env)
     return TrainingEnvironment(env, params.horizon, seed=seed % _SEED_LIMIT)
 
 

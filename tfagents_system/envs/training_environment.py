@@ -131,7 +131,18 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         """
         from tfagents_system.envs import rendering
 
-        return rendering.as_frame(self._backend.render(), self.user_env)
+        try:
+            picture = self._backend.render()
+        except Exception as error:
+            raise rendering.explain(error, self.user_env) from error
+        return rendering.as_frame(picture, self.user_env)
+
+    @property
+    def frames_per_second(self) -> float:
+        """How fast a video of it should run."""
+        from tfagents_system.envs import rendering
+
+        return rendering.frames_per_second(list(self._backend.layers()))
 
     def close(self) -> None:
         self._backend.close()

@@ -1,0 +1,145 @@
+"""Tries a user's environment before any process starts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tree
+
+from tfagents_system.curriculum import Curriculum, check_curriculum
+from tfagents_system.envs import loading
+from tfagents_system.envs.faults import EnvironmentFault, describe_error
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.errors import UserError
+from tfagents_system.train_params_base import TrainParamsBase
+
+_TRIAL_STEPS = 5
+
+Specs = tuple[Any, Any]  # (observation spec, the environment's own action spec), as envs.specs.save_specs takes them
+
+
+def check_environment(params: TrainParamsBase, seed: int) -> tuple[list[str], Specs | None]:
+    """Builds worker 0's environments, takes a few random steps in each and sets each parameter of the curriculum.
+
+    Args:
+      params: The user's TrainParams, with a valid horizon.
+      seed: For environments and actions.
+
+    Returns:
+      What is wrong, one sentence each, and the environment's specs; None where it could not be built.
+    """
+    findings: list[str] = []
+    with contextlib.ExitStack() as stack:
+        collect_env = eval_env = None
+        with _told(findings, "the collect environment"):
+            collect_env = stack.enter_context(loading.make_collect_env(params, 0, seed))
+        if collect_env is None:
+            return findings, None
+        with _told(findings, "the evaluation environment"):
+            eval_env = stack.enter_context(loading.make_eval_env(params, 0, collect_env, seed))
+        findings += _check_action_count(params, collect_env)
+        findings += _check_same_specs(collect_env, eval_env)
+        for name, env in (("the collect environment", collect_env), ("the evaluation environment", eval_env)):
+            if env is not None:
+                with _told(findings, name):
+                    _try_steps(env, seed)
+        if not findings:
+            findings += _check_curriculum(params, collect_env, eval_env)
+        return findings, (collect_env.observation_spec(), collect_env.environment_action_spec)
+
+
+@contextlib.contextmanager
+def _told(findings: list[str], what: str) -> Iterator[None]:
+    """Turns an exception of the user's code into a finding."""
+    try:
+        yield
+    except UserError as error:
+        findings += [f"{what}: {finding}" for finding in error.findings]
+    except EnvironmentFault as fault:
+        where = f"step {fault.step}" if fault.step else "its first reset"
+        findings.append(f"{what} failed in {where}: {describe_error(fault.__cause__ or fault)}")
+    except Exception as error:
+        findings.append(f"{what}: env_ctor or one of its hooks raised {describe_error(error)}")
+
+
+def _try_steps(env: TrainingEnvironment, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    env.reset()
+    for _ in range(_TRIAL_STEPS):
+        env.step(tree.map_structure(lambda spec: rng.uniform(-1.0, 1.0, spec.shape), env.action_spec()))
+
+
+def _check_action_count(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+    """The default networks have one action; hooks of the user's own may do with more."""
+    names = [spec.name for spec in tree.flatten(env.action_spec())]
+    own = {name for name in ("agent_ctor", "actor_ctor") if name in _overridden(params)}
+    if len(names) == 1 or own:
+        return []
+    return [
+        f"the action space has {len(names)} parts ({', '.join(names)}), the default networks take one: "
+        "join them in one Box, or override actor_ctor and critic_ctor"
+    ]
+
+
+def _overridden(params: TrainParamsBase) -> set[str]:
+    return {name for name in dir(TrainParamsBase) if getattr(type(params), name) is not getattr(TrainParamsBase, name)}
+
+
+def _check_same_specs(collect_env: TrainingEnvironment, eval_env: TrainingEnvironment | None) -> list[str]:
+    if eval_env is None:
+        return []
+    findings = []
+    for what, ours, theirs in (
+        ("observations", collect_env.observation_spec(), eval_env.observation_spec()),
+        ("actions", collect_env.environment_action_spec, eval_env.environment_action_spec),
+    ):
+        try:
+            same = bool(tree.flatten_with_path(ours) == tree.flatten_with_path(theirs))
+        except ValueError:
+            same = False
+        if not same:
+            findings.append(
+                f"the {what} of the collect and the evaluation environment differ: "
+                f"{_in_words(ours)} and {_in_words(theirs)}: build both with the same spaces"
+            )
+    return findings
+
+
+def _in_words(nest: Any) -> str:
+    return ", ".join(f"{spec.name} {tuple(spec.shape)} {np.dtype(spec.dtype)}" for spec in tree.flatten(nest))
+
+
+def _check_curriculum(
+    params: TrainParamsBase, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment | None
+) -> list[str]:
+    """Sets every parameter to its first value and takes a few steps with it."""
+    if check_curriculum(params.env_config):
+        return []  # Told by the check of the JSON.
+    findings: list[str] = []
+    curriculum = Curriculum.from_config(params.env_config)
+    for name, value in curriculum.first_values().items():
+        for env in (collect_env, eval_env if curriculum.apply_to_eval(name) else None):
+            if env is not None:
+                before = len(findings)
+                with _told_set_state(findings, name, value):
+                    env.set_state({name: value})
+                if len(findings) > before:
+                    break
+                with _told(findings, f"the environment with {name} = {value}"):
+                    _try_steps(env, 0)
+    return findings
+
+
+@contextlib.contextmanager
+def _told_set_state(findings: list[str], name: str, value: Any) -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        findings += [f"curriculum.{name}: {finding}" for finding in error.findings]
+    except Exception as error:
+        findings.append(
+            f"curriculum.{name}: set_state({{{name!r}: {value}}}) of the environment raised {describe_error(error)}"
+        )

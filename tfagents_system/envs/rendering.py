@@ -1,0 +1,165 @@
+"""Pictures of environments without a screen, and videos of them."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.envs.backends import gym_layers
+from tfagents_system.errors import UserError
+
+_PROBE_DEADLINE_SECS = 60.0
+_DEFAULT_FPS = 30.0
+_MAX_FPS = 120.0
+_NO_VIDEO = "or use --no_video for numbers only"
+_LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
+_MUJOCO_FIX = (
+    "MuJoCo finds neither EGL nor OSMesa to draw without a screen: `apt-get install libegl1` (or `libosmesa6`), "
+    f"in a conda environment `conda install -c conda-forge libegl`, {_NO_VIDEO}"
+)
+
+
+def prepare_headless() -> None:
+    """Chooses how to draw without a screen. Call it before MuJoCo or pygame is imported; what is set already stays."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if "MUJOCO_GL" not in os.environ and importlib.util.find_spec("mujoco"):
+        backend = next((name for name in _LIBRARIES if _can_draw(name)), None)
+        if backend:
+            os.environ["MUJOCO_GL"] = backend
+
+
+def _can_draw(backend: str) -> bool:
+    """Whether MuJoCo really gets a context: a library alone, without a driver, gives none."""
+    if ctypes.util.find_library(_LIBRARIES[backend]) is None:
+        return False
+    probe = f"from mujoco.{backend} import GLContext; context = GLContext(64, 64); context.make_current()"
+    try:
+        process = subprocess.run(
+            [sys.executable, "-c", probe],
+            env={**os.environ, "MUJOCO_GL": backend},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_PROBE_DEADLINE_SECS,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return process.returncode == 0
+
+
+def enable_frames(env: Any) -> None:
+    """Makes a Gymnasium environment that was built without a render mode give pictures."""
+    innermost = list(gym_layers(env))[-1]
+    if getattr(innermost, "render_mode", "none at all") is None:
+        # Classic control, MuJoCo and most others look at it when they draw, not before.
+        innermost.render_mode = "rgb_array"
+
+
+def render_gym(env: Any) -> Any:
+    """The picture of a gym environment (`render(mode)`) or of a Gymnasium one (`render()`)."""
+    innermost = list(gym_layers(env))[-1]
+    if "mode" in inspect.signature(innermost.render).parameters:
+        return env.render(mode="rgb_array")
+    return env.render()
+
+
+def explain(error: Exception, env: Any) -> UserError:
+    """What to do when an environment can't draw."""
+    what = f"{type(env).__name__} can't be drawn ({type(error).__name__}: {error})"
+    if "mujoco" in sys.modules and os.environ.get("MUJOCO_GL") not in _LIBRARIES:
+        return UserError(f"{what}: {_MUJOCO_FIX}")
+    return UserError(f'{what}: let env_ctor build it so that it gives pictures (render_mode="rgb_array"), {_NO_VIDEO}')
+
+
+def as_frame(picture: Any, env: Any) -> np.ndarray:
+    """What an environment drew, as `[H, W, 3]` uint8; of a list of pictures the last one.
+
+    Raises:
+      UserError: It is no picture.
+    """
+    if isinstance(picture, list) and picture and getattr(picture[-1], "ndim", 0) in (2, 3):
+        picture = picture[-1]
+    frame = np.asarray(picture) if picture is not None else np.empty(0)
+    if frame.ndim == 2:
+        frame = np.repeat(frame[..., None], 3, axis=-1)
+    if frame.ndim != 3 or frame.shape[-1] not in (3, 4) or 0 in frame.shape or frame.dtype.kind not in "uif":
+        found = "nothing" if picture is None else f"{type(picture).__name__} of shape {frame.shape}"
+        raise explain(ValueError(f"expected an [H, W, 3] array, found {found}"), env)
+    if frame.dtype.kind == "f" and frame.max() <= 1.0:
+        frame = frame * 255.0
+    return np.ascontiguousarray(np.clip(frame[..., :3], 0, 255).astype(np.uint8))
+
+
+def frames_per_second(layers: list[Any]) -> float:
+    """How fast the environment runs: its metadata, else its time step `dt`, else 30.
+
+    Args:
+      layers: The environment and what it wraps, outermost first.
+    """
+    for layer in layers:
+        metadata = getattr(layer, "metadata", None)
+        if isinstance(metadata, dict):
+            for key in ("render_fps", "video.frames_per_second"):
+                if _is_rate(metadata.get(key)):
+                    return min(float(metadata[key]), _MAX_FPS)
+    dt = getattr(layers[-1], "dt", None)
+    return min(1.0 / dt, _MAX_FPS) if _is_rate(dt) else _DEFAULT_FPS
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
+class VideoWriter:
+    """Writes an MP4 (H.264, yuv420p), which takes its name when it is complete.
+
+    Args:
+      path: The file, replaced if there is one.
+      fps: Frames per second.
+    """
+
+    def __init__(self, path: Path, fps: float) -> None:
+        import imageio.v2 as imageio
+
+        self._path = path
+        self._temporary = path.with_name(f".{path.stem}.{os.getpid()}.mp4")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._writer = imageio.get_writer(
+            self._temporary,
+            format="FFMPEG",  # type: ignore[arg-type]
+            fps=fps,
+            codec="libx264",
+            pixelformat="yuv420p",
+            macro_block_size=1,  # imageio would stretch frames to multiples of 16.
+            ffmpeg_log_level="error",
+        )
+
+    def add(self, frame: np.ndarray) -> None:
+        """Appends a frame `[H, W, 3]` uint8; yuv420p needs even sides, so odd ones repeat their last line."""
+        height, width = frame.shape[:2]
+        if height % 2 or width % 2:
+            frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        self._writer.append_data(frame)
+
+    def __enter__(self) -> VideoWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.close()
+        if kind is None:
+            os.replace(self._temporary, self._path)
+        else:
+            self._temporary.unlink(missing_ok=True)
