@@ -82,7 +82,8 @@ def _draw_losses(axis: Any, rows: Rows) -> None:
 
 def _series(rows: Rows, name: str) -> tuple[list[float], list[float]]:
     """(environment steps, values) of the rows that have a value, by steps."""
-    pairs = sorted((row["env_steps"] or 0.0, row[name]) for row in rows if row.get(name) is not None)  # type: ignore[type-var]
+    pairs = [(row["env_steps"] or 0.0, row[name]) for row in rows if row.get(name) is not None]
+    pairs.sort(key=lambda pair: pair[0])
     return [step for step, _ in pairs], [value for _, value in pairs]  # type: ignore[misc]
 
 
