@@ -21,4 +21,4 @@ class TrainParams(TrainParamsBase):
     checkpoint_period_itrs = 10
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> MinitaurEnvironment:
-        return MinitaurEnvironment(*args, seed=seed, **kwargs)
+        return MinitaurEnvironment(*args, **kwargs | {"seed": seed})

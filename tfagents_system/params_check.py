@@ -136,9 +136,9 @@ def _check_hooks(params: TrainParamsBase) -> list[str]:
 
 def _check_together(params: TrainParamsBase, wrong_values: Mapping[str, str]) -> list[str]:
     """Rules over several values; those with a wrong one have been told already."""
-    horizon = params.env_config.get("horizon")
-    if not _COUNT[1](horizon):
+    if not _COUNT[1](params.env_config.get("horizon")):
         return []
+    horizon = params.horizon
     findings = []
     if not {"train_batch_size", "n_episodes_in_buffer"} & set(wrong_values):
         capacity_steps = params.n_episodes_in_buffer * horizon

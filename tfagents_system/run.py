@@ -5,6 +5,7 @@
 Needs TensorFlow and the environment, but no Reverb, and writes nothing but the videos.
 """
 
+# ruff: noqa: E402 (sys.path is put right before our own modules are imported)
 from __future__ import annotations
 
 import sys

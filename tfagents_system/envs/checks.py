@@ -32,23 +32,24 @@ def check_environment(params: TrainParamsBase, seed: int) -> tuple[list[str], Sp
       What is wrong, one sentence each, and the environment's specs; None where it could not be built.
     """
     findings: list[str] = []
+    found_specs = None
     with contextlib.ExitStack() as stack:
         collect_env = eval_env = None
         with _told(findings, "the collect environment"):
             collect_env = stack.enter_context(loading.make_collect_env(params, 0, seed))
-        if collect_env is None:
-            return findings, None
-        with _told(findings, "the evaluation environment"):
-            eval_env = stack.enter_context(loading.make_eval_env(params, 0, collect_env, seed))
-        findings += _check_action_count(params, collect_env)
-        findings += _check_same_specs(collect_env, eval_env)
-        for name, env in (("the collect environment", collect_env), ("the evaluation environment", eval_env)):
-            if env is not None:
-                with _told(findings, name):
-                    _try_steps(env, seed)
-        if not findings:
+            found_specs = collect_env.observation_spec(), collect_env.environment_action_spec
+            findings += _check_action_count(params, collect_env)
+            _try_steps(collect_env, seed)
+        if collect_env is not None:
+            with _told(findings, "the evaluation environment"):
+                eval_env = stack.enter_context(loading.make_eval_env(params, 0, collect_env, seed))
+                findings += _check_same_specs(collect_env, eval_env)
+                _try_steps(eval_env, seed)
+        if collect_env is not None and eval_env is not None and not findings:
             findings += _check_curriculum(params, collect_env, eval_env)
-        return findings, (collect_env.observation_spec(), collect_env.environment_action_spec)
+        with _told(findings, "closing the environments"):
+            stack.close()
+    return findings, found_specs
 
 
 @contextlib.contextmanager
@@ -88,9 +89,7 @@ def _overridden(params: TrainParamsBase) -> set[str]:
     return {name for name in dir(TrainParamsBase) if getattr(type(params), name) is not getattr(TrainParamsBase, name)}
 
 
-def _check_same_specs(collect_env: TrainingEnvironment, eval_env: TrainingEnvironment | None) -> list[str]:
-    if eval_env is None:
-        return []
+def _check_same_specs(collect_env: TrainingEnvironment, eval_env: TrainingEnvironment) -> list[str]:
     findings = []
     for what, ours, theirs in (
         ("observations", collect_env.observation_spec(), eval_env.observation_spec()),
@@ -113,7 +112,7 @@ def _in_words(nest: Any) -> str:
 
 
 def _check_curriculum(
-    params: TrainParamsBase, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment | None
+    params: TrainParamsBase, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment
 ) -> list[str]:
     """Sets every parameter to its first value and takes a few steps with it."""
     if check_curriculum(params.env_config):
@@ -121,15 +120,14 @@ def _check_curriculum(
     findings: list[str] = []
     curriculum = Curriculum.from_config(params.env_config)
     for name, value in curriculum.first_values().items():
-        for env in (collect_env, eval_env if curriculum.apply_to_eval(name) else None):
-            if env is not None:
-                before = len(findings)
-                with _told_set_state(findings, name, value):
-                    env.set_state({name: value})
-                if len(findings) > before:
-                    break
-                with _told(findings, f"the environment with {name} = {value}"):
+        for env in (collect_env, eval_env) if curriculum.apply_to_eval(name) else (collect_env,):
+            found: list[str] = []
+            with _told_set_state(found, name, value):
+                env.set_state({name: value})
+            if not found:
+                with _told(found, f"the environment with {name} = {value}"):
                     _try_steps(env, 0)
+            findings += [finding for finding in found if finding not in findings]
     return findings
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from absl import logging
 
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
@@ -59,6 +63,7 @@ def _make(params: TrainParamsBase, arguments: EnvArgsKwargs, worker_id: int, see
 
 
 def _construct(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int) -> Any:
+    _log_mujoco_warnings()
     args, kwargs = arguments
     parameters = inspect.signature(params.env_ctor).parameters
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -71,6 +76,14 @@ def _construct(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int) -> 
         if "seed" in parameters or "seed" not in str(error):
             raise
         return params.env_ctor(*args, **kwargs)
+
+
+def _log_mujoco_warnings() -> None:
+    """MuJoCo writes MUJOCO_LOG.TXT into the working directory, and to standard output; ours go to the log."""
+    if importlib.util.find_spec("mujoco") and sys.modules.keys() & {"gymnasium", "dm_control", "mujoco"}:
+        import mujoco
+
+        mujoco.set_mju_user_warning(lambda text: logging.info("MuJoCo: %s", text))
 
 
 def _call_hook(hook: Callable[..., Any], **known: Any) -> EnvArgsKwargs:

@@ -113,7 +113,7 @@ def frames_per_second(layers: list[Any]) -> float:
             for key in ("render_fps", "video.frames_per_second"):
                 if _is_rate(metadata.get(key)):
                     return min(float(metadata[key]), _MAX_FPS)
-    dt = getattr(layers[-1], "dt", None)
+    dt = getattr(layers[-1], "dt", 0)
     return min(1.0 / dt, _MAX_FPS) if _is_rate(dt) else _DEFAULT_FPS
 
 
@@ -137,7 +137,7 @@ class VideoWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._writer = imageio.get_writer(
             self._temporary,
-            format="FFMPEG",  # type: ignore[arg-type]
+            format="FFMPEG",
             fps=fps,
             codec="libx264",
             pixelformat="yuv420p",

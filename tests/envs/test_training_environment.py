@@ -1,0 +1,389 @@
+"""What workers see of any environment: dtypes, copies, scaled actions, horizons, discounts, parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gym
+import gymnasium
+import numpy as np
+import pytest
+from tf_agents.environments import py_environment, suite_gym, wrappers
+from tf_agents.specs import array_spec
+from tf_agents.trajectories import time_step as ts
+
+from tests.fakes import CounterEnv, DictEnv, NumberedEnv, OldGymEnv
+from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.errors import UserError
+
+
+def run_episode(env: TrainingEnvironment) -> list[ts.TimeStep]:
+    """All time steps of one episode with the action 0."""
+    steps = [env.reset()]
+    while not steps[-1].is_last():
+        steps.append(env.step(np.zeros(env.action_spec().shape, np.float32)))
+    return steps
+
+
+def discounts(env: Any, horizon: int = 100) -> list[float]:
+    return [float(step.discount) for step in run_episode(TrainingEnvironment(env, horizon))[1:]]
+
+
+def test_float64_observations_become_float32_copies() -> None:
+    env = TrainingEnvironment(CounterEnv(truncate_at=3), horizon=10)
+    steps = run_episode(env)
+    assert [step.observation.dtype for step in steps] == [np.float32] * 4
+    # The environment writes every observation into one buffer; ours must not change afterwards.
+    assert [step.observation.tolist() for step in steps] == [[0, 1], [1, 1], [2, 1], [3, 1]]
+    assert [float(step.reward) for step in steps] == [0.0, 0.5, 1.0, 1.5]
+    assert steps[1].reward.dtype == steps[1].discount.dtype == np.float32
+    assert [int(step.step_type) for step in steps] == [0, 1, 1, 2]
+
+
+def test_actions_are_scaled_from_minus_one_one_to_the_environments_bounds() -> None:
+    inner = CounterEnv()
+    env = TrainingEnvironment(inner, horizon=10)
+    env.reset()
+    for action in ([-1.0, -1.0], [1.0, 1.0], [0.0, 0.5], [-3.0, 3.0]):
+        env.step(np.array(action, np.float32))
+    assert np.array(inner.actions).tolist() == [[-2.0, 0.0], [2.0, 1.0], [0.0, 0.75], [-2.0, 1.0]]
+    assert inner.actions[0].dtype == np.float64
+    assert (env.action_spec().minimum, env.action_spec().maximum) == (-1.0, 1.0)
+    assert env.action_spec().dtype == np.float32
+
+
+def test_actions_in_environment_units_pass_as_they_are() -> None:
+    inner = CounterEnv()
+    env = TrainingEnvironment(inner, horizon=10)
+    env.reset()
+    env.step_in_environment_units(np.array([-1.5, 0.25], np.float32))
+    assert inner.actions[0].tolist() == [-1.5, 0.25]
+
+
+def test_nested_observations_stay_nests_and_actions_without_dimensions_work() -> None:
+    inner = DictEnv()
+    env = TrainingEnvironment(inner, horizon=10)
+    env.reset()
+    observation = env.step(np.array([0.0], np.float32)).observation
+    assert observation["joints"].tolist() == [0.25] * 3 and observation["joints"].dtype == np.float32
+    assert observation["camera"].dtype == np.uint8 and observation["camera"].max() == 1
+    assert observation["parts"][0].tolist() == [0.0, 1.0, 0.0]  # one-hot of 2 in {1, 2, 3}
+    assert observation["parts"][1].tolist() == [0.0, 1.0] and observation["parts"][1].dtype == np.float32
+    assert inner.actions[0].shape == () and float(inner.actions[0]) == -1.0  # the middle of [-3, 1]
+    array_spec.check_arrays_nest(observation, env.observation_spec())
+
+
+def test_horizon_truncates_and_keeps_the_discount() -> None:
+    assert discounts(CounterEnv(), horizon=4) == [1.0, 1.0, 1.0, 1.0]
+    assert discounts(OldGymEnv(), horizon=3) == [1.0, 1.0, 1.0]
+    assert discounts(NumberedEnv(), horizon=2) == [1.0, 1.0]
+
+
+def test_termination_sets_the_discount_to_zero() -> None:
+    assert discounts(CounterEnv(terminate_at=3)) == [1.0, 1.0, 0.0]
+    assert discounts(OldGymEnv(terminate_at=2)) == [1.0, 0.0]
+    assert discounts(NumberedEnv(terminate_at=2)) == [1.0, 0.0]
+    # In the very step in which the time is up, too.
+    assert discounts(CounterEnv(terminate_at=3, truncate_at=3)) == [1.0, 1.0, 0.0]
+    assert discounts(CounterEnv(terminate_at=3), horizon=3) == [1.0, 1.0, 0.0]
+
+
+def test_time_limits_of_every_library_keep_the_discount() -> None:
+    assert discounts(CounterEnv(truncate_at=3)) == [1.0, 1.0, 1.0]
+    assert discounts(gymnasium.wrappers.TimeLimit(CounterEnv(), 3)) == [1.0, 1.0, 1.0]
+    assert discounts(gym.wrappers.TimeLimit(OldGymEnv(), 3)) == [1.0, 1.0, 1.0]
+    assert discounts(suite_gym.wrap_env(gym.wrappers.TimeLimit(OldGymEnv(), 3))) == [1.0, 1.0, 1.0]
+    assert discounts(suite_gym.wrap_env(OldGymEnv(), max_episode_steps=3)) == [1.0, 1.0, 1.0]
+    assert discounts(wrappers.TimeLimit(NumberedEnv(), 3)) == [1.0, 1.0, 1.0]
+    # Around TF-Agents' GymWrapper, which says 0 at any end, a discount of its own is kept as well.
+    assert discounts(suite_gym.wrap_env(gym.wrappers.TimeLimit(OldGymEnv(), 2), discount=0.5)) == [0.5, 0.5]
+    assert discounts(suite_gym.wrap_env(gym.wrappers.TimeLimit(OldGymEnv(terminate_at=2), 2))) == [1.0, 0.0]
+
+
+def test_value_of_a_state_differs_between_time_limit_and_termination() -> None:
+    """With reward 1 and gamma 0.9 a truncated state is worth 10, a terminal one 1: the target shows which it was."""
+    gamma, value_of_next = 0.9, 10.0
+    targets = {}
+    for name, env in (("limit", gym.wrappers.TimeLimit(OldGymEnv(), 2)), ("end", OldGymEnv(terminate_at=2))):
+        last = run_episode(TrainingEnvironment(env, 100))[-1]
+        targets[name] = float(last.reward) + gamma * float(last.discount) * value_of_next
+    assert targets == {"limit": 10.0, "end": 1.0}
+
+
+def test_old_gym_environment_that_returns_five_values() -> None:
+    class Modern(OldGymEnv):
+        def reset(self) -> Any:
+            return super().reset(), {"info": 1}
+
+        def step(self, action: Any) -> Any:
+            observation, reward, _, info = super().step(action)
+            return observation, reward, False, self._steps == 2, info
+
+    env = Modern()
+    assert discounts(env) == [1.0, 1.0]
+
+
+def test_duck_typed_environment_with_pairs_as_observations() -> None:
+    class Duck:
+        observation_space = gym.spaces.Tuple(
+            (gym.spaces.Box(-1, 1, (1,)), gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (2,))}))
+        )
+        action_space = gym.spaces.Box(-1, 1, (1,))
+
+        def reset(self) -> Any:
+            return np.zeros(1), {"a": np.ones(2)}
+
+        def step(self, action: Any) -> Any:
+            return self.reset(), 0, True, None
+
+    env = TrainingEnvironment(Duck(), 5, seed=3)
+    first = env.reset()
+    assert first.observation[0].tolist() == [0.0] and first.observation[1]["a"].tolist() == [1.0, 1.0]
+    last = env.step(np.zeros(1, np.float32))
+    assert last.is_last() and float(last.discount) == 0.0 and env.info == {}
+
+
+def test_step_after_the_end_starts_the_next_episode() -> None:
+    env = TrainingEnvironment(NumberedEnv(worker=7), horizon=2)
+    run_episode(env)
+    first = env.step(np.zeros(2, np.float32))
+    assert first.is_first() and first.observation.tolist() == [7, 1, 0]
+
+
+def test_info_is_that_of_the_last_step() -> None:
+    env = TrainingEnvironment(CounterEnv(), horizon=5)
+    env.reset()
+    assert env.info == {}
+    env.step(np.zeros(2, np.float32))
+    env.step(np.zeros(2, np.float32))
+    assert env.info["log/step"] == 2
+    wrapped = TrainingEnvironment(suite_gym.wrap_env(OldGymEnv()), horizon=5)
+    wrapped.reset()
+    wrapped.step(np.zeros(1, np.float32))
+    assert wrapped.info["log/height"] == 2.0
+    wrapped.reset()
+    assert wrapped.info == {}
+
+
+# Seeds.
+
+
+def test_seed_reaches_every_kind_once() -> None:
+    modern, wrapped, old = CounterEnv(), CounterEnv(), OldGymEnv()
+    for inner in (modern, gymnasium.wrappers.TimeLimit(wrapped, 9), old):
+        env = TrainingEnvironment(inner, 5, seed=42)
+        env.reset()
+        env.reset()
+    assert modern.seeds == wrapped.seeds == [42, None]
+    assert old.seeds == [42]
+    inside = OldGymEnv()
+    TrainingEnvironment(suite_gym.wrap_env(inside), 5, seed=43).reset()
+    assert inside.seeds == [43]
+
+
+def test_seed_decides_the_first_state_of_pendulum() -> None:
+    def first(seed: int) -> list[float]:
+        return TrainingEnvironment(gymnasium.make("Pendulum-v1"), 5, seed=seed).reset().observation.tolist()
+
+    assert first(1) == first(1) != first(2)
+
+    def first_old(seed: int) -> list[float]:
+        return TrainingEnvironment(suite_gym.load("Pendulum-v1"), 5, seed=seed).reset().observation.tolist()
+
+    assert first_old(1) == first_old(1) != first_old(2)
+
+
+# Parameters.
+
+
+def test_set_state_of_the_environment_itself() -> None:
+    inner = NumberedEnv()
+    env = TrainingEnvironment(wrappers.TimeLimit(inner, 5), 10)
+    env.set_state({"mass": 2.0})
+    assert inner.states == [{"mass": 2.0}]
+
+
+def test_attribute_of_the_unwrapped_environment() -> None:
+    env = TrainingEnvironment(gymnasium.make("Pendulum-v1"), 10)
+    env.set_state({"m": 2.5})
+    assert env.user_env.unwrapped.m == 2.5
+    old = TrainingEnvironment(suite_gym.load("Pendulum-v1"), 10)
+    old.set_state({"l": 1.5})
+    assert old.user_env.gym.unwrapped.l == 1.5
+
+
+def test_mujocos_set_state_is_another_thing() -> None:
+    class Cheetah(CounterEnv):
+        def set_state(self, qpos: Any, qvel: Any) -> None:
+            raise AssertionError
+
+    inner = Cheetah()
+    TrainingEnvironment(inner, 10).set_state({"mass": 3})
+    assert inner.mass == 3
+
+
+def test_set_state_of_a_gym_environment_below_a_wrapper() -> None:
+    class WithState(CounterEnv):
+        def set_state(self, state: dict[str, Any]) -> None:
+            self.state = state
+
+    inner = WithState()
+    TrainingEnvironment(gymnasium.wrappers.TimeLimit(inner, 9), 10).set_state({"anything": 3})
+    assert inner.state == {"anything": 3}
+
+
+@pytest.mark.parametrize("name", ["mss", "label", "_buffer", "step"])
+def test_unknown_parameter_names_those_it_knows(name: str) -> None:
+    env = TrainingEnvironment(CounterEnv(), 10)
+    with pytest.raises(UserError, match="it knows mass, raise_at, terminate_at, truncate_at"):
+        env.set_state({name: 1.0})
+
+
+def test_after_a_change_the_next_step_starts_an_episode() -> None:
+    env = TrainingEnvironment(CounterEnv(), 10)
+    env.reset()
+    env.step(np.zeros(2, np.float32))
+    env.set_state({"mass": 4.0})
+    first = env.step(np.zeros(2, np.float32))
+    assert first.is_first() and first.observation.tolist() == [0.0, 4.0]
+
+
+# What can't be used.
+
+
+class _Spaces:
+    def __init__(self, action_space: Any, observation_space: Any = None) -> None:
+        self.action_space = action_space
+        self.observation_space = observation_space or gym.spaces.Box(-1, 1, (1,))
+
+    def reset(self) -> Any:
+        return np.zeros(1)
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1), 0.0, False, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "text"),
+    [
+        (gym.spaces.Discrete(3), "continuous"),
+        (gymnasium.spaces.MultiDiscrete([2, 3]), "continuous"),
+        (gymnasium.spaces.Box(0, 5, (2,), np.int64), "discrete"),
+        (gymnasium.spaces.Box(-np.inf, np.inf, (2,)), "unbounded"),
+        (gymnasium.spaces.Box(np.array([-1.0, -np.inf]), np.array([1.0, 1.0])), "unbounded"),
+        (gymnasium.spaces.Box(-3e38, 3e38, (2,)), "unbounded"),
+        (gymnasium.spaces.Box(-1, 1, (0,)), "holds no number"),
+    ],
+)
+def test_action_spaces_that_sac_can_not_use(space: Any, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        TrainingEnvironment(_Spaces(space), 10)
+
+
+def test_py_environment_without_bounds_is_refused() -> None:
+    class Unbounded(NumberedEnv):
+        def action_spec(self) -> Any:
+            return array_spec.ArraySpec((2,), np.float32)
+
+    class Default(NumberedEnv):
+        def action_spec(self) -> Any:
+            return array_spec.BoundedArraySpec((2,), np.float32)
+
+    for kind in (Unbounded, Default):
+        with pytest.raises(UserError, match="unbounded"):
+            TrainingEnvironment(kind(), 10)
+
+
+def test_observation_space_without_a_shape_is_refused() -> None:
+    box = gym.spaces.Box(-1, 1, (1,))
+    with pytest.raises(UserError, match="no fixed shape"):
+        TrainingEnvironment(_Spaces(box, gymnasium.spaces.Text(5)), 10)
+
+
+@pytest.mark.parametrize("thing", [None, 3, object()])
+def test_things_that_are_no_environments(thing: Any) -> None:
+    with pytest.raises(UserError, match="env_ctor returned"):
+        TrainingEnvironment(thing, 10)
+
+
+# Faults.
+
+
+def test_exception_names_worker_episode_step_and_line() -> None:
+    env = TrainingEnvironment(CounterEnv(raise_at=3), 10, worker_id=5)
+    env.reset()
+    with pytest.raises(EnvironmentFault) as caught:
+        for _ in range(3):
+            env.step(np.zeros(2, np.float32))
+    assert (caught.value.worker_id, caught.value.step, caught.value.episode) == (5, 3, 1)
+    assert "ZeroDivisionError: the motor is off (fakes.py, line " in str(caught.value)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert env.step(np.zeros(2, np.float32)).is_first()
+
+
+@pytest.mark.parametrize(
+    ("observation", "reward", "text"),
+    [
+        (np.array([np.nan, 0.0]), 0.0, "not finite"),
+        (np.zeros(3), 0.0, r"expected shape \(2,\) but found \(3,\)"),
+        (np.zeros(2), np.inf, "reward is inf"),
+        (np.zeros(2), None, "TypeError"),
+    ],
+)
+def test_what_the_spaces_do_not_allow_is_a_fault(observation: Any, reward: Any, text: str) -> None:
+    class Wrong(CounterEnv):
+        def step(self, action: Any) -> Any:
+            return observation, reward, False, False, {}
+
+    env = TrainingEnvironment(Wrong(), 10)
+    env.reset()
+    with pytest.raises(EnvironmentFault, match=text):
+        env.step(np.zeros(2, np.float32))
+
+
+def test_large_finite_observations_are_no_fault() -> None:
+    class Large(CounterEnv):
+        def step(self, action: Any) -> Any:
+            return np.array([1e30, -1e30]), 0.0, False, False, {}
+
+    env = TrainingEnvironment(Large(), 10)
+    env.reset()
+    assert env.step(np.zeros(2, np.float32)).observation.tolist() == pytest.approx([1e30, -1e30])
+
+
+def test_float_observations_of_an_integer_space_are_a_fault() -> None:
+    class Camera(_Spaces):
+        def reset(self) -> Any:
+            return np.array([0.5])
+
+    space = gymnasium.spaces.Box(0, 255, (1,), np.uint8)
+    env = TrainingEnvironment(Camera(gymnasium.spaces.Box(-1, 1, (1,)), space), 10)
+    with pytest.raises(EnvironmentFault, match="the space says uint8"):
+        env.reset()
+
+
+def test_action_that_is_not_finite_blames_training() -> None:
+    env = TrainingEnvironment(CounterEnv(), 10)
+    env.reset()
+    with pytest.raises(FloatingPointError, match="diverged"):
+        env.step(np.array([np.nan, 0.0], np.float32))
+
+
+def test_environment_that_starts_over_by_itself_is_a_fault() -> None:
+    class Restarting(NumberedEnv):
+        def _step(self, action: Any) -> ts.TimeStep:
+            return self._reset()
+
+    env = TrainingEnvironment(Restarting(), 10)
+    env.reset()
+    with pytest.raises(EnvironmentFault, match="FIRST"):
+        env.step(np.zeros(2, np.float32))
+
+
+def test_it_is_a_valid_py_environment() -> None:
+    from tf_agents.environments import utils
+
+    env = TrainingEnvironment(CounterEnv(truncate_at=5), 10)
+    assert isinstance(env, py_environment.PyEnvironment)
+    utils.validate_py_environment(env, episodes=2)
