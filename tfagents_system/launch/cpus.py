@@ -42,9 +42,7 @@ def allowed_cpus(status: Path = Path("/proc/self/status")) -> list[int]:
     return parse_cpu_list(match[1])
 
 
-def cgroup_quota(
-    membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
-) -> float | None:
+def cgroup_quota(membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> float | None:
     """CPUs' worth of time that this process's cgroups may use: the tightest on the way up, None without a limit."""
     quotas = []
     try:
@@ -204,7 +202,9 @@ def plan_cpus(
     if needed > available and not share:
         raise UserError(f"{demand}{available} are available ({reason}): {remedy}")
     if needed > len(free) and not share:
-        raise UserError(f"{demand}{len(free)} of {available} are free ({_holders(held)}): wait for that run, or {remedy}")
+        raise UserError(
+            f"{demand}{len(free)} of {available} are free ({_holders(held)}): wait for that run, or {remedy}"
+        )
     notes = []
     if unconfined:
         notes.append(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from types import FrameType
 
@@ -16,6 +18,8 @@ from tfagents_system.errors import EXIT_FAILED
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 SUPERVISOR_PID_VARIABLE = "TFAGENTS_SUPERVISOR_PID"
 _PR_SET_PDEATHSIG = 1
+# timeout(1), for one, signals its child and then the child's whole process group.
+_SAME_SIGNAL_SECS = 0.3
 
 
 class StopFlag:
@@ -25,12 +29,13 @@ class StopFlag:
 
     Attributes:
       signal_number: The first signal that came, None before.
-      count: Signals that came so far.
+      count: Signals that came so far; those within a moment of each other count once.
     """
 
     def __init__(self, signals: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
         self.signal_number: int | None = None
         self.count = 0
+        self._counted_at = -math.inf
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         for number in signals:
@@ -44,7 +49,10 @@ class StopFlag:
 
     def set(self, signal_number: int = signal.SIGTERM) -> None:
         """What a signal does, for callers that have another reason to stop; safe in any thread."""
-        self.count += 1
+        now = time.monotonic()
+        if now - self._counted_at > _SAME_SIGNAL_SECS:
+            self.count += 1
+        self._counted_at = now
         if self.signal_number is None:
             self.signal_number = signal_number
         try:

@@ -6,7 +6,6 @@ This module imports neither TensorFlow nor any user's file.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import math
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import UserError
+from tfagents_system.spelling import near_misses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,17 +44,22 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SAC_CONFIG", "JSON file with `horizon`, environment arguments and curriculum", None, "file", "my.json"),
     Variable("SAC_EXP_NAME", "name of the run", None, "name", "my_run"),
     Variable("SAC_EXP_DIR", "run directory, relative to the repository root", "logs/<SAC_EXP_NAME>", "text"),
-    Variable("SAC_REVERB_PORT", "TCP port of the replay server", "the first free one from 8008 upwards", "port", "8008"),
+    Variable(
+        "SAC_REVERB_PORT", "TCP port of the replay server", "the first free one from 8008 upwards", "port", "8008"
+    ),
     Variable("SAC_SEED", "seed that decides every other seed of the run", "0", "seed"),
     Variable("SAC_SHARE_CPUS", "1: roles share CPUs where there are too few; 0: such a start is refused", "0", "flag"),
     Variable("SAC_SAVE_DEADLINE_SECS", "seconds that a stopped role may take to save", "60", "seconds", "60"),
     Variable("SAC_MAX_RESTARTS", "restarts in a row of one role before it is given up", "10", "whole", "10"),
-    Variable("SAC_REPLAY_DIR", "folder for the replay ring, such as node-local scratch", "<run directory>/replay", "text"),
-    Variable("SAC_STRAGGLER_SECS", "seconds that the others wait for a worker late with its iteration", "120", "seconds"),
+    Variable(
+        "SAC_REPLAY_DIR", "folder for the replay ring, such as node-local scratch", "<run directory>/replay", "text"
+    ),
+    Variable(
+        "SAC_STRAGGLER_SECS", "seconds that the others wait for a worker late with its iteration", "120", "seconds"
+    ),
     Variable("SAC_LOG_SECS", "seconds between two progress lines where there is no terminal", "5", "seconds", "5"),
 )
-_BY_NAME = {variable.name: variable for variable in VARIABLES}
-_NEAR_MISS_RATIO = 0.8
+_NAMES = tuple(variable.name for variable in VARIABLES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,24 +152,20 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
         values["exp_dir"] = Path(os.path.normpath(exp_dir))
     if "replay_dir" in values:
         replay_dir = root / Path(values["replay_dir"]).expanduser()
-        # Runs that were given the same scratch folder, such as the tasks of an array, must not share a ring.
-        own = f"{values['exp_dir'].name}_{hashlib.sha256(str(values['exp_dir']).encode()).hexdigest()[:8]}" if (
-            "exp_dir" in values
-        ) else ""
+        # Runs that were given the same scratch folder, such as two of one name, must not share a ring.
+        own = hashlib.sha256(str(values.get("exp_dir")).encode()).hexdigest()[:8]
         values["replay_dir"] = replay_dir if replay_dir.name == own else replay_dir / own
 
 
 def _near_misses(environ: Mapping[str, str]) -> list[str]:
     """SAC_ names that are probably a known one misspelt. Compared without the prefix, which all of them share."""
-    tails = {variable.name.removeprefix("SAC_"): variable.name for variable in VARIABLES}
-    findings = []
-    for name in sorted(environ):
-        if not name.upper().startswith("SAC_") or name in _BY_NAME:
-            continue
-        close = difflib.get_close_matches(name[4:].upper(), tails, n=1, cutoff=_NEAR_MISS_RATIO)
-        if close:
-            findings.append(f"{name} is not a known variable: {tails[close[0]]} is meant? Rename it, or unset {name}")
-    return findings
+    found = [name[4:] for name in sorted(environ) if name.upper().startswith("SAC_") and name not in _NAMES]
+    by_tail = {name[4:]: name for name in environ if name.upper().startswith("SAC_")}
+    known = [name.removeprefix("SAC_") for name in _NAMES]
+    return [
+        f"{by_tail[wrong]} is not a known variable, SAC_{right} is: rename it, or unset {by_tail[wrong]}"
+        for wrong, right in near_misses(found, known)
+    ]
 
 
 def _find_file(text: str, folders: list[Path]) -> Path:

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Trains one run: checks everything, prepares the run directory, supervises the run's programs.
+set -euo pipefail
+
+usage() {
+  cat <<'HELP'
+Usage: ./run_script.sh VARS.sh
+
+VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again goes on with a run that was stopped.
+Ctrl-C or SIGTERM saves everything and ends; a second one ends at once.
+
+Exit codes: 0 finished, 1 failed, 2 something must be changed first, 75 stopped and saved.
+HELP
+}
+
+fail() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+tfagents_root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+# sbatch runs a copy of this file that lies elsewhere.
+if [[ ! -f $tfagents_root/train_script.sh ]]; then tfagents_root=${SLURM_SUBMIT_DIR:-$tfagents_root}; fi
+[[ -f $tfagents_root/train_script.sh ]] || fail "train_script.sh is not in $tfagents_root: submit from the repository"
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  usage
+  exit 0
+fi
+if (($# != 1)); then
+  usage >&2
+  exit 2
+fi
+[[ -f $1 && -r $1 ]] || fail "vars file $1 is missing or cannot be read: give the path of a file such as training_variables.sh"
+tfagents_vars=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+
+# Plain assignments count as well as exported ones. Unset names in a user's file are the user's business; a command
+# that fails, a syntax error or an `exit` is reported with the file's name, by the trap on EXIT.
+tfagents_line=
+tfagents_pwd=$PWD
+trap 'tfagents_line=$LINENO' ERR
+trap 'trap - EXIT; fail "vars file $tfagents_vars fails${tfagents_line:+ (line $tfagents_line)}: see above, and correct it"' EXIT
+set -a +u
+# shellcheck source=/dev/null
+source "$tfagents_vars"
+trap - EXIT ERR
+set +a -euo pipefail
+cd "$tfagents_pwd"
+
+tfagents_python=$("$tfagents_root/setup.sh" --print-python)
+# The repository comes first, the folder of the user last: neither hides the other's modules, nor Python's own.
+export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
+export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" CUDA_VISIBLE_DEVICES=-1
+# One process from here to the end, so that a signal to it reaches whoever is at work.
+exec "$tfagents_python" -P -m tfagents_system.launch.prepare \
+  --vars_file "$tfagents_vars" --then "$tfagents_root/train_script.sh"

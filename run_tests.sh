@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Format, lint, types, shell scripts and all tests; what CI runs. Arguments go to pytest.
+set -euo pipefail
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  echo "Usage: ./run_tests.sh [PYTEST_ARGUMENT...]     for example -m 'not slow', or tests/launch"
+  exit 0
+fi
+
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+cd "$root"
+
+# Tests pin with taskset, and render by EGL or OSMesa.
+has_library() { ldconfig -p 2>/dev/null | grep -q "$1" || PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q "$1"; }
+packages=()
+command -v taskset >/dev/null || packages+=(util-linux)
+has_library libEGL.so.1 || packages+=(libegl1)
+has_library libGL.so.1 || packages+=(libgl1)
+has_library libOSMesa.so || packages+=(libosmesa6)
+if ((${#packages[@]})); then
+  if ((EUID == 0)) && command -v apt-get >/dev/null; then
+    export DEBIAN_FRONTEND=noninteractive
+    timeout 300 apt-get update -qq || true
+    for package in "${packages[@]}"; do
+      timeout 300 apt-get install -y -qq --no-install-recommends "$package" >/dev/null \
+        || echo "note: $package could not be installed: tests that need it may fail" >&2
+    done
+  else
+    echo "note: missing for some tests: ${packages[*]} (apt-get install ${packages[*]})" >&2
+  fi
+fi
+
+python=$(./setup.sh --print-python --dev)
+tools=$(dirname "$python")
+step() {
+  echo "== $*"
+  "$@"
+}
+step "$python" -m ruff format --check .
+step "$python" -m ruff check .
+step "$python" -m mypy
+step "$tools/shellcheck" run_script.sh train_script.sh setup.sh run_tests.sh .ci/run training_variables*.sh
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+step "$python" -m pytest "$@"

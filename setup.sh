@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Finds or makes the Python environment with the pinned packages.
+set -euo pipefail
+
+usage() {
+  cat <<'HELP'
+Usage: ./setup.sh [--print-python] [--dev]
+
+An activated conda or virtual environment that holds the packages pinned in pyproject.toml is used as it is; nothing is
+ever installed into it. Otherwise .venv is made from requirements.lock, with uv or pip. It needs Python 3.11.
+
+  --print-python  print the environment's Python on stdout (everything else goes to stderr)
+  --dev           an activated environment must hold the development tools, too
+HELP
+}
+
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+readonly root uv_version=0.13.8 venv=$root/.venv lock=$root/requirements.lock
+readonly ours=$venv/.made_by_setup complete=$venv/.complete
+say() { echo "setup: $*" >&2; }
+fail() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+holds_packages() { # PYTHON [--dev]
+  local python=$1
+  shift
+  [[ -x $python ]] && "$python" -P "$root/tfagents_system/launch/pinned_packages.py" "$@" >/dev/null 2>&1
+}
+
+find_python() {
+  local candidate
+  for candidate in python3.11 python3 python; do
+    "$candidate" -c 'import sys; sys.version_info[:2] == (3, 11) or sys.exit(1); print(sys.executable)' 2>/dev/null && return
+  done
+  # uv fetches a Python of its own where it may.
+  command -v uv >/dev/null && uv python find 3.11 2>/dev/null && return
+  fail "Python 3.11 is not installed: install it (apt-get install python3.11 python3.11-venv, conda create -n sac" \
+    "python=3.11, or uv python install 3.11)"
+}
+
+is_complete() { [[ -f $complete && $(<"$complete") == "$lock_hash" ]]; }
+
+install_packages() {
+  local base uv
+  base=$(find_python)
+  say "installing the pinned packages into $venv; this takes a few minutes, once"
+  mkdir -p "$venv"
+  touch "$ours"
+  rm -f "$complete"
+  if uv=$(command -v uv); then
+    "$uv" venv --quiet --allow-existing --python "$base" "$venv" >&2
+  else
+    "$base" -m venv "$venv" >&2 || fail "$base cannot make virtual environments: apt-get install python3.11-venv"
+    uv=$venv/bin/uv
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version" >&2 || uv=
+  fi
+  if [[ -n $uv ]]; then
+    "$uv" pip install --quiet --python "$venv/bin/python" --no-deps --compile-bytecode --requirement "$lock" >&2
+  else
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps --requirement "$lock" >&2
+  fi
+  holds_packages "$venv/bin/python" --dev || fail "$venv does not hold the pinned packages after installing them"
+  echo "$lock_hash" >"$complete.new"
+  mv "$complete.new" "$complete" # Last: an interrupted installation is never taken for a whole one.
+}
+
+make_venv() {
+  exec 9<"$lock"
+  flock --nonblock 9 || say "waiting for another setup.sh to finish"
+  flock --timeout 1800 9 || fail "another setup.sh has been running for 30 minutes: end it, then try again"
+  if is_complete; then return; fi
+  if [[ -e $venv && ! -e $ours ]]; then
+    if holds_packages "$venv/bin/python" --dev; then return; fi
+    fail "$venv was not made by setup.sh and does not hold the pinned packages: move it away, or activate another one"
+  fi
+  if [[ -e $ours && ! -e $complete ]]; then
+    say "an earlier installation was interrupted: starting over"
+    rm -rf "$venv"
+  fi
+  install_packages
+}
+
+print_python=0 dev=()
+for argument in "$@"; do
+  case $argument in
+    --print-python) print_python=1 ;;
+    --dev) dev=(--dev) ;;
+    -h | --help) usage && exit 0 ;;
+    *) usage >&2 && exit 2 ;;
+  esac
+done
+
+lock_hash=$(sha256sum <"$lock")
+python=
+for prefix in "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}"; do
+  [[ -n $prefix && $prefix != "$venv" ]] || continue
+  if holds_packages "$prefix/bin/python" "${dev[@]}"; then
+    python=$prefix/bin/python
+    break
+  fi
+  say "$prefix is active but does not hold the pinned packages: it is left as it is, $venv is used"
+done
+if [[ -z $python ]]; then
+  is_complete || make_venv
+  python=$venv/bin/python
+fi
+if ((print_python)); then echo "$python"; else say "ready: $python"; fi

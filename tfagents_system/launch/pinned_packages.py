@@ -1,0 +1,42 @@
+"""Whether this Python holds the packages that pyproject.toml pins. Needs nothing but Python 3.11 itself.
+
+    python tfagents_system/launch/pinned_packages.py [--dev]
+
+Exit code 0 if it does; else 1, with what is missing.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import tomllib
+from pathlib import Path
+
+_PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+
+
+def pinned(dev: bool, pyproject: Path = _PYPROJECT) -> dict[str, str]:
+    """Versions by package, as pyproject.toml pins them; `dev` includes the development tools."""
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    lines = project["dependencies"] + (project["optional-dependencies"]["dev"] if dev else [])
+    requirements = (line.partition(";") for line in lines)
+    return dict(requirement.strip().split("==") for requirement, _, _ in requirements)
+
+
+def missing(dev: bool) -> list[str]:
+    """`numpy==1.26.4 (found 2.0.0)` for each package that is absent or has another version."""
+    findings = []
+    for package, version in pinned(dev).items():
+        try:
+            found = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found = "none"
+        if found != version:
+            findings.append(f"{package}=={version} (found {found})")
+    return findings
+
+
+if __name__ == "__main__":
+    lacking = missing(dev="--dev" in sys.argv[1:])
+    print("\n".join(lacking))
+    sys.exit(1 if lacking else 0)

@@ -1,0 +1,202 @@
+"""Checks everything that a run needs before any of its processes starts, then prepares its run directory.
+
+    python -m tfagents_system.launch.prepare --vars_file VARS.sh [--then PROGRAM]
+
+All findings are told together, with exit code 2. A run that is finished says so and ends with 0. Else PROGRAM takes the
+place of this process: signals reach one process, whatever stage the start is in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfagents_system import params_check
+from tfagents_system.curriculum import check_curriculum
+from tfagents_system.errors import EXIT_DONE, UserError, exit_with
+from tfagents_system.launch import run_directory
+from tfagents_system.launch.claims import Claims, RunLock, held_cpus
+from tfagents_system.launch.cpus import CpuPlan, plan_for
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.variables import RunVariables, read_variables
+from tfagents_system.load_params import compute_config_from, load_env_config, load_params, load_params_class
+from tfagents_system.train_params_base import TrainParamsBase
+
+ROOT = Path(__file__).resolve().parents[2]
+_PLAN_FIELDS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
+_T = TypeVar("_T")
+
+
+class Preparation:
+    """The checks, from the cheapest to the dearest; each is made if what it needs is there.
+
+    Args:
+      environ: Usually os.environ, after the vars file was sourced.
+      vars_file: For messages and relative paths.
+
+    Attributes:
+      findings: What the user must change.
+      notes: What the user should know.
+    """
+
+    def __init__(self, environ: Mapping[str, str], vars_file: Path | None) -> None:
+        self.findings: list[str] = []
+        self.notes: list[str] = []
+        self._environ = environ
+        self._values, findings = read_variables(environ, vars_file=vars_file, root=ROOT)
+        self.findings += findings
+        self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
+
+    def check_machine(self) -> CpuPlan | None:
+        """CPUs, taskset and the port; returns the CPU plan if there is one."""
+        plan = None
+        if self._values.keys() >= _PLAN_FIELDS:
+            counts = types.SimpleNamespace(**({"share_cpus": False} | self._values))
+            plan = self._try(lambda: plan_for(counts, self._environ, held=held_cpus()))
+        if plan is not None and plan.pinned and shutil.which("taskset") is None:
+            self.findings.append("taskset is not installed: install util-linux (apt-get install util-linux)")
+        if "reverb_port" in self._values:
+            self._try(lambda: _check_port(self._values["reverb_port"]))
+        return plan
+
+    def load_inputs(self) -> TrainParamsBase | None:
+        """Params and configuration, which are checked on their own and together; returns the params if they load."""
+        config = None
+        if "config" in self._values:
+            config_path = self._choose("config")
+            config = self._try(lambda: load_env_config(config_path))
+        if config is not None:
+            env_config = config
+            self.findings += params_check.check_env_config(env_config)
+            self.findings += check_curriculum(env_config)
+        if "params" not in self._values:
+            return None
+        params_path, origin = self._choose("params"), self._values["params"]
+        if config is None:
+            self._try(lambda: load_params_class(params_path, origin))
+            return None
+        compute = {name: self._values[name] for name in _PLAN_FIELDS if name in self._values}
+        known = {f"SAC_{name.upper()}": str(value) for name, value in compute.items()}
+        known["SAC_SEED"] = str(self.seed)
+        params = self._try(
+            lambda: load_params(params_path, env_config, origin=origin, compute_config=compute_config_from(known))
+        )
+        if params is not None:
+            self.findings += params_check.check_params(params)
+        return params
+
+    def check_environment(self, params: TrainParamsBase) -> Any | None:
+        """Builds and steps the environment; returns its specs. Not asked when the configuration itself is wrong."""
+        # Imported here: TensorFlow takes seconds, and earlier findings should not wait for it where it is broken.
+        from tfagents_system.envs import checks
+
+        findings, specs = checks.check_environment(params, self.seed)
+        self.findings += findings
+        return specs
+
+    @property
+    def seed(self) -> int:
+        """The seed that the run began with, else SAC_SEED."""
+        wanted = int(self._values.get("seed", 0))
+        return int(run_directory.read_run_json(self._paths).get("seed", wanted)) if self._paths else wanted
+
+    def _choose(self, kind: str) -> Path:
+        source: Path = self._values[kind]
+        if self._paths is None:
+            return source
+        path, note = run_directory.choose_input(getattr(self._paths, kind), source)
+        if note:
+            self.notes.append(note)
+        return path
+
+    def _try(self, check: Callable[[], _T]) -> _T | None:
+        try:
+            return check()
+        except UserError as error:
+            self.findings += error.findings
+            return None
+
+    def variables(self) -> RunVariables:
+        """All variables, checked.
+
+        Raises:
+          UserError: With everything that was found.
+        """
+        if self.findings:
+            for note in self.notes:
+                print(f"note: {note}", file=sys.stderr)
+            raise UserError(*dict.fromkeys(self.findings))
+        return RunVariables(**self._values)
+
+
+def prepare(environ: Mapping[str, str], vars_file: Path | None) -> bool:
+    """Checks and prepares a run; False if it is finished already.
+
+    Raises:
+      UserError: With all findings.
+    """
+    preparation = Preparation(environ, vars_file)
+    plan = preparation.check_machine()
+    params = preparation.load_inputs()
+    specs = preparation.check_environment(params) if params is not None and params.env_config.get("horizon") else None
+    variables = preparation.variables()
+    assert plan is not None and params is not None
+    for note in preparation.notes:
+        print(f"note: {note}")
+    paths = RunPaths(variables.exp_dir)
+    with RunLock(paths):
+        run_directory.write_inputs(paths, variables, params.num_iter)
+        _write_specs(paths, specs)
+    if preparation.seed != variables.seed:
+        print(
+            f"note: this run began with SAC_SEED={preparation.seed}, which stays; SAC_SEED={variables.seed} is ignored"
+        )
+    if run_directory.is_finished(paths):
+        print(
+            f"{variables.exp_name} is finished ({params.num_iter} iterations, {paths.exp_dir}): nothing to do. "
+            f"Choose another SAC_EXP_NAME for a new run, or raise num_iter in {paths.params} to go on with this one"
+        )
+        return False
+    print(f"{variables.exp_name}: params {variables.params}, config {variables.config}, run directory {paths.exp_dir}")
+    print(plan.table())
+    return True
+
+
+def _write_specs(paths: RunPaths, specs: Any) -> None:
+    from tfagents_system.envs.specs import save_specs
+
+    beside = paths.specs.with_name(f".{paths.specs.name}.{os.getpid()}")
+    save_specs(beside, *specs)
+    os.replace(beside, paths.specs)
+
+
+def _check_port(port: int) -> None:
+    claims = Claims()
+    try:
+        claims.take_port(port)
+    finally:
+        claims.release_all()
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Nothing is running yet: Ctrl-C just ends, without a traceback.
+    parser = argparse.ArgumentParser(description="Check and prepare a run.")
+    parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
+    parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
+    args = parser.parse_args()
+    if not prepare(os.environ, args.vars_file) or args.then is None:
+        return EXIT_DONE
+    sys.stdout.flush()
+    os.closerange(3, 1024)  # What TensorFlow or an environment has opened is not for those who come.
+    os.execv(args.then, [str(args.then), *([str(args.vars_file)] if args.vars_file else [])])
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,180 @@
+"""One role as a process: start, look, restart with backoff, stop, and what its log says."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_FIRST_BACKOFF_SECS = 1.0
+_MAX_BACKOFF_SECS = 30.0
+_HEALTHY_SECS = 600.0
+_SHOWN_LINES = 15
+_SHOWN_BYTES = 64 * 1024
+_LAST_WORDS_CHARS = 200
+
+
+class RoleProcess:
+    """A role that is started, and started again when it dies.
+
+    Args:
+      name: Such as `worker_0`.
+      command: Its program, with taskset in front where it is pinned.
+      environ: Its whole environment.
+      log: Where its output is appended.
+      max_restarts: Failures in a row after which it is given up.
+
+    Attributes:
+      failures: Failures in a row; a role that was alive for ten minutes starts from none.
+      restarts: Restarts in all.
+      exit_code: Of the last process that ended, None before; negative: the signal that ended it.
+      given_up: It has failed too often.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], environ: Mapping[str, str], log: Path, max_restarts: int
+    ) -> None:
+        self.name = name
+        self.environ = dict(environ)
+        self.failures = 0
+        self.restarts = 0
+        self.exit_code: int | None = None
+        self.given_up = False
+        self._command = list(command)
+        self._log = log
+        self._max_restarts = max_restarts
+        self._process: subprocess.Popen[bytes] | None = None
+        self._session: int | None = None
+        self._started_at = 0.0
+        self._log_start = 0
+        self._restart_at: float | None = None
+
+    def start(self) -> None:
+        """Starts the process in a session of its own: a Ctrl-C in the terminal reaches the supervisor alone."""
+        self._restart_at = None
+        self.exit_code = None
+        with open(self._log, "ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environ,
+                start_new_session=True,
+            )
+        self._session = self._process.pid
+        self._started_at = time.monotonic()
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_over(self) -> bool:
+        """It does not run and will not be started again."""
+        return self._process is None and self._restart_at is None
+
+    def poll(self) -> int | None:
+        """Starts it when a restart is due.
+
+        Returns:
+          The exit code, once, when the process has ended.
+        """
+        if self._process is None:
+            if self._restart_at is not None and time.monotonic() >= self._restart_at:
+                self.restarts += 1
+                self.start()
+            return None
+        code = self._process.poll()
+        if code is None:
+            return None
+        self.exit_code = code
+        self._process = None
+        # What it left behind must not meet its successor.
+        self._kill_session()
+        return code
+
+    def restart_later(self) -> float | None:
+        """Schedules a restart of a process that has just failed.
+
+        Returns:
+          Seconds until then, None if it is given up.
+        """
+        if time.monotonic() - self._started_at > _HEALTHY_SECS:
+            self.failures = 0
+        self.failures += 1
+        if self.failures > self._max_restarts:
+            self.given_up = True
+            return None
+        delay_secs = min(_MAX_BACKOFF_SECS, _FIRST_BACKOFF_SECS * 2.0 ** min(self.failures - 1, 10))
+        self._restart_at = time.monotonic() + delay_secs
+        return delay_secs
+
+    def terminate(self) -> None:
+        """Asks the process to save and end; a restart that was due is off."""
+        self._restart_at = None
+        if self.is_running():
+            assert self._process is not None
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends the process and everything in its session, at once."""
+        self._restart_at = None
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()  # SIGKILL is not refused: this returns.
+            self.exit_code = self._process.returncode
+            self._process = None
+        self._kill_session()
+
+    def _kill_session(self) -> None:
+        if self._session is not None:
+            kill_session(self._session)
+            self._session = None
+
+    # Its log.
+
+    def log_line(self, text: str) -> str:
+        """Appends a line of the supervisor to the role's log; returns `text`."""
+        now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        with open(self._log, "ab") as log:
+            log.write(f"{now} supervisor: {text}\n".encode())
+        return text
+
+    def last_lines(self) -> list[str]:
+        """The last lines that the process wrote since it was started."""
+        try:
+            with open(self._log, "rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(self._log_start, size - _SHOWN_BYTES))
+                text = log.read().decode(errors="replace")
+        except OSError:
+            return []
+        return [line for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
+
+    def error_lines(self) -> list[str]:
+        """What it refused: its lines that start with `error:`, or its last ones if there are none."""
+        lines = self.last_lines()
+        return [line for line in lines if line.startswith("error:")] or lines
+
+    def last_words(self) -> str:
+        """` (ValueError: ...)`, the last line of its log, if there is one."""
+        lines = self.last_lines()
+        return f" ({lines[-1].strip()[:_LAST_WORDS_CHARS]})" if lines else ""
+
+
+def kill_session(session: int) -> None:
+    """SIGKILL for every process of a session, and for the process group of its leader."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(session, signal.SIGKILL)
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getsid(int(entry.name)) == session:
+                    os.kill(int(entry.name), signal.SIGKILL)

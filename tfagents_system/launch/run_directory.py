@@ -1,0 +1,92 @@
+"""The run directory's own copies of what the user gave, and whether the run is finished."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.launch.run_paths import TRAINER, RunPaths
+from tfagents_system.launch.variables import RunVariables
+
+_PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
+
+
+def choose_input(copy: Path, source: Path) -> tuple[Path, str | None]:
+    """The run's own copy wins over its source, where there is one; a difference is told as a unified diff."""
+    if not copy.exists():
+        return source, None
+    if copy.read_bytes() == source.read_bytes():
+        return copy, None
+    return copy, (
+        f"{source} is not what this run began with; the run goes on with its own copy {copy}. "
+        f"Choose another SAC_EXP_NAME for a run with the changes:\n{_diff(copy, source)}"
+    )
+
+
+def _diff(copy: Path, source: Path) -> str:
+    ours, theirs = (path.read_text(errors="replace").splitlines(keepends=True) for path in (copy, source))
+    lines = difflib.unified_diff(ours, theirs, str(copy), str(source))
+    return "".join(line if line.endswith("\n") else line + "\n" for line in lines).rstrip("\n")
+
+
+def read_run_json(paths: RunPaths) -> dict[str, Any]:
+    """Where the run came from; empty for a run that was never prepared."""
+    return _read_json(paths.run_json)
+
+
+def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int) -> None:
+    """Copies params and configuration unless they are there, and writes run.json; the first start's seed stays."""
+    paths.exp_dir.mkdir(parents=True, exist_ok=True)
+    for copy, source in ((paths.params, variables.params), (paths.config, variables.config)):
+        if not copy.exists():
+            write_atomically(copy, source.read_bytes())
+    before = read_run_json(paths)
+    run = {
+        "params_source": str(variables.params),
+        "config_source": str(variables.config),
+        "seed": before.get("seed", variables.seed),
+        "num_iter": num_iter,
+        "created": before.get("created", datetime.datetime.now().astimezone().isoformat(timespec="seconds")),
+        "versions": versions(),
+    }
+    write_atomically(paths.run_json, json.dumps(run, indent=2).encode() + b"\n")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Nobody ever reads half a file, whenever this process is killed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_bytes(content)
+    os.replace(beside, path)
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def is_finished(paths: RunPaths) -> bool:
+    """The trainer has said that it is done, with as many iterations as the run's params ask for."""
+    trainer: Mapping[str, Any] = _read_json(paths.status_json).get("roles", {}).get(TRAINER, {})
+    num_iter = read_run_json(paths).get("num_iter")
+    return trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

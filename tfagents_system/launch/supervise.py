@@ -1,0 +1,406 @@
+"""Starts the roles of a run on their CPUs, restarts what dies, stops all, and tells how it went.
+
+    python -m tfagents_system.launch.supervise --vars_file VARS.sh
+
+Started by train_script.sh once the run directory is prepared. Exit codes: 0 the run is finished, 1 it failed, 2 bad
+input, 75 it was stopped and everything is saved: the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
+from tfagents_system.launch import run_directory, wrap_up
+from tfagents_system.launch.claims import Claims, RunLock, held_cpus, processes_of_run
+from tfagents_system.launch.cpus import CpuPlan, plan_for
+from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths
+from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, StopFlag
+from tfagents_system.launch.variables import RunVariables
+from tfagents_system.report.heartbeat import read_heartbeat
+from tfagents_system.report.status import write_status
+from tfagents_system.report.terminal import ProgressView
+
+ROOT = Path(__file__).resolve().parents[2]
+_STEP_SECS = 0.2
+_STATUS_SECS = 1.0
+_ALL_WORKERS_GONE_SECS = 120.0
+_PLAN_TRIES = 5
+_SPEAK_SECS = 10.0
+
+
+def command_for_role(role: str) -> list[str]:
+    """The program of a role; a worker finds its number in SLURM_PROCID."""
+    module = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train"}.get(role, "sac_collect")
+    # -P: the folder that the user happens to be in does not lead sys.path. PYTHONPATH says where modules come from.
+    return [sys.executable, "-P", "-m", f"tfagents_system.{module}"]
+
+
+class Supervisor:
+    """Runs the roles of one run.
+
+    Args:
+      variables: The run's variables.
+      plan: Which role runs where.
+      claims: What this process holds; kept answering while the run lasts.
+      port: TCP port of the replay server.
+      seed: The run's seed.
+      stop: Set when the run is told to stop.
+      command: Gives the program of a role; tests put small ones in its place.
+      step_secs: Seconds between two looks at the roles.
+    """
+
+    def __init__(
+        self,
+        variables: RunVariables,
+        plan: CpuPlan,
+        claims: Claims,
+        port: int,
+        seed: int,
+        stop: StopFlag,
+        command: Callable[[str], Sequence[str]] = command_for_role,
+        step_secs: float = _STEP_SECS,
+    ) -> None:
+        self.paths = RunPaths(variables.exp_dir)
+        self._variables = variables
+        self._plan = plan
+        self._claims = claims
+        self._stop = stop
+        self._step_secs = step_secs
+        self._view = ProgressView()
+        self._state, self._message, self._exit_code = "starting", "", None  # type: tuple[str, str, int | None]
+        self._started_at = time.time()
+        self._status_due = 0.0
+        self._workers_gone_at: float | None = None
+        common = role_environ(variables, port, seed)
+        self._roles = {
+            role: RoleProcess(
+                name=role,
+                command=pinned(command(role), ids),
+                environ=common | plan.thread_environ(role) | _worker_environ(role),
+                log=self.paths.log(role),
+                max_restarts=variables.max_restarts,
+            )
+            for role, ids in plan.by_role().items()
+        }
+
+    @property
+    def _workers(self) -> list[RoleProcess]:
+        return [role for name, role in self._roles.items() if name not in (REPLAY, TRAINER)]
+
+    def run(self) -> int:
+        """Supervises until the trainer is done, the run fails, or it is told to stop; returns the exit code."""
+        final_lines: list[str] = []
+        try:
+            self._start()
+            while self._exit_code is None and not self._stop.is_set():
+                self.step()
+                self._stop.wait(self._step_secs)
+            code = self._exit_code if self._exit_code is not None else self._stop_all()
+            self._end_roles()
+            if code == EXIT_DONE:
+                self._tell("done", "finished")
+                final_lines = wrap_up.write_results(
+                    self.paths, ROOT, cpus=self._plan.trainer, environ=self._roles[TRAINER].environ, stop=self._stop
+                )
+        except BaseException:
+            # Whatever went wrong in here: no process is left, and the status says so.
+            self._kill_all()
+            self._view.stop([])
+            self._exit_code = EXIT_FAILED
+            self._tell("failed", "the supervisor itself failed")
+            raise
+        self._exit_code = code
+        state = {EXIT_DONE: "done", EXIT_RESUMABLE: "stopped"}.get(code, "failed")
+        self._tell(state, self._message)
+        self._view.stop([*final_lines, *self._closing_lines(code)])
+        return code
+
+    def step(self) -> None:
+        """Looks at every role once: restarts what died, sees the end."""
+        for role in self._roles.values():
+            code = role.poll()
+            if code is not None:
+                self._ended(role, code)
+        self._check_workers()
+        self._claims.answer()
+        if time.monotonic() >= self._status_due:
+            self._status_due = time.monotonic() + _STATUS_SECS
+            self._write_status()
+
+    # Starting.
+
+    def _start(self) -> None:
+        for folder in (self.paths.logs, self.paths.heartbeats):
+            folder.mkdir(parents=True, exist_ok=True)
+        for name in self._roles:
+            self.paths.heartbeat(name).unlink(missing_ok=True)  # What an earlier start said is no news.
+        self._view.start()
+        for role in self._roles.values():
+            role.start()
+        self._tell("running", "")
+
+    # Roles that end by themselves.
+
+    def _ended(self, role: RoleProcess, code: int) -> None:
+        if role.name == TRAINER and code == EXIT_DONE:
+            self._exit_code = EXIT_DONE
+        elif self._exit_code is not None or self._stop.is_set():
+            pass  # It is over, or a signal to the whole job reached the role before it reached us.
+        elif code == EXIT_BAD_INPUT:
+            self._fail(EXIT_BAD_INPUT, f"{role.name} refused its input", role.error_lines())
+        elif role.name not in (REPLAY, TRAINER) and code == EXIT_DONE:
+            self._say(f"{role.name} is done")
+        elif (delay_secs := role.restart_later()) is not None:
+            self._say(
+                role.log_line(
+                    f"{role.name} ended with {describe_exit(code)}{role.last_words()}: restart {role.failures} "
+                    f"of at most {self._variables.max_restarts} in a row, in {delay_secs:g} s"
+                )
+            )
+        elif role.name in (REPLAY, TRAINER):
+            self._fail(EXIT_FAILED, _given_up(role, code), role.last_lines())
+        else:
+            self._say(role.log_line(f"{_given_up(role, code)}; the other workers go on"))
+
+    def _check_workers(self) -> None:
+        """A run without any worker waits forever: it fails, unless the trainer is just finishing."""
+        if self._exit_code is not None or not all(worker.is_over for worker in self._workers):
+            self._workers_gone_at = None
+            return
+        given_up = [worker for worker in self._workers if worker.given_up]
+        if given_up and len(given_up) == len(self._workers):
+            self._fail(EXIT_FAILED, "every worker was given up", given_up[-1].last_lines())
+        elif self._workers_gone_at is None:
+            self._workers_gone_at = time.monotonic()
+        elif time.monotonic() - self._workers_gone_at > _ALL_WORKERS_GONE_SECS:
+            self._fail(EXIT_FAILED, "every worker has ended, but the trainer is not done", [])
+
+    def _fail(self, code: int, message: str, lines: Sequence[str]) -> None:
+        self._exit_code = code
+        self._message = message
+        self._say("\n".join([f"error: {message}", *(f"  {line}" for line in lines)]))
+
+    # Stopping.
+
+    def _stop_all(self) -> int:
+        """The trainer and the workers save first; the replay server stores what they still send, then saves too."""
+        signal_name = signal.Signals(self._stop.signal_number or signal.SIGTERM).name
+        self._message = f"stopped by {signal_name}"
+        deadline_secs = self._variables.save_deadline_secs
+        self._say(f"{signal_name}: saving, within {deadline_secs:g} s; a second signal stops at once, unsaved")
+        trainer, replay = self._roles[TRAINER], self._roles[REPLAY]
+        had_work = self._trainer_has_work()
+        in_time = self._end([trainer, *self._workers], deadline_secs) and self._end([replay], deadline_secs)
+        if trainer.exit_code == EXIT_DONE:
+            return EXIT_DONE
+        saved = (EXIT_RESUMABLE, EXIT_DONE)
+        if in_time and (not had_work or (trainer.exit_code in saved and replay.exit_code in saved)):
+            return EXIT_RESUMABLE
+        self._message += ", not everything was saved: the same command goes on from the last checkpoint"
+        return EXIT_FAILED
+
+    def _trainer_has_work(self) -> bool:
+        """Whether the trainer came so far that stopping it without its saving would lose something."""
+        heartbeat = read_heartbeat(self.paths.heartbeat(TRAINER)) or {}
+        return heartbeat.get("state") not in (None, "starting")
+
+    def _end_roles(self) -> None:
+        """What still runs once the outcome is known; the trainer is over."""
+        self._end([self._roles[TRAINER], *self._workers], self._variables.save_deadline_secs)
+        self._end([self._roles[REPLAY]], self._variables.save_deadline_secs)
+        self._kill_all()
+
+    def _end(self, roles: Sequence[RoleProcess], deadline_secs: float) -> bool:
+        """SIGTERM, then SIGKILL after the deadline or at a second signal; False if that was needed."""
+        start = spoke = time.monotonic()
+        for role in roles:
+            role.terminate()
+        while any(role.is_running() for role in roles):
+            waited_secs = time.monotonic() - start
+            if waited_secs > deadline_secs or self._stop.count > 1:
+                names = ", ".join(role.name for role in roles if role.is_running())
+                self._say(f"killing {names} after {waited_secs:.0f} s, unsaved")
+                for role in roles:
+                    role.kill()
+                return False
+            if time.monotonic() - spoke > _SPEAK_SECS:
+                spoke = time.monotonic()
+                names = ", ".join(role.name for role in roles if role.is_running())
+                self._say(f"waiting for {names} to save: {waited_secs:.0f} of at most {deadline_secs:g} s")
+            self._claims.answer()
+            self._write_status()
+            time.sleep(min(self._step_secs, 0.1))
+        for role in roles:
+            role.kill()  # What a role left behind in its session, such as processes of its environment.
+        return True
+
+    def _kill_all(self) -> None:
+        for role in self._roles.values():
+            role.kill()
+
+    # Telling.
+
+    def _say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def _tell(self, state: str, message: str) -> None:
+        self._state, self._message = state, message
+        self._write_status()
+
+    def _write_status(self) -> None:
+        status = self.status()
+        write_status(self.paths.status_json, status)
+        if self._state in ("starting", "running"):
+            self._view.update(status)
+
+    def status(self) -> dict[str, Any]:
+        """What status.json says: the run, its plan, and every role's last heartbeat."""
+        roles = {
+            name: (read_heartbeat(self.paths.heartbeat(name)) or {})
+            | {"alive": role.is_running(), "restarts": role.restarts}
+            for name, role in self._roles.items()
+        }
+        run = {
+            "name": self._variables.exp_name,
+            "exp_dir": str(self.paths.exp_dir),
+            "state": self._state,
+            "started_at": self._started_at,
+            "updated_at": time.time(),
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "exit_code": self._exit_code,
+            "message": self._message,
+        }
+        return {"run": run, "plan": self._plan.to_json(), "pinned": self._plan.pinned, "roles": roles}
+
+    def _closing_lines(self, code: int) -> list[str]:
+        name, logs = self._variables.exp_name, self.paths.logs
+        if code == EXIT_DONE:
+            return [f"{name} is finished"]
+        if code == EXIT_RESUMABLE:
+            return [f"{name}: {self._message}; everything is saved, the same command goes on from here"]
+        return [f"{name} failed: {self._message} (logs in {logs})"]
+
+
+def role_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str]:
+    """The environment that all roles have in common."""
+    own = {
+        "SAC_REVERB_PORT": str(port),
+        "SAC_SEED": str(seed),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, _python_path())])),
+        "PYTHONUNBUFFERED": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        SUPERVISOR_PID_VARIABLE: str(os.getpid()),
+    }
+    return {**os.environ, **variables.to_environ(), **own}
+
+
+def _python_path() -> list[str]:
+    return os.environ.get("PYTHONPATH", "").split(os.pathsep)
+
+
+def _worker_environ(role: str) -> dict[str, str]:
+    return {"SLURM_PROCID": role.removeprefix("worker_")} if role.startswith("worker_") else {}
+
+
+def pinned(command: Sequence[str], ids: Sequence[int]) -> list[str]:
+    """The command on these CPUs; as it is where there are none to pin it to."""
+    if not ids:
+        return list(command)
+    return ["taskset", "-c", ",".join(map(str, ids)), *command]
+
+
+def describe_exit(code: int) -> str:
+    """`exit code 1`, `SIGKILL`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _given_up(role: RoleProcess, code: int) -> str:
+    return f"{role.name} ended with {describe_exit(code)} and is given up after {role.failures - 1} restarts in a row"
+
+
+def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
+    """Plans and claims CPU ids; plans anew when another run was faster.
+
+    Raises:
+      UserError: Too few are left.
+    """
+    for _ in range(_PLAN_TRIES):
+        plan = plan_for(variables, held=held_cpus())
+        if not claims.take_cpus(plan.ids(), exclusive=not variables.share_cpus):
+            return plan
+        time.sleep(0.05)
+    raise UserError(
+        f"CPUs were taken by other runs {_PLAN_TRIES} times in a row while this one was planned: start again"
+    )
+
+
+def end_orphans(paths: RunPaths, deadline_secs: float) -> None:
+    """Waits for roles that outlived a killed supervisor and are still saving; ends them at the deadline."""
+    deadline = time.monotonic() + deadline_secs
+    told = False
+    while orphans := list(processes_of_run(paths.exp_dir)):
+        if not told:
+            told = True
+            print(f"waiting for {len(orphans)} processes of an earlier start of this run to end", flush=True)
+        if time.monotonic() > deadline:
+            for pid in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            deadline = float("inf")
+        time.sleep(0.2)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Supervise a prepared run.")
+    parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
+    args = parser.parse_args()
+    # A terminal that closes is a stop like any other.
+    stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
+    variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
+    return supervise(variables, stop)
+
+
+def supervise(
+    variables: RunVariables, stop: StopFlag, command: Callable[[str], Sequence[str]] = command_for_role
+) -> int:
+    """Holds what the run needs and runs it to its end.
+
+    Raises:
+      UserError: Its directory, its CPUs or its port are in use.
+    """
+    paths = RunPaths(variables.exp_dir)
+    with RunLock(paths):
+        if run_directory.is_finished(paths):
+            return EXIT_DONE
+        end_orphans(paths, variables.save_deadline_secs)
+        claims = Claims()
+        plan = claim_cpus(variables, claims)
+        port = claims.take_port(variables.reverb_port)
+        seed = run_directory.read_run_json(paths).get("seed", variables.seed)
+        now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, port {port}", flush=True)
+        print(plan.table(), flush=True)
+        return Supervisor(variables, plan, claims, port, seed, stop, command).run()
+
+
+if __name__ == "__main__":
+    exit_with(main)

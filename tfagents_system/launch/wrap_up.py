@@ -1,0 +1,84 @@
+"""What a finished run leaves for its user: the learning curve and a video. Neither can fail a run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tfagents_system.launch.role_process import kill_session
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.signals import StopFlag
+
+_PLOT_DEADLINE_SECS = 120.0
+_VIDEO_DEADLINE_SECS = 600.0
+
+
+def write_results(
+    paths: RunPaths, root: Path, *, cpus: Sequence[int], environ: Mapping[str, str], stop: StopFlag
+) -> list[str]:
+    """Draws the learning curve and plays the best policy for one episode, on the trainer's CPUs.
+
+    Returns:
+      Lines for the user: where the plot, the video and the policy are, or why there is none.
+    """
+    plots = [sys.executable, "-P", "-m", "tfagents_system.report.plots", str(paths.exp_dir)]
+    checkpoint = "best" if paths.best_json.exists() else "latest"
+    play = [sys.executable, "-P", str(root / "tfagents_system" / "run.py")]
+    play += ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", str(paths.exp_dir)]
+    play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", environ.get("SAC_SEED", "0")]
+    videos_before = set(paths.videos.glob("*.mp4"))
+    run = _Runner(cpus, environ, stop)
+    plot_problem = run(plots, paths.log("plots"), _PLOT_DEADLINE_SECS)
+    print("playing one episode of the trained policy for a video", flush=True)
+    video_problem = run(play, paths.log("video"), _VIDEO_DEADLINE_SECS)
+    videos = sorted(paths.videos.glob("*.mp4"), key=lambda path: path.stat().st_mtime)
+    made = [video for video in videos if video not in videos_before] or videos[-1:]
+    return [
+        f"note: no plot: {plot_problem}" if plot_problem else f"plot:   {paths.learning_curve}",
+        f"note: no video: {video_problem}" if video_problem or not made else f"video:  {made[-1]}",
+        f"policy: {paths.policies / 'policy'}",
+    ]
+
+
+class _Runner:
+    """Runs programs that may fail, take too long, or be cut short by a stop signal."""
+
+    def __init__(self, cpus: Sequence[int], environ: Mapping[str, str], stop: StopFlag) -> None:
+        self._prefix = ["taskset", "-c", ",".join(map(str, cpus))] if cpus else []
+        self._environ = dict(environ)
+        self._stop = stop
+
+    def __call__(self, command: Sequence[str], log: Path, deadline_secs: float) -> str | None:
+        """Returns None when it succeeded, else why it did not, with the last line that it wrote."""
+        if self._stop.is_set():
+            return "stopped by a signal"
+        with open(log, "ab") as output:
+            start = output.tell()
+            process = subprocess.Popen(
+                [*self._prefix, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environ,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + deadline_secs
+        try:
+            while process.poll() is None:
+                if self._stop.wait(0.1):
+                    return "stopped by a signal"
+                if time.monotonic() > deadline:
+                    return f"it took more than {deadline_secs:g} s (log in {log})"
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            kill_session(process.pid)
+        if process.returncode == 0:
+            return None
+        written = log.read_bytes()[start:].decode(errors="replace")
+        lines = [line.strip() for line in written.splitlines() if line.strip()]
+        return f"{lines[-1] if lines else f'exit code {process.returncode}'} (log in {log})"
