@@ -50,7 +50,7 @@ cd "$tfagents_pwd"
 tfagents_python=$("$tfagents_root/setup.sh" --print-python)
 # The repository comes first, the folder of the user last: neither hides the other's modules, nor Python's own.
 export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
-export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" CUDA_VISIBLE_DEVICES=-1
+export CUDA_VISIBLE_DEVICES=-1
 # One process from here to the end, so that a signal to it reaches whoever is at work.
 exec "$tfagents_python" -P -m tfagents_system.launch.prepare \
   --vars_file "$tfagents_vars" --then "$tfagents_root/train_script.sh"

@@ -9,6 +9,7 @@ place of this process: signals reach one process, whatever stage the start is in
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
@@ -136,8 +137,13 @@ class Preparation:
         return RunVariables(**self._values)
 
 
-def prepare(environ: Mapping[str, str], vars_file: Path | None) -> bool:
+def prepare(environ: Mapping[str, str], vars_file: Path | None, quiet_plan: bool = False) -> bool:
     """Checks and prepares a run; False if it is finished already.
+
+    Args:
+      environ: Usually os.environ, after the vars file was sourced.
+      vars_file: For messages and relative paths.
+      quiet_plan: The supervisor comes next and prints the CPU plan that it claims.
 
     Raises:
       UserError: With all findings.
@@ -165,7 +171,8 @@ def prepare(environ: Mapping[str, str], vars_file: Path | None) -> bool:
         )
         return False
     print(f"{variables.exp_name}: params {variables.params}, config {variables.config}, run directory {paths.exp_dir}")
-    print(plan.table())
+    if not quiet_plan:
+        print(plan.table())
     return True
 
 
@@ -185,13 +192,23 @@ def _check_port(port: int) -> None:
         claims.release_all()
 
 
+def _quiet_imports() -> None:
+    """Keeps apart what the user must read from what TensorFlow and gym say of themselves when they are imported."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    with contextlib.suppress(ImportError):
+        from gym_notices import notices
+
+        notices.notices.clear()
+
+
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Nothing is running yet: Ctrl-C just ends, without a traceback.
     parser = argparse.ArgumentParser(description="Check and prepare a run.")
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
     args = parser.parse_args()
-    if not prepare(os.environ, args.vars_file) or args.then is None:
+    _quiet_imports()
+    if not prepare(os.environ, args.vars_file, quiet_plan=args.then is not None) or args.then is None:
         return EXIT_DONE
     sys.stdout.flush()
     os.closerange(3, 1024)  # What TensorFlow or an environment has opened is not for those who come.

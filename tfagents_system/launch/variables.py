@@ -1,6 +1,7 @@
 """The environment variables that describe a run: one table, read and checked in one place.
 
-This module imports neither TensorFlow nor any user's file.
+This module imports neither TensorFlow nor any user's file. `python -m tfagents_system.launch.variables` prints the table
+as docs/variables.md has it.
 """
 
 from __future__ import annotations
@@ -215,3 +216,22 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "name": _name,
     "text": str,
 }
+
+
+def documentation() -> str:
+    """docs/variables.md."""
+    lines = [
+        "# Variables of a run",
+        "",
+        "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS and SAC_CONFIG are",
+        "looked for in the current folder, beside the vars file and in the repository.",
+        "",
+        "| variable | meaning | default |",
+        "| --- | --- | --- |",
+    ]
+    lines += [f"| `{v.name}` | {v.meaning} | {v.default or 'must be given'} |" for v in VARIABLES]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(documentation(), end="")

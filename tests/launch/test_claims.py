@@ -1,0 +1,154 @@
+"""What a run holds is its own while it lives, and free the moment it is dead."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tfagents_system.errors import UserError
+from tfagents_system.launch import claims as claims_module
+from tfagents_system.launch.claims import Claims, RunLock, held_cpus, holder, port_is_free
+from tfagents_system.launch.run_paths import RunPaths
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def prefix(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Apart from real runs on this machine."""
+    name = f"test_{uuid.uuid4().hex}"
+    monkeypatch.setattr(claims_module, "_PREFIX", name)
+    return name
+
+
+def other_process(prefix: str, code: str) -> subprocess.Popen[str]:
+    """Another process that runs `code`, says a line when it has, and stays."""
+    program = (
+        "import sys, time, pathlib\n"
+        "from tfagents_system.launch import claims\n"
+        "from tfagents_system.launch.run_paths import RunPaths\n"
+        f"claims._PREFIX = {prefix!r}\n{code}\nprint('ready', flush=True)\ntime.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.fixture
+def cpu_holder(prefix: str) -> Iterator[subprocess.Popen[str]]:
+    process = other_process(prefix, "c = claims.Claims()\nc.take_cpus([3, 4], exclusive=True)")
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_cpus_of_another_process_are_seen_and_named(cpu_holder: subprocess.Popen[str]) -> None:
+    held = held_cpus()
+    assert sorted(held) == [3, 4]
+    assert f"pid {cpu_holder.pid}" in held[3] and os.getcwd() in held[3]
+
+
+def test_a_dead_process_holds_nothing(cpu_holder: subprocess.Popen[str]) -> None:
+    cpu_holder.send_signal(signal.SIGKILL)
+    cpu_holder.wait()
+    assert held_cpus() == {}
+    assert Claims().take_cpus([3, 4], exclusive=True) == []
+
+
+def test_exclusive_cpus_are_taken_all_or_none(cpu_holder: subprocess.Popen[str]) -> None:
+    claims = Claims()
+    assert claims.take_cpus([2, 3], exclusive=True) == [3]
+    other = Claims()
+    assert other.take_cpus([2], exclusive=True) == []
+    assert claims.take_cpus([3, 5], exclusive=False) == []  # 5 is claimed, 3 is shared
+    assert holder("cpu/5") is not None
+    claims.release_all()
+    other.release_all()
+
+
+def test_own_claims_are_not_anothers() -> None:
+    claims = Claims()
+    assert claims.take_cpus([1], exclusive=True) == [] == claims.take_cpus([1], exclusive=True)
+    assert held_cpus() == {}
+    claims.release_all()
+
+
+def test_a_claim_answers_any_number_of_questions() -> None:
+    claims = Claims()
+    claims.take("cpu/9")
+    for _ in range(300):
+        found = holder("cpu/9")
+        assert found is not None and found.pid == os.getpid()
+        claims.answer()
+    claims.release_all()
+
+
+def test_a_free_port_is_looked_for_upwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_INET6) as busy:
+        # As gRPC does: without a check, a second server would share the port.
+        busy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        busy.bind(("::", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        monkeypatch.setattr(claims_module, "FIRST_PORT", port)
+        monkeypatch.setattr(claims_module, "_LAST_PORT", port + 50)
+        first, second = Claims(), Claims()
+        assert not port_is_free(port)
+        chosen = first.take_port(None)
+        assert port < chosen <= port + 50
+        assert second.take_port(None) > chosen  # claimed, though nobody listens yet
+        with pytest.raises(UserError, match=rf"SAC_REVERB_PORT={port} is in use by pid {os.getpid()}"):
+            first.take_port(port)
+        with pytest.raises(UserError, match=rf"SAC_REVERB_PORT={chosen} is in use by pid {os.getpid()}"):
+            second.take_port(chosen)
+        first.release_all()
+        assert second.take_port(chosen) == chosen
+        second.release_all()
+
+
+def test_a_port_taken_on_ipv4_is_not_free() -> None:
+    with socket.socket(socket.AF_INET) as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        assert not port_is_free(busy.getsockname()[1])
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims_module, "_LOCK_GRACE_SECS", 0.3)
+
+
+def test_a_directory_in_use_is_refused_until_its_process_is_dead(prefix: str, tmp_path: Path, fast: None) -> None:
+    paths = RunPaths(tmp_path / "run")
+    process = other_process(prefix, f"l = claims.RunLock(RunPaths(pathlib.Path({str(paths.exp_dir)!r})))\nl.acquire()")
+    with pytest.raises(UserError, match=f"is in use by the run with pid {process.pid} on {socket.gethostname()}"):
+        RunLock(paths).acquire()
+    process.kill()
+    process.wait()
+    with RunLock(paths):
+        assert json.loads(paths.lock.read_text())["pid"] == os.getpid()
+
+
+def test_an_earlier_start_of_the_same_job_does_not_block(tmp_path: Path, fast: None) -> None:
+    """The lock of a node that died may live on at the file server: here, under the name of another host."""
+    paths = RunPaths(tmp_path / "run")
+    earlier = RunLock(paths, {"SLURM_JOB_ID": "12"})
+    earlier.acquire()
+    paths.lock.write_text(json.dumps({"pid": 1, "host": "another", "slurm_job_id": "12"}))
+    with pytest.raises(UserError, match="SLURM job 12"):
+        RunLock(paths, {"SLURM_JOB_ID": "13"}).acquire()
+    again = RunLock(paths, {"SLURM_JOB_ID": "12"})
+    again.acquire()
+    with pytest.raises(UserError):
+        RunLock(paths, {"SLURM_JOB_ID": "12"}).acquire()  # that start is alive
+    again.release()
+    earlier.release()

@@ -1,0 +1,82 @@
+"""Stop signals are seen at once, and an orphaned role ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from tfagents_system.launch.signals import StopFlag
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_waiting_ends_when_the_flag_is_set() -> None:
+    stop = StopFlag(signals=())
+    assert not stop.wait(0.01) and not stop.is_set() and stop.signal_number is None
+    threading.Timer(0.05, stop.set, [signal.SIGUSR1]).start()
+    start = time.monotonic()
+    assert stop.wait(30.0)
+    assert time.monotonic() - start < 5.0
+    assert stop.signal_number == signal.SIGUSR1
+
+
+def test_two_signals_within_a_moment_count_once() -> None:
+    stop = StopFlag(signals=())
+    stop.set()
+    stop.set()
+    assert stop.count == 1
+    time.sleep(0.35)
+    stop.set()
+    assert stop.count == 2
+
+
+def test_handlers_are_installed_and_the_first_signal_is_kept() -> None:
+    program = (
+        "import os, signal\nfrom tfagents_system.launch.signals import StopFlag\nstop = StopFlag()\n"
+        "os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGTERM)\n"
+        "assert stop.wait(5)\nprint(stop.signal_number)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.stdout.strip() == str(int(signal.SIGINT)), done.stderr
+
+
+def test_a_role_dies_with_its_supervisor() -> None:
+    role = (
+        "import time\nfrom tfagents_system.launch.signals import die_with_parent\ndie_with_parent()\n"
+        "print('ready', flush=True)\ntime.sleep(60)\n"
+    )
+    supervisor = (
+        "import os, subprocess, sys, time\nos.environ['TFAGENTS_SUPERVISOR_PID'] = str(os.getpid())\n"
+        f"p = subprocess.Popen([sys.executable, '-c', {role!r}], start_new_session=True, stdout=subprocess.PIPE)\n"
+        "p.stdout.readline()\nprint(p.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", supervisor], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    role_pid = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    assert gone(role_pid, 10.0)
+
+
+def test_a_role_whose_supervisor_died_before_ends_at_once() -> None:
+    environ = {**os.environ, "TFAGENTS_SUPERVISOR_PID": "1" if os.getpid() != 1 else "2"}
+    program = "from tfagents_system.launch.signals import die_with_parent\ndie_with_parent()\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 1 and "supervisor" in done.stderr
+
+
+def gone(pid: int, within_secs: float) -> bool:
+    deadline = time.monotonic() + within_secs
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False

@@ -1,0 +1,120 @@
+"""Every variable is read once, checked once, and all mistakes are told together."""
+
+from pathlib import Path
+
+import pytest
+
+from tfagents_system.errors import UserError
+from tfagents_system.launch.variables import VARIABLES, RunVariables, documentation
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "my_params.py").write_text("")
+    (tmp_path / "my.json").write_text("{}")
+    return {
+        "SAC_REVERB_CPUS": "1",
+        "SAC_TRAIN_CPUS": "2",
+        "SAC_NUM_COLLECT_WORKERS": "3",
+        "SAC_COLLECT_WORKER_CPUS": "4",
+        "SAC_PARAMS": "my_params.py",
+        "SAC_CONFIG": str(tmp_path / "my.json"),
+        "SAC_EXP_NAME": "swing",
+    }
+
+
+def read(environ: dict[str, str], folder: Path) -> RunVariables:
+    return RunVariables.from_environ(environ, vars_file=folder / "vars.sh", root=ROOT)
+
+
+def test_reads_the_required_ones_and_fills_in_defaults(environ: dict[str, str], tmp_path: Path) -> None:
+    variables = read(environ, tmp_path)
+    assert (variables.reverb_cpus, variables.train_cpus) == (1, 2)
+    assert (variables.num_collect_workers, variables.collect_worker_cpus) == (3, 4)
+    assert variables.params == tmp_path / "my_params.py"  # found beside the vars file
+    assert variables.exp_dir == ROOT / "logs/swing"
+    assert variables.reverb_port is None
+    assert (variables.seed, variables.share_cpus, variables.max_restarts) == (0, False, 10)
+    assert (variables.save_deadline_secs, variables.straggler_secs) == (60.0, 120.0)
+
+
+def test_relative_files_are_looked_for_in_the_current_folder_first(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "my_params.py").write_text("")
+    monkeypatch.chdir(here)
+    assert read(environ, tmp_path).params == here / "my_params.py"
+    environ["SAC_PARAMS"] = "tfagents_system/pendulum_params.py"
+    assert read(environ, tmp_path).params == ROOT / "tfagents_system/pendulum_params.py"
+
+
+def test_a_job_array_task_gets_its_own_directory_once(environ: dict[str, str], tmp_path: Path) -> None:
+    environ["SLURM_ARRAY_TASK_ID"] = "7"
+    variables = read(environ, tmp_path)
+    assert variables.exp_dir == ROOT / "logs/swing_task_7"
+    # What roles see is read the same way and stays the same.
+    again = read({**environ, **variables.to_environ()}, tmp_path)
+    assert again == variables
+
+
+def test_runs_that_share_a_scratch_folder_do_not_share_a_ring(environ: dict[str, str], tmp_path: Path) -> None:
+    environ["SAC_REPLAY_DIR"] = str(tmp_path / "scratch")
+    first = read(environ, tmp_path)
+    second = read({**environ, "SAC_EXP_NAME": "other"}, tmp_path)
+    assert first.replay_dir is not None and first.replay_dir.parent == tmp_path / "scratch"
+    assert first.replay_dir != second.replay_dir
+    assert read({**environ, **first.to_environ()}, tmp_path).replay_dir == first.replay_dir
+
+
+def test_all_mistakes_are_told_at_once(environ: dict[str, str], tmp_path: Path) -> None:
+    del environ["SAC_EXP_NAME"]
+    environ |= {"SAC_REVERB_CPUS": "0", "SAC_TRAIN_CPUS": "two", "SAC_CONFIG": "nowhere.json", "SAC_SHARE_CPUS": "yes"}
+    environ |= {"SAC_NUM_COLLECT_WORKER": "3", "SAC_REVERB_PORT": "70000", "SAC_SAVE_DEADLINE_SECS": "nan"}
+    with pytest.raises(UserError) as raised:
+        read(environ, tmp_path)
+    text = "\n".join(raised.value.findings)
+    assert len(raised.value.findings) == 8
+    assert "SAC_EXP_NAME is missing" in text
+    assert "SAC_REVERB_CPUS=0 must be a whole number of at least 1" in text
+    assert "SAC_TRAIN_CPUS=two must be" in text
+    assert "SAC_CONFIG=nowhere.json must be an existing file" in text and str(tmp_path / "nowhere.json") in text
+    assert "SAC_SHARE_CPUS=yes must be 0 or 1" in text
+    assert "SAC_NUM_COLLECT_WORKER is not a known variable, SAC_NUM_COLLECT_WORKERS is" in text
+    assert "SAC_REVERB_PORT=70000 must be a TCP port" in text
+    assert "SAC_SAVE_DEADLINE_SECS=nan must be" in text
+
+
+@pytest.mark.parametrize("name", ["SAC_ROBOT", "SAC_DATA_DIR", "SAC_TRAIN_CPUS_OF_MY_CLUSTER", "MY_SAC_SEEDS"])
+def test_a_users_own_variable_passes(environ: dict[str, str], tmp_path: Path, name: str) -> None:
+    environ[name] = "1"
+    read(environ, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("SAC_SEEDS", "SAC_SEED"), ("SAC_EXPNAME", "SAC_EXP_NAME"), ("SAC_TRAIN_CPU", "SAC_TRAIN_CPUS"),
+     ("SAC_param", "SAC_PARAMS"), ("SAC_SHARED_CPUS", "SAC_SHARE_CPUS")],
+)  # fmt: skip
+def test_a_near_miss_names_what_was_meant(environ: dict[str, str], tmp_path: Path, wrong: str, right: str) -> None:
+    environ[wrong] = "1"
+    with pytest.raises(UserError, match=f"{wrong} is not a known variable, {right} is"):
+        read(environ, tmp_path)
+
+
+def test_the_run_name_stays_below_logs(environ: dict[str, str], tmp_path: Path) -> None:
+    for name in ("../elsewhere", "/etc"):
+        with pytest.raises(UserError, match="SAC_EXP_NAME"):
+            read({**environ, "SAC_EXP_NAME": name}, tmp_path)
+
+
+def test_the_documentation_is_the_table() -> None:
+    assert (ROOT / "docs/variables.md").read_text() == documentation()
+
+
+def test_the_table_and_the_fields_are_the_same() -> None:
+    names = {variable.name.removeprefix("SAC_").lower() for variable in VARIABLES}
+    assert names == set(RunVariables.__dataclass_fields__)
