@@ -116,7 +116,7 @@ class OldGymEnv(gym.Env):
         self.seeds.append(seed)
         return [seed]
 
-    def reset(self) -> np.ndarray:  # type: ignore[override]
+    def reset(self) -> np.ndarray:
         self._steps = 0
         return np.zeros(1)
 

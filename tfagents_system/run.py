@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.curriculum import Curriculum
+from tfagents_system.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.load_params import load_env_config, load_params
@@ -186,7 +186,7 @@ def _load_params(paths: RunPaths, params_flag: str | None, config_flag: str | No
     params_path = _find(params_flag or str(paths.params), "--params", Path.is_file)
     config_path = _find(config_flag or str(paths.config), "--config", Path.is_file)
     env_config = load_env_config(config_path)
-    if findings := check_env_config(env_config):
+    if findings := check_env_config(env_config) + check_curriculum(env_config):
         raise UserError(*findings)
     return load_params(params_path, env_config, origin=_origin(paths, params_path))
 
@@ -263,7 +263,7 @@ def _play_episode(env: Any, policy: Any, video: Path | None) -> PlayedEpisode:
 
 def _run_episode(env: Any, policy: Any, writer: Any, time_step: Any = None) -> PlayedEpisode:
     time_step = time_step or env.reset()
-    policy_state = policy.get_initial_state(None)
+    policy_state = policy.get_initial_state(1)
     episode_return, length, success = 0.0, 0, None
     while not time_step.is_last():
         step = policy.action(time_step, policy_state)

@@ -25,7 +25,7 @@ def check_environment(params: TrainParamsBase, seed: int) -> tuple[list[str], Sp
     """Builds worker 0's environments, takes a few random steps in each and sets each parameter of the curriculum.
 
     Args:
-      params: The user's TrainParams, with a valid horizon.
+      params: The user's TrainParams. With an impossible horizon nothing is tried: the check of the JSON has told it.
       seed: For environments and actions.
 
     Returns:
@@ -33,6 +33,9 @@ def check_environment(params: TrainParamsBase, seed: int) -> tuple[list[str], Sp
     """
     findings: list[str] = []
     found_specs = None
+    horizon = params.env_config.get("horizon")
+    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+        return findings, None
     with contextlib.ExitStack() as stack:
         collect_env = eval_env = None
         with _told(findings, "the collect environment"):

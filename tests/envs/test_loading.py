@@ -1,0 +1,144 @@
+"""The hooks of TrainParams are called with what they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes import CounterEnv, FakeParams, NumberedEnv
+from tfagents_system.envs import loading
+from tfagents_system.errors import UserError
+
+CONFIG = {"horizon": 4}
+
+
+class Recording(FakeParams):
+    """Remembers how env_ctor was called."""
+
+    def __init__(self, env_config: Any) -> None:
+        super().__init__(env_config)
+        self.calls: list[tuple[tuple[Any, ...], int | None, dict[str, Any]]] = []
+
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        self.calls.append((args, seed, kwargs))
+        return CounterEnv()
+
+
+def test_arguments_and_seed_reach_env_ctor() -> None:
+    class Params(Recording):
+        def collect_env_args_kwargs(self, id: int = 0) -> Any:
+            return (id,), {"task": "walk"}
+
+        def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> Any:
+            return (), {"worker": id, "like": collect_env}
+
+    params = Params(CONFIG)
+    collect_env = loading.make_collect_env(params, 3, 11)
+    loading.make_eval_env(params, 3, collect_env, 12)
+    assert params.calls[0] == ((3,), 11, {"task": "walk"})
+    assert params.calls[1] == ((), 12, {"worker": 3, "like": collect_env.user_env})
+    assert collect_env.user_env is params.calls[1][2]["like"]
+
+
+def test_hooks_that_take_only_self() -> None:
+    class Params(Recording):
+        def collect_env_args_kwargs(self) -> Any:  # type: ignore[override]
+            return (1,), {}
+
+        def eval_env_args_kwargs(self) -> Any:  # type: ignore[override]
+            return [2], {}
+
+    params = Params(CONFIG)
+    env = loading.make_collect_env(params, 0, 1)
+    loading.make_eval_env(params, 0, env, 1)
+    loading.make_play_env(params, 1, render=False)
+    assert [args for args, _, _ in params.calls] == [(1,), (2,), (2,)]
+
+
+def test_hooks_with_names_of_their_own() -> None:
+    class Params(Recording):
+        def collect_env_args_kwargs(self, worker: int) -> Any:  # type: ignore[override]
+            return (worker,), {}
+
+        def eval_env_args_kwargs(self, **kwargs: Any) -> Any:  # type: ignore[override]
+            return (), kwargs
+
+    params = Params(CONFIG)
+    env = loading.make_collect_env(params, 5, 1)
+    loading.make_eval_env(params, 6, env, 1)
+    assert params.calls[0][0] == (5,)
+    assert params.calls[1][2] == {"id": 6, "collect_env": env.user_env}
+
+
+def test_env_ctor_without_a_seed() -> None:
+    class NoSeed(FakeParams):
+        def env_ctor(self, terminate_at: int = 0) -> Any:  # type: ignore[override]
+            return CounterEnv(terminate_at)
+
+        def collect_env_args_kwargs(self) -> Any:  # type: ignore[override]
+            return (7,), {}
+
+    env = loading.make_collect_env(NoSeed(CONFIG), 0, 9)
+    env.reset()
+    assert env.user_env.terminate_at == 7 and env.user_env.seeds == [9]
+
+
+def test_env_ctor_that_hands_all_it_gets_to_a_constructor_without_seed() -> None:
+    class AnyKwargs(FakeParams):
+        def env_ctor(self, *args: Any, **kwargs: Any) -> Any:
+            return CounterEnv(*args, **kwargs)
+
+    assert isinstance(loading.make_collect_env(AnyKwargs(CONFIG), 0, 9).user_env, CounterEnv)
+
+    class WithSeed(FakeParams):
+        def env_ctor(self, *args: Any, **kwargs: Any) -> Any:
+            return NumberedEnv(*args, **kwargs)
+
+    assert loading.make_collect_env(WithSeed(CONFIG), 0, 9).user_env.seed_of_ctor == 9
+
+
+def test_seed_in_the_users_own_arguments_wins() -> None:
+    class Params(Recording):
+        def collect_env_args_kwargs(self, id: int = 0) -> Any:
+            return (), {"seed": 77}
+
+    params = Params(CONFIG)
+    loading.make_collect_env(params, 0, 1)
+    assert params.calls == [((), 77, {})]
+
+
+def test_seeds_fit_into_a_signed_integer() -> None:
+    params = Recording(CONFIG)
+    loading.make_collect_env(params, 0, 2**32 - 1)
+    assert params.calls[0][1] == 2**31 - 1
+
+
+@pytest.mark.parametrize("result", [None, {}, (), ((), {}, 1), ({}, ()), (3, {})])
+def test_hooks_that_return_something_else(result: Any) -> None:
+    class Params(FakeParams):
+        def collect_env_args_kwargs(self, id: int = 0) -> Any:
+            return result
+
+    with pytest.raises(UserError, match="collect_env_args_kwargs must return a tuple"):
+        loading.make_collect_env(Params(CONFIG), 0, 1)
+
+
+def test_play_env_gets_a_collect_env_where_the_hook_asks_for_one() -> None:
+    class Params(Recording):
+        def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> Any:
+            return (), {"mass": collect_env.mass}
+
+    params = Params(CONFIG)
+    loading.make_play_env(params, 4, render=False)
+    assert params.calls == [((), 4, {}), ((), 4, {"mass": 1.0})]
+
+
+def test_episodes_end_at_the_horizon() -> None:
+    env = loading.make_collect_env(FakeParams(CONFIG), 0, 1)
+    time_step = env.reset()
+    steps = 0
+    while not time_step.is_last():
+        time_step = env.step([0.0, 0.0])
+        steps += 1
+    assert steps == 4 and float(time_step.discount) == 1.0

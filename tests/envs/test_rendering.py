@@ -1,0 +1,133 @@
+"""Pictures without a screen, and videos that any player shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+from tf_agents.environments import suite_gym
+
+from tests.fakes import CounterEnv, FakeParams, NumberedEnv, OldGymEnv
+from tfagents_system.envs import loading, rendering
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.errors import UserError
+
+
+def params_for(env: Any) -> Any:
+    return type("TrainParams", (FakeParams,), {"env_ctor": lambda self, seed=None: env})({"horizon": 5})
+
+
+def test_video_is_h264_yuv420p_with_even_sides_and_the_environments_rate(tmp_path: Path) -> None:
+    env = loading.make_play_env(params_for(CounterEnv()), 1, render=True)
+    env.reset()
+    with rendering.VideoWriter(tmp_path / "a" / "video.mp4", env.frames_per_second) as writer:
+        for _ in range(5):
+            env.step([0.0, 0.0])
+            writer.add(env.render_frame())  # 33 x 41
+    reader: Any = imageio.get_reader(tmp_path / "a" / "video.mp4")
+    meta = reader.get_meta_data()
+    assert (meta["codec"], meta["pix_fmt"].partition("(")[0]) == ("h264", "yuv420p")
+    assert (meta["fps"], meta["size"], reader.count_frames()) == (25.0, (42, 34), 5)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["video.mp4"]
+
+
+def test_video_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), rendering.VideoWriter(tmp_path / "video.mp4", 25) as writer:
+        writer.add(np.zeros((16, 16, 3), np.uint8))
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        CounterEnv(),
+        gymnasium.wrappers.TimeLimit(CounterEnv(), 9),
+        OldGymEnv(),
+        suite_gym.wrap_env(OldGymEnv()),
+    ],
+    ids=["gymnasium", "wrapped", "gym", "TF-Agents"],
+)
+def test_frames_of_every_kind_of_environment(env: Any) -> None:
+    play_env = loading.make_play_env(params_for(env), 1, render=True)
+    play_env.reset()
+    play_env.step(np.zeros(play_env.action_spec().shape))
+    frame = play_env.render_frame()
+    assert frame.dtype == np.uint8 and frame.shape[-1] == 3 and frame.min() == frame.max() == 1
+
+
+def test_frames_of_pendulum_differ() -> None:
+    rendering.prepare_headless()
+    play_env = loading.make_play_env(params_for(gymnasium.make("Pendulum-v1")), 1, render=True)
+    play_env.reset()
+    first = play_env.render_frame()
+    play_env.step([1.0])
+    assert first.shape == (500, 500, 3)
+    assert np.any(first != play_env.render_frame())
+
+
+def test_environment_that_can_not_be_drawn_names_the_fix() -> None:
+    env = TrainingEnvironment(NumberedEnv(), 5)
+    env.reset()
+    with pytest.raises(UserError, match="NumberedEnv can't be drawn .*--no_video"):
+        env.render_frame()
+
+
+def test_mujoco_without_a_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(rendering.sys.modules, "mujoco", rendering)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    text = str(rendering.explain(RuntimeError("no context"), CounterEnv()))
+    assert "apt-get install libegl1" in text and "libosmesa6" in text
+
+
+@pytest.mark.parametrize(("drawable", "chosen"), [({"egl", "osmesa"}, "egl"), ({"osmesa"}, "osmesa"), (set(), None)])
+def test_egl_comes_before_osmesa(monkeypatch: pytest.MonkeyPatch, drawable: set[str], chosen: str | None) -> None:
+    monkeypatch.setattr(rendering, "_can_draw", lambda backend: backend in drawable)
+    monkeypatch.setenv("MUJOCO_GL", "to be restored afterwards")
+    monkeypatch.delenv("MUJOCO_GL")
+    rendering.prepare_headless()
+    assert rendering.os.environ.get("MUJOCO_GL") == chosen
+
+
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    monkeypatch.setattr(rendering, "_can_draw", lambda backend: pytest.fail("asked"))
+    rendering.prepare_headless()
+    assert rendering.os.environ["MUJOCO_GL"] == "osmesa"
+
+
+@pytest.mark.parametrize(
+    ("picture", "expected"),
+    [
+        (np.full((2, 2), 7, np.uint8), 7),
+        (np.full((2, 2, 4), 9, np.int64), 9),
+        (np.full((2, 2, 3), 1.0), 255),
+        ([np.zeros((2, 2, 3)), np.full((2, 2, 3), 5, np.uint8)], 5),
+    ],
+)
+def test_pictures_become_rgb_bytes(picture: Any, expected: int) -> None:
+    frame = rendering.as_frame(picture, None)
+    assert frame.shape == (2, 2, 3) and frame.dtype == np.uint8 and frame.min() == frame.max() == expected
+
+
+@pytest.mark.parametrize("picture", [None, "text", [], np.zeros((0, 0, 3)), np.zeros(5)])
+def test_what_is_no_picture(picture: Any) -> None:
+    with pytest.raises(UserError, match="can't be drawn"):
+        rendering.as_frame(picture, None)
+
+
+def test_rate_of_an_environment() -> None:
+    class Timed:
+        dt = 0.05
+
+    class Old:
+        metadata = {"video.frames_per_second": 50}
+
+    assert rendering.frames_per_second([Timed()]) == 20.0
+    assert rendering.frames_per_second([CounterEnv()]) == 25.0
+    assert rendering.frames_per_second([object(), Old()]) == 50.0
+    assert rendering.frames_per_second([object()]) == 30.0

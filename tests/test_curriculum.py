@@ -1,0 +1,150 @@
+"""The curriculum's values by iteration, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfagents_system.curriculum import Curriculum, check_curriculum
+from tfagents_system.errors import UserError
+
+
+def build(**entries: Any) -> Curriculum:
+    return Curriculum.from_config({"horizon": 10, "curriculum": entries})
+
+
+def test_values_by_iteration() -> None:
+    curriculum = build(
+        mass={"iters": [0, 2, 3, 5], "range": [0.0, 9.0]}, friction={"iters": [3, 4], "range": [0.5, 0.1]}
+    )
+    due = {iteration: curriculum.due(iteration) for iteration in range(7)}
+    assert due == {
+        0: [("mass", 0.0)],
+        1: [],
+        2: [("mass", 3.0)],
+        3: [("mass", 6.0), ("friction", 0.5)],
+        4: [("friction", 0.1)],
+        5: [("mass", 9.0)],
+        6: [],
+    }
+    assert curriculum.values == {"mass": 9.0, "friction": 0.1}
+
+
+def test_example_of_the_documentation() -> None:
+    curriculum = build(mass={"iters": [0, 20000, 30000, 40000, 50000], "range": [0.0, 10.0]})
+    assert [curriculum.due(i)[0][1] for i in (0, 20000, 30000, 40000, 50000)] == [0.0, 2.5, 5.0, 7.5, 10.0]
+
+
+def test_parameters_that_have_not_started_have_no_value() -> None:
+    curriculum = build(mass={"iters": [0], "range": [1, 2]}, friction={"iters": [5], "range": [0.1, 0.2]})
+    curriculum.due(4)
+    assert curriculum.values == {"mass": 1}
+    assert list(curriculum.names) == ["mass", "friction"]
+    assert curriculum.first_values() == {"mass": 1, "friction": 0.1}
+
+
+def test_several_due_at_once_come_in_order() -> None:
+    curriculum = build(mass={"iters": [1, 1, 2, 9], "range": [0, 3]})
+    assert curriculum.due(5) == [("mass", 0), ("mass", 1), ("mass", 2)]
+    assert curriculum.due(5) == []
+
+
+def test_resume_gets_all_that_is_due_again() -> None:
+    entry = {"iters": [0, 10, 20], "range": [1.0, 2.0]}
+    assert build(mass=entry).due(15) == [("mass", 1.0), ("mass", 1.5)]
+    curriculum = build(mass=entry)
+    curriculum.due(25)
+    assert curriculum.restore(5) == [("mass", 1.0)]
+    assert curriculum.due(10) == [("mass", 1.5)]
+
+
+def test_integers_stay_integers() -> None:
+    whole = [value for _, value in build(level={"iters": [0, 1, 2], "range": [2, 6]}).due(2)]
+    assert whole == [2, 4, 6] and all(type(value) is int for value in whole)
+    halves = [value for _, value in build(level={"iters": [0, 1, 2], "range": [0, 5]}).due(2)]
+    assert halves == [0.0, 2.5, 5.0] and all(type(value) is float for value in halves)
+    floats = [value for _, value in build(level={"iters": [0, 1], "range": [1.0, 2.0]}).due(2)]
+    assert all(type(value) is float for value in floats)
+
+
+def test_apply_to_eval() -> None:
+    entry = {"iters": [0], "range": [1, 2]}
+    assert not build(mass=entry).apply_to_eval("mass")
+    assert build(mass={**entry, "apply_to_eval": True}).apply_to_eval("mass")
+    default = build(apply_to_eval=True, mass=entry, friction={**entry, "apply_to_eval": False})
+    assert default.apply_to_eval("mass") and not default.apply_to_eval("friction")
+    assert list(default.names) == ["mass", "friction"]
+
+
+def test_without_the_key_nothing_is_ever_due() -> None:
+    curriculum = Curriculum.from_config({"horizon": 10})
+    assert curriculum.due(1000) == [] and curriculum.values == {}
+
+
+@given(
+    iters=st.lists(st.integers(0, 50), min_size=1, max_size=8).map(sorted),
+    bounds=st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)),
+    visited=st.lists(st.integers(0, 60), min_size=1, max_size=20).map(sorted),
+)
+def test_agrees_with_the_definition(iters: list[int], bounds: tuple[float, float], visited: list[int]) -> None:
+    curriculum = build(mass={"iters": iters, "range": list(bounds)})
+    values = np.linspace(*bounds, len(iters))
+    for iteration in visited:
+        curriculum.due(iteration)
+        passed = sum(start <= iteration for start in iters)
+        assert curriculum.values.get("mass") == (values[passed - 1] if passed else None)
+
+
+GOOD = {"iters": [0, 1], "range": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("section", "text"),
+    [
+        ({}, "is empty"),
+        (None, "must be an object"),
+        ([1], "must be an object"),
+        ({"apply_to_eval": True}, "is empty"),
+        ({"apply_to_eval": 1, "mass": GOOD}, "true or false"),
+        ({"mass": {}}, 'no "iters"'),
+        ({"mass": 3}, "must be an object"),
+        ({"mass": {"range": [1, 2]}}, 'no "iters"'),
+        ({"mass": {"iters": [0]}}, 'no "range"'),
+        ({"mass": {**GOOD, "iters": []}}, "at least one"),
+        ({"mass": {**GOOD, "iters": 5}}, "found 5"),
+        ({"mass": {**GOOD, "iters": [0, 1.5]}}, "integers"),
+        ({"mass": {**GOOD, "iters": [True]}}, "integers"),
+        ({"mass": {**GOOD, "iters": [-1]}}, "from 0"),
+        ({"mass": {**GOOD, "iters": ["0"]}}, "integers"),
+        ({"mass": {**GOOD, "iters": [5, 3]}}, "must increase"),
+        ({"mass": {**GOOD, "range": [1]}}, "two numbers"),
+        ({"mass": {**GOOD, "range": [1, 2, 3]}}, "two numbers"),
+        ({"mass": {**GOOD, "range": ["a", 2]}}, "two numbers"),
+        ({"mass": {**GOOD, "range": [True, 2]}}, "two numbers"),
+        ({"mass": {**GOOD, "range": [float("nan"), 2]}}, "two numbers"),
+        ({"mass": {**GOOD, "range": [0, float("inf")]}}, "two numbers"),
+        ({"mass": {**GOOD, "range": 3}}, "two numbers"),
+        ({"mass": {**GOOD, "apply_to_eval": "yes"}}, "true or false"),
+        ({"mass": {"iter": [0, 1], "range": [1, 2]}}, '"iters" is meant'),
+        ({"mass": {"iters": [0, 1], "ranges": [1, 2]}}, '"range" is meant'),
+        ({"mass": {**GOOD, "aply_to_eval": True}}, '"apply_to_eval" is meant'),
+    ],
+)
+def test_impossible_curricula_are_one_finding_or_more(section: Any, text: str) -> None:
+    findings = check_curriculum({"curriculum": section})
+    assert any(text in finding for finding in findings), findings
+    with pytest.raises(UserError):
+        Curriculum.from_config({"curriculum": section})
+
+
+def test_all_findings_at_once() -> None:
+    section = {"mass": {"iters": [], "range": [1]}, "friction": {**GOOD, "iters": [2, 1]}}
+    assert len(check_curriculum({"curriculum": section})) == 3
+
+
+def test_keys_of_the_users_own_pass() -> None:
+    assert check_curriculum({"curriculum": {"mass": {**GOOD, "comment": "of the pole, in kg"}}}) == []

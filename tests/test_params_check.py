@@ -1,0 +1,172 @@
+"""Impossible values and near misses are told all at once; the user's own names pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fakes import FakeParams
+from tfagents_system import halfcheetah_params, minitaur_params, params_check, pendulum_params
+from tfagents_system.params_check import check_env_config, check_params
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+def findings_for(horizon: int = 100, **attributes: Any) -> list[str]:
+    return check_params(type("TrainParams", (FakeParams,), attributes)({"horizon": horizon}))
+
+
+def test_every_attribute_has_a_rule() -> None:
+    values = {
+        name
+        for name, value in vars(TrainParamsBase).items()
+        if not name.startswith("_") and not callable(value) and not isinstance(value, property)
+    }
+    assert values - {"preprocessing_combiner"} == set(params_check._RULES)
+
+
+@pytest.mark.parametrize("module", [pendulum_params, minitaur_params, halfcheetah_params])
+def test_shipped_examples_and_defaults_pass(module: Any) -> None:
+    assert check_params(module.TrainParams({"horizon": 200})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("discount", -0.1),
+        ("discount", 1.01),
+        ("discount", float("nan")),
+        ("critic_learning_rate", -1e-3),
+        ("actor_learning_rate", 0),
+        ("alpha_learning_rate", float("inf")),
+        ("actor_learning_rate", "1e-3"),
+        ("target_update_tau", 0.0),
+        ("target_update_tau", 1.5),
+        ("target_update_period", 0),
+        ("gradient_clipping", 0.0),
+        ("sac_log_alpha", float("nan")),
+        ("target_entropy", "auto"),
+        ("train_batch_size", 0),
+        ("train_batch_size", 256.0),
+        ("train_batch_size", True),
+        ("actor_fc_layer_params", 256),
+        ("actor_fc_layer_params", (256, 0)),
+        ("critic_joint_fc_layer_params", "256"),
+        ("critic_joint_fc_layer_params", (2.5,)),
+        ("recurrent", 1),
+        ("recurrent_sequence_length", 0),
+        ("num_iter", 0),
+        ("num_iter", None),
+        ("num_steps_per_iter", -1),
+        ("n_train_episodes_per_iter", 0),
+        ("n_buffer_init_episodes", -1),
+        ("n_episodes_in_buffer", 0),
+        ("n_eval_episodes", 0),
+        ("eval_period_itrs", 0),
+        ("log_period_itrs", 0.5),
+        ("checkpoint_period_itrs", 0),
+        ("max_updates_per_env_step", 0),
+    ],
+)
+def test_impossible_value_names_attribute_rule_and_value(name: str, value: Any) -> None:
+    findings = findings_for(**{name: value})
+    assert len(findings) == 1, findings
+    assert f"TrainParams.{name} must be" in findings[0] and repr(value) in findings[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("discount", 1.0),
+        ("discount", 0),
+        ("actor_learning_rate", np.float32(1e-3)),
+        ("target_update_tau", 1),
+        ("gradient_clipping", None),
+        ("gradient_clipping", 0.5),
+        ("target_entropy", -3),
+        ("train_batch_size", np.int64(32)),
+        ("actor_fc_layer_params", [64, 64]),
+        ("actor_fc_layer_params", ()),
+        ("n_buffer_init_episodes", 0),
+    ],
+)
+def test_possible_values_pass(name: str, value: Any) -> None:
+    assert findings_for(**{name: value}) == []
+
+
+def test_batch_larger_than_the_buffer() -> None:
+    assert findings_for(horizon=10, n_episodes_in_buffer=2, train_batch_size=20) == []
+    (finding,) = findings_for(horizon=10, n_episodes_in_buffer=2, train_batch_size=21)
+    assert "train_batch_size=21" in finding and "20 steps" in finding
+
+
+def test_sequences_must_fit_into_an_episode() -> None:
+    assert findings_for(horizon=21, recurrent=True, recurrent_sequence_length=20) == []
+    assert findings_for(horizon=20, recurrent_sequence_length=20) == []
+    (finding,) = findings_for(horizon=20, recurrent=True, recurrent_sequence_length=20)
+    assert "horizon=20" in finding
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("train_batchsize", "train_batch_size"),
+        ("num_iters", "num_iter"),
+        ("eval_period_iters", "eval_period_itrs"),
+        ("critic_learning_rates", "critic_learning_rate"),
+        ("TARGET_UPDATE_TAU", "target_update_tau"),
+        ("env_ctr", "env_ctor"),
+        ("collect_env_arg_kwargs", "collect_env_args_kwargs"),
+        ("preprocesing_combiner", "preprocessing_combiner"),
+    ],
+)
+def test_near_miss_names_the_one_that_is_meant(wrong: str, right: str) -> None:
+    (finding,) = findings_for(**{wrong: 3})
+    assert f"TrainParams.{wrong} " in finding and f"{right} is meant" in finding
+
+
+def test_near_miss_on_the_instance() -> None:
+    class TrainParams(FakeParams):
+        def __init__(self, env_config: Any) -> None:
+            super().__init__(env_config)
+            self.discout = 0.9
+
+    (finding,) = check_params(TrainParams({"horizon": 100}))
+    assert "discout" in finding and "discount is meant" in finding
+
+
+@pytest.mark.parametrize("name", ["gripper_width", "_train_batchsize", "seed", "actor_learning_rate_decay", "rewards"])
+def test_names_of_the_users_own_pass(name: str) -> None:
+    assert findings_for(**{name: 3}) == []
+
+
+def test_hook_that_is_no_method() -> None:
+    (finding,) = findings_for(actor_ctor=None)
+    assert "actor_ctor must be a method" in finding
+
+
+def test_all_findings_at_once() -> None:
+    assert len(findings_for(discount=2, num_iter=0, train_batchsize=3, horizon=1)) == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({}, 'no "horizon"'),
+        ({"horzion": 200}, '"horizon" is meant'),
+        ({"Horizon": 200}, '"horizon" is meant'),
+        ({"horizon": 0}, "at least 1, found 0"),
+        ({"horizon": 2.5}, "found 2.5"),
+        ({"horizon": True}, "found True"),
+        ({"horizon": "200"}, "found '200'"),
+        ({"horizon": 200, "curiculum": {}}, '"curriculum" is meant'),
+    ],
+)
+def test_wrong_json_is_exactly_one_finding(config: dict[str, Any], text: str) -> None:
+    (finding,) = check_env_config(config)
+    assert text in finding
+
+
+def test_json_keys_of_the_users_own_pass() -> None:
+    assert check_env_config({"horizon": 5, "mass": 3, "task": {"iter": 3}}) == []

@@ -1,0 +1,253 @@
+"""run.py: returns that repeat, videos, checkpoints by name, and errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+
+from tests.fakes import CounterEnv, FakeParams
+from tfagents_system import run
+from tfagents_system.envs import specs
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.errors import UserError
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.policies.export import PolicyExport
+
+ROOT = Path(run.__file__).parents[1]
+
+PARAMS = """
+import numpy as np
+from tests.fakes import CounterEnv, FakeParams
+
+class Noisy(CounterEnv):
+    '''Rewards are random, the action counts, and the seed decides.'''
+    def step(self, action):
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, float(self.np_random.normal() + action[0]), terminated, truncated, info
+
+class TrainParams(FakeParams):
+    recurrent = {recurrent}
+    recurrent_sequence_length = 2
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return Noisy(truncate_at=5)
+"""
+
+
+def save_run(folder: Path, recurrent: bool = False) -> RunPaths:
+    """A run directory with policies of three moments that act differently."""
+    paths = RunPaths(folder)
+    folder.mkdir(parents=True)
+    paths.params.write_text(PARAMS.format(recurrent=recurrent))
+    paths.config.write_text(json.dumps({"horizon": 7}))
+    paths.run_json.write_text(json.dumps({"params_source": str(ROOT / "no_longer_there" / "params.py")}))
+    env = TrainingEnvironment(CounterEnv(), 7)
+    specs.save_specs(paths.specs, env.observation_spec(), env.environment_action_spec)
+    params = type("P", (FakeParams,), {"recurrent": recurrent, "recurrent_sequence_length": 2})({"horizon": 7})
+    observation_spec, action_spec = specs.load_specs(paths.specs)
+    rng = np.random.default_rng(0)
+    train_step = tf.Variable(0, dtype=tf.int64)
+    agent = params.agent_ctor(ts.time_step_spec(observation_spec), action_spec, train_step)
+    export = PolicyExport(paths, agent, tensor_spec.from_spec(env.environment_action_spec), train_step)
+    for step in (8, 16, 24):
+        train_step.assign(step)
+        for variable in agent.policy.variables():
+            variable.assign(rng.normal(scale=0.3, size=variable.shape))
+        export.save_checkpoint()
+    export.save_models()
+    export.mark_best("policy_checkpoint_0000000016", 1.0)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
+    return save_run(tmp_path_factory.mktemp("runs") / "fake")
+
+
+def play(capsys: pytest.CaptureFixture[str], paths: RunPaths, *flags: str) -> list[str]:
+    capsys.readouterr()
+    assert run.main(["--exp_dir", str(paths.exp_dir), *flags]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def returns(lines: list[str]) -> list[float]:
+    return [float(value) for line in lines for value in re.findall(r"^episode \d+: return (\S+),", line)]
+
+
+def test_numbers_of_every_episode_then_mean_and_spread(capsys: Any, saved: RunPaths) -> None:
+    lines = play(capsys, saved, "--num_episodes", "3", "--no_video", "--seed", "108")
+    assert "policy_checkpoint_0000000024" in lines[0]
+    values = returns(lines)
+    assert len(values) == 3 and all(", 5 steps, success" in line for line in lines[1:4])
+    mean, spread = map(float, re.findall(r"^mean return (\S+) \+- (\S+) ", lines[-1])[0])
+    assert mean == pytest.approx(np.mean(values), abs=2e-3) and spread == pytest.approx(np.std(values), abs=2e-3)
+    assert "over 3 episodes, success 100%" in lines[-1]
+
+
+def test_the_seed_decides_the_returns(capsys: Any, saved: RunPaths) -> None:
+    flags = ["--num_episodes", "2", "--no_video", "--seed"]
+    first = returns(play(capsys, saved, *flags, "5"))
+    assert first == returns(play(capsys, saved, *flags, "5"))
+    assert first != returns(play(capsys, saved, *flags, "6"))
+    assert first[0] != first[1]
+
+
+def test_videos_do_not_change_the_returns(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
+    flags = ["--num_episodes", "2", "--seed", "5"]
+    numbers = returns(play(capsys, saved, *flags, "--no_video"))
+    lines = play(capsys, saved, *flags, "--video_dir", str(tmp_path / "videos"))
+    assert returns(lines) == numbers
+    videos = sorted((tmp_path / "videos").iterdir())
+    assert [video.name for video in videos] == [f"policy_checkpoint_0000000024_episode_{k}.mp4" for k in (1, 2)]
+    assert str(videos[0]) in lines[1]
+    reader: Any = imageio.get_reader(videos[0])
+    frames = [np.asarray(frame) for frame in reader]
+    assert len(frames) == 6 and np.any(frames[0] != frames[-1])
+
+
+def test_videos_go_to_the_run_directory_and_nothing_else_does(capsys: Any, saved: RunPaths) -> None:
+    before = {path for path in saved.exp_dir.rglob("*")}
+    play(capsys, saved, "--no_video")
+    assert {path for path in saved.exp_dir.rglob("*")} == before
+    play(capsys, saved, "--checkpoint", "best")
+    new = {path for path in saved.exp_dir.rglob("*")} - before
+    assert {path.name for path in new} == {"videos", "policy_checkpoint_0000000016_episode_1.mp4"}
+
+
+def test_checkpoints_are_the_ones_that_are_named(capsys: Any, saved: RunPaths) -> None:
+    by_name = {
+        name: returns(play(capsys, saved, "--no_video", "--checkpoint", name))
+        for name in ("latest", "best", "policy_checkpoint_0000000008", "policy_checkpoint_0000000016")
+    }
+    assert by_name["best"] == by_name["policy_checkpoint_0000000016"]
+    assert len({values[0] for values in by_name.values()}) == 3
+
+
+def test_actions_are_in_the_environments_own_units(saved: RunPaths) -> None:
+    policy = run._load_policy(saved, run.find_checkpoint(saved, "latest"))
+    action = policy.action(ts.restart(np.zeros(2, np.float32)), ()).action
+    assert action.dtype == np.float64
+    assert np.all(action >= [-2.0, 0.0]) and np.all(action <= [2.0, 1.0])
+
+
+def test_wrong_name_lists_those_there_are(saved: RunPaths) -> None:
+    with pytest.raises(UserError) as caught:
+        run.find_checkpoint(saved, "policy_checkpoint_0000000009")
+    for step in (8, 16, 24):
+        assert f"policy_checkpoint_{step:010d}" in str(caught.value)
+
+
+def test_run_without_checkpoints(tmp_path: Path) -> None:
+    for name in ("latest", "best", "policy_checkpoint_0000000008"):
+        with pytest.raises(UserError, match="there are none yet"):
+            run.find_checkpoint(RunPaths(tmp_path), name)
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--exp_dir", "logs/nowhere"], "--exp_dir=logs/nowhere does not exist"),
+        (["--params", "none.py"], "--params=none.py does not exist"),
+        (["--config", "none.json"], "--config=none.json does not exist"),
+    ],
+)
+def test_missing_files_are_named(saved: RunPaths, flags: list[str], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        run.main(["--exp_dir", str(saved.exp_dir), "--no_video", *flags])
+
+
+@pytest.mark.parametrize("flags", [["--num_episodes", "0"], ["--seed", "-1"], ["--seed", "x"], ["--what"]])
+def test_wrong_flags_exit_with_2(saved: RunPaths, flags: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run.main(["--exp_dir", str(saved.exp_dir), *flags])
+    assert caught.value.code == 2
+
+
+def test_policy_of_another_environment(saved: RunPaths, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(
+        "from tests.fakes import FakeParams, NumberedEnv\n"
+        "class TrainParams(FakeParams):\n"
+        "    def env_ctor(self, *args, seed=None, **kwargs):\n"
+        "        return NumberedEnv()\n"
+    )
+    with pytest.raises(UserError, match="the policy was trained on observations"):
+        run.main(["--exp_dir", str(saved.exp_dir), "--no_video", "--params", str(other)])
+
+
+def test_recurrent_policy_keeps_its_state(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = save_run(tmp_path / "recurrent", recurrent=True)
+    assert len(returns(play(capsys, paths, "--no_video", "--num_episodes", "2"))) == 2
+    policy = run._load_policy(paths, run.find_checkpoint(paths, "latest"))
+    states = []
+
+    class Recording:
+        time_step_spec = policy.time_step_spec
+        get_initial_state = staticmethod(policy.get_initial_state)
+
+        def action(self, time_step: Any, state: Any) -> Any:
+            states.append(state)
+            return policy.action(time_step, state)
+
+    monkeypatch.setattr(run, "_load_policy", lambda *_: Recording())
+    play(capsys, paths, "--no_video")
+    flat = [np.concatenate([np.ravel(leaf) for leaf in tf.nest.flatten(state)]) for state in states]
+    assert len(flat) == 5 and not flat[0].any() and flat[1].any() and np.any(flat[1] != flat[2])
+
+
+def test_curriculum_that_applies_to_evaluation_is_set(saved: RunPaths) -> None:
+    entry = {"iters": [0, 2, 4], "range": [1.0, 3.0]}
+    for apply, mass in ((True, 2.0), (False, 1.0)):
+        config = {"horizon": 7, "curriculum": {"mass": entry, "apply_to_eval": apply}}
+        env = TrainingEnvironment(CounterEnv(), 7)
+        # 24 updates, 8 in an iteration: the policy of iteration 3.
+        run._apply_curriculum(FakeParams(config), env, saved.policy_checkpoints / "policy_checkpoint_0000000024")
+        assert env.user_env.mass == mass
+
+
+def script(cwd: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "tfagents_system" / "run.py"), *flags]
+    environ = {**os.environ, "PYTHONPATH": ""}
+    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=200)
+
+
+def test_it_runs_as_a_script_from_anywhere(saved: RunPaths) -> None:
+    # A file that would hide the standard library's or ours if the working directory or the package led sys.path.
+    folder = saved.exp_dir.parent
+    done = script(folder, "--exp_dir", saved.exp_dir.name, "--no_video", "--seed", "3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("mean return ")
+    assert "Traceback" not in done.stderr
+
+
+def test_as_a_script_mistakes_exit_with_2_and_one_line(saved: RunPaths, tmp_path: Path) -> None:
+    done = script(tmp_path, "--exp_dir", str(saved.exp_dir), "--checkpoint", "nope")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and "policy_checkpoint_0000000008" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_playing_needs_no_reverb(saved: RunPaths, tmp_path: Path) -> None:
+    """As on machines where Reverb can't be installed: importing it fails."""
+    program = (
+        "import sys; sys.modules['reverb'] = None; sys.path.insert(0, sys.argv[1]);"
+        "from tfagents_system import run; assert 'tensorflow' not in sys.modules;"
+        "code = run.main(sys.argv[2:]);"
+        "assert not [name for name in sys.modules if name.startswith('reverb.')]; sys.exit(code)"
+    )
+    flags = ["--exp_dir", str(saved.exp_dir), "--no_video"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(ROOT), *flags], cwd=tmp_path, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
