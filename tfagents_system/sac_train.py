@@ -36,6 +36,7 @@ _START_DEADLINE_SECS = 600.0
 _BLOCK_DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.
 _LAST_EVALUATION_SECS = 600.0
 _POLL_SECS = 0.2
+_ASK_AGAIN_SECS = 3.0
 
 
 class Trainer:
@@ -65,6 +66,8 @@ class Trainer:
         self._metrics = MetricsLog(role.paths, self._curriculum.names)
         self._metrics.rewind(self.train_step)
         self._evaluations = Evaluations(params.n_eval_episodes)
+        self._eval_iteration = self._state.eval_iteration  # of the policy that was published to be evaluated last
+        self._eval_arrays: list[np.ndarray] = []
         self._train_reports: list[Report] = []
         self._evaluated_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps) when published
         self._losses: dict[str, list[float]] = collections.defaultdict(list)
@@ -174,30 +177,39 @@ class Trainer:
         self._connection.put(tables.REQUESTS, request.to_wire())
 
     def _next_block(self, iteration: int, first: int) -> tables.Block:
-        """Waits for the block that starts with minibatch `first`; drops those meant for an earlier process."""
+        """Waits for the block that starts with minibatch `first`; drops those meant for an earlier process.
+
+        Asks again every few seconds: the stream of a killed trainer lives on in the server until it has taken one more
+        block, and a restarted server has forgotten what it was asked.
+        """
         waiting = Waiting(f"minibatches of iteration {iteration}", _BLOCK_DEADLINE_SECS, self._role.stop.is_set)
+        ask_again = time.monotonic() + _ASK_AGAIN_SECS
         with self._shares.spend("waiting"):
             while True:
                 waiting.check()
                 arrays = self._blocks.get(_POLL_SECS)
                 if arrays is None:
                     self._beat("waiting")
-                    self._ask_again_if_restarted()
                     self._take_reports()
+                    if time.monotonic() >= ask_again:
+                        ask_again = time.monotonic() + _ASK_AGAIN_SECS
+                        self._publish_if_restarted()
+                        self._request(iteration)
+                        self._request(iteration + 1)
                     continue
                 block = tables.Block.from_wire(arrays)
                 if (block.session, block.iteration, block.first) == (self._session, iteration, first):
                     return block
 
-    def _ask_again_if_restarted(self) -> None:
-        """A restarted replay server has forgotten what it was asked."""
+    def _publish_if_restarted(self) -> None:
+        """A restarted replay server has lost the policy and the progress."""
         server = self._server_start()
         if server is not None and server != self._server:
-            logging.info("the replay server was restarted: publishing and asking again")
+            logging.info("the replay server was restarted")
             self._server = server
+            if self._eval_arrays:
+                self._connection.put(tables.EVAL_WEIGHTS, self._eval_arrays)
             self._publish()
-            self._request(self._state.iteration)
-            self._request(self._state.iteration + 1)
 
     def _server_start(self) -> int | None:
         arrays = self._status.get(timeout_secs=1.0)
@@ -214,13 +226,13 @@ class Trainer:
                 *weights.to_arrays(weights.read_weights(self._variables)),
             ]
             self._connection.put(tables.WEIGHTS, arrays)
-            if version > self._state.eval_iteration and (version % self._params.eval_period_itrs == 0 or finished):
-                self._connection.put(tables.EVAL_WEIGHTS, arrays)
+            if version > self._eval_iteration and (version % self._params.eval_period_itrs == 0 or finished):
+                self._eval_iteration, self._eval_arrays = version, arrays
                 self._evaluated_at[version] = (self.train_step, self._state.env_steps)
-                self._state.eval_iteration = version
+                self._connection.put(tables.EVAL_WEIGHTS, arrays)
                 if version > 0:
                     self._export.save_checkpoint()
-            progress = tables.Progress(version, self.train_step, self._state.eval_iteration, finished)
+            progress = tables.Progress(version, self.train_step, self._eval_iteration, finished)
             self._connection.put(tables.PROGRESS, progress.to_wire())
 
     # Metrics.
@@ -245,6 +257,7 @@ class Trainer:
         summary = summarize("eval", reports)
         train_step, env_steps = self._evaluated_at.pop(version, (reports[0].train_step, self._state.env_steps))
         self._log({"train_step": train_step, "iteration": version, "env_steps": env_steps, **summary})
+        self._state.eval_iteration = version
         name, best = checkpoint_name(train_step), self._state.best_eval_return
         if version == 0 or not self._export.has_checkpoint(name):
             return
@@ -300,12 +313,12 @@ class Trainer:
     def _take_last_evaluation(self) -> None:
         """Waits for the evaluation of the final policy; takes the part of it that there is when a worker is lost."""
         waiting = Waiting("the last evaluation", _LAST_EVALUATION_SECS, self._role.stop.is_set)
-        last = self._params.num_iter
-        while not self._evaluations.is_closed(last) and not waiting.expired:
+        while self._state.eval_iteration < self._params.num_iter and not waiting.expired:
             if self._role.stop.is_set():
                 raise StoppedError
             self._beat("waiting")
             self._take_reports()
+            self._publish_if_restarted()
             time.sleep(_POLL_SECS)
         for version, reports in self._evaluations.pop_ready(give_up=True):
             self._log_evaluation(version, reports)

@@ -21,7 +21,7 @@ class TrainerState:
       env_steps: Environment steps stored when the newest block was drawn.
       best_eval_return: Highest mean return of an evaluation; None before the first.
       best_checkpoint: Name of the policy checkpoint that reached it.
-      eval_iteration: Version of the policy that was evaluated last; -1 before the first.
+      eval_iteration: Version of the policy whose evaluation is in the metrics; -1 before the first.
     """
 
     iteration: int = 0

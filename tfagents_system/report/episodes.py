@@ -115,9 +115,5 @@ class Evaluations:
         self._closed = max(self._closed, last)
         return [(version, list(self._reports.pop(version).values())) for version in ready]
 
-    def is_closed(self, version: int) -> bool:
-        """Whether the evaluation of that policy has been popped."""
-        return version <= self._closed
-
     def _episodes(self, version: int) -> int:
         return sum(len(report.episodes) for report in self._reports[version].values())

@@ -1,0 +1,109 @@
+"""Runs the launchers as a user does, in a directory of the user's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class UserRun:
+    """A user's folder with params, configuration and vars file, and the run that they describe.
+
+    Args:
+      folder: Where the user's files are.
+      params: Text of params.py; None takes the file that SAC_PARAMS names.
+      config: Content of config.json.
+      **variables: SAC_ variables, without the prefix, in lower case.
+    """
+
+    def __init__(self, folder: Path, params: str | None, config: Mapping[str, Any] | None, **variables: object) -> None:
+        self.folder = folder
+        self.exp_dir = folder / "run"
+        defaults: dict[str, object] = {
+            "exp_name": "test",
+            "exp_dir": self.exp_dir,
+            "reverb_cpus": 1,
+            "train_cpus": 1,
+            "num_collect_workers": 2,
+            "collect_worker_cpus": 1,
+            "share_cpus": 1,
+            "log_secs": 1,
+        }
+        if params is not None:
+            (folder / "my_params.py").write_text(params)
+            defaults["params"] = "my_params.py"
+        if config is not None:
+            (folder / "my_config.json").write_text(json.dumps(config))
+            defaults["config"] = "my_config.json"
+        lines = [f"SAC_{name.upper()}={value}" for name, value in {**defaults, **variables}.items()]
+        self.vars_file = folder / "my_vars.sh"
+        self.vars_file.write_text("\n".join(lines) + "\n")
+
+    def start(self) -> subprocess.Popen[str]:
+        """Starts `run_script.sh` with the Python that runs the tests."""
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
+        environ["VIRTUAL_ENV"] = sys.prefix
+        return subprocess.Popen(
+            [str(ROOT / "run_script.sh"), str(self.vars_file)],
+            cwd=self.folder,
+            env=environ,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def finish(self, timeout_secs: float = 200.0) -> tuple[int, str]:
+        """Runs to the end; returns (exit code, output)."""
+        return finish(self.start(), timeout_secs)
+
+    def status(self) -> dict[str, Any]:
+        """status.json, empty while there is none."""
+        try:
+            return json.loads((self.exp_dir / "status.json").read_text())
+        except (OSError, ValueError):
+            return {}
+
+    def trainer(self) -> dict[str, Any]:
+        """The trainer's part of it."""
+        return self.status().get("roles", {}).get("trainer", {})
+
+    def wait_until(self, process: subprocess.Popen[str], condition: Callable[[], bool], timeout_secs: float = 120.0) -> None:
+        """Waits for a condition while the run lives."""
+        deadline = time.monotonic() + timeout_secs
+        while not condition():
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.send_signal(signal.SIGTERM)
+                raise AssertionError(f"the run did not get there:\n{finish(process)[1]}\n{self.logs()}")
+            time.sleep(0.1)
+
+    def log(self, role: str) -> str:
+        return (self.exp_dir / "logs" / f"{role}.log").read_text()
+
+    def logs(self) -> str:
+        """The ends of all logs, for messages."""
+        return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in self.exp_dir.glob("logs/*.log"))
+
+
+def finish(process: subprocess.Popen[str], timeout_secs: float = 200.0) -> tuple[int, str]:
+    """Waits for the launcher's end; kills its whole session at the deadline."""
+    try:
+        output, _ = process.communicate(timeout=timeout_secs)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+        try:
+            output, _ = process.communicate(timeout=90.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+        raise AssertionError(f"the run did not end within {timeout_secs} s:\n{output}") from None
+    return process.returncode, output

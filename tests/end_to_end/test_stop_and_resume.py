@@ -1,0 +1,119 @@
+"""A run that is stopped goes on at the same update; a role that is killed comes back; nothing is left behind."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from launching import UserRun, finish
+
+from tfagents_system.report.metrics import read_metrics
+
+pytestmark = pytest.mark.slow
+
+PARAMS = """
+import gymnasium
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    num_iter = 30
+    num_steps_per_iter = 50
+    n_buffer_init_episodes = 2
+    n_episodes_in_buffer = 500
+    n_eval_episodes = 2
+    eval_period_itrs = 10
+    checkpoint_period_itrs = 5
+    train_batch_size = 128
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+"""
+ITERATIONS, UPDATES, STEPS_PER_ITERATION, INIT_STEPS = 30, 50, 2 * 50, 2 * 50
+
+
+def processes_of(run):
+    """Processes that work in the run directory."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SAC_EXP_DIR") == str(run.exp_dir):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def pid_of(run, role):
+    return run.status()["roles"][role]["pid"]
+
+
+def saved_step(run):
+    """The train step of the newest checkpoint."""
+    return max(int(path.stem.partition("-")[2]) for path in Path(run.exp_dir, "checkpoints").glob("*.index"))
+
+
+def test_stop_resume_kill_and_finish(tmp_path):
+    run = UserRun(tmp_path, PARAMS, {"horizon": 50})
+
+    # Stopped in mid-run: everything is saved.
+    process = run.start()
+    run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 4 * UPDATES)
+    process.send_signal(signal.SIGINT)
+    code, output = finish(process)
+    assert code == 75, f"{output}\n{run.logs()}"
+    assert "the same command goes on" in output
+    assert processes_of(run) == []
+    stopped_at = run.trainer()["train_step"]
+    assert saved_step(run) == stopped_at
+    assert 4 * UPDATES <= stopped_at < ITERATIONS * UPDATES
+    stored = run.status()["roles"]["replay"]["env_steps"]
+
+    # Resumed at that update, with that replay; then every role is killed once.
+    process = run.start()
+    run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) > stopped_at)
+    assert run.trainer()["resumed_at_step"] == stopped_at
+    assert f"{stored} env steps so far" in run.log("replay")
+    assert run.log("worker_0").count("steps again") == 0
+    for role in ("worker_1", "trainer", "replay"):
+        before = run.trainer()["train_step"]
+        os.kill(pid_of(run, role), signal.SIGKILL)
+        run.wait_until(process, lambda role=role: run.status()["roles"][role]["restarts"] == 1)
+        if role != "replay":
+            run.wait_until(process, lambda before=before: (run.trainer().get("train_step") or 0) > before)
+    code, output = finish(process)
+    assert code == 0, f"{output}\n{run.logs()}"
+    assert processes_of(run) == []
+
+    # As many updates and iterations as if nothing had happened; of experience, no less.
+    assert run.trainer()["train_step"] == ITERATIONS * UPDATES
+    resumed = [int(step) for step in re.findall(r"resumed at train step (\d+)", run.log("trainer"))]
+    assert resumed[0] == stopped_at
+    assert len(resumed) == 2
+    env_steps = run.status()["roles"]["replay"]["env_steps"]
+    whole = INIT_STEPS + ITERATIONS * STEPS_PER_ITERATION
+    # Lost or added: parts of the episodes that killed and stopped workers were in.
+    assert whole - 50 <= env_steps <= whole + 6 * 50, env_steps
+    rows = read_metrics(run.exp_dir / "metrics.csv")
+    iterations = [row["iteration"] for row in rows if row["critic_loss"] is not None]
+    assert iterations == sorted(set(iterations)), "no row twice"
+    assert iterations[-1] == ITERATIONS
+    assert (run.exp_dir / "learning_curve.png").stat().st_size > 10_000
+    assert len(list((run.exp_dir / "videos").glob("*.mp4"))) == 1
+
+
+def test_a_second_start_in_the_same_directory_is_refused(tmp_path):
+    run = UserRun(tmp_path, PARAMS, {"horizon": 50})
+    process = run.start()
+    try:
+        run.wait_until(process, lambda: run.status().get("run", {}).get("state") == "running")
+        code, output = run.finish(60.0)
+        assert code == 2
+        assert "in use" in output
+        assert str(process.pid) in output or "pid" in output
+        assert "Traceback" not in output
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert finish(process)[0] == 75
