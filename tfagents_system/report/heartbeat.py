@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -26,11 +27,14 @@ class Heartbeat:
         self._min_secs = min_secs
         self._fixed = {"role": role, "pid": os.getpid(), "host": socket.gethostname()}
         self._state: str | None = None
+        self._since = 0.0
         self._next = 0.0
         self._failed = False
 
     def beat(self, state: str, *, force: bool = False, **fields: Any) -> None:
-        """Says what the role does now.
+        """Says what the role does now, with the time of this beat and since when it is in that state (Unix seconds).
+
+        A beat that can't be written (a full disk) is told once on standard error and is no error.
 
         Args:
           state: `starting`, `waiting`, `updating`, ...
@@ -40,8 +44,10 @@ class Heartbeat:
         now = time.monotonic()
         if state == self._state and now < self._next and not force:
             return
-        self._state, self._next = state, now + self._min_secs
-        content = {**self._fixed, "state": state, "time": time.time(), **fields}
+        if state != self._state:
+            self._state, self._since = state, time.time()
+        self._next = now + self._min_secs
+        content = {**self._fixed, "state": state, "since": self._since, "time": time.time(), **fields}
         try:
             write_json(self._path, content)
         except OSError as error:
@@ -61,10 +67,16 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     Raises:
       OSError: The disk is full, the folder is gone.
     """
+    text = json.dumps(_plain(content), allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(_finite(content)), encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -76,14 +88,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _finite(value: Any) -> Any:
-    """Only what every JSON reader takes: no NaN, no infinity, no NumPy scalars."""
+def _plain(value: Any) -> Any:
+    """Only what every JSON reader takes: no NaN, no infinity, no arrays; anything else as its text."""
+    if hasattr(value, "tolist"):  # NumPy's scalars and arrays, without importing NumPy for them.
+        value = value.tolist()
     if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if hasattr(value, "item") and not isinstance(value, str | bytes):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,14 +31,16 @@ _COLUMNS = (
     "updates_per_s",
     "env_steps_per_s",
 )
-_COUNTERS = ("train_step", "iteration", "env_steps", "wall_time_s")
+_NO_SUMMARY = ("train_step", "wall_time_s")  # TensorBoard has both by itself: its step and its time.
 
 
 class MetricsLog:
     """Appends rows to metrics.csv and to TensorBoard summaries under `train/` and `eval/`.
 
     A row of a log period has the training columns, a row of an evaluation the `eval` ones; what a row has not is empty.
-    Columns that appear later (an environment's `log/...` values) widen the header. TensorBoard's step is the train step.
+    Columns that appear later (an environment's `log/...` values) widen the header. TensorBoard's tags are the names of
+    the columns, its step is `train_step`. A full disk ends no training: it is told once on standard error, and the rows
+    are in the file as soon as it can be written again.
 
     Args:
       paths: The run directory.
@@ -48,47 +51,71 @@ class MetricsLog:
         self._path = paths.metrics_csv
         self._folders = {"train": paths.train_summaries, "eval": paths.eval_summaries}
         self._writers: dict[str, Any] = {}
-        self._rows = read_metrics(self._path)
+        self._complained = False
+        self._rows: list[dict[str, Any]] = [dict(row) for row in read_metrics(self._path)]
         known = [*_COLUMNS, *(f"curriculum/{name}" for name in curriculum_names)]
         self._columns = list(dict.fromkeys([*known, *(name for row in self._rows for name in row)]))
-        self._began = time.monotonic() - max((row.get("wall_time_s") or 0.0 for row in self._rows), default=0.0)
-        self._rewrite()
+        self._continue_clock()
+        # Always written anew: a line that a crash tore must not run into the next one.
+        self._must_rewrite = True
+        self._write_rows([])
 
     def write(self, row: Mapping[str, float]) -> None:
         """Adds a row; `wall_time_s`, the seconds that the run has been trained for, is filled in.
 
         Args:
-          row: Numbers by column; `train_step` must be there.
+          row: Numbers by column; `train_step` must be there. What is None, NaN or infinite is left empty.
         """
-        full = {**row, "wall_time_s": time.monotonic() - self._began}
-        self._rows.append(dict(full))
+        full = {**_numbers(row), "wall_time_s": time.monotonic() - self._began}
         new = [name for name in full if name not in self._columns]
-        if new:
-            self._columns += new
-            self._rewrite()
-        else:
-            with self._path.open("a", encoding="utf-8", newline="") as file:
-                file.write(self._line(full))
+        self._columns += new
+        self._rows.append(full)
+        self._must_rewrite |= bool(new)
+        self._write_rows([full])
         self._summarize(full)
 
     def rewind(self, train_step: int) -> None:
-        """Drops rows beyond `train_step`: the run was resumed there, and they come again."""
+        """Drops rows beyond `train_step`: the run was resumed there, and they come again.
+
+        TensorBoard does the same by itself when a tag's step goes back.
+        """
         kept = [row for row in self._rows if (row.get("train_step") or 0) <= train_step]
         if len(kept) < len(self._rows):
             self._rows = kept
-            self._began = time.monotonic() - max((row.get("wall_time_s") or 0.0 for row in kept), default=0.0)
-            self._rewrite()
+            self._continue_clock()
+            self._must_rewrite = True
+            self._write_rows([])
 
     def close(self) -> None:
         """Flushes the summaries."""
         for writer in self._writers.values():
             writer.close()
 
+    def _continue_clock(self) -> None:
+        trained_secs = max((row.get("wall_time_s") or 0.0 for row in self._rows), default=0.0)
+        self._began = time.monotonic() - trained_secs
+
+    def _write_rows(self, new: Sequence[Mapping[str, Any]]) -> None:
+        """Appends the new rows in one write, or replaces the whole file where that is not enough."""
+        try:
+            if self._must_rewrite:
+                self._rewrite()
+            elif new:
+                with self._path.open("a", encoding="utf-8", newline="") as file:
+                    file.write("".join(self._line(row) for row in new))
+            self._must_rewrite = False
+        except OSError as error:
+            self._must_rewrite = True  # The next row comes with this one, and with a whole line before it.
+            self._complain(error)
+
     def _rewrite(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(".tmp")
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
         header = dict(zip(self._columns, self._columns, strict=True))
-        temporary.write_text("".join(self._line(row) for row in [header, *self._rows]), encoding="utf-8")
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            file.write("".join(self._line(row) for row in [header, *self._rows]))
+            file.flush()
+            os.fsync(file.fileno())  # It replaces the only copy of all rows.
         os.replace(temporary, self._path)
 
     def _line(self, row: Mapping[str, Any]) -> str:
@@ -99,36 +126,58 @@ class MetricsLog:
     def _summarize(self, row: Mapping[str, float]) -> None:
         import tensorflow as tf
 
-        for name, value in row.items():
-            if name in _COUNTERS or value is None:
-                continue
-            side = "eval" if name.startswith("eval") else "train"
-            if side not in self._writers:
-                self._writers[side] = tf.summary.create_file_writer(str(self._folders[side]))
-            with self._writers[side].as_default():
-                tf.summary.scalar(name, value, step=int(row["train_step"]))
-        for writer in self._writers.values():
-            writer.flush()
+        try:
+            for name, value in row.items():
+                if name not in _NO_SUMMARY:
+                    with self._writer(name).as_default():
+                        tf.summary.scalar(name, value, step=int(row["train_step"]))
+            for writer in self._writers.values():
+                writer.flush()
+        except tf.errors.OpError as error:
+            self._complain(error)
+
+    def _writer(self, name: str) -> Any:
+        import tensorflow as tf
+
+        side = "eval" if name.startswith(("eval_", "eval/")) else "train"
+        if side not in self._writers:
+            self._writers[side] = tf.summary.create_file_writer(str(self._folders[side]))
+        return self._writers[side]
+
+    def _complain(self, error: Exception) -> None:
+        if not self._complained:
+            print(f"metrics can't be written: {error}", file=sys.stderr, flush=True)
+        self._complained = True
 
 
 def read_metrics(path: Path) -> list[dict[str, float | None]]:
-    """Rows of a metrics.csv; empty cells are None. A last line that was torn by a crash is left out."""
+    """Rows of a metrics.csv, also while it is written; empty cells are None.
+
+    A last line that a crash has torn is left out.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
-    whole = text[: text.rfind("\n") + 1]
-    header, *lines = csv.reader(io.StringIO(whole)) or [[]]
+    lines = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
     rows = []
-    for line in lines:
-        if len(line) == len(header):
-            rows.append({name: float(cell) if cell else None for name, cell in zip(header, line, strict=True)})
+    for line in lines[1:]:
+        try:
+            rows.append({name: float(cell) if cell else None for name, cell in zip(lines[0], line, strict=True)})
+        except ValueError:
+            continue
     return rows
 
 
-def _cell(value: Any) -> str:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """What of a row can be written: whole numbers stay what they are, NumPy's become Python's."""
+    whole = {
+        name: value if isinstance(value, int) else float(value) for name, value in row.items() if value is not None
+    }
+    return {name: value for name, value in whole.items() if math.isfinite(value)}
+
+
+def _cell(value: float | str | None) -> str:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.8g}"
-    return str(value)
+    return "" if value is None else str(value)

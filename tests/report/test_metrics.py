@@ -1,0 +1,172 @@
+"""metrics.csv and TensorBoard: the same numbers, whatever happens in between."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.report import metrics
+from tfagents_system.report.metrics import MetricsLog, read_metrics
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return RunPaths(tmp_path / "run")
+
+
+@pytest.fixture
+def no_summaries(monkeypatch):
+    """TensorFlow takes seconds to import; most tests are about the file."""
+    monkeypatch.setattr(MetricsLog, "_summarize", lambda *_: None)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    class Clock:
+        now = 1000.0
+
+    monkeypatch.setattr(metrics.time, "monotonic", lambda: Clock.now)
+    return Clock
+
+
+def row(train_step, **columns):
+    return {"train_step": train_step, "iteration": train_step // 100, "env_steps": 2 * train_step, **columns}
+
+
+def steps(paths):
+    return [line["train_step"] for line in read_metrics(paths.metrics_csv)]
+
+
+def test_the_columns_of_the_interface_come_first(paths, no_summaries):
+    MetricsLog(paths, ["mass", "friction"])
+    header = paths.metrics_csv.read_text().strip().split(",")
+    counters = ["train_step", "iteration", "env_steps", "wall_time_s"]
+    returns = ["train_return", "eval_return", "eval_return_std", "eval_success"]
+    training = ["critic_loss", "actor_loss", "alpha", "updates_per_s", "env_steps_per_s"]
+    interface = [*counters, *returns, *training, "curriculum/mass", "curriculum/friction"]
+    assert [name for name in header if name in interface] == interface
+    assert header[:4] == interface[:4]
+
+
+def test_a_row_is_in_the_file_at_once_and_what_it_has_not_is_empty(paths, no_summaries):
+    log = MetricsLog(paths, ["mass"])
+    log.write(row(100, critic_loss=np.float32(0.25), alpha=float("nan"), eval_return=None, **{"curriculum/mass": 3}))
+    (read,) = read_metrics(paths.metrics_csv)
+    assert (read["train_step"], read["iteration"], read["env_steps"]) == (100, 1, 200)
+    assert (read["critic_loss"], read["curriculum/mass"]) == (0.25, 3)
+    assert read["alpha"] is None and read["eval_return"] is None
+    with paths.metrics_csv.open() as file:
+        (cells,) = csv.DictReader(file)
+    assert (cells["train_step"], cells["critic_loss"], cells["curriculum/mass"]) == ("100", "0.25", "3")
+
+
+def test_new_columns_widen_the_header_and_keep_the_rows(paths, no_summaries):
+    log = MetricsLog(paths, [])
+    log.write(row(100, alpha=0.5))
+    log.write(row(200, **{"train/force, max": 2.5}))
+    log.write(row(300, alpha=0.25))
+    rows = read_metrics(paths.metrics_csv)
+    assert [r["train/force, max"] for r in rows] == [None, 2.5, None]
+    assert [r["alpha"] for r in rows] == [0.5, None, 0.25]
+    assert len(paths.metrics_csv.read_text().splitlines()) == 4
+
+
+def test_a_torn_last_line_is_dropped_and_does_not_spoil_the_next(paths, no_summaries):
+    MetricsLog(paths, []).write(row(100))
+    with paths.metrics_csv.open("a") as file:
+        file.write("200,2,4")
+    assert steps(paths) == [100]
+    MetricsLog(paths, []).write(row(200))
+    assert steps(paths) == [100, 200]
+
+
+@pytest.mark.parametrize("content", [b"", b"train_st", b"train_step,alpha\n1,\x00\x00\n2,0.5\n"])
+def test_an_empty_or_damaged_file_is_no_end(paths, no_summaries, content):
+    paths.exp_dir.mkdir()
+    paths.metrics_csv.write_bytes(content)
+    MetricsLog(paths, []).write(row(100))
+    assert steps(paths)[-1] == 100
+    assert (2.0 in steps(paths)) == (b"2,0.5" in content)
+
+
+def test_rewind_drops_what_comes_again_and_nothing_else(paths, no_summaries):
+    log = MetricsLog(paths, [])
+    for train_step in (0, 100, 300, 200, 200):  # An evaluation arrives after the row of a later period.
+        log.write(row(train_step))
+    resumed = MetricsLog(paths, [])
+    resumed.rewind(200)
+    assert steps(paths) == [0, 100, 200, 200]
+    resumed.rewind(10_000)
+    assert steps(paths) == [0, 100, 200, 200]
+    resumed.write(row(300))
+    assert steps(paths) == [0, 100, 200, 200, 300]
+
+
+def test_wall_time_goes_on_over_a_resume_and_does_not_count_what_is_done_again(paths, no_summaries, clock):
+    log = MetricsLog(paths, [])
+    clock.now = 1010.0
+    log.write(row(100))
+    clock.now = 1030.0
+    log.write(row(200))
+    clock.now = 5000.0
+    resumed = MetricsLog(paths, [])
+    resumed.rewind(100)
+    clock.now = 5007.0
+    resumed.write(row(200))
+    assert [r["wall_time_s"] for r in read_metrics(paths.metrics_csv)] == [10.0, 17.0]
+
+
+def test_a_full_disk_costs_no_row_once_there_is_room(paths, no_summaries, monkeypatch, capsys):
+    log = MetricsLog(paths, [])
+    log.write(row(100))
+
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(paths.metrics_csv), "open", full)
+        log.write(row(200))
+        log.write(row(300))
+    assert capsys.readouterr().err.count("No space left on device") == 1
+    log.write(row(400))
+    assert steps(paths) == [100, 200, 300, 400]
+
+
+def test_numbers_survive_the_file(paths, no_summaries):
+    values = {"alpha": 1.2345678e-7, "critic_loss": 123456789.0, "actor_loss": -math.pi, "env_steps": 12_345_678_901}
+    MetricsLog(paths, []).write({"train_step": 1, **values})
+    (read,) = read_metrics(paths.metrics_csv)
+    assert {name: read[name] for name in values} == pytest.approx(values, rel=1e-7)
+    assert read["env_steps"] == 12_345_678_901
+
+
+def test_tensorboard_has_the_same_numbers_under_the_same_names(paths):
+    log = MetricsLog(paths, [])
+    for train_step, value in ((100, 1.0), (200, 2.0)):
+        log.write(row(train_step, alpha=value, eval_return=-value, **{"eval/force": value, "train/force": value}))
+    log.write(row(300, alpha=float("nan")))
+    log.close()
+    assert scalars(paths.train_summaries) == {
+        "alpha": [(100, 1.0), (200, 2.0)],
+        "train/force": [(100, 1.0), (200, 2.0)],
+        "iteration": [(100, 1.0), (200, 2.0), (300, 3.0)],
+        "env_steps": [(100, 200.0), (200, 400.0), (300, 600.0)],
+    }
+    assert scalars(paths.eval_summaries) == {
+        "eval_return": [(100, -1.0), (200, -2.0)],
+        "eval/force": [(100, 1.0), (200, 2.0)],
+    }
+
+
+def scalars(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {
+        tag: [(event.step, float(make_ndarray(event.tensor_proto))) for event in events.Tensors(tag)]
+        for tag in events.Tags()["tensors"]
+    }
