@@ -35,6 +35,7 @@ from tfagents_system.load_params import load_env_config, load_params
 from tfagents_system.params_check import check_env_config
 from tfagents_system.train_params_base import TrainParamsBase
 
+_EXIT_INTERRUPTED = 130  # As shells tell of a program that Ctrl-C ended.
 _SUCCESS_KEYS = ("is_success", "success")
 
 
@@ -78,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EnvironmentFault as fault:
         print(f"error: {fault}", file=sys.stderr)
         return EXIT_FAILED
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
     print(_summary(episodes))
     return EXIT_DONE
 
@@ -107,13 +110,11 @@ def play(
       UserError: The policy does not fit the environment, or the environment can't be drawn.
       EnvironmentFault: The environment failed.
     """
-    from tfagents_system.envs import loading
-
     policy = _load_policy(paths, checkpoint)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # Environments that use the global generators shall repeat, too.
     episodes = []
-    with loading.make_play_env(params, seed, render=video_dir is not None) as env:
+    with _make_env(params, seed, render=video_dir is not None) as env:
         _check_fit(policy, env)
         _apply_curriculum(params, env, checkpoint)
         for k in range(1, num_episodes + 1):
@@ -211,6 +212,18 @@ def _load_policy(paths: RunPaths, checkpoint: Path) -> Any:
     if not model.is_dir():
         raise UserError(f"{model} does not exist: the run has not saved its policies yet")
     return policy_loader.load(str(model), str(checkpoint))
+
+
+def _make_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
+    from tfagents_system.envs import loading
+    from tfagents_system.envs.faults import EnvironmentFault, describe_error
+
+    try:
+        return loading.make_play_env(params, seed, render)
+    except (UserError, EnvironmentFault):
+        raise
+    except Exception as error:
+        raise UserError(f"the environment can't be built: {describe_error(error)}") from error
 
 
 def _check_fit(policy: Any, env: Any) -> None:

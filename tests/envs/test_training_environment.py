@@ -328,7 +328,8 @@ def test_exception_names_worker_episode_step_and_line() -> None:
         (np.array([np.nan, 0.0]), 0.0, "not finite"),
         (np.zeros(3), 0.0, r"expected shape \(2,\) but found \(3,\)"),
         (np.zeros(2), np.inf, "reward is inf"),
-        (np.zeros(2), None, "TypeError"),
+        (np.zeros(2), None, "the reward is None: it must be a number"),
+        (np.zeros(2), [1.0], "it must be a number"),
     ],
 )
 def test_what_the_spaces_do_not_allow_is_a_fault(observation: Any, reward: Any, text: str) -> None:
@@ -387,3 +388,26 @@ def test_it_is_a_valid_py_environment() -> None:
     env = TrainingEnvironment(CounterEnv(truncate_at=5), 10)
     assert isinstance(env, py_environment.PyEnvironment)
     utils.validate_py_environment(env, episodes=2)
+
+
+def test_wrong_number_of_values_from_step() -> None:
+    class Three(CounterEnv):
+        def step(self, action: Any) -> Any:
+            return np.zeros(2), 0.0, False
+
+    env = TrainingEnvironment(Three(), 10)
+    env.reset()
+    with pytest.raises(EnvironmentFault, match=r"step\(\) returned 3 values"):
+        env.step(np.zeros(2, np.float32))
+
+
+def test_actions_of_several_dimensions_are_vectors_for_the_agent() -> None:
+    class Matrix(CounterEnv):
+        action_space = gymnasium.spaces.Box(0.0, 4.0, (2, 3))
+
+    inner = Matrix()
+    env = TrainingEnvironment(inner, 10)
+    assert env.action_spec().shape == env.environment_action_spec.shape == (6,)
+    env.reset()
+    env.step(np.linspace(-1, 1, 6, dtype=np.float32))
+    np.testing.assert_allclose(inner.actions[0], np.linspace(0, 4, 6).reshape(2, 3), rtol=1e-6)

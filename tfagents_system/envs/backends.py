@@ -156,6 +156,10 @@ class GymBackend(Backend):
         if len(result) == 5:
             observation, reward, terminated, truncated, info = result
             return observation, reward, 0.0 if terminated else 1.0, bool(terminated or truncated), info
+        if len(result) != 4:
+            raise ValueError(
+                f"step() returned {len(result)} values: expected observation, reward, terminated, truncated and info"
+            )
         observation, reward, done, info = result
         terminated = done and not (info and info.get(_TRUNCATED, False))
         return observation, reward, 0.0 if terminated else 1.0, bool(done), info
@@ -301,7 +305,10 @@ def _seed_action_space(layer: Any, seed: int) -> None:
 
 def _takes_seed(function: Callable[..., Any]) -> bool | None:
     """Whether `function` has an argument `seed`; None where it takes arguments of any name."""
-    parameters = inspect.signature(function).parameters
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # Of a compiled class.
+        return False
     if "seed" in parameters:
         return True
     return None if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()) else False

@@ -47,7 +47,8 @@ def check_environment(params: TrainParamsBase, seed: int) -> tuple[list[str], Sp
             with _told(findings, "the evaluation environment"):
                 eval_env = stack.enter_context(loading.make_eval_env(params, 0, collect_env, seed))
                 findings += _check_same_specs(collect_env, eval_env)
-                _try_steps(eval_env, seed)
+                if not findings:  # Else most likely the same again.
+                    _try_steps(eval_env, seed)
         if collect_env is not None and eval_env is not None and not findings:
             findings += _check_curriculum(params, collect_env, eval_env)
         with _told(findings, "closing the environments"):

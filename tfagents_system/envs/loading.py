@@ -43,12 +43,14 @@ def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingE
       seed: For the environment.
       render: `render_frame` will be called.
     """
-    arguments: Any
+    arguments: EnvArgsKwargs
     if "collect_env" in _names_used(params.eval_env_args_kwargs, type(params)):
         with make_collect_env(params, 0, seed) as collect_env:
             arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=collect_env.user_env)
     else:
         arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=None)
+    if render and "render_mode" in inspect.signature(params.env_ctor).parameters:
+        arguments = arguments[0], {"render_mode": "rgb_array", **arguments[1]}
     env = _construct(params, arguments, seed)
     if render:
         from tfagents_system.envs import rendering

@@ -60,10 +60,13 @@ def _can_draw(backend: str) -> bool:
 
 def enable_frames(env: Any) -> None:
     """Makes a Gymnasium environment that was built without a render mode give pictures."""
-    innermost = list(gym_layers(env))[-1]
-    if getattr(innermost, "render_mode", "none at all") is None:
-        # Classic control, MuJoCo and most others look at it when they draw, not before.
-        innermost.render_mode = "rgb_array"
+    for layer in gym_layers(env):
+        if getattr(layer, "render_mode", "none at all") is None:
+            try:
+                # Classic control, MuJoCo and most others look at it when they draw, not before.
+                layer.render_mode = "rgb_array"
+            except AttributeError:
+                pass  # A wrapper, which shows the mode of what it wraps.
 
 
 def render_gym(env: Any) -> Any:

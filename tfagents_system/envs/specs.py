@@ -5,6 +5,7 @@ Observations keep their nest. Actions have two faces: the environment's own boun
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def agent_action_spec(spec: Any) -> tensor_spec.BoundedTensorSpec:
 def plain_nest(nest: Any) -> Any:
     """The same nest with plain dictionaries for all other mappings: that is what comes back from disk."""
     if isinstance(nest, Mapping):
-        return {str(key): plain_nest(value) for key, value in nest.items()}
+        return {_text(key): plain_nest(value) for key, value in nest.items()}
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
         return type(nest)(*(plain_nest(value) for value in nest))
     if isinstance(nest, list | tuple):
@@ -91,7 +92,9 @@ def observation_spec_of_space(space: Any, name: str = "observation") -> Any:
     """
     kind = space_kind(space)
     if kind == "Dict":
-        return {str(key): observation_spec_of_space(sub, f"{name}/{key}") for key, sub in space.spaces.items()}
+        return {
+            _text(key): observation_spec_of_space(sub, _leaf_name(name, (key,))) for key, sub in space.spaces.items()
+        }
     if kind == "Tuple":
         return tuple(observation_spec_of_space(sub, f"{name}/{k}") for k, sub in enumerate(space.spaces))
     if kind in ("Discrete", "MultiDiscrete"):
@@ -133,7 +136,7 @@ def action_spec_of_space(space: Any, name: str = "action") -> Any:
     """
     kind = space_kind(space)
     if kind == "Dict":
-        return {str(key): action_spec_of_space(sub, f"{name}/{key}") for key, sub in space.spaces.items()}
+        return {_text(key): action_spec_of_space(sub, _leaf_name(name, (key,))) for key, sub in space.spaces.items()}
     if kind == "Tuple":
         return tuple(action_spec_of_space(sub, f"{name}/{k}") for k, sub in enumerate(space.spaces))
     if kind != "Box":
@@ -155,8 +158,15 @@ def action_spec_of_array_specs(nest: Any) -> Any:
     return tree.map_structure_with_path(convert, plain_nest(nest))
 
 
+def _text(key: Any) -> str:
+    if not isinstance(key, str):
+        raise UserError(f"a dictionary of spaces has the key {key!r}: keys must be strings")
+    return key
+
+
 def _leaf_name(root: str, path: tuple[Any, ...]) -> str:
-    return "/".join([root, *map(str, path)])
+    # TensorFlow allows few characters in names.
+    return "/".join([root, *(re.sub(r"[^A-Za-z0-9_.-]", "_", str(part)) for part in path)])
 
 
 def _bounded_action(name: str, shape: tuple[int, ...], dtype: Any, low: Any, high: Any) -> array_spec.BoundedArraySpec:

@@ -99,14 +99,12 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         try:
             observation, reward, discount, is_over, info = self._backend.step(action)
             observation = self._convert_observation(observation)
-            reward = float(reward)
-            if not math.isfinite(reward):
-                raise ValueError(f"the reward is {reward}: it must be finite")
+            reward = _to_number(reward)
         except Exception as error:
             raise self._fault(error) from error
         self.info = info if info else {}
         self._is_over = is_over or self._steps >= self._horizon
-        return ts.TimeStep(_LAST if self._is_over else _MID, np.float32(reward), np.float32(discount), observation)
+        return ts.TimeStep(_LAST if self._is_over else _MID, reward, np.float32(discount), observation)
 
     def _fault(self, error: Exception) -> EnvironmentFault:
         self._is_over = True
@@ -146,6 +144,16 @@ class TrainingEnvironment(py_environment.PyEnvironment):
 
     def close(self) -> None:
         self._backend.close()
+
+
+def _to_number(reward: Any) -> np.float32:
+    try:
+        number = float(reward)
+    except TypeError:
+        raise TypeError(f"the reward is {reward!r}: it must be a number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"the reward is {number}: it must be finite")
+    return np.float32(number)
 
 
 def _agent_action_spec(spec: array_spec.BoundedArraySpec) -> array_spec.BoundedArraySpec:
