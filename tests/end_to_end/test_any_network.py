@@ -1,0 +1,81 @@
+"""Environments and agents off the beaten path, each through the whole system."""
+
+import pytest
+from launching import UserRun
+
+from tfagents_system.report.metrics import read_metrics
+
+pytestmark = pytest.mark.slow
+
+COMMON = """
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class Camera(gymnasium.Env):
+    observation_space = spaces.Dict(
+        camera=spaces.Box(0, 255, (8, 8, 3), np.uint8), speed=spaces.Box(-1, 1, (2,), np.float64)
+    )
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), float(-np.sum(action**2)), False, False, {"is_success": True}
+
+
+class Common(TrainParamsBase):
+    num_iter = 4
+    num_steps_per_iter = 6
+    n_buffer_init_episodes = 2
+    n_eval_episodes = 2
+    eval_period_itrs = 2
+    train_batch_size = 8
+    actor_fc_layer_params = (16,)
+    critic_joint_fc_layer_params = (16,)
+"""
+
+PIXELS_ASYNCHRONOUS = COMMON + """
+class TrainParams(Common):
+    asynchronous = True
+    max_updates_per_env_step = 0.25
+
+    def env_ctor(self, **kwargs):
+        return Camera()
+"""
+
+RECURRENT = COMMON + """
+class TrainParams(Common):
+    recurrent = True
+    recurrent_sequence_length = 5
+    recurrent_lstm_units = 8
+
+    def env_ctor(self, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+"""
+
+
+def finished(tmp_path, params):
+    run = UserRun(tmp_path, params, {"horizon": 20})
+    code, output = run.finish()
+    assert code == 0, f"{output}\n{run.logs()}"
+    assert run.trainer()["train_step"] == 24
+    assert run.status()["roles"]["worker_0"]["inference"] == "tensorflow"
+    return run
+
+
+def test_images_in_a_dictionary_collected_asynchronously(tmp_path):
+    run = finished(tmp_path, PIXELS_ASYNCHRONOUS)
+    # A quarter of an update for each step after the two random episodes of 20.
+    assert 24 <= 0.25 * (run.status()["roles"]["replay"]["env_steps"] - 40)
+    evaluations = [row for row in read_metrics(run.exp_dir / "metrics.csv") if row["eval_return"] is not None]
+    assert evaluations[-1]["eval_success"] == 1.0
+
+
+def test_recurrent_networks_on_sequences(tmp_path):
+    rows = read_metrics(finished(tmp_path, RECURRENT).exp_dir / "metrics.csv")
+    assert rows[-1]["iteration"] == 4

@@ -1,0 +1,92 @@
+"""The shipped examples as a user runs them: Pendulum to its goal, Minitaur and HalfCheetah for a few iterations."""
+
+import json
+import subprocess
+import sys
+
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+from launching import ROOT, UserRun
+
+from tfagents_system.report.metrics import read_metrics
+
+pytestmark = pytest.mark.slow
+
+SHORT = """
+from tfagents_system.{module} import TrainParams as Shipped
+
+
+class TrainParams(Shipped):
+    num_iter = 3
+    num_steps_per_iter = 10
+    n_buffer_init_episodes = 2
+    n_eval_episodes = 2
+    eval_period_itrs = 2
+    train_batch_size = 32
+"""
+
+
+def evaluations(run):
+    return [row for row in read_metrics(run.exp_dir / "metrics.csv") if row["eval_return"] is not None]
+
+
+def assert_playable(run):
+    """The video is H.264 with frames that differ."""
+    [video] = (run.exp_dir / "videos").glob("*.mp4")
+    frames = imageio.imread(video, plugin="FFMPEG")
+    assert frames.ndim == 4
+    assert len(frames) > 5
+    assert np.abs(frames[0].astype(int) - frames[-1].astype(int)).max() > 30
+    meta = imageio.immeta(video, plugin="FFMPEG")
+    assert meta["codec"] == "h264"
+    assert meta["pix_fmt"].startswith("yuv420p")
+
+
+@pytest.mark.timeout(600)
+def test_pendulum_is_solved_within_10_000_steps(tmp_path):
+    run = UserRun(tmp_path, None, None)
+    shipped = (ROOT / "training_variables.sh").read_text()
+    run.vars_file.write_text(f"SAC_EXP_DIR={run.exp_dir}\n{shipped}")
+    code, output = run.finish(500.0)
+    assert code == 0, f"{output}\n{run.logs()}"
+    reached = [row for row in evaluations(run) if row["env_steps"] <= 10_000 and row["eval_return"] >= -200.0]
+    assert reached, evaluations(run)
+    status = run.status()
+    assert status["roles"]["trainer"]["time_shares"]["updates"] >= 0.9
+    assert status["roles"]["worker_0"]["inference"] == "numpy"
+    assert status["roles"]["replay"]["env_steps"] == 10_000
+    for name in ("plot", "video", "policy"):
+        line = next(line for line in output.splitlines() if line.startswith(f"{name}:"))
+        assert str(run.exp_dir) in line
+    assert_playable(run)
+
+    play = [sys.executable, str(ROOT / "tfagents_system" / "run.py"), "--exp_dir", str(run.exp_dir), "--no_video"]
+    options = ["--num_episodes", "3", "--checkpoint", "best", "--seed", "108"]
+    first, second = (
+        subprocess.run([*play, *options], cwd=tmp_path, text=True, capture_output=True, timeout=120) for _ in range(2)
+    )
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.splitlines()[1:] == second.stdout.splitlines()[1:], "the same seed, the same episodes"
+    best = json.loads((run.exp_dir / "policies" / "best.json").read_text())
+    assert best["eval_return"] == pytest.approx(max(row["eval_return"] for row in evaluations(run)[1:]))
+
+
+@pytest.mark.parametrize(
+    ("module", "config", "horizon"), [("minitaur_params", "minitaur", 20), ("halfcheetah_params", "halfcheetah", 40)]
+)
+def test_simulators_run_for_real(tmp_path, module, config, horizon):
+    shipped = json.loads((ROOT / "config" / f"{config}.json").read_text())
+    for parameter in shipped.get("curriculum", {}).values():
+        parameter["iters"] = list(range(len(parameter["iters"])))
+    run = UserRun(tmp_path, SHORT.format(module=module), {**shipped, "horizon": horizon})
+    code, output = run.finish()
+    assert code == 0, f"{output}\n{run.logs()}"
+    assert [row["iteration"] for row in evaluations(run)] == [0, 2, 3]
+    assert run.trainer()["train_step"] == 30
+    names = shipped.get("curriculum", {})
+    rows = read_metrics(run.exp_dir / "metrics.csv")
+    for name in names:
+        values = {row[f"curriculum/{name}"] for row in rows if row[f"curriculum/{name}"] is not None}
+        assert len(values) >= 2, f"{name} varies"
+    assert_playable(run)
