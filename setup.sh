@@ -18,21 +18,16 @@ root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 readonly root uv_version=0.13.8 venv=$root/.venv lock=$root/requirements.lock
 readonly ours=$venv/.made_by_setup complete=$venv/.complete
 say() { echo "setup: $*" >&2; }
-fail() {
-  echo "error: $*" >&2
-  exit 2
-}
+fail() { echo "error: $*" >&2 && exit 2; }
 
 holds_packages() { # PYTHON [--dev]
-  local python=$1
-  shift
-  [[ -x $python ]] && "$python" -P "$root/tfagents_system/launch/pinned_packages.py" "$@" >/dev/null 2>&1
+  [[ -x $1 ]] && "$1" -P "$root/tfagents_system/launch/pinned_packages.py" "${@:2}" >/dev/null 2>&1
 }
 
 find_python() {
   local candidate
   for candidate in python3.11 python3 python; do
-    "$candidate" -c 'import sys; sys.version_info[:2] == (3, 11) or sys.exit(1); print(sys.executable)' 2>/dev/null && return
+    "$candidate" -c 'import sys; sys.version_info[:2] == (3, 11) or exit(1); print(sys.executable)' 2>/dev/null && return
   done
   # uv fetches a Python of its own where it may.
   command -v uv >/dev/null && uv python find 3.11 2>/dev/null && return
@@ -56,11 +51,9 @@ install_packages() {
     uv=$venv/bin/uv
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version" >&2 || uv=
   fi
-  if [[ -n $uv ]]; then
-    "$uv" pip install --quiet --python "$venv/bin/python" --no-deps --compile-bytecode --requirement "$lock" >&2
-  else
-    "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps --requirement "$lock" >&2
-  fi
+  local pip=("$venv/bin/python" -m pip install --disable-pip-version-check)
+  if [[ -n $uv ]]; then pip=("$uv" pip install --quiet --python "$venv/bin/python" --compile-bytecode); fi
+  "${pip[@]}" --no-deps --requirement "$lock" >&2
   holds_packages "$venv/bin/python" --dev || fail "$venv does not hold the pinned packages after installing them"
   echo "$lock_hash" >"$complete.new"
   mv "$complete.new" "$complete" # Last: an interrupted installation is never taken for a whole one.
@@ -72,7 +65,7 @@ make_venv() {
   flock --timeout 1800 9 || fail "another setup.sh has been running for 30 minutes: end it, then try again"
   if is_complete; then return; fi
   if [[ -e $venv && ! -e $ours ]]; then
-    if holds_packages "$venv/bin/python" --dev; then return; fi
+    holds_packages "$venv/bin/python" --dev && return
     fail "$venv was not made by setup.sh and does not hold the pinned packages: move it away, or activate another one"
   fi
   if [[ -e $ours && ! -e $complete ]]; then
@@ -96,10 +89,7 @@ lock_hash=$(sha256sum <"$lock")
 python=
 for prefix in "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}"; do
   [[ -n $prefix && $prefix != "$venv" ]] || continue
-  if holds_packages "$prefix/bin/python" "${dev[@]}"; then
-    python=$prefix/bin/python
-    break
-  fi
+  holds_packages "$prefix/bin/python" "${dev[@]}" && python=$prefix/bin/python && break
   say "$prefix is active but does not hold the pinned packages: it is left as it is, $venv is used"
 done
 if [[ -z $python ]]; then

@@ -1,7 +1,7 @@
 """The environment variables that describe a run: one table, read and checked in one place.
 
-This module imports neither TensorFlow nor any user's file. `python -m tfagents_system.launch.variables` prints the table
-as docs/variables.md has it.
+This module imports neither TensorFlow nor any user's file. `python -m tfagents_system.launch.variables` prints
+docs/variables.md.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ def documentation() -> str:
     lines = [
         "# Variables of a run",
         "",
-        "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS and SAC_CONFIG are",
-        "looked for in the current folder, beside the vars file and in the repository.",
+        "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS and SAC_CONFIG",
+        "are looked for in the current folder, beside the vars file and in the repository.",
         "",
         "| variable | meaning | default |",
         "| --- | --- | --- |",

@@ -1,0 +1,68 @@
+"""A real supervisor with small shell programs in the place of its roles: `fake_run.py JSON`.
+
+JSON: {"exp_dir", "prefix", "workers", "share", "cpus", "port", "save_deadline_secs", "roles": {role: bash program}}.
+The programs are found by role name, or under "worker" for every worker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.errors import exit_with
+from tfagents_system.launch import claims, cpus, supervise
+from tfagents_system.launch.signals import STOP_SIGNALS, StopFlag
+from tfagents_system.launch.variables import RunVariables
+
+# Programs that behave like a role which saves when it is told to.
+SAVES = "trap 'echo saved; exit 75' TERM; echo up; while :; do sleep 0.05; done"
+DONE = "sleep 0.3; exit 0"
+CRASHES = "echo about to crash; echo ValueError: no luck >&2; exit 1"
+STUBBORN = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+
+
+def variables_of(spec: Mapping[str, Any]) -> RunVariables:
+    exp_dir = Path(spec["exp_dir"])
+    return RunVariables(
+        reverb_cpus=1,
+        train_cpus=1,
+        num_collect_workers=spec.get("workers", 1),
+        collect_worker_cpus=1,
+        params=exp_dir / "params.py",
+        config=exp_dir / "config.json",
+        exp_name=exp_dir.name,
+        exp_dir=exp_dir,
+        reverb_port=spec.get("port"),
+        share_cpus=spec.get("share", True),
+        save_deadline_secs=spec.get("save_deadline_secs", 10.0),
+        max_restarts=spec.get("max_restarts", 10),
+    )
+
+
+def command_of(spec: Mapping[str, Any]) -> Callable[[str], list[str]]:
+    roles = spec["roles"]
+    return lambda role: ["bash", "-c", roles.get(role) or roles.get("worker" if role.startswith("worker_") else role)]
+
+
+def main() -> int:
+    spec = json.loads(sys.argv[1])
+    claims._PREFIX = spec["prefix"]
+    claims._LOCK_GRACE_SECS = 0.5
+    if "cpus" in spec:
+        # A machine with these CPUs: planned and claimed, but not there to be pinned to.
+        supervise.plan_for = functools.partial(cpus.plan_for, allowed=lambda: spec["cpus"])  # type: ignore[assignment]
+        supervise.pinned = lambda command, ids: list(command)
+    supervise.wrap_up.write_results = lambda *args, **kwargs: ["results"]
+    stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
+    variables = dataclasses.replace(variables_of(spec))
+    return supervise.supervise(variables, stop, command_of(spec))
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,119 @@
+"""All that is wrong is told before a process starts; a run directory keeps what the run began with."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tfagents_system.errors import UserError
+from tfagents_system.launch import prepare, run_directory
+from tfagents_system.launch.run_paths import RunPaths
+
+PARAMS = """
+import gymnasium
+from tfagents_system.train_params_base import TrainParamsBase
+
+class TrainParams(TrainParamsBase):
+    num_iter = 3
+    num_steps_per_iter = 5
+    train_batch_size = 32
+    n_episodes_in_buffer = 10
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    (tmp_path / "params.py").write_text(PARAMS)
+    (tmp_path / "config.json").write_text('{"horizon": 20}')
+    sizes = {
+        "SAC_REVERB_CPUS": "1",
+        "SAC_TRAIN_CPUS": "1",
+        "SAC_NUM_COLLECT_WORKERS": "1",
+        "SAC_COLLECT_WORKER_CPUS": "1",
+    }
+    inputs = {"SAC_PARAMS": str(tmp_path / "params.py"), "SAC_CONFIG": str(tmp_path / "config.json")}
+    run = {"SAC_EXP_NAME": "try", "SAC_EXP_DIR": str(tmp_path / "run"), "SAC_SHARE_CPUS": "1", "SAC_SEED": "5"}
+    return {**os.environ, **sizes, **inputs, **run}
+
+
+def test_a_run_directory_is_prepared(environ: dict[str, str], tmp_path: Path) -> None:
+    assert prepare.prepare(environ, None)
+    paths = RunPaths(tmp_path / "run")
+    assert paths.params.read_text() == PARAMS
+    assert json.loads(paths.config.read_text()) == {"horizon": 20}
+    run = json.loads(paths.run_json.read_text())
+    assert run["params_source"] == environ["SAC_PARAMS"] and run["config_source"] == environ["SAC_CONFIG"]
+    assert (run["seed"], run["num_iter"]) == (5, 3) and run["versions"]["tf-agents"] == "0.19.0"
+    from tfagents_system.envs.specs import load_specs
+
+    observation_spec, action_spec = load_specs(paths.specs)
+    assert tuple(observation_spec.shape) == (3,) and tuple(action_spec.shape) == (1,)
+
+
+def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Path) -> None:
+    environ |= {"SAC_NUM_COLLECT_WORKERS": "500", "SAC_SHARE_CPUS": "0", "SAC_SEEDS": "1"}
+    (tmp_path / "config.json").write_text('{"horzion": 20}')
+    (tmp_path / "params.py").write_text(PARAMS.replace("train_batch_size", "train_batchsize"))
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ, None)
+    text = "\n".join(raised.value.findings)
+    assert "SAC_SEEDS is not a known variable, SAC_SEED is" in text
+    assert "needs 502 CPUs" in text
+    assert "horzion" in text and "horizon" in text
+    assert "train_batchsize" in text and "train_batch_size" in text
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_params_file_is_judged_though_the_configuration_is_broken(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "params.py").write_text("import no_such_module")
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ, None)
+    text = "\n".join(raised.value.findings)
+    assert "is not valid JSON" in text and "No module named 'no_such_module'" in text
+
+
+def test_the_runs_own_copies_win_and_the_difference_is_shown(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare.prepare(environ, None)
+    (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
+    capsys.readouterr()
+    assert prepare.prepare(environ | {"SAC_SEED": "6"}, None)
+    out = capsys.readouterr().out
+    assert "-    num_iter = 3\n+    num_iter = 9\n" in out and "goes on with its own copy" in out
+    assert "this run began with SAC_SEED=5, which stays" in out
+    paths = RunPaths(tmp_path / "run")
+    assert paths.params.read_text() == PARAMS
+    assert run_directory.read_run_json(paths)["num_iter"] == 3
+
+
+def test_a_finished_run_says_so_until_it_is_to_be_longer(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare.prepare(environ, None)
+    paths = RunPaths(tmp_path / "run")
+    paths.status_json.write_text(json.dumps({"roles": {"trainer": {"state": "done", "num_iter": 3}}}))
+    assert not prepare.prepare(environ, None)
+    assert "try is finished (3 iterations" in capsys.readouterr().out
+    paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
+    assert prepare.prepare(environ, None)
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+    run_directory.write_atomically(path, b"old")
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_directory.write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"

@@ -1,0 +1,169 @@
+"""The shell scripts: what run_script.sh says of a vars file, and when setup.sh makes an environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD_VARS = """
+SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1
+export SAC_COLLECT_WORKER_CPUS=1
+SAC_EXP_NAME=try SAC_SHARE_CPUS=1
+"""
+
+
+def run(*command: object, cwd: Path = ROOT, **environ: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SAC_")}
+    return subprocess.run(
+        list(map(str, command)), cwd=cwd, env={**inherited, **environ}, capture_output=True, text=True, timeout=240
+    )
+
+
+@pytest.mark.parametrize("script", ["run_script.sh", "train_script.sh", "setup.sh", "run_tests.sh"])
+def test_help(script: str, tmp_path: Path) -> None:
+    done = run(ROOT / script, "--help", cwd=tmp_path)
+    assert done.returncode == 0 and "Usage: ./" in done.stdout and done.stderr == ""
+    assert len((ROOT / script).read_text().splitlines()) <= 100
+
+
+def test_run_script_takes_one_file(tmp_path: Path) -> None:
+    assert run(ROOT / "run_script.sh").returncode == 2
+    assert run(ROOT / "run_script.sh", "a", "b").returncode == 2
+    done = run(ROOT / "run_script.sh", "nowhere.sh", cwd=tmp_path)
+    assert done.returncode == 2 and "error: vars file nowhere.sh is missing" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("SAC_SEED=1\nfalse\nSAC_SEED=2\n", "(line 2)"), ("SAC_SEED=$(cat nowhere)\n", "(line 1)"),
+     ("if then\n", ""), ("SAC_SEED=1\nexit 0\n", ""), ("no_such_command\n", "(line 1)")],
+)  # fmt: skip
+def test_a_vars_file_that_fails_is_named(tmp_path: Path, text: str, line: str) -> None:
+    (tmp_path / "my.sh").write_text(text)
+    done = run(ROOT / "run_script.sh", "my.sh", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"error: vars file {tmp_path}/my.sh fails" in done.stderr and line in done.stderr
+
+
+def test_missing_variables_are_told_with_the_file_and_nothing_else(tmp_path: Path, activated: dict[str, str]) -> None:
+    (tmp_path / "my.sh").write_text(GOOD_VARS + '[[ -n "$UNSET" ]] || :\ncd /\n')
+    done = run(ROOT / "run_script.sh", "my.sh", cwd=tmp_path, **activated)
+    assert done.returncode == 2, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 2 and "SAC_PARAMS is missing" in errors[0] and "SAC_CONFIG is missing" in errors[1]
+    assert f"{tmp_path}/my.sh" in errors[0] and "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def activated() -> dict[str, str]:
+    """This very Python, activated: it holds the pinned packages."""
+    return {"VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": ""}
+
+
+# setup.sh, in a repository of its own that pins nothing, with a uv that only notes what it is asked.
+
+FAKE_UV = f"""#!/usr/bin/env bash
+set -e
+echo "$1 $2" >> "$UV_LOG"
+case $1 in
+  venv) for last; do :; done; {sys.executable} -m venv --without-pip "$last" ;;
+  pip) sleep "${{UV_SLEEP:-0}}"; if [[ -n ${{UV_FAIL:-}} ]]; then exit 1; fi ;;
+  *) exit 1 ;;
+esac
+"""
+
+
+class Repository:
+    def __init__(self, root: Path) -> None:
+        self.root = root / "repository"
+        (self.root / "tfagents_system/launch").mkdir(parents=True)
+        for name in ("setup.sh", "tfagents_system/launch/pinned_packages.py"):
+            shutil.copy2(ROOT / name, self.root / name)
+        self.pin([])
+        (self.root / "requirements.lock").write_text("# nothing\n")
+        tools = root / "tools"
+        tools.mkdir()
+        (tools / "uv").write_text(FAKE_UV)
+        (tools / "uv").chmod(0o755)
+        self.log = root / "uv.log"
+        self.environ = {"PATH": f"{tools}:{os.environ['PATH']}", "UV_LOG": str(self.log)}
+        self.environ |= {"VIRTUAL_ENV": "", "CONDA_PREFIX": ""}
+
+    def pin(self, dependencies: list[str]) -> None:
+        (self.root / "pyproject.toml").write_text(
+            f"[project]\ndependencies = {dependencies!r}\n[project.optional-dependencies]\ndev = []\n"
+        )
+
+    def setup(self, **environ: str) -> subprocess.CompletedProcess[str]:
+        return run(self.root / "setup.sh", "--print-python", cwd=self.root.parent, **{**self.environ, **environ})
+
+    @property
+    def calls(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path)
+
+
+def test_setup_installs_once_and_again_when_the_lock_changes(repository: Repository) -> None:
+    done = repository.setup()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{repository.root}/.venv/bin/python\n"
+    assert repository.calls == ["venv --quiet", "pip install"]
+    assert repository.setup().stdout == done.stdout and len(repository.calls) == 2
+    (repository.root / "requirements.lock").write_text("# other\n")
+    assert repository.setup().returncode == 0 and len(repository.calls) == 4
+
+
+def test_an_interrupted_installation_is_not_taken_for_a_whole_one(repository: Repository) -> None:
+    assert repository.setup(UV_FAIL="1").returncode != 0
+    (repository.root / ".venv/half").touch()
+    done = repository.setup()
+    assert done.returncode == 0 and "was interrupted: starting over" in done.stderr
+    assert not (repository.root / ".venv/half").exists()
+
+
+def test_two_setups_at_once_install_once(repository: Repository) -> None:
+    codes: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: codes.append(repository.setup(UV_SLEEP="1").returncode)) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == [0, 0]
+    assert repository.calls == ["venv --quiet", "pip install"]
+
+
+def test_an_active_environment_is_used_or_left_as_it_is(repository: Repository, tmp_path: Path) -> None:
+    active = tmp_path / "active"
+    venv.create(active, with_pip=False)
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        done = repository.setup(**{variable: str(active)})
+        assert done.stdout == f"{active}/bin/python\n" and repository.calls == []
+    repository.pin(["no-such-package==1.0"])
+    before = sorted(active.rglob("*"))
+    done = repository.setup(VIRTUAL_ENV=str(active))
+    assert f"{active} is active but does not hold the pinned packages" in done.stderr
+    assert done.returncode == 2 and "does not hold the pinned packages after installing" in done.stderr
+    assert sorted(active.rglob("*")) == before
+
+
+def test_a_users_own_folder_of_that_name_is_not_touched(repository: Repository) -> None:
+    (repository.root / ".venv").mkdir()
+    (repository.root / ".venv/mine").touch()
+    repository.pin(["no-such-package==1.0"])
+    done = repository.setup()
+    assert done.returncode == 2 and "was not made by setup.sh" in done.stderr
+    assert (repository.root / ".venv/mine").exists()

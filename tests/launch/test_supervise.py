@@ -1,0 +1,327 @@
+"""The supervisor with small shell programs as roles: restarts, order of stopping, exit codes, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
+from tests.launch.test_signals import gone
+from tfagents_system.launch import role_process, supervise, wrap_up
+from tfagents_system.launch.claims import Claims, processes_of_run
+from tfagents_system.launch.cpus import allowed_cpus, plan_cpus
+from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.signals import StopFlag
+from tfagents_system.report.status import read_status
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def make_supervisor(exp_dir: Path, stop: StopFlag, roles: dict[str, str], **more: Any) -> supervise.Supervisor:
+    spec = {"exp_dir": str(exp_dir), "roles": {"replay": SAVES, "trainer": SAVES, "worker": SAVES} | roles, **more}
+    variables = variables_of(spec)
+    plan = plan_cpus(
+        reverb_cpus=1, train_cpus=1, num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
+        allowed=allowed_cpus(), share=True,
+    )  # fmt: skip
+    return supervise.Supervisor(variables, plan, Claims(), 8123, 7, stop, command_of(spec), step_secs=0.02)
+
+
+@pytest.fixture
+def stop() -> StopFlag:
+    return StopFlag(signals=())
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits of hundredths instead of seconds, and no plot at the end."""
+    monkeypatch.setattr(role_process, "_FIRST_BACKOFF_SECS", 0.01)
+    monkeypatch.setattr(role_process, "_MAX_BACKOFF_SECS", 0.05)
+    monkeypatch.setattr(wrap_up, "write_results", lambda *args, **kwargs: ["results"])
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Iterator[Path]:
+    exp_dir = tmp_path / "run"
+    yield exp_dir
+    assert list(processes_of_run(exp_dir)) == []
+
+
+def log(exp_dir: Path, role: str) -> str:
+    return (exp_dir / "logs" / f"{role}.log").read_text()
+
+
+def test_the_trainers_end_is_the_runs_end(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert make_supervisor(run_dir, stop, {"trainer": DONE}, workers=2).run() == 0
+    assert "saved" in log(run_dir, "replay") and "saved" in log(run_dir, "worker_1")
+    status = read_status(run_dir / "status.json")
+    assert status is not None
+    assert status["run"]["state"] == "done" and status["run"]["exit_code"] == 0
+    assert set(status["roles"]) == {"replay", "trainer", "worker_0", "worker_1"}
+    assert not any(role["alive"] for role in status["roles"].values())
+    assert "results" in capfd.readouterr().out
+
+
+def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    tells = (
+        "grep Cpus_allowed_list /proc/self/status; env | sort; ps -o sid= -p $$ | tr -d ' ' | sed s/^/sid=/; "
+        "echo pid=$$; readlink /proc/self/fd/0; "
+    )
+    supervisor = make_supervisor(run_dir, stop, {"trainer": tells + DONE, "worker": tells + SAVES}, workers=2)
+    plan = supervisor.status()["plan"]
+    assert supervisor.run() == 0
+    for role in ("trainer", "worker_1"):
+        text = log(run_dir, role)
+        assert re.search(rf"Cpus_allowed_list:\s+{plan[role][0]}\n", text)
+        assert f"SAC_EXP_DIR={run_dir}\n" in text and "SAC_REVERB_PORT=8123\n" in text and "SAC_SEED=7\n" in text
+        assert "SAC_NUM_COLLECT_WORKERS=2\n" in text and "SAC_SHARE_CPUS=1\n" in text
+        assert "OMP_NUM_THREADS=1\n" in text and "CUDA_VISIBLE_DEVICES=-1\n" in text
+        assert f"PYTHONPATH={ROOT}" in text
+        assert text[text.index("sid=") :].split()[0][4:] == text[text.index("pid=") :].split()[0][4:]
+        assert "/dev/null" in text
+    assert "SLURM_PROCID=1\n" in log(run_dir, "worker_1")
+
+
+def test_a_crashed_role_is_restarted_and_the_restart_logged(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    worker = f"mkdir {run_dir}/first 2>/dev/null && {{ {CRASHES}; }}; {SAVES}"
+    assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.6; exit 0", "worker": worker}).run() == 0
+    line = "worker_0 ended with exit code 1 (ValueError: no luck): restart 1 of at most 10 in a row, in 0.01 s"
+    assert line in capfd.readouterr().out and line in log(run_dir, "worker_0")
+    status = read_status(run_dir / "status.json")
+    assert status is not None and status["roles"]["worker_0"]["restarts"] == 1
+
+
+def test_what_a_crashed_role_left_behind_is_ended_before_its_restart(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    worker = f"sleep 600 & echo $! >> {run_dir}/children; exit 1"
+    roles = {"worker": worker, "trainer": "sleep 0.5; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, max_restarts=100).run() == 0
+    children = (run_dir / "children").read_text().split()
+    assert len(children) >= 2 and all(gone(int(child), 10.0) for child in children)
+
+
+def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    role = RoleProcess("worker_0", ["true"], dict(os.environ), tmp_path / "log", max_restarts=7)
+    role.start()
+    assert [role.restart_later() for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
+    assert role.given_up
+    monkeypatch.setattr(role_process, "_HEALTHY_SECS", -1.0)
+    assert role.restart_later() == 1.0 and role.failures == 1
+    role.kill()
+
+
+def test_a_worker_that_is_given_up_leaves_the_others_going(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {"worker_0": CRASHES, "trainer": "sleep 1; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=2).run() == 0
+    out = capfd.readouterr().out
+    assert "worker_0 ended with exit code 1 and is given up after 2 restarts in a row; the other workers go on" in out
+    assert log(run_dir, "worker_0").count("about to crash") == 3
+    assert "saved" in log(run_dir, "worker_1")
+
+
+def test_no_worker_left_fails_the_run(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert make_supervisor(run_dir, stop, {"worker": CRASHES}, workers=2, max_restarts=1).run() == 1
+    assert "error: every worker was given up" in capfd.readouterr().out
+    assert "saved" in log(run_dir, "trainer") and "saved" in log(run_dir, "replay")
+
+
+@pytest.mark.parametrize("role", ["trainer", "replay"])
+def test_a_trainer_or_replay_server_that_is_given_up_fails_the_run(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], role: str
+) -> None:
+    program = "for i in $(seq 20); do echo line $i; done; exit 3"
+    assert make_supervisor(run_dir, stop, {role: program}, max_restarts=1).run() == 1
+    out = capfd.readouterr().out
+    assert f"error: {role} ended with exit code 3 and is given up after 1 restarts in a row" in out
+    assert "line 5\n" not in out and "  line 6\n" in out and "  line 20\n" in out  # the last 15
+    status = read_status(run_dir / "status.json")
+    assert status is not None and status["run"]["state"] == "failed" and status["run"]["exit_code"] == 1
+
+
+def test_bad_input_ends_the_run_with_its_reason_and_without_a_restart(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = "echo chatter; echo 'error: mass must be positive' >&2; exit 2"
+    assert make_supervisor(run_dir, stop, {"worker": program}).run() == 2
+    out = capfd.readouterr().out
+    assert "error: worker_0 refused its input\n  error: mass must be positive\n" in out
+    assert log(run_dir, "worker_0").count("chatter") == 1
+
+
+def test_a_stop_lets_trainer_and_workers_save_before_the_replay_server(
+    run_dir: Path, stop: StopFlag, fast: None
+) -> None:
+    def saves(role: str, secs: float) -> str:
+        stamp = f"date +%s.%N > {run_dir}/{role}"
+        return f"trap '{stamp}.told; sleep {secs}; {stamp}.saved; exit 75' TERM; while :; do sleep 0.02; done"
+
+    roles = {"replay": saves("replay", 0), "trainer": saves("trainer", 0.3), "worker": saves("worker", 0.1)}
+    threading.Timer(0.8, stop.set).start()
+    assert make_supervisor(run_dir, stop, roles).run() == 75
+    at = {path.name: float(path.read_text()) for path in [*run_dir.glob("*.told"), *run_dir.glob("*.saved")]}
+    assert at["trainer.saved"] < at["replay.told"] and at["worker.saved"] < at["replay.told"]
+    status = read_status(run_dir / "status.json")
+    assert status is not None and status["run"]["state"] == "stopped"
+
+
+def beating(exp_dir: Path, state: str) -> str:
+    """A trainer that has told what it does."""
+    return f"""echo '{{"role": "trainer", "state": "{state}"}}' > {exp_dir}/heartbeats/trainer.json; """
+
+
+@pytest.mark.parametrize(("state", "code"), [("updating", 1), ("starting", 75)])
+def test_a_trainer_that_dies_unsaved_is_not_called_saved(
+    run_dir: Path, stop: StopFlag, fast: None, state: str, code: int
+) -> None:
+    threading.Timer(0.8, stop.set).start()
+    roles = {"trainer": beating(run_dir, state) + "exec sleep 600"}
+    assert make_supervisor(run_dir, stop, roles).run() == code
+
+
+def test_a_role_that_does_not_end_is_killed_at_the_deadline(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    threading.Timer(0.5, stop.set).start()
+    roles = {"trainer": beating(run_dir, "updating") + STUBBORN}
+    assert make_supervisor(run_dir, stop, roles, save_deadline_secs=0.5).run() == 1
+    out = capfd.readouterr().out
+    assert "killing trainer after" in out and "goes on from the last checkpoint" in out
+    assert "saved" in log(run_dir, "replay")  # It still stores what it has.
+
+
+def test_a_second_signal_kills_at_once(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    threading.Timer(0.5, stop.set).start()
+    threading.Timer(1.2, stop.set).start()
+    roles = {"trainer": beating(run_dir, "updating") + STUBBORN, "replay": STUBBORN}
+    start = time.monotonic()
+    assert make_supervisor(run_dir, stop, roles, save_deadline_secs=60.0).run() == 1
+    assert time.monotonic() - start < 10.0
+
+
+# Whole supervisor processes.
+
+
+class FakeRun:
+    """A supervisor process of its own."""
+
+    def __init__(self, exp_dir: Path, prefix: str, roles: dict[str, str] | None = None, **more: Any) -> None:
+        self.exp_dir = exp_dir
+        programs = {"replay": SAVES, "trainer": SAVES, "worker": SAVES} | (roles or {})
+        spec = {"exp_dir": str(exp_dir), "prefix": prefix, "roles": programs, **more}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.launch.fake_run", json.dumps(spec)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def wait_until_up(self) -> None:
+        deadline = time.monotonic() + 30.0
+        logs = [self.exp_dir / "logs" / f"{role}.log" for role in ("replay", "trainer", "worker_0")]
+        while not all(path.exists() and "up" in path.read_text() for path in logs):
+            assert self.process.poll() is None, self.process.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def end(self, number: int | None = None) -> tuple[int, str]:
+        if number is not None:
+            self.process.send_signal(number)
+        out, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, out
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., FakeRun]]:
+    prefix = f"test_{uuid.uuid4().hex}"
+    runs: list[FakeRun] = []
+
+    def start_run(name: str, **more: Any) -> FakeRun:
+        runs.append(FakeRun(tmp_path / name, prefix, **more))
+        return runs[-1]
+
+    yield start_run
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.terminate()
+            run.process.communicate(timeout=60)
+        assert list(processes_of_run(run.exp_dir)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_every_stop_signal_saves(start: Callable[..., FakeRun], number: int) -> None:
+    run = start("a")
+    run.wait_until_up()
+    code, out = run.end(number)
+    assert code == 75, out
+    assert "everything is saved, the same command goes on" in out
+    assert "saved" in log(run.exp_dir, "trainer")
+
+
+def test_a_second_run_in_the_same_directory_is_refused(start: Callable[..., FakeRun]) -> None:
+    first = start("a")
+    first.wait_until_up()
+    code, out = start("a").end()
+    assert code == 2
+    assert f"is in use by the run with pid {first.process.pid} on {socket.gethostname()}" in out
+    assert "Traceback" not in out and first.process.poll() is None
+
+
+def test_a_run_after_a_killed_supervisor_waits_for_its_roles_and_goes_on(start: Callable[..., FakeRun]) -> None:
+    # No PDEATHSIG in these roles: they outlive their supervisor, as one that is saving does for a while.
+    first = start("a")
+    first.wait_until_up()
+    orphans = list(processes_of_run(first.exp_dir))
+    assert first.end(signal.SIGKILL)[0] == -signal.SIGKILL
+    assert len(orphans) >= 3 and len(list(processes_of_run(first.exp_dir))) >= 3
+    second = start("a", roles={"trainer": "echo up; " + DONE}, save_deadline_secs=1.0)
+    code, out = second.end()
+    assert code == 0, out
+    assert "of an earlier start of this run to end" in out
+
+
+def test_two_runs_take_different_cpus_and_ports(start: Callable[..., FakeRun]) -> None:
+    cpus = {"cpus": list(range(7)), "share": False}
+    first = start("a", **cpus)
+    first.wait_until_up()
+    second = start("b", **cpus)
+    second.wait_until_up()
+    third = start("c", **cpus)
+    code, out = third.end()
+    assert code == 2
+    assert "needs 3 CPUs, 1 of 7 are free" in out and f"pid {first.process.pid}" in out
+    plans = [json.loads((run.exp_dir / "status.json").read_text())["plan"] for run in (first, second)]
+    assert plans[0] == {"replay": [0], "trainer": [1], "worker_0": [2]}
+    assert plans[1] == {"replay": [3], "trainer": [4], "worker_0": [5]}
+    ports = [re.search(r"port (\d+)", run.end(signal.SIGTERM)[1]) for run in (first, second)]
+    assert ports[0] and ports[1] and ports[0][1] != ports[1][1]
+
+
+def test_a_port_that_another_run_holds_is_refused_by_name(start: Callable[..., FakeRun]) -> None:
+    with socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::", 0))
+        port = probe.getsockname()[1]
+    first = start("a", port=port)
+    first.wait_until_up()
+    code, out = start("b", port=port).end()
+    assert code == 2 and f"SAC_REVERB_PORT={port} is in use by pid {first.process.pid}" in out
