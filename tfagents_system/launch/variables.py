@@ -223,8 +223,8 @@ def documentation() -> str:
     lines = [
         "# Variables of a run",
         "",
-        "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS and SAC_CONFIG",
-        "are looked for in the current folder, beside the vars file and in the repository.",
+        "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS and",
+        "SAC_CONFIG are looked for in the current folder, beside the vars file and in the repository.",
         "",
         "| variable | meaning | default |",
         "| --- | --- | --- |",
