@@ -56,7 +56,7 @@ def main() -> int:
     claims._LOCK_GRACE_SECS = 0.5
     if "cpus" in spec:
         # A machine with these CPUs: planned and claimed, but not there to be pinned to.
-        supervise.plan_for = functools.partial(cpus.plan_for, allowed=lambda: spec["cpus"])  # type: ignore[assignment]
+        supervise.plan_for = functools.partial(cpus.plan_for, allowed=lambda: spec["cpus"])
         supervise.pinned = lambda command, ids: list(command)
     supervise.wrap_up.write_results = lambda *args, **kwargs: ["results"]
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])

@@ -46,7 +46,7 @@ def test_lists_are_written_as_the_kernel_does() -> None:
 
 
 @given(cpu_ids, sizes, st.booleans())
-def test_every_machine_has_a_valid_plan_or_a_refusal(allowed: list[int], size: dict[str, int], share: bool) -> None:
+def test_every_machine_has_a_valid_plan_or_a_refusal(allowed: list[int], size: dict[str, Any], share: bool) -> None:
     needed = size["reverb_cpus"] + size["train_cpus"] + size["num_collect_workers"] * size["collect_worker_cpus"]
     if needed > len(allowed) and not share:
         with pytest.raises(UserError, match=f"needs {needed} CPUs, {len(allowed)} are available"):
