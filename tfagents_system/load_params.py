@@ -67,7 +67,8 @@ def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParam
     params_class = getattr(module, "TrainParams", None)
     if not (isinstance(params_class, type) and issubclass(params_class, TrainParamsBase)):
         raise UserError(
-            f"SAC_PARAMS={origin} must define `class TrainParams(TrainParamsBase)`, found TrainParams = {params_class!r}"
+            f"SAC_PARAMS={origin} must define `class TrainParams(TrainParamsBase)`, "
+            f"found TrainParams = {params_class!r}"
         )
     return params_class
 
@@ -86,7 +87,7 @@ def load_params(
     """
     params_class = load_params_class(params_path, origin)
     try:
-        params = params_class(dict(env_config))  # type: ignore[abstract]
+        params = params_class(dict(env_config))
     except UserError:
         raise
     except Exception as error:

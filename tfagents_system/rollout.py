@@ -1,9 +1,9 @@
-"""Runs one episode and tells of it: the steps as segments, the return and the environment's own numbers as an Episode."""
+"""Runs one episode and tells of it: its steps as segments, its return and the environment's numbers as an Episode."""
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,12 +95,12 @@ class EpisodeLog:
         self._sums: dict[str, tuple[float, int]] = {}
         self._success: bool | None = None
 
-    def add(self, reward: Any, info: dict[str, Any]) -> None:
+    def add(self, reward: Any, info: Mapping[str, Any]) -> None:
         """One step's reward and info."""
         self._return += float(reward)
         self._length += 1
         for key, value in info.items():
-            if key.startswith(_LOG_PREFIX) and isinstance(value, numbers.Real | np.ndarray) and np.ndim(value) == 0:
+            if key.startswith(_LOG_PREFIX) and _is_number(value):
                 total, count = self._sums.get(key, (0.0, 0))
                 self._sums[key] = (total + float(value), count + 1)
             elif key in _SUCCESS_KEYS:
@@ -149,6 +149,10 @@ def _observe(observers: Iterable[Observer], time_step: ts.TimeStep, action: Any,
     step = trajectory.from_transition(time_step, policy_step.PolicyStep(action), next_time_step)
     for observer in observers:
         observer(step)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) or (isinstance(value, np.ndarray) and value.ndim == 0)
 
 
 def _stack(rows: list[list[Any]], columns: Sequence[Any]) -> list[np.ndarray]:

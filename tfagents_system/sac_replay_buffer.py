@@ -37,7 +37,9 @@ def serve(role: Role) -> int:
     params = role.params
     layout = Layout.from_specs(*specs.load_specs(role.paths.specs))
     ring = Ring.open(_replay_folder(role), layout, capacity_rows(params))
-    logging.info("ring: %d of %d rows filled, %d env steps so far", ring.filled_rows, ring.capacity_rows, ring.env_steps)
+    logging.info(
+        "ring: %d of %d rows filled, %d env steps so far", ring.filled_rows, ring.capacity_rows, ring.env_steps
+    )
     server = _start_server(int(role.server_address.rpartition(":")[2]))
     service = ReplayService(
         ring,
@@ -64,9 +66,7 @@ def serve(role: Role) -> int:
 def _start_server(port: int) -> reverb.Server:
     # Reverb makes a folder for checkpoints of its own, which are not used: the ring is the record.
     with tempfile.TemporaryDirectory() as unused:
-        return reverb.Server(
-            tables.make_tables(), port, reverb.platform.checkpointers_lib.DefaultCheckpointer(unused)
-        )
+        return reverb.Server(tables.make_tables(), port, reverb.platform.checkpointers_lib.DefaultCheckpointer(unused))
 
 
 def capacity_rows(params: TrainParamsBase) -> int:

@@ -97,9 +97,7 @@ class Worker:
         """Waits until all experience is stored, then closes the environments."""
         deadline = time.monotonic() + _FLUSH_SECS
         try:
-            self._sender.flush(
-                Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline)
-            )
+            self._sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
         except StoppedError:
             logging.warning("%d segments are not known to be stored", self._sender.unconfirmed_segments)
         self._beat("stopped")

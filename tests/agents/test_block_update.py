@@ -72,14 +72,20 @@ def test_the_critics_learn_the_td_target_of_the_transition_they_are_given():
 
 
 def build_quiet():
-    """An agent without noise (std is clipped to e^-20, alpha is e^-50) and with a fixed actor: its critics' numbers repeat."""
+    """An agent without noise (std is clipped to e^-20, alpha is e^-50) and with a fixed actor: its numbers repeat."""
     agent = build(actor_learning_rate=0.0, alpha_learning_rate=0.0, sac_log_alpha=-50.0)
     agent._actor_network._projection_networks._projection_layer.bias.assign([0.0, 0.0, -50.0, -50.0])
     return agent
 
 
 def copy_networks(source, target):
-    for name in ("_actor_network", "_critic_network_1", "_critic_network_2", "_target_critic_network_1", "_target_critic_network_2"):
+    for name in (
+        "_actor_network",
+        "_critic_network_1",
+        "_critic_network_2",
+        "_target_critic_network_1",
+        "_target_critic_network_2",
+    ):
         for a, b in zip(getattr(source, name).variables, getattr(target, name).variables, strict=True):
             b.assign(a)
 
@@ -134,7 +140,9 @@ def test_a_checkpoint_brings_back_weights_optimizers_and_counters(tmp_path):
     assert int(other._critic_optimizer.iterations) == 5, "3 from the checkpoint and 2 more"
     for a, b in zip(agent._critic_network_1.variables, other._critic_network_1.variables, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
-        moments = [agent_.get_slot(v, "m") for agent_, v in ((agent._critic_optimizer, a), (other._critic_optimizer, b))]
+        moments = [
+            agent_.get_slot(v, "m") for agent_, v in ((agent._critic_optimizer, a), (other._critic_optimizer, b))
+        ]
         np.testing.assert_allclose(*moments, atol=1e-6)
 
 

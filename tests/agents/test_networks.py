@@ -40,7 +40,10 @@ def test_pixels_are_divided_by_255_and_all_leaves_reach_actor_and_critic():
     assert first_kernel.shape[0] == 4 * 4 * 3 + 5
     action = tf.zeros((1, 2))
     joints = tf.ones((1, 5))
-    q = [q_values(agent, {"camera": tf.fill((1, 4, 4, 3), tf.cast(p, tf.uint8)), "joints": joints}, action) for p in (0, 255)]
+    q = [
+        q_values(agent, {"camera": tf.fill((1, 4, 4, 3), tf.cast(p, tf.uint8)), "joints": joints}, action)
+        for p in (0, 255)
+    ]
     assert q[0].shape == (1,)
     assert not np.allclose(q[0], q[1])
     as_float = agent._critic_network_1._encoder

@@ -77,7 +77,9 @@ class UserRun:
         """The trainer's part of it."""
         return self.status().get("roles", {}).get("trainer", {})
 
-    def wait_until(self, process: subprocess.Popen[str], condition: Callable[[], bool], timeout_secs: float = 120.0) -> None:
+    def wait_until(
+        self, process: subprocess.Popen[str], condition: Callable[[], bool], timeout_secs: float = 120.0
+    ) -> None:
         """Waits for a condition while the run lives."""
         deadline = time.monotonic() + timeout_secs
         while not condition():

@@ -39,7 +39,9 @@ class Common(TrainParamsBase):
     critic_joint_fc_layer_params = (16,)
 """
 
-PIXELS_ASYNCHRONOUS = COMMON + """
+PIXELS_ASYNCHRONOUS = (
+    COMMON
+    + """
 class TrainParams(Common):
     asynchronous = True
     max_updates_per_env_step = 0.25
@@ -47,8 +49,11 @@ class TrainParams(Common):
     def env_ctor(self, **kwargs):
         return Camera()
 """
+)
 
-RECURRENT = COMMON + """
+RECURRENT = (
+    COMMON
+    + """
 class TrainParams(Common):
     recurrent = True
     recurrent_sequence_length = 5
@@ -57,6 +62,7 @@ class TrainParams(Common):
     def env_ctor(self, **kwargs):
         return gymnasium.make("Pendulum-v1")
 """
+)
 
 
 def finished(tmp_path, params):
@@ -71,7 +77,7 @@ def finished(tmp_path, params):
 def test_images_in_a_dictionary_collected_asynchronously(tmp_path):
     run = finished(tmp_path, PIXELS_ASYNCHRONOUS)
     # A quarter of an update for each step after the two random episodes of 20.
-    assert 24 <= 0.25 * (run.status()["roles"]["replay"]["env_steps"] - 40)
+    assert 0.25 * (run.status()["roles"]["replay"]["env_steps"] - 40) >= 24
     evaluations = [row for row in read_metrics(run.exp_dir / "metrics.csv") if row["eval_return"] is not None]
     assert evaluations[-1]["eval_success"] == 1.0
 

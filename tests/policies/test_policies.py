@@ -160,7 +160,9 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, recurrent):
     expected = np.array([2.0, 5.0]) * action + np.array([0.0, 5.0])
 
     name = checkpoint_name(1234)
-    loaded = policy_loader.load(str(tmp_path / "policies" / "greedy_policy"), str(tmp_path / "policies/checkpoints" / name))
+    loaded = policy_loader.load(
+        str(tmp_path / "policies" / "greedy_policy"), str(tmp_path / "policies/checkpoints" / name)
+    )
     played = loaded._policy.action(batched(step), loaded._policy.get_initial_state(1)).action
     np.testing.assert_allclose(played[0], expected, atol=1e-5)
     assert loaded.get_train_step() == 1234

@@ -40,7 +40,10 @@ def numbered_segment(
         end_of_iteration=end_of_iteration,
         starts_episode=first_step == 0,
         ends_episode=ends_episode,
-        observation=[ids.astype(np.float32), np.broadcast_to(step[:, None, None] % 256, (steps + 1, 2, 2)).astype(np.uint8)],
+        observation=[
+            ids.astype(np.float32),
+            np.broadcast_to(step[:, None, None] % 256, (steps + 1, 2, 2)).astype(np.uint8),
+        ],
         action=[np.stack([np.full(steps, episode), step[:-1]], axis=1).astype(np.float32) / 1e4],
         reward=(1000.0 * episode + step[:-1]).astype(np.float32),
         discount=discount,

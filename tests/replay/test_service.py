@@ -69,9 +69,7 @@ def test_an_iteration_is_drawn_when_its_experience_is_there_in_blocks_of_bounded
     server.turn()
     assert reader.get(0) is None
     assert server.service.waiting_for == "iteration 0 of workers [0]"
-    server.connection.put(
-        tables.SEGMENTS, numbered_segment(steps=50, iteration=0, end_of_iteration=True).to_wire()
-    )
+    server.connection.put(tables.SEGMENTS, numbered_segment(steps=50, iteration=0, end_of_iteration=True).to_wire())
     blocks = [take_block(server, reader) for _ in range(3)]
     assert [(block.first, block.count) for block in blocks] == [(0, 8), (8, 8), (16, 4)]
     assert all((block.session, block.iteration, block.env_steps) == (1, 0, 50) for block in blocks)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-
 _KERAS_NUMBER = re.compile(r"_\d+(?=/|:|$)")
 
 

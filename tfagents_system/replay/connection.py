@@ -1,4 +1,4 @@
-"""A role's connection to the Reverb server: every wait has a deadline, speaks, and ends when the role is told to stop."""
+"""A role's connection to the Reverb server: every wait has a deadline, speaks, and ends when the role is to stop."""
 
 from __future__ import annotations
 

@@ -247,7 +247,8 @@ class Ring:
         whole = [slot for slot in self._slots if slot["valid"] and slot["crc"] == _checksum(slot)]
         if not whole:
             raise UserError(
-                f"{self.folder / 'header.bin'} is damaged (no valid checksum): restore it, or start a new run (SAC_EXP_NAME)"
+                f"{self.folder / 'header.bin'} is damaged (no valid checksum): restore it, or start a new run "
+                "(SAC_EXP_NAME)"
             )
         newest = max(whole, key=lambda slot: int(slot["generation"]))
         return np.array(newest, _HEADER_DTYPE)

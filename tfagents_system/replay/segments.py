@@ -140,7 +140,10 @@ class Segment:
             (arrays[1], scalar, steps),
             (arrays[2], scalar, steps),
             *((array, column, steps + 1) for array, column in zip(arrays[3:], layout.observation, strict=False)),
-            *((a, column, steps) for a, column in zip(arrays[3 + len(layout.observation) :], layout.action, strict=True)),
+            *(
+                (a, column, steps)
+                for a, column in zip(arrays[3 + len(layout.observation) :], layout.action, strict=True)
+            ),
         ]:
             _check_array(array, column, rows)
         split = 3 + len(layout.observation)

@@ -105,7 +105,8 @@ class Block:
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
-        return cls(*(int(value) for value in arrays[0]), arrays=list(arrays[1:]))
+        session, iteration, first, count, env_steps = (int(value) for value in arrays[0])
+        return cls(session, iteration, first, count, env_steps, list(arrays[1:]))
 
 
 @dataclasses.dataclass(frozen=True)
