@@ -411,3 +411,15 @@ def test_actions_of_several_dimensions_are_vectors_for_the_agent() -> None:
     env.reset()
     env.step(np.linspace(-1, 1, 6, dtype=np.float32))
     np.testing.assert_allclose(inner.actions[0], np.linspace(0, 4, 6).reshape(2, 3), rtol=1e-6)
+
+
+def test_float32_observations_are_copies_too() -> None:
+    class Single(CounterEnv):
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+        def __init__(self) -> None:
+            super().__init__(truncate_at=3)
+            self._buffer = np.zeros(2, np.float32)
+
+    steps = run_episode(TrainingEnvironment(Single(), 10))
+    assert [step.observation[0] for step in steps] == [0, 1, 2, 3]
