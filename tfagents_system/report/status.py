@@ -1,81 +1,136 @@
 """status.json: the state of a run, for those who watch it from outside.
 
-    python -m tfagents_system.report.status logs/* [--follow] [--json]
-
-Reads these files alone: no connection to the run, no TensorFlow, so it works from a login node.
+`python -m tfagents_system.report.status logs/* [--follow] [--json]` reads these files alone: no connection to the run,
+no TensorFlow and no NumPy, so it answers at once, also on a login node.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
 from tfagents_system.launch.run_paths import TRAINER, RunPaths
 from tfagents_system.report.heartbeat import read_json, write_json
 
-_STALE_SECS = 30.0
+STALE_SECS = 30.0
+_LONG_WAIT_SECS = 60.0
 _FOLLOW_SECS = 2.0
 _LIVE_STATES = ("starting", "running")
-_HEADER = ("run", "state", "iteration", "env steps", "updates/s", "steps/s", "eval return", "best", "left", "restarts")
+_ENDED_STATES = ("done", "stopped")
+_MAX_NAMES = 4
+_INTERRUPTED = 130
+
+COLUMNS = ("run", "state", "iteration", "env steps", "updates/s", "steps/s", "eval return", "best", "left", "restarts")
+LEFT_ALIGNED = ("run", "state")
+
+_complained: set[Path] = set()
 
 
 def write_status(path: Path, status: dict[str, Any]) -> None:
-    """Replaces status.json; a full disk is no reason to end a run."""
+    """Replaces status.json. A full disk is told once on standard error and is no reason to end a run."""
     try:
         write_json(path, status)
     except OSError as error:
-        print(f"{path}: {error.strerror}", file=sys.stderr)
+        if path not in _complained:
+            print(f"{path}: {error.strerror}", file=sys.stderr, flush=True)
+        _complained.add(path)
 
 
 def read_status(path: Path) -> dict[str, Any] | None:
     """The last status of a run, None if there is none."""
-    return read_json(path)
+    status = read_json(path)
+    is_whole = status and isinstance(status.get("run"), dict) and isinstance(status.get("roles"), dict)
+    return status if is_whole else None
+
+
+def is_dead(status: dict[str, Any], now: float) -> bool:
+    """Whether a run that never ended has not been heard of: its supervisor was killed, or the machine."""
+    run = status["run"]
+    return run.get("state") in _LIVE_STATES and now - run.get("updated_at", 0.0) > STALE_SECS
+
+
+def state_of(status: dict[str, Any], now: float) -> str:
+    """`starting`, `running`, `saving`, `done`, `stopped`, `failed` or `dead`."""
+    if is_dead(status, now):
+        return "dead"
+    state, trainer = str(status["run"].get("state")), status["roles"].get(TRAINER, {}).get("state", "starting")
+    return trainer if state in _LIVE_STATES and trainer in ("starting", "saving") else state
 
 
 def problems(status: dict[str, Any], now: float) -> list[str]:
-    """What looks wrong: a supervisor that is gone, roles that do not answer, workers that were given up, waits."""
-    run, found = status["run"], []
-    if run["state"] not in _LIVE_STATES:
-        return [run["message"]] if run["state"] == "failed" and run.get("message") else []
-    if (age := now - run["updated_at"]) > _STALE_SECS:
-        return [f"not heard of for {format_secs(age)}: the supervisor (pid {run['pid']} on {run['host']}) is gone"]
+    """What looks wrong, a sentence each.
+
+    A supervisor that is gone; roles that are down, do not answer, wait for long or report an error; why a run failed.
+
+    Args:
+      status: Content of a status.json.
+      now: Unix seconds.
+    """
+    run = status["run"]
+    if run.get("state") not in _LIVE_STATES:
+        return [str(run["message"])] if run.get("state") == "failed" and run.get("message") else []
+    if is_dead(status, now):
+        age = format_secs(now - run.get("updated_at", 0.0))
+        return [f"the supervisor (pid {run.get('pid')} on {run.get('host')}) is gone: last heard of {age} ago"]
+    found: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for role, beat in status["roles"].items():
-        age = now - beat.get("time", run["started_at"])
-        if beat.get("state") in ("done", "stopped"):
-            continue
-        if not beat.get("alive", True):
-            found.append(f"{role} is down")
-        elif age > _STALE_SECS:
-            found.append(f"{role}: no heartbeat for {format_secs(age)}")
-        if beat.get("error"):
-            found.append(f"{role}: {beat['error']}")
-    return found
+        for before, secs, after in _role_problems(beat, run.get("started_at", now), now):
+            found.setdefault((before, after), []).append((role, secs))
+    sentences = []
+    for (before, after), roles in found.items():
+        longest = max(secs for _, secs in roles)
+        words = [before, format_secs(longest) if longest else "", after]
+        sentences.append(f"{_names([role for role, _ in roles])}: {' '.join(filter(None, words))}")
+    return sentences
 
 
-def summary_row(status: dict[str, Any]) -> tuple[str, ...]:
-    """One run as a line of the table."""
+def _role_problems(beat: dict[str, Any], started_at: float, now: float) -> Iterator[tuple[str, float, str]]:
+    """Problems as (text, seconds or 0, text)."""
+    if beat.get("error"):
+        yield str(beat["error"]), 0.0, ""
+    if beat.get("state") in _ENDED_STATES:
+        return
+    age, wait = now - beat.get("time", started_at), now - beat.get("since", now)
+    if not beat.get("alive", True):
+        yield "down", 0.0, ""
+    elif age > STALE_SECS:
+        yield "no heartbeat for", age, ""
+    elif beat.get("state") == "waiting" and wait > _LONG_WAIT_SECS:
+        yield "waiting", wait, f"for {beat['waiting_for']}" if beat.get("waiting_for") else ""
+
+
+def _names(roles: Sequence[str]) -> str:
+    rest = len(roles) - _MAX_NAMES
+    return ", ".join(roles[:_MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def summary(status: dict[str, Any], now: float) -> dict[str, str]:
+    """One run as a line of the table: texts by column."""
     run, trainer = status["run"], status["roles"].get(TRAINER, {})
-    state = run["state"] if run["state"] not in _LIVE_STATES else trainer.get("state", run["state"])
-    return (
-        run["name"],
-        state,
+    is_live = run.get("state") in _LIVE_STATES and not is_dead(status, now)
+    cells = (
+        str(run.get("name")),
+        state_of(status, now),
         f"{trainer.get('iteration', 0)}/{trainer.get('num_iter', '?')}",
         format_number(trainer.get("env_steps")),
-        format_number(trainer.get("updates_per_s")),
-        format_number(trainer.get("env_steps_per_s")),
+        format_rate(trainer.get("updates_per_s")),
+        format_rate(trainer.get("env_steps_per_s")),
         format_return(trainer),
         format_number(trainer.get("best_eval_return")),
-        format_secs(trainer.get("time_left_s")) if run["state"] in _LIVE_STATES else "-",
+        format_secs(trainer.get("time_left_s")) if is_live else "-",
         str(sum(beat.get("restarts", 0) for beat in status["roles"].values())),
     )
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
-def format_number(value: Any) -> str:
+def format_number(value: float | None) -> str:
     """`12,345`, `-310.2`, `0.0543`; `-` for None."""
     if value is None:
         return "-"
@@ -84,60 +139,103 @@ def format_number(value: Any) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
+def format_rate(value: float | None) -> str:
+    """`1,181`, `2.5`; `-` for None."""
+    return format_number(value if value is None or abs(value) < 10 else round(value))
+
+
 def format_return(trainer: dict[str, Any]) -> str:
-    """`-310.2 ± 40.1`."""
+    """The last evaluation, `-310.2 ± 40.1`."""
     mean, std = trainer.get("eval_return"), trainer.get("eval_return_std")
     return format_number(mean) if mean is None or std is None else f"{format_number(mean)} ± {format_number(std)}"
 
 
 def format_secs(secs: float | None) -> str:
-    """`01:10`, `2:03:00`; `-` for None."""
+    """`01:10`, `2:03:00`, `5d 02h`; `-` for None."""
     if secs is None:
         return "-"
-    minutes, seconds = divmod(int(secs), 60)
+    minutes, seconds = divmod(max(0, int(secs)), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24}d {hours % 24:02}h"
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
 
 
-def _print_table(statuses: Sequence[dict[str, Any]], now: float) -> None:
-    rows = [_HEADER, *(summary_row(status) for status in statuses)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
+def plain_table(statuses: Sequence[dict[str, Any]], now: float) -> str:
+    """The table in aligned columns, and below it what looks wrong."""
+    rows = [dict(zip(COLUMNS, COLUMNS, strict=True)), *(summary(status, now) for status in statuses)]
+    widths = {name: max(len(row[name]) for row in rows) for name in COLUMNS}
+    lines = []
     for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    for status in statuses:
-        for problem in problems(status, now):
-            print(f"{status['run']['name']}: {problem}")
+        cells = [
+            row[name].ljust(widths[name]) if name in LEFT_ALIGNED else row[name].rjust(widths[name]) for name in COLUMNS
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join([*lines, *problem_lines(statuses, now)])
+
+
+def problem_lines(statuses: Sequence[dict[str, Any]], now: float) -> list[str]:
+    """`problems` of all runs, each with the run's name."""
+    return [f"{status['run'].get('name')}: {problem}" for status in statuses for problem in problems(status, now)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table; 2 where none of the directories is a run."""
-    parser = argparse.ArgumentParser(prog="python -m tfagents_system.report.status", description="Shows the state of runs.")
+    """Prints the table; returns 2 where none of the directories is a run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tfagents_system.report.status", description="Shows the state of runs from their files alone."
+    )
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/*")
-    parser.add_argument("--follow", action="store_true", help="refresh until all runs have ended")
-    parser.add_argument("--json", action="store_true", help="print the statuses as JSON")
+    parser.add_argument("--follow", action="store_true", help="refresh every 2 s until all runs have ended")
+    parser.add_argument("--json", action="store_true", help="print a list of the status.json files, with `problems`")
     args = parser.parse_args(argv)
-    while True:
-        found = [(folder, read_status(RunPaths(folder).status_json)) for folder in args.run]
-        statuses = [status for _, status in found if status is not None and "run" in status]
-        if args.json:
-            print(json.dumps(statuses))
-        elif statuses:
-            _print_table(statuses, time.time())
-        for folder, status in found:
-            if status is None and folder.is_dir():
-                print(f"{folder}: no status.json, not started yet or no run directory", file=sys.stderr)
-            elif status is None:
-                print(f"{folder}: no such directory", file=sys.stderr)
-        if not statuses:
-            return 2
-        alive = [s for s in statuses if s["run"]["state"] in _LIVE_STATES and not _is_dead(s)]
-        if not args.follow or not alive:
-            return 0
-        time.sleep(_FOLLOW_SECS)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
+    _print_missing(args.run)
+    if not _read_all(args.run):
+        return EXIT_BAD_INPUT
+    try:
+        _show(args.run, follow=args.follow, as_json=args.json)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return EXIT_DONE
 
 
-def _is_dead(status: dict[str, Any]) -> bool:
-    return time.time() - status["run"]["updated_at"] > _STALE_SECS
+def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    found = [read_status(RunPaths(folder).status_json) for folder in folders]
+    return [status for status in found if status is not None]
+
+
+def _print_missing(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if not folder.is_dir():
+            print(f"{folder}: no such directory", file=sys.stderr)
+        elif read_status(RunPaths(folder).status_json) is None:
+            print(f"{folder}: no status.json: not a run directory, or not started yet", file=sys.stderr)
+
+
+def _show(folders: Sequence[Path], *, follow: bool, as_json: bool) -> None:
+    """Prints once, or again and again until all runs have ended."""
+    show = _show_json if as_json else _show_plain
+    with contextlib.ExitStack() as stack:
+        if sys.stdout.isatty() and not as_json:
+            from tfagents_system.report.terminal import StatusView
+
+            show = stack.enter_context(StatusView(in_place=follow)).show
+        while True:
+            statuses, now = _read_all(folders), time.time()
+            show(statuses, now)
+            live = [s for s in statuses if s["run"].get("state") in _LIVE_STATES and not is_dead(s, now)]
+            if not follow or not live:
+                return
+            time.sleep(_FOLLOW_SECS)
+
+
+def _show_json(statuses: Sequence[dict[str, Any]], now: float) -> None:
+    print(json.dumps([{**status, "problems": problems(status, now)} for status in statuses]), flush=True)
+
+
+def _show_plain(statuses: Sequence[dict[str, Any]], now: float) -> None:
+    print(plain_table(statuses, now), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,24 +6,63 @@ import collections
 import os
 import time
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tfagents_system.launch.run_paths import TRAINER
-from tfagents_system.report.status import format_number, format_return, format_secs, problems
+from tfagents_system.launch.cpus import format_cpu_list
+from tfagents_system.launch.run_paths import REPLAY, TRAINER
+from tfagents_system.report.status import (
+    COLUMNS,
+    LEFT_ALIGNED,
+    format_number,
+    format_rate,
+    format_return,
+    format_secs,
+    problem_lines,
+    problems,
+    state_of,
+    summary,
+)
 
 _DEFAULT_LINE_SECS = 5.0
+_SAME_LINE_SECS = 60.0
+_MAX_WIDTH = 100
 _MAX_WORKER_LINES = 8
+_LINES_BESIDE_WORKERS = 16
+_SPARED_FIRST = ("steps/s", "best", "updates/s", "restarts")  # Columns that a narrow terminal does without.
+_COLORS = {
+    "starting": "cyan",
+    "running": "green",
+    "updating": "green",
+    "serving": "green",
+    "collecting": "green",
+    "evaluating": "magenta",
+    "saving": "cyan",
+    "waiting": "yellow",
+    "stopped": "yellow",
+    "failed": "red",
+    "dead": "red",
+    "down": "red",
+}
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        self.quiet = True  # Rich's own answer is to end the program.
 
 
 class ProgressView:
     """Shows status after status.
+
+    Nothing that happens to the output (a closed pipe, a full disk) ends the run: it is not shown, that is all.
 
     Args:
       console: Where to; the standard output by default.
@@ -31,36 +70,90 @@ class ProgressView:
     """
 
     def __init__(self, console: Console | None = None, line_secs: float | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or _Console(highlight=False)
         self._line_secs = line_secs or float(os.environ.get("SAC_LOG_SECS") or _DEFAULT_LINE_SECS)
         self._live: Live | None = None
-        self._line_due = 0.0
+        self._width = self._console.width
+        self._printed_at = float("-inf")
         self._last_line = ""
 
     def start(self) -> None:
         """Begins to show; on a terminal the view stays at the bottom, below what is printed meanwhile."""
+        if hasattr(self._console.file, "reconfigure"):
+            self._console.file.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
         if self._console.is_terminal:
-            self._live = Live(console=self._console, refresh_per_second=2, redirect_stdout=True, redirect_stderr=True)
+            # Without a thread that refreshes: every update does, and comes each second.
+            self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
 
     def update(self, status: dict[str, Any]) -> None:
         """Shows a status (see launch/supervise.py)."""
-        if self._live is not None:
-            self._live.update(render(status))
-        elif time.monotonic() >= self._line_due:
-            self._line_due = time.monotonic() + self._line_secs
-            line = progress_line(status)
-            if line.partition("]")[2] != self._last_line:
-                self._last_line = line.partition("]")[2]
-                print(line, flush=True)
+        try:
+            if self._live is not None:
+                width, height = self._console.size
+                if width != self._width:
+                    self._console.clear()  # The terminal has torn the lines of the old frame: it can't be replaced.
+                self._width = width
+                self._live.update(render(status, width, height), refresh=True)
+            else:
+                self._print_line(status)
+        except OSError:
+            pass
 
     def stop(self, final_lines: Sequence[str]) -> None:
-        """Ends the view and prints what is left to say."""
+        """Ends the view, whose last state stays, and prints what is left to say."""
+        try:
+            if self._live is not None:
+                self._live.stop()
+            for line in final_lines:
+                self._print(line)
+        except OSError:
+            pass
+        self._live = None
+
+    def _print_line(self, status: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if now - self._printed_at < self._line_secs:
+            return
+        line = progress_line(status)
+        content = line.partition("]")[2]  # Without the time, so that what stands still does not fill the log.
+        if content != self._last_line or now - self._printed_at >= _SAME_LINE_SECS:
+            self._printed_at, self._last_line = now, content
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._console.file, flush=True)
+
+
+class StatusView:
+    """The table of several runs on a terminal (see report/status.py).
+
+    Args:
+      in_place: Each table replaces the one before.
+    """
+
+    def __init__(self, in_place: bool, console: Console | None = None) -> None:
+        self._console = console or _Console(highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False) if in_place else None
+
+    def __enter__(self) -> StatusView:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._live is not None:
             self._live.stop()
-            self._live = None
-        for line in final_lines:
-            print(line, flush=True)
+
+    def show(self, statuses: Sequence[dict[str, Any]], now: float) -> None:
+        """Shows the runs as they are at `now`, in Unix seconds."""
+        table = render_runs(statuses, now, self._console.width)
+        if self._live is not None:
+            self._live.update(table, refresh=True)
+        else:
+            self._console.print(table)
 
 
 def progress_line(status: dict[str, Any]) -> str:
@@ -68,12 +161,12 @@ def progress_line(status: dict[str, Any]) -> str:
     run, trainer = status["run"], status["roles"].get(TRAINER, {})
     head = f"[{format_secs(run['updated_at'] - run['started_at'])}]"
     if trainer.get("updates_per_s") is None:
-        return f"{head} {_starting(status)}"
+        return f"{head} {_starting_line(status)}"
     parts = [
         f"iteration {trainer.get('iteration')}/{trainer.get('num_iter')}",
         f"env_steps {format_number(trainer.get('env_steps'))}",
-        f"updates/s {format_number(trainer.get('updates_per_s'))}",
-        f"steps/s {format_number(trainer.get('env_steps_per_s'))}",
+        f"updates/s {format_rate(trainer.get('updates_per_s'))}",
+        f"steps/s {format_rate(trainer.get('env_steps_per_s'))}",
     ]
     if trainer.get("train_return") is not None:
         parts.append(f"train {format_number(trainer['train_return'])}")
@@ -82,41 +175,68 @@ def progress_line(status: dict[str, Any]) -> str:
     if trainer.get("alpha") is not None:
         parts.append(f"alpha {format_number(trainer['alpha'])}")
     parts.append(f"left {format_secs(trainer.get('time_left_s'))}")
-    return f"{head} {'  '.join(parts)}"
+    return "  ".join([f"{head} {parts[0]}", *parts[1:], *(f"! {problem}" for problem in _problems(status))])
 
 
-def _starting(status: dict[str, Any]) -> str:
-    states = [f"{role} {beat.get('state', 'starting')}" for role, beat in _collapsed(status["roles"])]
-    return ", ".join(states)
+def _starting_line(status: dict[str, Any]) -> str:
+    """`replay serving, trainer waiting, worker_0 collecting  env_steps 400`, before the trainer has numbers."""
+    states = ", ".join(f"{role} {beat['state']}" for role, beat in _collapsed(status, max_workers=2))
+    env_steps = status["roles"].get(REPLAY, {}).get("env_steps")
+    parts = [states, f"env_steps {format_number(env_steps)}" if env_steps else ""]
+    return "  ".join([*filter(None, parts), *(f"! {problem}" for problem in _problems(status))])
 
 
-def render(status: dict[str, Any]) -> Panel:
-    """The live view of a status."""
+def render(status: dict[str, Any], width: int = 80, height: int = 50) -> RenderableType:
+    """The live view of a status, for a terminal of that many columns and lines."""
     run, roles = status["run"], status["roles"]
     trainer = roles.get(TRAINER, {})
+    state = state_of(status, run["updated_at"])
     elapsed = format_secs(run["updated_at"] - run["started_at"])
-    parts: list[Any] = [_progress(trainer), _numbers(trainer), _roles(status)]
-    parts += [Text(problem, style="bold red") for problem in problems(status, run["updated_at"])]
-    title = f"[bold]{run['name']}[/bold]  {run['state']}  {elapsed}"
-    return Panel(Group(*parts), title=title, title_align="left", border_style="cyan")
+    title = f"[bold]{escape(str(run['name']))}[/]  [{_COLORS.get(state, 'default')}]{state}[/]  {elapsed}"
+    left = trainer.get("time_left_s")
+    width = min(width, _MAX_WIDTH)
+    problem_texts = [Text(problem, style="red") for problem in _problems(status)]
+    blocks: list[Sequence[RenderableType]] = [
+        [_progress(trainer)],
+        [_numbers(status, width), *_pairs_line("curriculum", _curriculum(status))],
+        _pairs_line("trainer's time", _time_shares(trainer)),
+        [_roles(status, max(1, min(_MAX_WORKER_LINES, height - _LINES_BESIDE_WORKERS)))],
+        problem_texts,
+    ]
+    parts = [part for block in blocks if block for part in (*block, Text())][:-1]
+    return Panel(
+        Group(*parts),
+        title=title,
+        title_align="left",
+        subtitle=None if left is None else f"{format_secs(left)} left",
+        subtitle_align="right",
+        border_style="dim",
+        padding=(0, 1),
+        width=width,
+    )
 
 
-def _progress(trainer: dict[str, Any]) -> Table:
-    done, total = trainer.get("iteration") or 0, trainer.get("num_iter") or 1
+def _progress(trainer: dict[str, Any]) -> RenderableType:
+    done, total = trainer.get("iteration") or 0, trainer.get("num_iter")
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True, justify="right")
-    left = format_secs(trainer.get("time_left_s"))
-    grid.add_row(f"iteration {done}/{trainer.get('num_iter', '?')}", ProgressBar(total=total, completed=done), f"{left} left")
+    if not total:
+        grid.add_row("iteration -", ProgressBar(total=1, completed=0), "")
+    else:
+        bar = ProgressBar(total=total, completed=done)
+        grid.add_row(f"iteration {done:,}/{total:,}", bar, f"{done / total:.0%}")
     return grid
 
 
-def _numbers(trainer: dict[str, Any]) -> Table:
+def _numbers(status: dict[str, Any], width: int) -> RenderableType:
+    trainer = status["roles"].get(TRAINER, {})
+    env_steps = trainer.get("env_steps") or status["roles"].get(REPLAY, {}).get("env_steps")
     pairs = [
-        ("env steps", format_number(trainer.get("env_steps"))),
-        ("updates/s", format_number(trainer.get("updates_per_s"))),
-        ("env steps/s", format_number(trainer.get("env_steps_per_s"))),
+        ("env steps", format_number(env_steps)),
+        ("updates/s", format_rate(trainer.get("updates_per_s"))),
+        ("env steps/s", format_rate(trainer.get("env_steps_per_s"))),
         ("train return", format_number(trainer.get("train_return"))),
         ("eval return", format_return(trainer)),
         ("best", format_number(trainer.get("best_eval_return"))),
@@ -125,42 +245,106 @@ def _numbers(trainer: dict[str, Any]) -> Table:
         ("alpha", format_number(trainer.get("alpha"))),
     ]
     if trainer.get("eval_success") is not None:
-        pairs.append(("success", f"{trainer['eval_success']:.0%}"))
-    pairs += [(f"{name} (curriculum)", format_number(value)) for name, value in (trainer.get("curriculum") or {}).items()]
+        pairs.append(("eval success", f"{trainer['eval_success']:.0%}"))
+    columns = 3 if width >= 80 else 2 if width >= 56 else 1
+    grid = Table.grid()
+    for _ in range(columns):
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(no_wrap=True)
+    for start in range(0, len(pairs), columns):
+        row = pairs[start : start + columns]
+        grid.add_row(*(cell for name, value in row for cell in (f"{name} ", f"{value}   ")))
+    return grid
+
+
+def _pairs_line(label: str, pairs: dict[str, str]) -> list[RenderableType]:
+    """`curriculum  mass 1.5  friction 0.31`, or nothing."""
+    words = [f"{name} {value}".replace(" ", "\u00a0") for name, value in pairs.items()]  # A pair is not torn apart.
+    return [Text(f"{label}  ", style="dim").append("  ".join(words), "default")] if words else []
+
+
+def _curriculum(status: dict[str, Any]) -> dict[str, str]:
+    """The values in force: the trainer's word, or that of the first worker that has any."""
+    values: dict[str, float] = next(
+        (beat["curriculum"] for beat in status["roles"].values() if beat.get("curriculum")), {}
+    )
+    return {name: format_number(value) for name, value in values.items()}
+
+
+def _time_shares(trainer: dict[str, Any]) -> dict[str, str]:
+    """What the trainer spends its time on, the most first."""
+    shares = sorted((trainer.get("time_shares") or {}).items(), key=lambda item: -item[1])
+    return {name: f"{share:.0%}" for name, share in shares if share >= 0.005}
+
+
+def _roles(status: dict[str, Any], max_workers: int) -> RenderableType:
+    """One line a role: CPU ids, state, age of the heartbeat, restarts."""
     grid = Table.grid(padding=(0, 2))
     for _ in range(3):
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column(justify="right", no_wrap=True)
-    for start in range(0, len(pairs), 3):
-        grid.add_row(*(cell for pair in pairs[start : start + 3] for cell in pair))
-    return grid
-
-
-def _roles(status: dict[str, Any]) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    for _ in range(4):
         grid.add_column(no_wrap=True)
-    plan, now = status.get("plan", {}), status["run"]["updated_at"]
-    for role, beat in _collapsed(status["roles"]):
-        cpus = plan.get(role)
-        where = f"CPU {','.join(map(str, cpus))}" if cpus else ""
+    for _ in range(2):
+        grid.add_column(no_wrap=True, justify="right", style="dim")
+    now = status["run"]["updated_at"]
+    for role, beat in _collapsed(status, max_workers):
+        state = Text(beat["state"], style=_COLORS.get(beat["state"], "default"), overflow="ellipsis")
+        cpus = f"CPU {format_cpu_list(beat['cpus'])}" if beat["cpus"] else ""
         age = f"{max(0.0, now - beat['time']):.0f} s ago" if beat.get("time") else ""
-        restarts = f"{beat['restarts']} restarts" if beat.get("restarts") else ""
-        shares = beat.get("time_shares") or {}
-        spent = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.005)
-        grid.add_row(Text(role, style="bold"), where, str(beat.get("state", "starting")), spent or restarts or age)
+        restarts = beat.get("restarts") or 0
+        grid.add_row(role, Text(cpus, style="dim"), state, age, _count(restarts, "restart") if restarts else "")
     return grid
 
 
-def _collapsed(roles: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """Roles by name; many workers in one line that counts their states."""
-    workers = {role: beat for role, beat in roles.items() if role.startswith("worker_")}
-    if len(workers) <= _MAX_WORKER_LINES:
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _collapsed(status: dict[str, Any], max_workers: int) -> list[tuple[str, dict[str, Any]]]:
+    """Roles with their `state` and `cpus`; more than `max_workers` workers in one line that counts their states."""
+    plan = status.get("plan") or {}
+    roles = {
+        role: {**beat, "state": _state(beat), "cpus": plan.get(role) or []} for role, beat in status["roles"].items()
+    }
+    workers = {role: beat for role, beat in roles.items() if role not in (REPLAY, TRAINER)}
+    if len(workers) <= max_workers:
         return list(roles.items())
-    counts = collections.Counter(str(beat.get("state", "starting")) for beat in workers.values())
+    counts = collections.Counter(beat["state"] for beat in workers.values())
     joined = {
         "state": ", ".join(f"{count} {state}" for state, count in counts.most_common()),
-        "restarts": sum(beat.get("restarts", 0) for beat in workers.values()),
+        "cpus": {cpu for beat in workers.values() for cpu in beat["cpus"]},
+        "restarts": sum(beat.get("restarts") or 0 for beat in workers.values()),
+        "time": min((beat["time"] for beat in workers.values() if beat.get("time")), default=None),  # The oldest.
     }
     others = [(role, beat) for role, beat in roles.items() if role not in workers]
     return [*others, (f"worker_0..{len(workers) - 1}", joined)]
+
+
+def _state(beat: dict[str, Any]) -> str:
+    """`down` where the process is not there although it should."""
+    state = str(beat.get("state", "starting"))
+    return state if beat.get("alive", True) or state in ("done", "stopped") else "down"
+
+
+def _problems(status: dict[str, Any]) -> list[str]:
+    return problems(status, status["run"]["updated_at"])
+
+
+def render_runs(statuses: Sequence[dict[str, Any]], now: float, width: int) -> RenderableType:
+    """Several runs as a table, and below it what looks wrong.
+
+    A terminal that is too narrow for all columns gets the table without those that matter least.
+    """
+    rows = [summary(status, now) for status in statuses]
+    widths = {name: max([len(name), *(len(row[name]) for row in rows)]) + 2 for name in COLUMNS}
+    for name in _SPARED_FIRST:
+        if sum(widths.values()) > width:
+            del widths[name]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for name in widths:
+        table.add_column(name, justify="left" if name in LEFT_ALIGNED else "right", no_wrap=True)
+    for row in rows:
+        cells = {
+            name: Text(text, style=_COLORS.get(text, "default") if name == "state" else "")
+            for name, text in row.items()
+        }
+        table.add_row(*(cells[name] for name in widths))
+    return Group(table, *(Text(line, style="red") for line in problem_lines(statuses, now)))

@@ -1,0 +1,211 @@
+"""What is told of runs from their files alone."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from statuses import NOW, beat, status
+
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.report import status as status_module
+from tfagents_system.report.status import (
+    format_number,
+    format_rate,
+    format_secs,
+    main,
+    plain_table,
+    problems,
+    read_status,
+    state_of,
+    write_status,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def at_now(monkeypatch):
+    monkeypatch.setattr(status_module.time, "time", lambda: NOW)
+
+
+def put(folder, content):
+    write_status(RunPaths(folder).status_json, content)
+    return folder
+
+
+def test_a_run_that_is_well_has_no_problems():
+    assert problems(status(), NOW) == []
+    assert state_of(status(), NOW) == "running"
+
+
+def test_roles_that_do_not_answer_are_named_together_with_the_longest_silence():
+    content = status(workers=8)
+    for i in range(6):
+        content["roles"][f"worker_{i}"] = beat("collecting", age=31 + i)
+    content["roles"]["worker_6"] = beat("collecting", age=29)
+    assert problems(content, NOW) == [
+        "worker_0, worker_1, worker_2, worker_3 and 2 more: no heartbeat for 00:36",
+    ]
+
+
+def test_a_role_without_any_heartbeat_is_silent_since_the_start():
+    content = status(elapsed=42)
+    content["roles"]["trainer"] = {"alive": True, "restarts": 0}
+    assert problems(content, NOW) == ["trainer: no heartbeat for 00:42"]
+    assert state_of(content, NOW) == "starting"
+
+
+def test_down_errors_and_long_waits_are_named_and_what_has_ended_is_not():
+    content = status(workers=5)
+    content["roles"]["worker_0"] |= {"alive": False}
+    content["roles"]["worker_1"] = beat("waiting", since=75, waiting_for="the replay server at localhost:8008")
+    content["roles"]["worker_2"] = beat("waiting", since=59, waiting_for="the next policy")
+    content["roles"]["worker_3"] = beat("stopped", age=500, alive=False)
+    content["roles"]["worker_4"] |= {"error": "step 17: the simulator diverged"}
+    assert problems(content, NOW) == [
+        "worker_0: down",
+        "worker_1: waiting 01:15 for the replay server at localhost:8008",
+        "worker_4: step 17: the simulator diverged",
+    ]
+
+
+def test_a_supervisor_that_is_gone_is_the_only_news():
+    content = status(age=31)
+    assert state_of(content, NOW) == "dead"
+    assert problems(content, NOW) == ["the supervisor (pid 4242 on node7) is gone: last heard of 00:31 ago"]
+    assert state_of(status(age=29), NOW) == "running"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"), [("done", []), ("stopped", []), ("failed", ["trainer refused its input"])]
+)
+def test_an_ended_run_may_be_old(state, expected):
+    content = status(state=state, age=10**6)
+    content["run"]["message"] = "trainer refused its input"
+    assert state_of(content, NOW) == state
+    assert problems(content, NOW) == expected
+
+
+def test_the_table_has_every_number_in_its_column():
+    content = status(name="minitaur")
+    content["roles"]["worker_0"]["restarts"] = 2
+    content["roles"]["replay"]["restarts"] = 1
+    header, line = plain_table([content], NOW).splitlines()
+    assert [cell.strip() for cell in header.split("  ") if cell.strip()] == list(status_module.COLUMNS)
+    cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
+    assert cells == [
+        *("minitaur", "running", "12/25", "4,800", "181", "172"),
+        *("-310.2 ± 40.1", "-298.7", "01:10", "3"),
+    ]
+
+
+def test_columns_are_aligned_whatever_the_lengths():
+    long = status(name="a_much_longer_name", state="done")
+    long["roles"]["trainer"] |= {"env_steps": 12_345_678, "eval_return": 12345.6, "eval_return_std": 1234.5}
+    new = status(name="new")
+    new["roles"] = {}
+    lines = plain_table([status(), long, new], NOW).splitlines()
+    ends = {line.index(end) + len(end) for line, end in zip(lines, ("best", "-298.7", "-298.7"), strict=False)}
+    assert len(ends) == 1
+    assert "12,345,678" in lines[2] and "12,346 ± 1,234" in lines[2]
+    assert lines[3].split() == ["new", "starting", "0/?", "-", "-", "-", "-", "-", "-", "0"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (12345, "12,345"), (0, "0"), (-310.21, "-310.2"), (0.05432, "0.0543"), (-12345.6, "-12,346")],
+)
+def test_numbers_are_short(value, text):
+    assert format_number(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "-"), (181.4, "181"), (2.345, "2.35"), (3100.2, "3,100")])
+def test_rates_are_shorter(value, text):
+    assert format_rate(value) == text
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"),
+    [
+        (None, "-"),
+        (-3.0, "00:00"),
+        (70.9, "01:10"),
+        (7384, "2:03:04"),
+        (47 * 3600, "47:00:00"),
+        (5 * 86400 + 7300, "5d 02h"),
+    ],
+)
+def test_times_are_read_at_a_glance(secs, text):
+    assert format_secs(secs) == text
+
+
+def test_main_prints_the_runs_and_names_what_is_none(tmp_path, capsys, at_now):
+    run = put(tmp_path / "pendulum", status())
+    (tmp_path / "empty").mkdir()
+    torn = put(tmp_path / "torn", status())
+    RunPaths(torn).status_json.write_text('{"run": {"na')
+    assert main([str(run), str(tmp_path / "empty"), str(torn), str(tmp_path / "nowhere")]) == 0
+    out, err = capsys.readouterr()
+    assert "12/25" in out and out.count("\n") == 2
+    assert [line.split(": ")[0].rpartition("/")[2] for line in err.splitlines()] == ["empty", "torn", "nowhere"]
+
+
+def test_main_says_with_its_exit_code_that_there_is_no_run(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 2
+    assert "no status.json" in capsys.readouterr().err
+
+
+def test_json_is_the_status_with_its_problems(tmp_path, capsys, at_now):
+    run = put(tmp_path / "pendulum", status(age=40))
+    assert main([str(run), "--json"]) == 0
+    (read,) = json.loads(capsys.readouterr().out)
+    assert read["run"]["name"] == "pendulum" and read["roles"]["trainer"]["iteration"] == 12
+    assert len(read["problems"]) == 1
+
+
+def test_follow_ends_when_all_runs_have_ended(tmp_path, capsys, monkeypatch, at_now):
+    first, second = put(tmp_path / "a", status(name="a")), put(tmp_path / "b", status(name="b", age=100))
+    slept = []
+
+    def sleep(secs):
+        slept.append(secs)
+        if len(slept) == 2:
+            put(first, status(name="a", state="done"))
+
+    monkeypatch.setattr(status_module.time, "sleep", sleep)
+    assert main([str(first), str(second), "--follow"]) == 0
+    assert slept == [2.0, 2.0]
+    assert capsys.readouterr().out.count("updates/s") == 3
+
+
+def test_a_full_disk_is_told_once(tmp_path, capsys):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    for _ in range(3):
+        write_status(blocked / "status.json", status())
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_status_that_is_no_status_reads_as_none(tmp_path):
+    path = tmp_path / "status.json"
+    for text in ("{}", '{"run": 1, "roles": {}}', '{"run": {}}'):
+        path.write_text(text)
+        assert read_status(path) is None
+
+
+def test_it_answers_without_tensorflow_and_numpy(tmp_path):
+    content = status()
+    content["run"]["updated_at"] = time.time()
+    run = put(tmp_path / "pendulum", content)
+    program = (
+        "import sys; from tfagents_system.report.status import main; code = main(sys.argv[1:]); "
+        "assert not {'tensorflow', 'numpy', 'reverb', 'matplotlib', 'rich'} & set(sys.modules); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(run)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pendulum" in done.stdout

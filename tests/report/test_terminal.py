@@ -1,0 +1,200 @@
+"""What is shown of a run while it runs."""
+
+import io
+
+import pytest
+from rich.console import Console
+from statuses import NOW, beat, status
+
+from tfagents_system.report import terminal
+from tfagents_system.report.terminal import ProgressView, StatusView, progress_line, render
+
+
+def rendered(content, width=80, height=50):
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+    console.print(render(content, width, height))
+    return console.file.getvalue()
+
+
+def words(text):
+    return " ".join(text.replace("│", " ").replace("\u00a0", " ").split())
+
+
+def test_the_line_says_it_all():
+    assert progress_line(status()) == (
+        "[00:42] iteration 12/25  env_steps 4,800  updates/s 181  steps/s 172  "
+        "train -423.1  eval -310.2 ± 40.1  alpha 0.213  left 01:10"
+    )
+
+
+def test_before_there_are_numbers_the_line_says_what_the_roles_do():
+    content = status(workers=12)
+    content["roles"]["trainer"] = {"alive": True, "restarts": 0}
+    content["roles"]["worker_3"] = beat("waiting")
+    assert progress_line(content) == (
+        "[00:42] replay serving, trainer starting, worker_0..11 11 collecting, 1 waiting  env_steps 4,800  "
+        "! trainer: no heartbeat for 00:42"
+    )
+
+
+def test_what_is_not_known_yet_is_left_out_of_the_line():
+    content = status()
+    content["roles"]["trainer"] |= {"eval_return": None, "alpha": None, "train_return": None, "time_left_s": None}
+    assert progress_line(content).endswith("steps/s 172  left -")
+
+
+def test_the_live_view_shows_every_number_and_role():
+    text = words(rendered(status()))
+    for part in (
+        "pendulum running 00:42",
+        "iteration 12/25",
+        "48%",
+        "01:10 left",
+        "env steps 4,800",
+        "updates/s 181",
+        "env steps/s 172",
+        "train return -423.1",
+        "eval return -310.2 ± 40.1",
+        "best -298.7",
+        "critic loss 0.0543",
+        "actor loss 35.2",
+        "alpha 0.213",
+        "curriculum mass 1.5",
+        "trainer's time updates 93% waiting 4% saving 2% logging 1%",
+        "replay CPU 0 serving 1 s ago",
+        "trainer CPU 1-3 updating 1 s ago",
+        "worker_1 CPU 5 collecting 1 s ago",
+    ):
+        assert part in text, part
+
+
+def test_restarts_and_problems_are_shown():
+    content = status()
+    content["roles"]["worker_0"] |= {"restarts": 1, "alive": False}
+    content["roles"]["replay"]["restarts"] = 2
+    text = words(rendered(content))
+    assert "replay CPU 0 serving 1 s ago 2 restarts" in text
+    assert "worker_0 CPU 4 down 1 s ago 1 restart" in text
+    assert "worker_0: down" in text
+
+
+def test_many_workers_are_one_line_with_the_oldest_heartbeat():
+    content = status(workers=64)
+    for i in range(4):
+        content["roles"][f"worker_{i}"] = beat("waiting", age=7)
+    text = words(rendered(content))
+    assert "worker_0..63 CPU 4-67 60 collecting, 4 waiting 7 s ago" in text
+    assert "worker_5 " not in text
+
+
+@pytest.mark.parametrize("width", [40, 58, 80, 200])
+@pytest.mark.parametrize("workers", [1, 6, 256])
+def test_it_fits_the_terminal(width, workers):
+    content = status(workers=workers)
+    content["roles"]["worker_0"]["waiting_for"] = "something with a very long name " * 3
+    content["roles"]["worker_0"] |= {"state": "waiting", "since": NOW - 100}
+    lines = rendered(content, width, height=24).splitlines()
+    assert max(map(len, lines)) == min(width, 100)
+    if width >= 80:
+        assert len(lines) <= 24
+        assert "…" not in "".join(lines)
+
+
+def test_a_run_that_has_told_nothing_yet_can_be_shown():
+    content = status()
+    content["roles"] = {role: {"alive": True, "restarts": 0} for role in content["roles"]}
+    del content["plan"]
+    assert "trainer starting" in words(rendered(content))
+
+
+def test_names_are_no_markup():
+    assert "[red]run[/]" in rendered(status(name="[red]run[/]"))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    class Clock:
+        now = 0.0
+
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: Clock.now)
+    return Clock
+
+
+def test_plain_lines_come_every_few_seconds_and_only_with_news(clock, capsys):
+    view = ProgressView(Console(force_terminal=False), line_secs=5)
+    view.start()
+    for second in range(70):
+        clock.now = float(second)
+        content = status(elapsed=second)
+        content["roles"]["trainer"]["iteration"] = min(second, 7)
+        view.update(content)
+    view.stop(["plot: here"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines[:-1]] == [
+        "[00:00] iteration 0/25",
+        "[00:05] iteration 5/25",
+        "[00:10] iteration 7/25",
+    ]
+    assert lines[-1] == "plot: here"
+
+
+def test_a_line_that_stays_the_same_is_repeated_each_minute(clock, capsys):
+    view = ProgressView(Console(force_terminal=False), line_secs=5)
+    for second in range(0, 125):
+        clock.now = float(second)
+        view.update(status(elapsed=second))
+    assert [line[:7] for line in capsys.readouterr().out.splitlines()] == ["[00:00]", "[01:00]", "[02:00]"]
+
+
+def test_the_environment_says_how_often(clock, capsys, monkeypatch):
+    monkeypatch.setenv("SAC_LOG_SECS", "20")
+    view = ProgressView(Console(force_terminal=False))
+    for second in range(50):
+        clock.now = float(second)
+        content = status(elapsed=second)
+        content["roles"]["trainer"]["env_steps"] = second
+        view.update(content)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_output_that_is_gone_ends_no_run(is_terminal):
+    class Gone(io.StringIO):
+        is_gone = False
+
+        def write(self, text):
+            if self.is_gone:
+                raise BrokenPipeError(32, "Broken pipe")
+            return super().write(text)
+
+    file = Gone()
+    view = ProgressView(terminal._Console(file=file, force_terminal=is_terminal), line_secs=1e-9)
+    view.start()
+    view.update(status())
+    file.is_gone = True
+    view.update(status(elapsed=50))
+    view.stop(["finished"])
+
+
+def test_a_terminal_gets_the_live_view_and_then_the_final_lines():
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=40)
+    view = ProgressView(console)
+    view.start()
+    view.update(status())
+    view.stop(["policy: there"])
+    text = console.file.getvalue()
+    assert "4,800" in text
+    assert text.endswith("policy: there\n")
+    assert "\x1b[?25h" in text  # The cursor is back.
+
+
+@pytest.mark.parametrize(("width", "missing"), [(130, ()), (80, ("updates/s", "steps/s", "best"))])
+def test_a_narrow_terminal_does_without_the_columns_that_matter_least(width, missing):
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    with StatusView(in_place=False, console=console) as view:
+        view.show([status(), status(name="halfcheetah", age=99)], NOW)
+    header, *lines = console.file.getvalue().splitlines()
+    names = [name.strip() for name in header.split("  ") if name.strip()]
+    assert [name for name in terminal.COLUMNS if name not in names] == list(missing)
+    assert "-310.2 ± 40.1" in lines[0] and "dead" in lines[1]
+    assert "halfcheetah: the supervisor" in lines[2]
