@@ -1,104 +1,171 @@
-"""learning_curve.png: returns, losses and the curriculum over environment steps.
+"""learning_curve.png: returns, losses, temperature and curriculum over environment steps.
 
-    python -m tfagents_system.report.plots logs/pendulum
+`python -m tfagents_system.report.plots logs/pendulum` draws it for a run, also while it trains.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.report.metrics import read_metrics
 
 Rows = list[dict[str, float | None]]
 
-_TRAIN, _EVAL, _ALPHA = "#9db4c0", "#c8553d", "#2a6f97"
+_TRAIN, _EVAL, _OTHER = "#9fbcd0", "#c8553d", "#2a6f97"
+_PANELS = (
+    ("critic_loss", "critic loss"),
+    ("actor_loss", "actor loss"),
+    ("alpha", "alpha (temperature)"),
+    ("eval_success", "evaluation success rate"),
+)
+_PANELS_IN_A_ROW = 3
+_LOG_SCALE_FROM = 50.0  # Ratio of the largest to the smallest value.
+_MAX_MARKERS = 60
 
 
 def draw_learning_curve(paths: RunPaths) -> Path:
     """Draws metrics.csv; returns the path of the picture.
 
+    Above: the mean return of evaluations with a band of one standard deviation between episodes, and the return of
+    collected episodes. Below: a small panel for each of losses, alpha and the curriculum's parameters that has values.
+
     Raises:
       ValueError: There are no metrics yet.
+      OSError: The picture can't be written.
     """
     from matplotlib.figure import Figure
 
-    rows = read_metrics(paths.metrics_csv)
+    rows = sorted(read_metrics(paths.metrics_csv), key=lambda row: row.get("env_steps") or 0.0)
     if not rows:
-        raise ValueError(f"{paths.metrics_csv} has no rows yet")
-    curriculum = [name for name in rows[0] if name.startswith("curriculum/") and _series(rows, name)[0]]
-    panels = 2 + bool(curriculum)
-    figure = Figure(figsize=(8.0, 3.2 + 1.7 * (panels - 1)), dpi=150, layout="constrained")
-    axes = figure.subplots(panels, 1, sharex=True, height_ratios=[2.2, *([1.0] * (panels - 1))])
-    _draw_returns(axes[0], rows)
-    _draw_losses(axes[1], rows)
-    if curriculum:
-        for name in curriculum:
-            axes[2].step(*_series(rows, name), where="post", label=name.removeprefix("curriculum/"))
-        axes[2].set_ylabel("curriculum")
-        axes[2].legend(loc="best", frameon=False, fontsize=8)
-    axes[0].set_title(paths.exp_dir.resolve().name, loc="left", fontweight="bold")
-    axes[-1].set_xlabel("environment steps")
-    axes[-1].xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    for axis in axes:
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(paths.learning_curve)
+        raise ValueError(f"{paths.metrics_csv} has no rows: there is nothing to draw yet")
+    panels = _panels(rows)
+    small_rows = math.ceil(len(panels) / _PANELS_IN_A_ROW)
+    figure = Figure(figsize=(9.0, 4.2 + 1.9 * small_rows), dpi=150, layout="constrained")
+    grid = figure.add_gridspec(1 + small_rows, 6, height_ratios=[4.0, *[1.7] * small_rows])
+    returns = figure.add_subplot(grid[0, :])
+    _draw_returns(returns, rows)
+    returns.set_title(paths.exp_dir.resolve().name, loc="left", fontweight="bold", fontsize=13)
+    last_step = max(1.0, *(row.get("env_steps") or 0.0 for row in rows))
+    for (row, columns), (name, title) in zip(_places(len(panels)), panels, strict=True):
+        axes = figure.add_subplot(grid[1 + row, columns])
+        _draw_panel(axes, rows, name, title)
+    for axes in figure.axes:
+        axes.set_xlim(-0.02 * last_step, 1.02 * last_step)
+        _tidy(axes, small=axes is not returns)
+    temporary = paths.learning_curve.with_name(f".{paths.learning_curve.name}.tmp")
+    figure.savefig(temporary, format="png")
+    os.replace(temporary, paths.learning_curve)  # Who looks at it meanwhile sees the old one, not half of the new one.
     return paths.learning_curve
 
 
-def _draw_returns(axis: Any, rows: Rows) -> None:
+def _panels(rows: Rows) -> list[tuple[str, str]]:
+    """(column, title) of the small panels: those with a value."""
+    curriculum = [(name, name.replace("/", ": ")) for name in rows[0] if name.startswith("curriculum/")]
+    return [(name, title) for name, title in (*_PANELS, *curriculum) if _series(rows, name)[0]]
+
+
+def _places(count: int) -> list[tuple[int, slice]]:
+    """(row, columns of six) of each small panel; those of a row share its width."""
+    places = []
+    for row in range(math.ceil(count / _PANELS_IN_A_ROW)):
+        width = 6 // min(_PANELS_IN_A_ROW, count - row * _PANELS_IN_A_ROW)
+        places += [(row, slice(start, start + width)) for start in range(0, 6, width)]
+    return places
+
+
+def _draw_returns(axes: Any, rows: Rows) -> None:
     steps, returns = _series(rows, "train_return")
-    if steps:
-        axis.plot(steps, returns, color=_TRAIN, linewidth=1.2, label="collected (with exploration)")
-    evals = [row for row in rows if row.get("eval_return") is not None]
-    if evals:
-        steps, means = _series(evals, "eval_return")
-        stds = [row.get("eval_return_std") or 0.0 for row in evals]
-        low = [mean - std for mean, std in zip(means, stds, strict=True)]
-        high = [mean + std for mean, std in zip(means, stds, strict=True)]
-        axis.fill_between(steps, low, high, color=_EVAL, alpha=0.18, linewidth=0)
-        axis.plot(steps, means, color=_EVAL, marker="o", markersize=3, label="greedy policy (mean ± std)")
-    axis.set_ylabel("return of an episode")
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    if axis.has_data():
-        axis.legend(loc="best", frameon=False, fontsize=8)
+    axes.plot(steps, returns, color=_TRAIN, linewidth=1.1, **_marker(steps), label="collected episodes, exploring")
+    evaluated = [row for row in rows if row.get("eval_return") is not None]
+    steps, means = _series(evaluated, "eval_return")
+    stds = [row.get("eval_return_std") or 0.0 for row in evaluated]
+    low = [mean - std for mean, std in zip(means, stds, strict=True)]
+    high = [mean + std for mean, std in zip(means, stds, strict=True)]
+    axes.fill_between(steps, low, high, color=_EVAL, alpha=0.18, linewidth=0)
+    axes.plot(steps, means, color=_EVAL, linewidth=1.8, **_marker(steps), label="evaluation, greedy: mean ± std")
+    if len(steps) == 1:
+        axes.errorbar(steps, means, yerr=stds, color=_EVAL, capsize=4)
+    axes.set_ylabel("return of an episode")
+    axes.yaxis.set_major_formatter(_thousands)
+    drawn = [line for line in axes.get_lines() if len(line.get_xdata()) and not line.get_label().startswith("_")]
+    if drawn:
+        axes.legend(handles=drawn, loc="best", frameon=False, fontsize=9)
+    else:
+        axes.text(0.5, 0.5, "no episode has ended yet", transform=axes.transAxes, ha="center", color="gray")
 
 
-def _draw_losses(axis: Any, rows: Rows) -> None:
-    steps, losses = _series(rows, "critic_loss")
-    axis.plot(steps, losses, color=_TRAIN, label="critic loss")
-    axis.set_ylabel("critic loss")
-    other = axis.twinx()
-    other.plot(*_series(rows, "alpha"), color=_ALPHA, label="alpha")
-    other.set_ylabel("alpha", color=_ALPHA)
-    other.tick_params(axis="y", colors=_ALPHA)
-    other.spines["top"].set_visible(False)
+def _draw_panel(axes: Any, rows: Rows, name: str, title: str) -> None:
+    steps, values = _series(rows, name)
+    if name.startswith("curriculum/"):
+        axes.step(steps, values, where="post", color=_OTHER, linewidth=1.4, **_marker(steps))
+    else:
+        axes.plot(steps, values, color=_OTHER, linewidth=1.2, **_marker(steps))
+    axes.set_title(title, loc="left", fontsize=9)
+    if name == "eval_success":
+        axes.set_ylim(-0.03, 1.03)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    elif min(values) > 0 and max(values) / min(values) > _LOG_SCALE_FROM:
+        axes.set_yscale("log")
+
+
+def _tidy(axes: Any, *, small: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(4 if small else 8, steps=[1, 2, 2.5, 5, 10], integer=True))
+    axes.xaxis.set_major_formatter(_short if small else _thousands)
+    axes.set_xlabel("environment steps", fontsize=8 if small else 10)
+    axes.tick_params(labelsize=8 if small else 9)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _marker(steps: Sequence[float]) -> dict[str, Any]:
+    """Points are marked as long as they are few: a single one would be invisible otherwise."""
+    return {"marker": "o", "markersize": 3} if len(steps) <= _MAX_MARKERS else {}
 
 
 def _series(rows: Rows, name: str) -> tuple[list[float], list[float]]:
-    """(environment steps, values) of the rows that have a value, by steps."""
-    pairs = [(row["env_steps"] or 0.0, row[name]) for row in rows if row.get(name) is not None]
-    pairs.sort(key=lambda pair: pair[0])
-    return [step for step, _ in pairs], [value for _, value in pairs]  # type: ignore[misc]
+    """(environment steps, values) of the rows that have a value."""
+    pairs = [(row.get("env_steps") or 0.0, value) for row in rows if (value := row.get(name)) is not None]
+    return [step for step, _ in pairs], [value for _, value in pairs]
+
+
+def _thousands(value: float, _: Any = None) -> str:
+    """`12,000`; small values keep their digits."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:,g}"
+
+
+def _short(value: float, _: Any = None) -> str:
+    """`400`, `12k`, `1.5M`: small panels have no room for more."""
+    for unit, suffix in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:g}{suffix}"
+    return f"{value:g}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draws the learning curves of the given runs."""
-    parser = argparse.ArgumentParser(prog="python -m tfagents_system.report.plots", description="Draws learning curves.")
+    """Draws the learning curves of the given runs; returns 2 where one has nothing to draw."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tfagents_system.report.plots", description="Draws learning_curve.png into run directories."
+    )
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/pendulum")
     failed = False
     for folder in parser.parse_args(argv).run:
         try:
             print(draw_learning_curve(RunPaths(folder)))
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
             failed = True
-    return 2 if failed else 0
+    return EXIT_BAD_INPUT if failed else EXIT_DONE
 
 
 if __name__ == "__main__":

@@ -1,0 +1,144 @@
+"""The learning curve: of any run, however little of it there is."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.report import plots
+from tfagents_system.report.metrics import MetricsLog
+from tfagents_system.report.plots import draw_learning_curve, main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return RunPaths(tmp_path / "pendulum_seed_3")
+
+
+@pytest.fixture
+def figure(monkeypatch):
+    """The last figure that was saved."""
+    saved = []
+    save = Figure.savefig
+
+    def remember(self, *args, **kwargs):
+        saved.append(self)
+        save(self, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", remember)
+    return lambda: saved[-1]
+
+
+@pytest.fixture(autouse=True)
+def no_summaries(monkeypatch):
+    monkeypatch.setattr(MetricsLog, "_summarize", lambda *_: None)
+
+
+def write(paths, *rows):
+    log = MetricsLog(paths, [])
+    for row in rows:
+        log.write(row)
+
+
+def train(step, **columns):
+    losses = {"critic_loss": 100 / (1 + step), "actor_loss": 30.0, "alpha": 0.5}
+    return {"train_step": step, "env_steps": 2 * step, "train_return": -1500.0 + step, **losses, **columns}
+
+
+def evaluation(step, mean, std):
+    return {"train_step": step, "env_steps": 2 * step, "eval_return": mean, "eval_return_std": std}
+
+
+def line(axes, label):
+    (found,) = [line for line in axes.get_lines() if line.get_label().startswith(label)]
+    return list(zip(*found.get_data(), strict=True))
+
+
+def test_the_curves_are_the_numbers_by_environment_steps(paths, figure):
+    # An evaluation is written later than the row of the period that follows it.
+    write(paths, train(100), train(300), evaluation(200, -900.0, 50.0), evaluation(0, -1400.0, 10.0))
+    assert draw_learning_curve(paths) == paths.learning_curve
+    axes = figure().axes[0]
+    assert line(axes, "collected") == [(200, -1400.0), (600, -1200.0)]
+    assert line(axes, "evaluation") == [(0, -1400.0), (400, -900.0)]
+    (band,) = axes.collections
+    corners = {tuple(point) for point in band.get_paths()[0].vertices}
+    assert {(0.0, -1410.0), (0.0, -1390.0), (400.0, -950.0), (400.0, -850.0)} <= corners
+
+
+def test_everything_is_labelled(paths, figure):
+    curriculum = {"curriculum/mass": 1.0}
+    write(paths, *(train(step, **curriculum) for step in (1000, 2000, 9000)), evaluation(9000, -200.0, 20.0))
+    draw_learning_curve(paths)
+    returns, *small = figure().axes
+    assert returns.get_title("left") == "pendulum_seed_3"
+    assert (returns.get_xlabel(), returns.get_ylabel()) == ("environment steps", "return of an episode")
+    assert [text.get_text() for text in returns.get_legend().get_texts()] == [
+        "collected episodes, exploring",
+        "evaluation, greedy: mean ± std",
+    ]
+    titles = [axes.get_title("left") for axes in small]
+    assert titles == ["critic loss", "actor loss", "alpha (temperature)", "curriculum: mass"]
+    assert all(axes.get_xlabel() == "environment steps" for axes in small)
+    labels = [label.get_text() for label in returns.get_xticklabels()]
+    assert "10,000" in labels
+
+
+def test_the_picture_is_a_whole_png_and_replaces_the_old_one(paths):
+    write(paths, train(100), train(200))
+    draw_learning_curve(paths)
+    draw_learning_curve(paths)
+    height, width, _ = imread(paths.learning_curve).shape
+    assert width == 9.0 * 150 and height > 600
+    assert sorted(path.name for path in paths.exp_dir.iterdir()) == ["learning_curve.png", "metrics.csv"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "panels"),
+    [
+        ([train(100)], 3),
+        ([evaluation(0, -1400.0, 10.0)], 0),
+        ([{"train_step": 0}], 0),
+        ([train(step) for step in range(0, 20_000, 100)], 3),
+        ([train(1, **{f"curriculum/{name}": 2 for name in "abcde"}, eval_success=0.5)], 9),
+    ],
+)
+def test_any_run_can_be_drawn(paths, figure, rows, panels):
+    write(paths, *rows)
+    draw_learning_curve(paths)
+    assert len(figure().axes) == 1 + panels
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+def test_small_panels_fill_their_rows(count):
+    places = plots._places(count)
+    assert len(places) == count == len({(row, columns.start) for row, columns in places})
+    for row in {row for row, _ in places}:
+        assert sum(columns.stop - columns.start for at, columns in places if at == row) == 6
+
+
+def test_values_of_many_magnitudes_get_a_log_scale(paths, figure):
+    write(paths, train(0), train(10_000), train(20_000, alpha=0.4))
+    draw_learning_curve(paths)
+    scales = {axes.get_title("left"): axes.get_yscale() for axes in figure().axes[1:]}
+    assert scales == {"critic loss": "log", "actor loss": "linear", "alpha (temperature)": "linear"}
+
+
+def test_main_names_the_run_that_has_nothing_to_draw(paths, tmp_path, capsys):
+    write(paths, train(100))
+    assert main([str(paths.exp_dir)]) == 0
+    assert capsys.readouterr().out.strip() == str(paths.learning_curve)
+    assert main([str(tmp_path / "nowhere"), str(paths.exp_dir)]) == 2
+    captured = capsys.readouterr()
+    assert "nowhere/metrics.csv has no rows" in captured.err and str(paths.learning_curve) in captured.out
+
+
+def test_matplotlib_is_imported_only_to_draw():
+    program = "import sys, tfagents_system.report.plots; assert not {'matplotlib', 'tensorflow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
