@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-from absl import logging
+from absl import flags, logging
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
 from tfagents_system.launch.run_paths import RunPaths
@@ -56,6 +56,7 @@ class Role:
         """
         die_with_parent()
         stop = StopFlag()
+        flags.FLAGS.mark_as_parsed()  # There are none; absl's logging asks.
         logging.use_absl_handler()
         logging.set_verbosity(logging.INFO)
         paths = RunPaths(Path(os.environ["SAC_EXP_DIR"]))

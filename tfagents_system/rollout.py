@@ -132,7 +132,7 @@ def run_episode(
     time_step = env.reset()
     if builder:
         builder.start(time_step)
-    while not time_step.is_last():
+    while time_step.step_type != ts.StepType.LAST:  # TimeStep.is_last() takes 10 us: it asks for tensors first.
         on_step()
         action = action_fn(time_step)
         next_time_step = env.step(action)

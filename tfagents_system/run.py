@@ -36,6 +36,7 @@ from tfagents_system.params_check import check_env_config
 from tfagents_system.train_params_base import TrainParamsBase
 
 _EXIT_INTERRUPTED = 130  # As shells tell of a program that Ctrl-C ended.
+_MAX_FRAMES_PER_SECOND = 30  # Simulators with finer steps are drawn less often: drawing is what takes long.
 _SUCCESS_KEYS = ("is_success", "success")
 
 
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parse(arguments)
     paths = RunPaths(_find(flags.exp_dir, "--exp_dir", Path.is_dir))
     checkpoint = find_checkpoint(paths, flags.checkpoint)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # Single observations are faster on the CPU.
     if not flags.no_video:
         from tfagents_system.envs import rendering
@@ -265,17 +266,24 @@ def _play_episode(env: Any, policy: Any, video: Path | None) -> PlayedEpisode:
     from tfagents_system.envs import rendering
 
     if video is None:
-        return _run_episode(env, policy, None)
+        return _run_episode(env, policy, env.reset())
     time_step = env.reset()
     frame = env.render_frame()  # Before the file is there: an environment that can't be drawn leaves none.
-    with rendering.VideoWriter(video, env.frames_per_second) as writer:
+    stride = max(1, round(env.frames_per_second / _MAX_FRAMES_PER_SECOND))
+    with rendering.VideoWriter(video, env.frames_per_second / stride) as writer:
         writer.add(frame)
-        episode = _run_episode(env, policy, writer, time_step)
+
+        def draw(steps: int) -> None:
+            if steps % stride == 0:
+                writer.add(env.render_frame())
+
+        episode = _run_episode(env, policy, time_step, draw)
     return dataclasses.replace(episode, video=video)
 
 
-def _run_episode(env: Any, policy: Any, writer: Any, time_step: Any = None) -> PlayedEpisode:
-    time_step = time_step or env.reset()
+def _run_episode(
+    env: Any, policy: Any, time_step: Any, on_step: Callable[[int], None] = lambda steps: None
+) -> PlayedEpisode:
     policy_state = policy.get_initial_state(1)
     episode_return, length, success = 0.0, 0, None
     while not time_step.is_last():
@@ -287,8 +295,7 @@ def _run_episode(env: Any, policy: Any, writer: Any, time_step: Any = None) -> P
         for key in _SUCCESS_KEYS:
             if key in env.info:
                 success = bool(env.info[key])
-        if writer:
-            writer.add(env.render_frame())
+        on_step(length)
     return PlayedEpisode(episode_return, length, success, None)
 
 

@@ -87,9 +87,9 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
 
 
 def _replay_folder(role: Role) -> Path:
-    """In the run directory, or in SAC_REPLAY_DIR under the run's name."""
+    """In the run directory, or SAC_REPLAY_DIR, which the launcher has made this run's own."""
     replay_dir = os.environ.get("SAC_REPLAY_DIR")
-    return Path(replay_dir) / role.paths.exp_dir.name if replay_dir else role.paths.replay
+    return Path(replay_dir) if replay_dir else role.paths.replay
 
 
 def _pacing(role: Role, ring: Ring) -> Lockstep | Asynchronous:

@@ -68,7 +68,7 @@ class TrainParamsBase(abc.ABC):
     preprocessing_combiner: Any = None
     """A Keras layer that turns the observations into one tensor `[B, n]`, or a function of no arguments that returns
     one. Merging layers (Concatenate, Add) get the list of leaves, all others the nest as the environment gives it.
-    None concatenates all leaves, flattened, integers such as pixels divided by their type's maximum."""
+    None concatenates all leaves, flattened, pixels (uint8) divided by 255."""
 
     # The iteration: collect, push, draw, update, publish.
     num_iter: int = 1000

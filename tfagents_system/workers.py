@@ -71,6 +71,7 @@ class Worker:
         self._eval_observers = list(self._params.eval_observers_ctor())
         self._curriculum = Curriculum.from_config(self._params.env_config)
         self._version = -1  # of the policy: iterations that it was trained for
+        self._train_step = 0
         self._weights: dict[str, np.ndarray] = {}
         self._evaluated = -1
         self._steps = self._episodes = 0
@@ -157,7 +158,7 @@ class Worker:
     def _take_weights(self) -> None:
         arrays = self._weights_reader.get()
         if arrays is not None:
-            self._version = int(arrays[0][0])
+            self._version, self._train_step = (int(value) for value in arrays[0])
             self._weights = weights.from_arrays(arrays[1:])
             self._policy.assign(self._weights)
 
@@ -183,7 +184,10 @@ class Worker:
     def _collect(self, iteration: int) -> None:
         episodes = self._collect_episodes(iteration, self._params.n_train_episodes_per_iter, self._policy_action)
         observed = _results(self._train_observers)
-        self._report(Report("train", self._id, iteration, 0, episodes, observed, self._curriculum.values))
+        curriculum = self._curriculum.values
+        self._report(
+            Report("train", self._id, iteration, self._train_step, self._version, episodes, observed, curriculum)
+        )
 
     def _collect_episodes(self, iteration: int, count: int, action_fn: Any) -> list[Episode]:
         episodes = []
@@ -241,7 +245,8 @@ class Worker:
         episodes = [self._evaluate_episode(version) for _ in range(share)]
         self._evaluated = version
         if episodes:
-            self._report(Report("eval", self._id, version, train_step, episodes, _results(self._eval_observers)))
+            observed = _results(self._eval_observers)
+            self._report(Report("eval", self._id, version, train_step, version, episodes, observed))
         self._policy.assign(self._weights)
 
     def _evaluate_episode(self, version: int) -> Episode:

@@ -146,12 +146,19 @@ def test_the_curriculum_is_applied_in_its_iterations(ring, finished):
     assert by_iteration[ITERATIONS] == 2.0
 
 
+def test_policies_lag_by_at_most_one_iteration(finished):
+    rows = read_metrics(finished[0].exp_dir / "metrics.csv")
+    lags = {row["train/policy_lag"] for row in rows if row.get("train/policy_lag") is not None}
+    assert lags
+    assert lags <= {0.0, 1.0}
+
+
 def test_metrics_have_the_evaluations_and_the_environments_own_numbers(finished):
     run, output = finished
     rows = read_metrics(run.exp_dir / "metrics.csv")
     assert [row["iteration"] for row in rows if row["eval_return"] is not None] == [0, 3, 6]
-    lasts = {sum(10.0 * step for step in range(1, n + 1)) for n in range(4, HORIZON + 1)}
-    assert min(lasts) <= rows[-1]["eval_return"] <= max(lasts) if rows[-1]["eval_return"] else True
+    returns = [sum(10.0 * step for step in range(1, n + 1)) for n in range(4, HORIZON + 1)]
+    assert all(min(returns) <= row["eval_return"] <= max(returns) for row in rows if row["eval_return"] is not None)
     assert any(row.get("train/double") for row in rows)
     assert any(row.get("eval/double") for row in rows)
     assert run.trainer()["train_step"] == ITERATIONS * 5

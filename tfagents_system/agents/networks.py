@@ -105,13 +105,13 @@ class EncodedObservationCritic(network.Network):
 
 
 class FlattenedLeaf(tf.keras.layers.Layer):
-    """One leaf of an observation as a float32 vector; integers are divided by their type's maximum (pixels: 255)."""
+    """One leaf of an observation as a float32 vector; pixels (uint8) are divided by 255."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """From `[B, ...]` to `[B, n]`."""
         values = tf.cast(inputs, tf.float32)
-        if inputs.dtype.is_integer:
-            values /= inputs.dtype.max
+        if inputs.dtype == tf.uint8:
+            values /= 255.0
         return tf.reshape(values, [tf.shape(inputs)[0], inputs.shape[1:].num_elements()])
 
 

@@ -9,7 +9,6 @@ place of this process: signals reach one process, whatever stage the start is in
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shutil
 import signal
@@ -192,22 +191,13 @@ def _check_port(port: int) -> None:
         claims.release_all()
 
 
-def _quiet_imports() -> None:
-    """Keeps apart what the user must read from what TensorFlow and gym say of themselves when they are imported."""
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    with contextlib.suppress(ImportError):
-        from gym_notices import notices
-
-        notices.notices.clear()
-
-
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Nothing is running yet: Ctrl-C just ends, without a traceback.
     parser = argparse.ArgumentParser(description="Check and prepare a run.")
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
     args = parser.parse_args()
-    _quiet_imports()
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # What TensorFlow says of itself would hide what the user must read.
     if not prepare(os.environ, args.vars_file, quiet_plan=args.then is not None) or args.then is None:
         return EXIT_DONE
     sys.stdout.flush()

@@ -32,7 +32,8 @@ class Report(msgspec.Struct):
       kind: `train` or `eval`.
       worker_id: The worker.
       iteration: The iteration it collected, or the version of the policy it evaluated.
-      train_step: Of the evaluated policy.
+      train_step: Of the policy that collected or was evaluated.
+      policy_iteration: Iterations that the policy was trained for.
       episodes: The episodes.
       observed: Results of the user's observers, by name.
       curriculum: Values of the curriculum's parameters in the collect environment.
@@ -42,6 +43,7 @@ class Report(msgspec.Struct):
     worker_id: int
     iteration: int
     train_step: int
+    policy_iteration: int
     episodes: list[Episode]
     observed: dict[str, float] = {}
     curriculum: dict[str, float] = {}
@@ -76,6 +78,8 @@ def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
     successes = [episode.success for episode in episodes if episode.success is not None]
     if successes:
         columns[f"{kind}_success"] = statistics.fmean(successes)
+    if kind == "train":
+        columns["train/policy_lag"] = max(report.iteration - report.policy_iteration for report in reports)
     columns.update(_means(f"{kind}/", [episode.logs for episode in episodes]))
     columns.update(_means(f"{kind}/", [report.observed for report in reports]))
     return columns
