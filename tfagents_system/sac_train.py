@@ -22,13 +22,13 @@ from tfagents_system.agents.checkpoints import TrainerCheckpoints, TrainerState
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
-from tfagents_system.launch.run_paths import TRAINER
+from tfagents_system.launch.run_paths import TRAINER, RunPaths
 from tfagents_system.policies import weights
 from tfagents_system.policies.export import PolicyExport, checkpoint_name
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import Connection, StoppedError, Waiting
 from tfagents_system.report.episodes import Evaluations, Report, summarize
-from tfagents_system.report.metrics import MetricsLog
+from tfagents_system.report.metrics import MetricsLog, read_metrics
 from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.role import TRAIN_STREAM, Role, run_role
 
@@ -64,9 +64,9 @@ class Trainer:
         self._export = PolicyExport(role.paths, self._agent, environment_action_spec, self._train_step)
         self._curriculum = Curriculum.from_config(params.env_config)
         self._metrics = MetricsLog(role.paths, self._curriculum.names)
-        self._metrics.rewind(self.train_step)
+        self._metrics.rewind(self.train_step if self._resumed_at is not None else -1)
         self._evaluations = Evaluations(params.n_eval_episodes)
-        self._eval_iteration = self._state.eval_iteration  # of the policy that was published to be evaluated last
+        self._evaluated = self._eval_iteration = _last_evaluated(role.paths)  # logged; published to be evaluated
         self._eval_arrays: list[np.ndarray] = []
         self._train_reports: list[Report] = []
         self._evaluated_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps) when published
@@ -74,6 +74,7 @@ class Trainer:
         self._shares = TimeShares()
         self._log_mark: tuple[float, int, int] | None = None  # (time, train step, env steps) of the last row
         self._row: dict[str, Any] = {}
+        self._curriculum_values: dict[str, float] = {}
         self._session = time.time_ns()
 
     @property
@@ -189,7 +190,7 @@ class Trainer:
                 waiting.check()
                 arrays = self._blocks.get(_POLL_SECS)
                 if arrays is None:
-                    self._beat("waiting")
+                    self._beat("waiting", waiting_for=f"experience of iteration {iteration}")
                     self._take_reports()
                     if time.monotonic() >= ask_again:
                         ask_again = time.monotonic() + _ASK_AGAIN_SECS
@@ -257,7 +258,7 @@ class Trainer:
         summary = summarize("eval", reports)
         train_step, env_steps = self._evaluated_at.pop(version, (reports[0].train_step, self._state.env_steps))
         self._log({"train_step": train_step, "iteration": version, "env_steps": env_steps, **summary})
-        self._state.eval_iteration = version
+        self._evaluated = version
         name, best = checkpoint_name(train_step), self._state.best_eval_return
         if version == 0 or not self._export.has_checkpoint(name):
             return
@@ -298,7 +299,8 @@ class Trainer:
             row["alpha"] = float(np.exp(log_alpha.numpy()))
         row.update(summarize("train", self._train_reports))
         if self._train_reports:
-            row.update({f"curriculum/{name}": v for name, v in self._train_reports[-1].curriculum.items()})
+            self._curriculum_values = self._train_reports[-1].curriculum
+        row.update({f"curriculum/{name}": value for name, value in self._curriculum_values.items()})
         self._log_mark = (now, train_step, env_steps)
         self._losses.clear()
         self._train_reports.clear()
@@ -313,17 +315,17 @@ class Trainer:
     def _take_last_evaluation(self) -> None:
         """Waits for the evaluation of the final policy; takes the part of it that there is when a worker is lost."""
         waiting = Waiting("the last evaluation", _LAST_EVALUATION_SECS, self._role.stop.is_set)
-        while self._state.eval_iteration < self._params.num_iter and not waiting.expired:
+        while self._evaluated < self._params.num_iter and not waiting.expired:
             if self._role.stop.is_set():
                 raise StoppedError
-            self._beat("waiting")
+            self._beat("waiting", waiting_for="the last evaluation")
             self._take_reports()
             self._publish_if_restarted()
             time.sleep(_POLL_SECS)
         for version, reports in self._evaluations.pop_ready(give_up=True):
             self._log_evaluation(version, reports)
 
-    def _beat(self, state: str) -> None:
+    def _beat(self, state: str, waiting_for: str | None = None) -> None:
         row, iterations_left = self._row, self._params.num_iter - self._state.iteration
         rate = row.get("updates_per_s")
         self._role.heartbeat.beat(
@@ -335,11 +337,19 @@ class Trainer:
                 "train_step": self.train_step,
                 "env_steps": self._state.env_steps,
                 "best_eval_return": self._state.best_eval_return,
+                "curriculum": self._curriculum_values,
                 "time_left_s": iterations_left * self._params.num_steps_per_iter / rate if rate else None,
                 "time_shares": self._shares.shares(),
                 "resumed_at_step": self._resumed_at,
+                "waiting_for": waiting_for,
             },
         )
+
+
+def _last_evaluated(paths: RunPaths) -> int:
+    """Version of the newest policy whose evaluation is in the metrics; -1 if there is none."""
+    rows = [row for row in read_metrics(paths.metrics_csv) if row.get("eval_return") is not None]
+    return int(max((row["iteration"] or 0 for row in rows), default=-1))
 
 
 def train(role: Role) -> int:

@@ -124,7 +124,7 @@ def test_a_recurrent_agent_trains_on_sequences():
 
 
 def test_a_checkpoint_brings_back_weights_optimizers_and_counters(tmp_path):
-    agent, state = build_quiet(), TrainerState(4, 900, -1.5, "policy_checkpoint_0000000003", 2)
+    agent, state = build_quiet(), TrainerState(4, 900, -1.5, "policy_checkpoint_0000000003")
     checkpoints = TrainerCheckpoints(tmp_path, agent, state, agent.train_step_counter)
     assert not checkpoints.restore()
     update = BlockUpdate(agent, B, None)

@@ -21,14 +21,12 @@ class TrainerState:
       env_steps: Environment steps stored when the newest block was drawn.
       best_eval_return: Highest mean return of an evaluation; None before the first.
       best_checkpoint: Name of the policy checkpoint that reached it.
-      eval_iteration: Version of the policy whose evaluation is in the metrics; -1 before the first.
     """
 
     iteration: int = 0
     env_steps: int = 0
     best_eval_return: float | None = None
     best_checkpoint: str | None = None
-    eval_iteration: int = -1
 
 
 class _SavedState(tf.train.experimental.PythonState):

@@ -13,6 +13,7 @@ import tree
 from tf_agents.environments import gym_wrapper, py_environment, tf_environment, wrappers
 
 from tfagents_system.envs import specs
+from tfagents_system.envs.layers import gym_layers
 from tfagents_system.errors import UserError
 
 _TRUNCATED = "TimeLimit.truncated"
@@ -233,15 +234,6 @@ class PyBackend(Backend):
                 yield from gym_layers(env.gym)
                 return
             env = env.wrapped_env() if isinstance(env, wrappers.PyEnvironmentBaseWrapper) else None
-
-
-def gym_layers(env: Any) -> Iterator[Any]:
-    """The environment and what it wraps, outermost first."""
-    while env is not None:
-        yield env
-        # Not getattr: gym's wrappers forward what they do not have themselves.
-        inner = getattr(env, "__dict__", {}).get("env")
-        env = inner if hasattr(inner, "step") and hasattr(inner, "reset") else None
 
 
 def is_gymnasium(env: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.envs.backends import gym_layers
+from tfagents_system.envs.layers import gym_layers
 from tfagents_system.errors import UserError
 
 _PROBE_DEADLINE_SECS = 60.0

@@ -14,6 +14,7 @@ from typing import Any
 
 from tfagents_system.launch.run_paths import TRAINER, RunPaths
 from tfagents_system.launch.variables import RunVariables
+from tfagents_system.report.heartbeat import read_json
 
 _PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
 
@@ -38,7 +39,7 @@ def _diff(copy: Path, source: Path) -> str:
 
 def read_run_json(paths: RunPaths) -> dict[str, Any]:
     """Where the run came from; empty for a run that was never prepared."""
-    return _read_json(paths.run_json)
+    return read_json(paths.run_json) or {}
 
 
 def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int) -> None:
@@ -79,14 +80,6 @@ def versions() -> dict[str, str]:
 
 def is_finished(paths: RunPaths) -> bool:
     """The trainer has said that it is done, with as many iterations as the run's params ask for."""
-    trainer: Mapping[str, Any] = _read_json(paths.status_json).get("roles", {}).get(TRAINER, {})
+    trainer: Mapping[str, Any] = (read_json(paths.status_json) or {}).get("roles", {}).get(TRAINER, {})
     num_iter = read_run_json(paths).get("num_iter")
     return trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -253,7 +253,9 @@ class Supervisor:
     # Telling.
 
     def _say(self, text: str) -> None:
-        print(text, flush=True)
+        # A closed terminal or a full disk behind the output is no reason to end a run.
+        with contextlib.suppress(OSError):
+            print(text, flush=True)
 
     def _tell(self, state: str, message: str) -> None:
         self._state, self._message = state, message

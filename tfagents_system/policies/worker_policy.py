@@ -98,9 +98,10 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
 
     def __init__(self, collect_policy: tf_policy.TFPolicy, greedy: tf_policy.TFPolicy) -> None:
         self._variables = named_variables(collect_policy)
-        self._initial_state = collect_policy.get_initial_state(1)
+        self._initial_state = tf.nest.flatten(collect_policy.get_initial_state(1))
         self._state = self._initial_state
-        self._collect, self._greedy = self._compiled(collect_policy), self._compiled(greedy)
+        self._action_spec = collect_policy.action_spec
+        self._collect, self._greedy = _compiled(collect_policy), _compiled(greedy)
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         assign_weights(self._variables, weights)
@@ -109,17 +110,22 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         self._state = self._initial_state
 
     def action(self, time_step: ts.TimeStep, greedy: bool) -> Any:
-        batched = tf.nest.map_structure(lambda value: tf.constant(np.asarray(value)[None]), time_step)
-        step = (self._greedy if greedy else self._collect)(batched, self._state)
-        self._state = step.state
-        return tf.nest.map_structure(lambda action: action.numpy()[0], step.action)
+        batched = [tf.constant(np.asarray(leaf)[None]) for leaf in tf.nest.flatten(time_step)]
+        actions, self._state = (self._greedy if greedy else self._collect)(*batched, *self._state)
+        return tf.nest.pack_sequence_as(self._action_spec, [action.numpy()[0] for action in actions])
 
-    def _compiled(self, policy: tf_policy.TFPolicy) -> Any:
-        def add_batch(spec: tf.TensorSpec) -> tf.TensorSpec:
-            return tf.TensorSpec((1, *spec.shape), spec.dtype)
 
-        signature = [
-            tf.nest.map_structure(add_batch, policy.time_step_spec),
-            tf.nest.map_structure(add_batch, policy.policy_state_spec),
-        ]
-        return tf.function(policy.action, input_signature=signature)
+def _compiled(policy: tf_policy.TFPolicy) -> Any:
+    """A concrete function of flat arguments: it spares the checks of nests and signatures that cost more than acting.
+
+    It takes the leaves of a TimeStep and of the policy state, with a batch dimension of 1, and returns those of the
+    action and of the next policy state.
+    """
+    spec = (policy.time_step_spec, policy.policy_state_spec)
+
+    def act(*leaves: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        step = policy.action(*tf.nest.pack_sequence_as(spec, leaves))
+        return tf.nest.flatten(step.action), tf.nest.flatten(step.state)
+
+    signature = [tf.TensorSpec((1, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(spec)]
+    return tf.function(act, input_signature=signature).get_concrete_function()

@@ -1,0 +1,15 @@
+"""Wrappers around gym and Gymnasium environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def gym_layers(env: Any) -> Iterator[Any]:
+    """The environment and what it wraps, outermost first."""
+    while env is not None:
+        yield env
+        # Not getattr: gym's wrappers forward what they do not have themselves.
+        inner = getattr(env, "__dict__", {}).get("env")
+        env = inner if hasattr(inner, "step") and hasattr(inner, "reset") else None
