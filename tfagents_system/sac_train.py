@@ -34,7 +34,8 @@ from tfagents_system.role import TRAIN_STREAM, Role, run_role
 
 _START_DEADLINE_SECS = 600.0
 _BLOCK_DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.
-_LAST_EVALUATION_SECS = 600.0
+_EVALUATION_SECS = 600.0
+_EVALUATION_POLL_SECS = 0.02
 _POLL_SECS = 0.2
 _ASK_AGAIN_SECS = 3.0
 
@@ -106,7 +107,7 @@ class Trainer:
             self._log_if_due()
             if self._is_checkpoint_due():
                 self.save()
-        self._take_last_evaluation()
+        self._wait_for_evaluation()
         if self._losses:
             self._log(self._train_row())
         self.save()
@@ -219,15 +220,22 @@ class Trainer:
     # Publishing.
 
     def _publish(self) -> None:
-        """Sends the policy and how far training is; every `eval_period_itrs`, the policy to evaluate as well."""
+        """Sends the policy and how far training is; every `eval_period_itrs`, the policy to evaluate as well.
+
+        In lock-step no evaluation is passed over: the one before must be complete. Workers that evaluate do not collect,
+        so the trainer would have to wait for them anyway.
+        """
         version, finished = self._state.iteration, self._state.iteration >= self._params.num_iter
+        is_evaluated = version > self._eval_iteration and (version % self._params.eval_period_itrs == 0 or finished)
+        if is_evaluated and not self._params.asynchronous:
+            self._wait_for_evaluation()
         with self._shares.spend("publishing"):
             arrays = [
                 np.array([version, self.train_step], np.int64),
                 *weights.to_arrays(weights.read_weights(self._variables)),
             ]
             self._connection.put(tables.WEIGHTS, arrays)
-            if version > self._eval_iteration and (version % self._params.eval_period_itrs == 0 or finished):
+            if is_evaluated:
                 self._eval_iteration, self._eval_arrays = version, arrays
                 self._evaluated_at[version] = (self.train_step, self._state.env_steps)
                 self._connection.put(tables.EVAL_WEIGHTS, arrays)
@@ -312,18 +320,20 @@ class Trainer:
         self._row.update({name: value for name, value in row.items() if "/" not in name})
         logging.info("%s", "  ".join(f"{name} {value:.5g}" for name, value in row.items()))
 
-    def _take_last_evaluation(self) -> None:
-        """Waits for the evaluation of the final policy; takes the part of it that there is when a worker is lost."""
-        waiting = Waiting("the last evaluation", _LAST_EVALUATION_SECS, self._role.stop.is_set)
-        while self._evaluated < self._params.num_iter and not waiting.expired:
-            if self._role.stop.is_set():
-                raise StoppedError
-            self._beat("waiting", waiting_for="the last evaluation")
-            self._take_reports()
-            self._publish_if_restarted()
-            time.sleep(_POLL_SECS)
-        for version, reports in self._evaluations.pop_ready(give_up=True):
-            self._log_evaluation(version, reports)
+    def _wait_for_evaluation(self) -> None:
+        """Waits until the policy that was published for it is evaluated; goes on without the share of a lost worker."""
+        waiting = Waiting("the evaluation", _EVALUATION_SECS, self._role.stop.is_set)
+        with self._shares.spend("waiting"):
+            while self._evaluated < self._eval_iteration and not waiting.expired:
+                if self._role.stop.is_set():
+                    raise StoppedError
+                self._beat("waiting", waiting_for=f"the evaluation of iteration {self._eval_iteration}")
+                self._take_reports()
+                self._publish_if_restarted()
+                time.sleep(_EVALUATION_POLL_SECS)
+        if self._evaluated < self._eval_iteration:
+            for version, reports in self._evaluations.pop_ready(give_up=True):
+                self._log_evaluation(version, reports)
 
     def _beat(self, state: str, waiting_for: str | None = None) -> None:
         row, iterations_left = self._row, self._params.num_iter - self._state.iteration

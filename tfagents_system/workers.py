@@ -152,6 +152,7 @@ class Worker:
                 return
             self._beat("waiting", waiting_for=what)
             self._sender.confirm()
+            self._evaluate_if_due()  # The trainer may wait for it.
             waiting.check()
             time.sleep(_POLL_SECS)
 

@@ -68,6 +68,19 @@ def test_what_there_is_can_be_taken_in_the_end():
     assert [version for version, _ in evaluations.pop_ready(give_up=True)] == [8]
 
 
+def test_a_lost_worker_is_waited_for_once():
+    evaluations = Evaluations(num_episodes=3)
+    evaluations.add(share(2, 0, 1.0, 2.0))
+    assert len(evaluations.pop_ready(give_up=True)) == 1
+    evaluations.add(share(4, 0, 1.0, 2.0))
+    assert [version for version, _ in evaluations.pop_ready()] == [4], "complete without it"
+    evaluations.add(share(6, 1, 3.0))
+    evaluations.add(share(6, 0, 1.0, 2.0))
+    assert [version for version, _ in evaluations.pop_ready()] == [6]
+    evaluations.add(share(8, 0, 1.0, 2.0))
+    assert evaluations.pop_ready() == [], "it is back"
+
+
 def test_time_is_counted_from_the_first_update_on_and_once():
     now = 0.0
     shares = TimeShares(clock=lambda: now)

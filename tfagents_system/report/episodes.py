@@ -101,6 +101,7 @@ class Evaluations:
         self._num_episodes = num_episodes
         self._reports: dict[int, dict[int, Report]] = {}
         self._closed = -1
+        self._lost = 0  # episodes of workers that were missing when the last evaluation was given up
 
     def add(self, report: Report) -> None:
         """Takes a worker's share; a second one of the same worker and policy (it was restarted) replaces the first."""
@@ -111,11 +112,15 @@ class Evaluations:
         """Evaluations that are complete, or superseded by a complete newer one: (version of the policy, shares).
 
         Args:
-          give_up: Those that are not complete, too.
+          give_up: Those that are not complete, too: later ones are complete without the workers that were missing, until
+            these are back.
         """
-        complete = [version for version in self._reports if self._episodes(version) >= self._num_episodes]
+        enough = max(1, self._num_episodes - self._lost)
+        complete = [version for version in self._reports if self._episodes(version) >= enough]
         last = max(self._reports, default=-1) if give_up else max(complete, default=-1)
         ready = sorted(version for version in self._reports if version <= last)
+        if ready:
+            self._lost = max(0, self._num_episodes - self._episodes(last))
         self._closed = max(self._closed, last)
         return [(version, list(self._reports.pop(version).values())) for version in ready]
 
