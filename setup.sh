@@ -29,7 +29,7 @@ find_python() {
   for candidate in python3.11 python3 python; do
     "$candidate" -c 'import sys; sys.version_info[:2] == (3, 11) or exit(1); print(sys.executable)' 2>/dev/null && return
   done
-  # uv fetches a Python of its own where it may.
+  # A Python that uv installed is not on PATH.
   command -v uv >/dev/null && uv python find 3.11 2>/dev/null && return
   fail "Python 3.11 is not installed: install it (apt-get install python3.11 python3.11-venv, conda create -n sac" \
     "python=3.11, or uv python install 3.11)"

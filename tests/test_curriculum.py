@@ -56,10 +56,6 @@ def test_several_due_at_once_come_in_order() -> None:
 def test_resume_gets_all_that_is_due_again() -> None:
     entry = {"iters": [0, 10, 20], "range": [1.0, 2.0]}
     assert build(mass=entry).due(15) == [("mass", 1.0), ("mass", 1.5)]
-    curriculum = build(mass=entry)
-    curriculum.due(25)
-    assert curriculum.restore(5) == [("mass", 1.0)]
-    assert curriculum.due(10) == [("mass", 1.5)]
 
 
 def test_integers_stay_integers() -> None:

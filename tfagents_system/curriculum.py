@@ -77,12 +77,6 @@ class Curriculum:
                 parameter.taken += 1
         return fallen
 
-    def restore(self, iteration: int) -> list[tuple[str, int | float]]:
-        """Starts again at `iteration`: all values up to there, in order."""
-        for parameter in self._parameters.values():
-            parameter.taken = 0
-        return self.due(iteration)
-
     def apply_to_eval(self, name: str) -> bool:
         """Whether the parameter is set in the evaluation environment, too."""
         return self._parameters[name].apply_to_eval

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -100,7 +101,8 @@ def check_params(params: TrainParamsBase) -> list[str]:
     """What is wrong with TrainParams, one sentence each: misspelt names, wrong types, impossible values."""
     findings = [
         f"TrainParams.{wrong} is not known: {right} is meant"
-        for wrong, right in near_misses(_own_names(params), _known_names())
+        for is_hook in (True, False)
+        for wrong, right in near_misses(_own_names(params, is_hook), _known_names(is_hook))
     ]
     wrong_values = {
         name: f"TrainParams.{name} must be {rule}, found {getattr(params, name)!r}"
@@ -113,22 +115,26 @@ def check_params(params: TrainParamsBase) -> list[str]:
     return findings
 
 
-def _known_names() -> list[str]:
-    return [name for name in dir(TrainParamsBase) if not name.startswith("_")] + ["env_config", "compute_config"]
+def _known_names(is_hook: bool) -> list[str]:
+    names = [name for name in dir(TrainParamsBase) if not name.startswith("_")]
+    known = [name for name in names if callable(getattr(TrainParamsBase, name)) == is_hook]
+    return known if is_hook else [*known, "env_config", "compute_config"]
 
 
-def _own_names(params: TrainParamsBase) -> list[str]:
-    """Names of the user's: on the instance and on the classes between it and TrainParamsBase."""
+def _own_names(params: TrainParamsBase, is_hook: bool) -> list[str]:
+    """Names of the user's, on the instance and on its own classes: methods, or values.
+
+    Apart, because a value such as `collect_env_kwargs` is a natural name beside the hook `collect_env_args_kwargs`.
+    """
     classes = [cls for cls in type(params).__mro__ if cls not in TrainParamsBase.__mro__]
-    names = [*vars(params), *(name for cls in classes for name in vars(cls))]
-    return list(dict.fromkeys(names))
+    names = dict.fromkeys([*vars(params), *(name for cls in classes for name in vars(cls))])
+    return [name for name in names if inspect.isroutine(getattr(params, name, None)) == is_hook]
 
 
 def _check_hooks(params: TrainParamsBase) -> list[str]:
-    hooks = [name for name in _known_names() if callable(getattr(TrainParamsBase, name, None))]
     return [
         f"TrainParams.{name} must be a method, found {getattr(params, name)!r}: it is a hook, see train_params_base.py"
-        for name in hooks
+        for name in _known_names(is_hook=True)
         if not callable(getattr(params, name))
     ]
 

@@ -82,6 +82,11 @@ class Role:
         return int(np.random.SeedSequence([self.seed, *stream]).generate_state(1)[0])
 
 
+def sequence_length(params: TrainParamsBase) -> int | None:
+    """Transitions of a training sequence; None where single transitions are drawn."""
+    return params.recurrent_sequence_length if params.recurrent else None
+
+
 # Streams for `derived_seed`.
 COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, TRAIN_STREAM = 10, 11, 12, 13
 

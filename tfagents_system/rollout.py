@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,13 +14,12 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay.segments import Layout, Segment
-from tfagents_system.report.episodes import Episode
+from tfagents_system.report.episodes import SUCCESS_KEYS, Episode
 
 ActionFn = Callable[[ts.TimeStep], Any]
 Observer = Callable[[Any], None]
 
 _LOG_PREFIX = "log/"
-_SUCCESS_KEYS = ("is_success", "success")
 
 
 class SegmentBuilder:
@@ -100,10 +100,12 @@ class EpisodeLog:
         self._return += float(reward)
         self._length += 1
         for key, value in info.items():
-            if key.startswith(_LOG_PREFIX) and _is_number(value):
+            if not isinstance(key, str):
+                continue
+            if key.startswith(_LOG_PREFIX) and _is_finite_number(value):
                 total, count = self._sums.get(key, (0.0, 0))
                 self._sums[key] = (total + float(value), count + 1)
-            elif key in _SUCCESS_KEYS:
+            elif key in SUCCESS_KEYS:
                 self._success = bool(value)
 
     def episode(self) -> Episode:
@@ -151,8 +153,9 @@ def _observe(observers: Iterable[Observer], time_step: ts.TimeStep, action: Any,
         observer(step)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) or (isinstance(value, np.ndarray) and value.ndim == 0)
+def _is_finite_number(value: Any) -> bool:
+    is_number = isinstance(value, numbers.Real) or (isinstance(value, np.ndarray) and value.ndim == 0)
+    return is_number and math.isfinite(value)
 
 
 def _stack(rows: list[list[Any]], columns: Sequence[Any]) -> list[np.ndarray]:

@@ -33,11 +33,11 @@ from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.load_params import load_env_config, load_params
 from tfagents_system.params_check import check_env_config
+from tfagents_system.report.episodes import SUCCESS_KEYS
 from tfagents_system.train_params_base import TrainParamsBase
 
 _EXIT_INTERRUPTED = 130  # As shells tell of a program that Ctrl-C ended.
 _MAX_FRAMES_PER_SECOND = 30  # Simulators with finer steps are drawn less often: drawing is what takes long.
-_SUCCESS_KEYS = ("is_success", "success")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,7 +292,7 @@ def _run_episode(
         time_step = env.step_in_environment_units(step.action)
         episode_return += float(time_step.reward)
         length += 1
-        for key in _SUCCESS_KEYS:
+        for key in SUCCESS_KEYS:
             if key in env.info:
                 success = bool(env.info[key])
         on_step(length)

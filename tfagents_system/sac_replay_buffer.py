@@ -24,7 +24,7 @@ from tfagents_system.replay.pacing import Asynchronous, Lockstep
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.segments import Layout
 from tfagents_system.replay.service import DrawSettings, ReplayService
-from tfagents_system.role import Role, run_role
+from tfagents_system.role import Role, run_role, sequence_length
 from tfagents_system.train_params_base import TrainParamsBase
 
 _MAX_BLOCK_BYTES = 32 * 2**20
@@ -36,7 +36,9 @@ def serve(role: Role) -> int:
     """Serves until told to stop; returns the exit code."""
     params = role.params
     layout = Layout.from_specs(*specs.load_specs(role.paths.specs))
-    ring = Ring.open(_replay_folder(role), layout, capacity_rows(params))
+    ring = Ring.open(_replay_folder(role), layout, capacity_rows(params, layout))
+    if ring.filled_rows == 0 and any(role.paths.trainer_checkpoints.glob("*.index")):
+        logging.warning("the run has a checkpoint but no experience in %s: it starts with an empty ring", ring.folder)
     logging.info(
         "ring: %d of %d rows filled, %d env steps so far", ring.filled_rows, ring.capacity_rows, ring.env_steps
     )
@@ -69,18 +71,19 @@ def _start_server(port: int) -> reverb.Server:
         return reverb.Server(tables.make_tables(), port, reverb.platform.checkpointers_lib.DefaultCheckpointer(unused))
 
 
-def capacity_rows(params: TrainParamsBase) -> int:
-    """Rows of the ring: an episode of full length takes one more than it has steps."""
-    return params.n_episodes_in_buffer * (params.horizon + 1)
+def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """Rows of the ring: an episode of full length takes one more for each of its segments than it has steps."""
+    segments = -(-params.horizon // layout.max_segment_steps(sequence_length(params)))
+    return params.n_episodes_in_buffer * (params.horizon + segments)
 
 
 def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSettings:
     """How this run's minibatches are drawn; a block is limited in bytes, with images an iteration is many blocks."""
-    steps = params.recurrent_sequence_length + 1 if params.recurrent else 2
-    minibatch_bytes = params.train_batch_size * steps * layout.step_bytes
+    length = sequence_length(params)
+    minibatch_bytes = params.train_batch_size * ((length or 1) + 1) * layout.step_bytes
     return DrawSettings(
         batch_size=params.train_batch_size,
-        sequence_length=params.recurrent_sequence_length if params.recurrent else None,
+        sequence_length=length,
         max_block_minibatches=max(1, min(_MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes)),
         seed=seed,
     )
@@ -93,13 +96,12 @@ def _replay_folder(role: Role) -> Path:
 
 
 def _pacing(role: Role, ring: Ring) -> Lockstep | Asynchronous:
-    if not role.params.asynchronous:
-        return Lockstep(ring, role.num_workers, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
-    return Asynchronous(
-        ring,
-        role.params.max_updates_per_env_step,
-        init_done=lambda: any(ring.worker(worker_id).iteration_done >= 0 for worker_id in range(role.num_workers)),
-    )
+    params = role.params
+    if params.asynchronous:
+        return Asynchronous(
+            ring, role.num_workers, params.max_updates_per_env_step, params.n_buffer_init_episodes, params.horizon
+        )
+    return Lockstep(ring, role.num_workers, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
 
 
 def _beat(role: Role, ring: Ring, service: ReplayService, state: str) -> None:

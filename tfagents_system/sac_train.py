@@ -30,11 +30,11 @@ from tfagents_system.replay.connection import Connection, StoppedError, Waiting
 from tfagents_system.report.episodes import Evaluations, Report, summarize
 from tfagents_system.report.metrics import MetricsLog, read_metrics
 from tfagents_system.report.time_shares import TimeShares
-from tfagents_system.role import TRAIN_STREAM, Role, run_role
+from tfagents_system.role import TRAIN_STREAM, Role, run_role, sequence_length
 
 _START_DEADLINE_SECS = 600.0
 _BLOCK_DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.
-_EVALUATION_SECS = 600.0
+_EVALUATION_SECS = 600.0  # without any episode of it ending
 _EVALUATION_POLL_SECS = 0.02
 _POLL_SECS = 0.2
 _ASK_AGAIN_SECS = 3.0
@@ -96,7 +96,7 @@ class Trainer:
         self._update = BlockUpdate(
             self._agent,
             self._params.train_batch_size,
-            self._params.recurrent_sequence_length if self._params.recurrent else None,
+            sequence_length(self._params),
         )
         self._request(self._state.iteration)
         while self._state.iteration < self._params.num_iter:
@@ -107,6 +107,7 @@ class Trainer:
             self._log_if_due()
             if self._is_checkpoint_due():
                 self.save()
+        self.save()  # Whatever happens during the last evaluation, the training is done.
         self._wait_for_evaluation()
         if self._losses:
             self._log(self._train_row())
@@ -222,26 +223,32 @@ class Trainer:
     def _publish(self) -> None:
         """Sends the policy and how far training is; every `eval_period_itrs`, the policy to evaluate as well.
 
-        In lock-step no evaluation is passed over: the one before must be complete. Workers that evaluate do not collect,
-        so the trainer would have to wait for them anyway.
+        In lock-step no evaluation is passed over: the one before must be complete. Workers that evaluate do not
+        collect, so the trainer would have to wait for them anyway.
         """
         version, finished = self._state.iteration, self._state.iteration >= self._params.num_iter
-        is_evaluated = version > self._eval_iteration and (version % self._params.eval_period_itrs == 0 or finished)
+        period = self._params.eval_period_itrs
+        # Not `version % period == 0`: a stop may have lost the evaluation that was under way.
+        is_due = version // period > self._eval_iteration // period
+        is_evaluated = is_due or (finished and version > self._eval_iteration)
         if is_evaluated and not self._params.asynchronous:
             self._wait_for_evaluation()
         with self._shares.spend("publishing"):
             arrays = [
-                np.array([version, self.train_step], np.int64),
+                np.array([self._session, version, self.train_step], np.int64),
                 *weights.to_arrays(weights.read_weights(self._variables)),
             ]
             self._connection.put(tables.WEIGHTS, arrays)
             if is_evaluated:
+                if self._params.asynchronous:
+                    self._log_evaluations(give_up=True)
                 self._eval_iteration, self._eval_arrays = version, arrays
                 self._evaluated_at[version] = (self.train_step, self._state.env_steps)
                 self._connection.put(tables.EVAL_WEIGHTS, arrays)
                 if version > 0:
                     self._export.save_checkpoint()
-            progress = tables.Progress(version, self.train_step, self._eval_iteration, finished)
+            to_evaluate = self._eval_iteration if self._eval_arrays else -1
+            progress = tables.Progress(self._session, version, self.train_step, to_evaluate)
             self._connection.put(tables.PROGRESS, progress.to_wire())
 
     # Metrics.
@@ -255,12 +262,15 @@ class Trainer:
                 except msgspec.DecodeError as error:
                     logging.error("refused a report: %s", error)
                     continue
-                if report.kind == "eval":
-                    self._evaluations.add(report)
-                else:
+                if report.kind == "train":
                     self._train_reports.append(report)
-            for version, reports in self._evaluations.pop_ready():
-                self._log_evaluation(version, reports)
+                elif report.session == self._session:
+                    self._evaluations.add(report)
+            self._log_evaluations()
+
+    def _log_evaluations(self, give_up: bool = False) -> None:
+        for version, reports in self._evaluations.pop_ready(give_up=give_up):
+            self._log_evaluation(version, reports)
 
     def _log_evaluation(self, version: int, reports: list[Report]) -> None:
         summary = summarize("eval", reports)
@@ -322,18 +332,20 @@ class Trainer:
 
     def _wait_for_evaluation(self) -> None:
         """Waits until the policy that was published for it is evaluated; goes on without the share of a lost worker."""
-        waiting = Waiting("the evaluation", _EVALUATION_SECS, self._role.stop.is_set)
+        deadline, episodes = time.monotonic() + _EVALUATION_SECS, 0
         with self._shares.spend("waiting"):
-            while self._evaluated < self._eval_iteration and not waiting.expired:
+            while self._evaluated < self._eval_iteration and time.monotonic() < deadline:
                 if self._role.stop.is_set():
                     raise StoppedError
+                if self._evaluations.pending_episodes != episodes:
+                    deadline, episodes = time.monotonic() + _EVALUATION_SECS, self._evaluations.pending_episodes
                 self._beat("waiting", waiting_for=f"the evaluation of iteration {self._eval_iteration}")
                 self._take_reports()
                 self._publish_if_restarted()
                 time.sleep(_EVALUATION_POLL_SECS)
         if self._evaluated < self._eval_iteration:
-            for version, reports in self._evaluations.pop_ready(give_up=True):
-                self._log_evaluation(version, reports)
+            logging.warning("no episode of the evaluation has ended for %.0f s: going on without", _EVALUATION_SECS)
+            self._log_evaluations(give_up=True)
 
     def _beat(self, state: str, waiting_for: str | None = None) -> None:
         row, iterations_left = self._row, self._params.num_iter - self._state.iteration

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -21,15 +22,14 @@ from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.replay.segments import Layout
 from tfagents_system.replay.sender import SegmentSender
 from tfagents_system.report.episodes import Episode, Report
-from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, Role
+from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, Role, sequence_length
 from tfagents_system.rollout import Observer, SegmentBuilder, run_episode
 
 _POLL_SECS = 0.01
 _START_DEADLINE_SECS = 600.0
 _POLICY_DEADLINE_SECS = 24 * 3600.0  # An iteration of a large network may take long; the trainer is supervised.
 _FLUSH_SECS = 20.0
-_MAX_SEGMENT_STEPS = 1000
-_MAX_SEGMENT_BYTES = 16 * 2**20
+_BEAT_SECS = 1.0
 
 
 class Worker:
@@ -49,8 +49,11 @@ class Worker:
         self._progress_reader = self._connection.newest(tables.PROGRESS)
         self._weights_reader = self._connection.newest(tables.WEIGHTS)
         self._eval_weights_reader = self._connection.newest(tables.EVAL_WEIGHTS)
-        record = self._first_status().workers[worker_id]
+        stored = self._first_status()
+        record = stored.workers[worker_id]
         self._init_episodes_done = record.init_episodes
+        collected = sum(other.init_episodes for other in stored.workers)
+        self._init_is_complete = collected >= self._params.n_buffer_init_episodes
         self._iteration_done = record.iteration_done
         incarnation = max(time.time_ns(), record.incarnation + 1)
         self._sender = SegmentSender(self._connection, worker_id, incarnation)
@@ -62,6 +65,7 @@ class Worker:
         self._eval_env = loading.make_eval_env(self._params, worker_id, self._env, seeds[1])
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         self._layout = Layout.from_specs(observation_spec, action_spec)
+        self._segment_steps = self._layout.max_segment_steps(sequence_length(self._params))
         self._action_spec = action_spec
         agent = self._params.agent_ctor(
             ts.time_step_spec(observation_spec), action_spec, tf.Variable(0, dtype=tf.int64, name="train_step")
@@ -73,16 +77,19 @@ class Worker:
         self._version = -1  # of the policy: iterations that it was trained for
         self._train_step = 0
         self._weights: dict[str, np.ndarray] = {}
-        self._evaluated = -1
+        self._evaluated = (0, -1)  # (trainer's session, version) of the last evaluation
+        self._is_fresh = True  # No environment was reset yet.
         self._steps = self._episodes = 0
         self._told: dict[str, Any] = {}
+        self._beat_due = 0.0
         self._started = time.monotonic()
 
     def run(self) -> None:
-        """Collects and evaluates until the trainer has finished or the role is told to stop."""
+        """Collects and evaluates until the role is told to stop, which is when the trainer has finished."""
         try:
             self._collect_init_episodes()
-            while not self._is_finished():
+            while True:
+                self._check_stop()
                 iteration = self._next_iteration()
                 if iteration >= self._params.num_iter:
                     self._wait_for_the_end()
@@ -119,12 +126,6 @@ class Worker:
         arrays = self._progress_reader.get()
         return tables.Progress.from_wire(arrays) if arrays is not None else None
 
-    def _is_finished(self) -> bool:
-        if self._role.stop.is_set():
-            raise StoppedError
-        progress = self._progress()
-        return progress is not None and progress.finished and self._evaluated >= progress.eval_iteration
-
     def _next_iteration(self) -> int:
         """The first iteration that this worker has not completed and the trainer has not passed."""
         progress = self._progress()
@@ -136,6 +137,8 @@ class Worker:
     def _wait_for_the_end(self) -> None:
         """All is collected: evaluates what the trainer still publishes."""
         self._beat("waiting", waiting_for="the trainer to finish")
+        self._sender.confirm()
+        self._apply_curriculum(self._params.num_iter - 1)
         self._evaluate_if_due()
         time.sleep(10 * _POLL_SECS)
 
@@ -159,12 +162,18 @@ class Worker:
     def _take_weights(self) -> None:
         arrays = self._weights_reader.get()
         if arrays is not None:
-            self._version, self._train_step = (int(value) for value in arrays[0])
+            _, self._version, self._train_step = (int(value) for value in arrays[0])
             self._weights = weights.from_arrays(arrays[1:])
             self._policy.assign(self._weights)
 
     def _apply_curriculum(self, iteration: int) -> None:
-        for name, value in self._curriculum.due(iteration):
+        due = self._curriculum.due(iteration)
+        if due and self._is_fresh:
+            # Simulators that are built by the first reset have nothing to set before it.
+            self._env.reset()
+            self._eval_env.reset()
+        self._is_fresh = False
+        for name, value in due:
             logging.info("iteration %d: %s = %s", iteration, name, value)
             self._env.set_state({name: value})
             if self._curriculum.apply_to_eval(name):
@@ -177,7 +186,7 @@ class Worker:
         total, workers = self._params.n_buffer_init_episodes, self._role.num_workers
         share = total // workers + (self._id < total % workers)
         missing = share - self._init_episodes_done
-        if missing <= 0 or self._iteration_done >= INIT_ITERATION:
+        if missing <= 0 or self._iteration_done >= INIT_ITERATION or self._init_is_complete:
             return
         self._apply_curriculum(0)
         self._collect_episodes(INIT_ITERATION, missing, self._random_action)
@@ -187,14 +196,14 @@ class Worker:
         observed = _results(self._train_observers)
         curriculum = self._curriculum.values
         self._report(
-            Report("train", self._id, iteration, self._train_step, self._version, episodes, observed, curriculum)
+            Report("train", 0, self._id, iteration, self._train_step, self._version, episodes, observed, curriculum)
         )
 
     def _collect_episodes(self, iteration: int, count: int, action_fn: Any) -> list[Episode]:
         episodes = []
         for k in range(count):
             self._policy.reset()
-            builder = SegmentBuilder(self._layout, iteration, self._segment_steps(), self._sender.send)
+            builder = SegmentBuilder(self._layout, iteration, self._segment_steps, self._sender.send)
             try:
                 episode = run_episode(
                     self._env, action_fn, builder=builder, observers=self._train_observers, on_step=self._on_step
@@ -211,9 +220,6 @@ class Worker:
         self._sender.confirm()
         return episodes
 
-    def _segment_steps(self) -> int:
-        return max(1, min(_MAX_SEGMENT_STEPS, _MAX_SEGMENT_BYTES // self._layout.step_bytes))
-
     def _policy_action(self, time_step: ts.TimeStep) -> Any:
         return self._policy.action(time_step, greedy=False)
 
@@ -225,30 +231,31 @@ class Worker:
 
     def _on_step(self) -> None:
         self._steps += 1
-        if self._steps % 256 == 0:
+        if time.monotonic() >= self._beat_due:
             self._beat("collecting")
-        if self._role.stop.is_set():
-            raise StoppedError
+        self._check_stop()
 
     # Evaluating.
 
     def _evaluate_if_due(self) -> None:
         """Runs this worker's share of the newest evaluation, with the policy that it is of."""
         progress = self._progress()
-        if progress is None or progress.eval_iteration <= self._evaluated:
+        if progress is None or (progress.session, progress.eval_iteration) <= self._evaluated:
             return
         arrays = self._eval_weights_reader.get()
-        if arrays is None:
+        if arrays is None or int(arrays[0][0]) != progress.session:
             return
-        version, train_step = (int(value) for value in arrays[0])
+        session, version, train_step = (int(value) for value in arrays[0])
         share = len(range(self._id, self._params.n_eval_episodes, self._role.num_workers))
         self._policy.assign(weights.from_arrays(arrays[1:]))
-        episodes = [self._evaluate_episode(version) for _ in range(share)]
-        self._evaluated = version
-        if episodes:
+        episodes: list[Episode] = []
+        for _ in range(share):
+            episodes.append(self._evaluate_episode(version))
             observed = _results(self._eval_observers)
-            self._report(Report("eval", self._id, version, train_step, version, episodes, observed))
-        self._policy.assign(self._weights)
+            self._report(Report("eval", session, self._id, version, train_step, version, episodes, observed))
+        self._evaluated = (session, version)
+        if self._weights:
+            self._policy.assign(self._weights)
 
     def _evaluate_episode(self, version: int) -> Episode:
         self._beat("evaluating", iteration=version)
@@ -257,8 +264,13 @@ class Worker:
             self._eval_env,
             lambda time_step: self._policy.action(time_step, greedy=True),
             observers=self._eval_observers,
-            on_step=self._check_stop,
+            on_step=self._on_eval_step,
         )
+
+    def _on_eval_step(self) -> None:
+        if time.monotonic() >= self._beat_due:
+            self._beat("evaluating")
+        self._check_stop()
 
     def _check_stop(self) -> None:
         if self._role.stop.is_set():
@@ -270,6 +282,7 @@ class Worker:
         self._connection.put(tables.REPORTS, report.to_wire())
 
     def _beat(self, state: str, **fields: Any) -> None:
+        self._beat_due = time.monotonic() + _BEAT_SECS
         self._told.update(fields)
         self._role.heartbeat.beat(
             state,
@@ -284,5 +297,6 @@ class Worker:
 
 def _results(observers: list[Observer]) -> dict[str, float]:
     """`result()` of those observers that have a name and one (PyMetrics)."""
-    named = [o for o in observers if hasattr(o, "name") and hasattr(o, "result")]
-    return {str(observer.name): float(observer.result()) for observer in named}
+    named = [observer for observer in observers if hasattr(observer, "name") and hasattr(observer, "result")]
+    results = {str(observer.name): float(observer.result()) for observer in named}
+    return {name: value for name, value in results.items() if math.isfinite(value)}

@@ -90,7 +90,7 @@ def episode_steps(worker, episode):
 def mass_of(worker, episode):
     """The curriculum's value in an episode, which belongs to the random ones or to an iteration."""
     init = INIT_EPISODES // WORKERS + (worker < INIT_EPISODES % WORKERS)
-    iteration = max(0, (episode - init) // EPISODES)
+    iteration = max(0, (episode - 1 - init) // EPISODES)
     return 1.0 if iteration < 2 else 1.5 if iteration < 5 else 2.0
 
 
@@ -118,7 +118,7 @@ def test_every_step_of_every_worker_is_stored_once_and_in_order(ring):
         init = INIT_EPISODES // WORKERS + (worker < INIT_EPISODES % WORKERS)
         expected = [
             (worker, episode, step)
-            for episode in range(init + ITERATIONS * EPISODES)
+            for episode in range(1, 1 + init + ITERATIONS * EPISODES)  # 0 was reset before the first set_state
             for step in range(episode_steps(worker, episode))
         ]
         assert [key for key in stored if key[0] == worker] == expected

@@ -54,6 +54,16 @@ def test_a_late_worker_is_left_out_after_the_deadline_and_waited_for_again_when_
     assert pacing.allowed(request(1), 0) == 10
 
 
+def test_without_new_experience_nothing_is_drawn_even_if_all_others_are_lost(ring):
+    clock = Clock()
+    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, clock=clock)
+    ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
+    for clock.now in (0.0, 60.0):
+        pacing.allowed(request(0), 0)
+    for clock.now in (100.0, 1000.0, 10_000.0):
+        assert pacing.allowed(request(1), 0) == 0, "worker 1 is lost, worker 0 is slow"
+
+
 def test_nobody_is_late_before_anybody_is_done(ring):
     clock = Clock()
     pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, clock=clock)
@@ -68,13 +78,21 @@ def test_past_iterations_are_served_at_once_after_a_restart_of_the_trainer(ring)
     assert [pacing.allowed(request(iteration), 0) for iteration in range(6)] == [10] * 5 + [0]
 
 
-def test_asynchronous_allows_so_many_updates_for_each_step_after_the_random_ones(ring):
-    done = False
-    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_done=lambda: done)
-    ring.append(numbered_segment(0, 0, steps=100, iteration=-1))
-    ring.append(numbered_segment(0, 1, steps=30))
+def test_a_worker_that_never_collects_its_random_episodes_does_not_hold_up_the_others(ring):
+    pacing = Asynchronous(ring, num_workers=2, max_updates_per_env_step=1.0, init_episodes=2, horizon=40)
+    ring.append(numbered_segment(0, 0, steps=40, iteration=-1))
+    ring.append(numbered_segment(0, 1, steps=79))
     assert pacing.allowed(request(0), 0) == 0
-    done = True
+    ring.append(numbered_segment(0, 2, steps=1))
+    assert pacing.allowed(request(0), 0) == 10
+
+
+def test_asynchronous_allows_so_many_updates_for_each_step_after_the_random_ones(ring):
+    pacing = Asynchronous(ring, num_workers=2, max_updates_per_env_step=0.5, init_episodes=2, horizon=100)
+    ring.append(numbered_segment(0, 0, steps=70, iteration=-1))
+    ring.append(numbered_segment(0, 1, steps=30))
+    assert pacing.allowed(request(0), 0) == 0, "one of the two random episodes is missing"
+    ring.append(numbered_segment(1, 0, steps=70, iteration=-1))
     assert pacing.allowed(request(0, count=100), 0) == 15
     assert pacing.allowed(request(0, count=100), 15) == 0
     assert pacing.allowed(request(2, count=100, updates=12), 0) == 3

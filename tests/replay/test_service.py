@@ -134,10 +134,10 @@ def test_newest_is_none_while_nothing_is_there_and_then_the_newest(server):
     reader = server.connection.newest(tables.PROGRESS)
     assert reader.get() is None
     for iteration in (1, 2):
-        progress = tables.Progress(iteration, 10 * iteration, -1, False)
+        progress = tables.Progress(7, iteration, 10 * iteration, -1)
         server.connection.put(tables.PROGRESS, progress.to_wire())
     for _ in range(2):
-        assert tables.Progress.from_wire(reader.get()) == tables.Progress(2, 20, -1, False)
+        assert tables.Progress.from_wire(reader.get()) == tables.Progress(7, 2, 20, -1)
 
 
 def test_a_server_that_is_not_there_is_named_after_the_deadline():

@@ -7,7 +7,7 @@ from tfagents_system.report.time_shares import TimeShares
 
 
 def share(version, worker_id, *returns):
-    return Report("eval", worker_id, version, 100 * version, version, [Episode(value, 10) for value in returns])
+    return Report("eval", 1, worker_id, version, 100 * version, version, [Episode(value, 10) for value in returns])
 
 
 def test_means_are_over_episodes_and_the_spread_is_theirs():
@@ -25,7 +25,7 @@ def test_success_and_log_values_are_averaged_over_the_episodes_that_have_them():
         Episode(0.0, 5, False, {"force": 4.0, "slip": 1.0}),
         Episode(0.0, 5, None),
     ]
-    row = summarize("train", [Report("train", 0, 5, 400, 4, episodes, {"MaxReturn": 7.0})])
+    row = summarize("train", [Report("train", 0, 0, 5, 400, 4, episodes, {"MaxReturn": 7.0})])
     assert row["train_success"] == 0.5
     assert row["train/force"] == 3.0
     assert row["train/slip"] == 1.0
@@ -35,7 +35,7 @@ def test_success_and_log_values_are_averaged_over_the_episodes_that_have_them():
 
 
 def test_reports_survive_the_wire():
-    report = Report("train", 3, 9, 800, 8, [Episode(1.5, 7, None, {"x": 2.0})], {"y": 1.0}, {"mass": 0.5})
+    report = Report("train", 0, 3, 9, 800, 8, [Episode(1.5, 7, None, {"x": 2.0})], {"y": 1.0}, {"mass": 0.5})
     assert Report.from_wire(report.to_wire()) == report
 
 

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import tree
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs import loading
@@ -51,9 +54,27 @@ def check_environment(params: TrainParamsBase, seed: int) -> tuple[list[str], Sp
                     _try_steps(eval_env, seed)
         if collect_env is not None and eval_env is not None and not findings:
             findings += _check_curriculum(params, collect_env, eval_env)
+        if collect_env is not None and not findings:
+            findings += _check_agent(params, collect_env)
         with _told(findings, "closing the environments"):
             stack.close()
     return findings, found_specs
+
+
+def _check_agent(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+    """Builds what the user's other hooks build: a mistake in them would end every role again and again."""
+    specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
+    try:
+        params.agent_ctor(ts.time_step_spec(specs[0]), specs[1], tf.Variable(0, dtype=tf.int64))
+    except Exception as error:
+        return [f"agent_ctor, actor_ctor or critic_ctor raised {describe_error(error)}"]
+    try:
+        for observer in (*params.train_observers_ctor(), *params.eval_observers_ctor()):
+            if not callable(observer):
+                return [f"an observer must be callable with a Trajectory, found {observer!r}"]
+    except Exception as error:
+        return [f"train_observers_ctor or eval_observers_ctor raised {describe_error(error)}"]
+    return []
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from tfagents_system.envs.backends import Shape, make_backend
 from tfagents_system.envs.faults import EnvironmentFault
 
 _FIRST, _MID, _LAST = ts.StepType.FIRST, ts.StepType.MID, ts.StepType.LAST
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
 _NO_REWARD, _KEPT = np.float32(0.0), np.float32(1.0)
 
 Convert = Callable[[Any], Any]
@@ -67,10 +68,6 @@ class TrainingEnvironment(py_environment.PyEnvironment):
     def action_spec(self) -> Any:
         return self._action_spec
 
-    def scale_action(self, action: Any) -> Any:
-        """The environment's own action for one of the agent's."""
-        return self._scale(action)
-
     def _reset(self) -> ts.TimeStep:
         self._steps = 0
         self._episodes += 1
@@ -97,14 +94,14 @@ class TrainingEnvironment(py_environment.PyEnvironment):
     def _advance(self, action: Any) -> ts.TimeStep:
         self._steps += 1
         try:
-            observation, reward, discount, is_over, info = self._backend.step(action)
-            observation = self._convert_observation(observation)
-            reward = _to_number(reward)
+            raw_observation, raw_reward, raw_discount, is_over, info = self._backend.step(action)
+            observation = self._convert_observation(raw_observation)
+            reward, discount = _to_number("reward", raw_reward), _to_number("discount", raw_discount)
         except Exception as error:
             raise self._fault(error) from error
         self.info = info if info else {}
         self._is_over = is_over or self._steps >= self._horizon
-        return ts.TimeStep(_LAST if self._is_over else _MID, reward, np.float32(discount), observation)
+        return ts.TimeStep(_LAST if self._is_over else _MID, reward, discount, observation)
 
     def _fault(self, error: Exception) -> EnvironmentFault:
         self._is_over = True
@@ -146,13 +143,13 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self._backend.close()
 
 
-def _to_number(reward: Any) -> np.float32:
+def _to_number(name: str, value: Any) -> np.float32:
     try:
-        number = float(reward)
+        number = float(value)
     except TypeError:
-        raise TypeError(f"the reward is {reward!r}: it must be a number") from None
-    if not math.isfinite(number):
-        raise ValueError(f"the reward is {number}: it must be finite")
+        raise TypeError(f"the {name} is {value!r}: it must be a number") from None
+    if not abs(number) <= _MAX_FLOAT32:
+        raise ValueError(f"the {name} is {number}: it must be finite, as float32")
     return np.float32(number)
 
 

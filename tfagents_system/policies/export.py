@@ -142,8 +142,11 @@ def _without_tracing_notes() -> Iterator[None]:
 
 def _write_folder(final: Path, write: Callable[[str], None]) -> None:
     """Lets `write` fill a folder beside `final`, then puts it in its place."""
-    temporary = final.with_name(f".{final.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary, before = (final.with_name(f".{final.name}.{suffix}") for suffix in ("tmp", "before"))
+    for leftover in (temporary, before):
+        shutil.rmtree(leftover, ignore_errors=True)
     write(str(temporary))
-    shutil.rmtree(final, ignore_errors=True)
+    if final.exists():
+        os.replace(final, before)
     os.replace(temporary, final)
+    shutil.rmtree(before, ignore_errors=True)

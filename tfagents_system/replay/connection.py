@@ -179,9 +179,13 @@ class NewestReader:
         if self._wanted.empty() and self._items.empty() and not self._connection.size(self._table):
             return None
         try:
+            self._items.get_nowait()  # What an earlier call asked for and did not wait for is old news.
+        except queue.Empty:
+            pass
+        try:
             self._wanted.put_nowait(None)
         except queue.Full:
-            pass  # The read of an earlier call, which timed out, is still under way.
+            pass  # The read of an earlier call is still under way.
         try:
             return self._items.get(timeout=timeout_secs)
         except queue.Empty:

@@ -53,8 +53,10 @@ class Lockstep(Pacing):
             self._late.discard(worker_id)
 
     def allowed(self, request: Request, done: int) -> int:
+        if not self._anyone_done(request.iteration):
+            return 0
         missing = self._missing(request.iteration)
-        if missing and len(missing) < self._num_workers:
+        if missing:
             if self._first_done is None or self._first_done[0] != request.iteration:
                 self._first_done = (request.iteration, self._clock())
             if self._clock() - self._first_done[1] >= self._straggler_secs:
@@ -65,6 +67,9 @@ class Lockstep(Pacing):
 
     def waiting_for(self, request: Request) -> str:
         return f"iteration {request.iteration} of workers {self._missing(request.iteration)}"
+
+    def _anyone_done(self, iteration: int) -> bool:
+        return any(self._ring.worker(worker_id).iteration_done >= iteration for worker_id in range(self._num_workers))
 
     def _missing(self, iteration: int) -> list[int]:
         return [
@@ -77,26 +82,42 @@ class Lockstep(Pacing):
 class Asynchronous(Pacing):
     """Updates are held back while there are too many for each environment step.
 
+    Nothing is drawn before the first random episodes are complete, or the workers that have theirs have collected as
+    much experience again: a lost worker does not hold up the others.
+
     Args:
       ring: Knows the environment steps.
+      num_workers: Workers of the run.
       max_updates_per_env_step: Updates allowed for each step after the first random episodes.
-      init_done: Whether the first random episodes are complete.
+      init_episodes: How many these are.
+      horizon: Steps of an episode, at most.
     """
 
-    def __init__(self, ring: Ring, max_updates_per_env_step: float, init_done: Callable[[], bool]) -> None:
+    def __init__(
+        self, ring: Ring, num_workers: int, max_updates_per_env_step: float, init_episodes: int, horizon: int
+    ) -> None:
         self._ring = ring
+        self._num_workers = num_workers
         self._max_updates_per_env_step = max_updates_per_env_step
-        self._init_done = init_done
+        self._init_episodes = init_episodes
+        self._horizon = horizon
 
     def allowed(self, request: Request, done: int) -> int:
-        if not self._init_done():
+        if not self._has_begun():
             return 0
         return max(0, min(request.count - done, self._budget() - request.updates - done))
 
     def waiting_for(self, request: Request) -> str:
-        if not self._init_done():
+        if not self._has_begun():
             return "the first random episodes"
         return f"environment steps: {self._budget()} updates are allowed so far"
 
+    def _has_begun(self) -> bool:
+        complete = sum(self._ring.worker(worker_id).init_episodes for worker_id in range(self._num_workers))
+        return complete >= self._init_episodes or self._policy_steps() >= self._init_episodes * self._horizon
+
+    def _policy_steps(self) -> int:
+        return self._ring.env_steps - self._ring.init_steps
+
     def _budget(self) -> int:
-        return int((self._ring.env_steps - self._ring.init_steps) * self._max_updates_per_env_step)
+        return int(self._policy_steps() * self._max_updates_per_env_step)

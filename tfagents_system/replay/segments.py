@@ -15,6 +15,8 @@ import tree
 
 WIRE_VERSION = 1
 _HEADER_FIELDS = 8
+_MAX_SEGMENT_STEPS = 1000
+_MAX_SEGMENT_BYTES = 16 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +55,10 @@ class Layout:
         """Bytes that one step takes in the ring, all columns together."""
         own = sum(column.step_bytes for column in self.observation + self.action)
         return own + 4 + 4 + 4 + 1  # reward, discount, steps_left, step_type
+
+    def max_segment_steps(self, sequence_length: int | None) -> int:
+        """Steps of a segment, at most: limited in bytes, but never too short for a training sequence."""
+        return max(sequence_length or 1, min(_MAX_SEGMENT_STEPS, _MAX_SEGMENT_BYTES // self.step_bytes))
 
 
 def _columns(root: str, spec: Any) -> tuple[Column, ...]:

@@ -63,6 +63,7 @@ class ReplayService:
         self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
         self._server_start = time.time_ns()
         self._latest_session = 0
+        self._is_held_back = False
         self.duplicates = 0
         self.malformed = 0
         self._publish_stored()
@@ -70,9 +71,7 @@ class ReplayService:
     @property
     def waiting_for(self) -> str | None:
         """What the trainer's request waits for, None if nothing waits."""
-        if not self._pending or self._pacing.allowed(*self._pending[0]) > 0:
-            return None
-        return self._pacing.waiting_for(self._pending[0][0])
+        return self._pacing.waiting_for(self._pending[0][0]) if self._pending and self._is_held_back else None
 
     @property
     def newest_iteration(self) -> int:
@@ -131,7 +130,8 @@ class ReplayService:
             return False
         request, done = self._pending[0]
         count = min(self._pacing.allowed(request, done), self._draw_settings.max_block_minibatches)
-        if count <= 0:
+        self._is_held_back = count <= 0
+        if self._is_held_back:
             return False
         first = request.first + done
         block = tables.Block(

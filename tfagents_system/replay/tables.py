@@ -61,7 +61,7 @@ class Request:
       session: Start of the trainer's process, in ns: blocks for an earlier process are dropped.
       iteration: The iteration they are for: drawn when its experience has arrived.
       first: Index of the first minibatch within the iteration (more than 0 after a stop in mid-iteration).
-      count: Number of minibatches; they come in blocks of at most `block_minibatches` each.
+      count: Number of minibatches; they come in blocks of at most `max_block_minibatches` each.
       updates: Updates done before the first of them, since the run began.
     """
 
@@ -114,24 +114,23 @@ class Progress:
     """How far the trainer is.
 
     Attributes:
+      session: Start of the trainer's process, in ns: what an earlier process published is no news.
       iteration: Iterations completed: the version of the newest policy.
       train_step: Updates done since the run began.
       eval_iteration: Version of the newest policy to evaluate; -1 if there is none.
-      finished: The last update of the run is done.
     """
 
+    session: int
     iteration: int
     train_step: int
     eval_iteration: int
-    finished: bool
 
     def to_wire(self) -> list[np.ndarray]:
         return [_row(self)]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Progress:
-        iteration, train_step, eval_iteration, finished = (int(value) for value in arrays[0])
-        return cls(iteration, train_step, eval_iteration, bool(finished))
+        return cls(*(int(value) for value in arrays[0]))
 
 
 @dataclasses.dataclass(frozen=True)

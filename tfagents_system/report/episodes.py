@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
+SUCCESS_KEYS = ("is_success", "success")  # in the info of an environment
+
 
 class Episode(msgspec.Struct):
     """One episode that has ended.
@@ -30,6 +32,7 @@ class Report(msgspec.Struct):
 
     Attributes:
       kind: `train` or `eval`.
+      session: The trainer's process that published the evaluated policy; 0 for `train`.
       worker_id: The worker.
       iteration: The iteration it collected, or the version of the policy it evaluated.
       train_step: Of the policy that collected or was evaluated.
@@ -40,6 +43,7 @@ class Report(msgspec.Struct):
     """
 
     kind: str
+    session: int
     worker_id: int
     iteration: int
     train_step: int
@@ -104,16 +108,21 @@ class Evaluations:
         self._lost = 0  # episodes of workers that were missing when the last evaluation was given up
 
     def add(self, report: Report) -> None:
-        """Takes a worker's share; a second one of the same worker and policy (it was restarted) replaces the first."""
+        """Takes what a worker has of its share so far; it replaces what the same worker told of the policy before."""
         if report.iteration > self._closed:
             self._reports.setdefault(report.iteration, {})[report.worker_id] = report
+
+    @property
+    def pending_episodes(self) -> int:
+        """Episodes of evaluations that are not complete yet: it grows while workers evaluate."""
+        return sum(self._episodes(version) for version in self._reports)
 
     def pop_ready(self, *, give_up: bool = False) -> list[tuple[int, list[Report]]]:
         """Evaluations that are complete, or superseded by a complete newer one: (version of the policy, shares).
 
         Args:
-          give_up: Those that are not complete, too: later ones are complete without the workers that were missing, until
-            these are back.
+          give_up: Those that are not complete, too: later ones are complete without the workers that were missing,
+            until these are back.
         """
         enough = max(1, self._num_episodes - self._lost)
         complete = [version for version in self._reports if self._episodes(version) >= enough]
