@@ -78,7 +78,6 @@ class Worker:
         self._train_step = 0
         self._weights: dict[str, np.ndarray] = {}
         self._evaluated = (0, -1)  # (trainer's session, version) of the last evaluation
-        self._is_fresh = True  # No environment was reset yet.
         self._steps = self._episodes = 0
         self._told: dict[str, Any] = {}
         self._beat_due = 0.0
@@ -167,13 +166,7 @@ class Worker:
             self._policy.assign(self._weights)
 
     def _apply_curriculum(self, iteration: int) -> None:
-        due = self._curriculum.due(iteration)
-        if due and self._is_fresh:
-            # Simulators that are built by the first reset have nothing to set before it.
-            self._env.reset()
-            self._eval_env.reset()
-        self._is_fresh = False
-        for name, value in due:
+        for name, value in self._curriculum.due(iteration):
             logging.info("iteration %d: %s = %s", iteration, name, value)
             self._env.set_state({name: value})
             if self._curriculum.apply_to_eval(name):

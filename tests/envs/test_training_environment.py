@@ -423,3 +423,20 @@ def test_float32_observations_are_copies_too() -> None:
 
     steps = run_episode(TrainingEnvironment(Single(), 10))
     assert [step.observation[0] for step in steps] == [0, 1, 2, 3]
+
+
+def test_a_simulator_that_its_first_reset_builds_can_be_set_before_it() -> None:
+    class BuiltByReset(CounterEnv):
+        simulator: dict[str, float] | None = None
+
+        def reset(self, **kwargs: Any) -> Any:
+            self.simulator = {} if self.simulator is None else self.simulator
+            return super().reset(**kwargs)
+
+        def set_state(self, state: dict[str, float]) -> None:
+            assert self.simulator is not None, "there is no simulator yet"
+            self.simulator.update(state)
+
+    env = TrainingEnvironment(BuiltByReset(), horizon=5)
+    env.set_state({"mass": 2.0})
+    assert env.user_env.simulator == {"mass": 2.0}

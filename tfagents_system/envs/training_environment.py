@@ -115,6 +115,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         Raises:
           UserError: The environment has no such parameter; it names those there are.
         """
+        if self._episodes == 0:
+            self.reset()  # Simulators that are built by the first reset have nothing to set before it.
         self._backend.set_state(state)
         self._is_over = True
 
