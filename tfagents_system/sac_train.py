@@ -91,13 +91,9 @@ class Trainer:
         """
         self._connect()
         self._publish()
-        if not self._role.paths.policies.exists():
+        if not self._export.has_models():
             self._export.save_models()
-        self._update = BlockUpdate(
-            self._agent,
-            self._params.train_batch_size,
-            sequence_length(self._params),
-        )
+        self._update = BlockUpdate(self._agent, self._params.train_batch_size, sequence_length(self._params))
         self._request(self._state.iteration)
         while self._state.iteration < self._params.num_iter:
             self._train_iteration()

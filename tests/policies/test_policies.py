@@ -150,7 +150,9 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, recurrent):
     train_step.assign(1234)
     units = tensor_spec.BoundedTensorSpec((2,), tf.float32, [-2.0, 0.0], [2.0, 10.0], "action")
     export = PolicyExport(RunPaths(tmp_path), agent, units, train_step)
+    assert not export.has_models()
     export.save_models()
+    assert export.has_models()
     scramble(agent, seed=2)
     assert export.save_checkpoint() == "policy_checkpoint_0000001234"
     worker = TensorFlowWorkerPolicy(agent.collect_policy, greedy_policy.GreedyPolicy(agent.policy))

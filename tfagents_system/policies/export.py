@@ -19,6 +19,7 @@ from tf_agents.typing import types
 from tfagents_system.launch.run_paths import RunPaths
 
 _PREFIX = "policy_checkpoint_"
+_MODELS = ("collect_policy", "greedy_policy", "policy")
 
 
 def checkpoint_name(train_step: int) -> str:
@@ -85,6 +86,10 @@ class PolicyExport:
         self._train_step = train_step
         self._savers: dict[str, policy_saver.PolicySaver] = {}
 
+    def has_models(self) -> bool:
+        """Whether all SavedModels are on disk: an earlier start may have been killed while it wrote the first ones."""
+        return all((self._paths.policies / name).exists() for name in _MODELS)
+
     def save_models(self) -> None:
         """Writes `collect_policy`, `greedy_policy` and `policy`, replacing those of before.
 
@@ -118,12 +123,9 @@ class PolicyExport:
     def _all_savers(self) -> dict[str, policy_saver.PolicySaver]:
         if not self._savers:
             self._paths.policy_checkpoints.mkdir(parents=True, exist_ok=True)
-            policies = {
-                "collect_policy": self._agent.collect_policy,
-                "greedy_policy": greedy_policy.GreedyPolicy(self._agent.policy),
-                "policy": self._agent.policy,
-            }
-            for name, policy in policies.items():
+            agent = self._agent
+            policies = (agent.collect_policy, greedy_policy.GreedyPolicy(agent.policy), agent.policy)
+            for name, policy in zip(_MODELS, policies, strict=True):
                 in_units = EnvironmentUnitsPolicy(policy, self._action_spec)
                 self._savers[name] = policy_saver.PolicySaver(in_units, batch_size=None, train_step=self._train_step)
         return self._savers
