@@ -60,6 +60,8 @@ _RULES: dict[str, _Rule] = {
     "sac_log_alpha": _ANY_NUMBER,
     "target_entropy": ("a finite number, or None", lambda value: value is None or _is_number(value)),
     "train_batch_size": _COUNT,
+    "share_log_pi": _BOOL,
+    "matmul_precision": ("'float32' or 'bfloat16'", lambda value: value in ("float32", "bfloat16")),
     "actor_fc_layer_params": _LAYERS,
     "critic_joint_fc_layer_params": _LAYERS,
     "recurrent": _BOOL,

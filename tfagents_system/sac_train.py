@@ -19,6 +19,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.checkpoints import TrainerCheckpoints, TrainerState
+from tfagents_system.agents.matmul_precision import choose_precision
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
@@ -91,9 +92,7 @@ class Trainer:
         """
         self._connect()
         self._publish()
-        if not self._export.has_models():
-            self._export.save_models()
-        self._update = BlockUpdate(self._agent, self._params.train_batch_size, sequence_length(self._params))
+        self._update = self._make_update()
         self._request(self._state.iteration)
         while self._state.iteration < self._params.num_iter:
             self._train_iteration()
@@ -138,6 +137,18 @@ class Trainer:
         self._reports = self._connection.reader(tables.REPORTS, prefetch=100)
         self._status = self._connection.newest(tables.STATUS)
         self._server = self._server_start()
+
+    def _make_update(self) -> BlockUpdate:
+        params = self._params
+        precision, reason = choose_precision(params.matmul_precision)
+        if reason:
+            logging.warning("matmul_precision=%s is not used: %s", params.matmul_precision, reason)
+        update = BlockUpdate(
+            self._agent, params.train_batch_size, sequence_length(params), params.share_log_pi, precision
+        )
+        logging.info("update: %s", update.kind)
+        self._row["update"] = update.kind
+        return update
 
     def _is_checkpoint_due(self) -> bool:
         """Every `checkpoint_period_itrs`; the end of the run saves by itself."""

@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from tf_agents.agents import tf_agent
 from tf_agents.trajectories import policy_step, time_step, trajectory
+
+from tfagents_system.agents.fused_sac import FusedSacUpdate, UnsupportedAgentError
+from tfagents_system.agents.matmul_precision import bfloat16_matmuls
 
 
 class BlockUpdate:
     """Trains any TFAgent on blocks of minibatches as the replay server sends them.
 
-    Compiled when it is built, so that the first block finds it ready.
+    Compiled when it is built, so that the first block finds it ready. A plain SacAgent gets the fused update, any
+    other agent its own `train`, and the log says why.
 
     Args:
       agent: The agent to train.
       batch_size: B, the samples of a minibatch.
       sequence_length: L, the transitions of a sequence, for recurrent agents; None for transitions.
+      share_log_pi: See FusedSacUpdate.
+      matmul_precision: `float32`, or `bfloat16` for the hidden layers of networks that the agent holds.
+
+    Attributes:
+      kind: `fused` or `generic`, and `bfloat16` behind it where that is used; for people.
     """
 
-    def __init__(self, agent: tf_agent.TFAgent, batch_size: int, sequence_length: int | None) -> None:
+    def __init__(
+        self,
+        agent: tf_agent.TFAgent,
+        batch_size: int,
+        sequence_length: int | None,
+        share_log_pi: bool = True,
+        matmul_precision: str = "float32",
+    ) -> None:
         self._agent = agent
+        self._is_bfloat16 = matmul_precision == "bfloat16"
         self._observation_spec, self._action_spec = agent.time_step_spec.observation, agent.action_spec
         is_sequence = sequence_length is not None
         self._to_experience = self._to_trajectory if is_sequence else self._to_transition
@@ -32,7 +51,7 @@ class BlockUpdate:
             tf.TensorSpec((*outer, *spec.shape), spec.dtype) for spec in tf.nest.flatten(self._array_specs(is_sequence))
         ]
         # Traced apart from the loop: the names and number of the losses are known only after that.
-        update = tf.function(self._update, input_signature=[minibatch], autograph=False).get_concrete_function()
+        update = self._compiled_update(minibatch, share_log_pi)
         zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs)
 
         def train_block(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -58,12 +77,27 @@ class BlockUpdate:
         losses = self._train_block([tf.convert_to_tensor(array) for array in arrays])
         return {name: float(loss) for name, loss in losses.items()}
 
-    def _update(self, arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-        info = self._agent.train(self._to_experience(arrays))
-        losses = {"loss": info.loss}
-        if hasattr(info.extra, "_asdict"):
-            losses.update({name: value for name, value in info.extra._asdict().items() if value.shape.rank == 0})
-        return losses
+    def _compiled_update(self, minibatch: list[tf.TensorSpec], share_log_pi: bool) -> Any:
+        precision = " bfloat16" if self._is_bfloat16 else ""
+        try:
+            update = self._compiled(FusedSacUpdate(self._agent, share_log_pi), minibatch)
+            self.kind = f"fused{precision}"
+        except UnsupportedAgentError as error:
+            logging.info("generic update, not the fused one of SAC: %s", error)
+            update = self._compiled(self._agent.train, minibatch)
+            self.kind = f"generic{precision}"
+        return update
+
+    def _compiled(self, train: Callable[[Any], tf_agent.LossInfo], minibatch: list[tf.TensorSpec]) -> Any:
+        def update(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+            info = train(self._to_experience(arrays))
+            losses = {"loss": info.loss}
+            if hasattr(info.extra, "_asdict"):
+                losses.update({name: value for name, value in info.extra._asdict().items() if value.shape.rank == 0})
+            return losses
+
+        with bfloat16_matmuls([self._agent]) if self._is_bfloat16 else contextlib.nullcontext():
+            return tf.function(update, input_signature=[minibatch], autograph=False).get_concrete_function()
 
     def _array_specs(self, is_sequence: bool) -> tuple[Any, ...]:
         """Specs of one step of each array of a block, in their order."""

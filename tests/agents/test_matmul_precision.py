@@ -1,0 +1,103 @@
+"""bfloat16 is used in hidden layers' products only, and only where it is faster."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfagents_system.agents import matmul_precision
+from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.matmul_precision import bfloat16_matmuls, bfloat16_speedup, choose_precision
+
+
+def layers():
+    tf.keras.utils.set_random_seed(0)
+    hidden = tf.keras.layers.Dense(64, activation="relu", bias_initializer="normal")
+    head = tf.keras.layers.Dense(1, bias_initializer="normal")
+    network = tf.keras.Sequential([hidden, head])
+    network.build((None, 20))
+    return network, hidden, head
+
+
+def rounded(values):
+    return tf.cast(tf.cast(values, tf.bfloat16), tf.float32)
+
+
+def test_hidden_layers_round_their_operands_and_heads_do_not():
+    network, hidden, head = layers()
+    inputs = tf.random.stateless_normal((8, 20), (1, 2))
+    with bfloat16_matmuls([network]):
+        outputs = hidden(inputs)
+        values = head(outputs)
+    product = tf.cast(tf.matmul(tf.cast(inputs, tf.bfloat16), tf.cast(hidden.kernel, tf.bfloat16)), tf.float32)
+    np.testing.assert_array_equal(outputs, tf.nn.relu(product + hidden.bias))
+    np.testing.assert_allclose(outputs, tf.nn.relu(rounded(inputs) @ rounded(hidden.kernel) + hidden.bias), atol=0.02)
+    np.testing.assert_allclose(values, outputs @ head.kernel + head.bias, atol=1e-6)
+    assert outputs.dtype == tf.float32
+
+
+def test_outside_of_it_layers_are_as_before():
+    network, hidden, _ = layers()
+    inputs = tf.random.stateless_normal((8, 20), (1, 2))
+    before = hidden(inputs)
+    with pytest.raises(ValueError, match="on purpose"), bfloat16_matmuls([network]):
+        assert np.abs(hidden(inputs) - before).max() > 1e-4
+        raise ValueError("on purpose")
+    np.testing.assert_array_equal(hidden(inputs), before)
+
+
+def test_gradients_are_float32_and_close_to_the_exact_ones():
+    network, hidden, _ = layers()
+    inputs = tf.random.stateless_normal((256, 20), (1, 2))
+
+    def gradients():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(network(inputs))
+        return tape.gradient(loss, [hidden.kernel, hidden.bias])
+
+    exact = gradients()
+    with bfloat16_matmuls([network]):
+        close = gradients()
+    for a, b in zip(exact, close, strict=True):
+        assert b.dtype == tf.float32
+        assert 0 < np.linalg.norm(a - b) / np.linalg.norm(a) < 0.02
+
+
+def test_the_precision_is_chosen_by_what_is_measured(monkeypatch):
+    monkeypatch.setattr(matmul_precision, "bfloat16_speedup", lambda: 2.0)
+    assert choose_precision("float32") == ("float32", "")
+    assert choose_precision("bfloat16") == ("bfloat16", "")
+    monkeypatch.setattr(matmul_precision, "bfloat16_speedup", lambda: 0.31)
+    precision, reason = choose_precision("bfloat16")
+    assert precision == "float32"
+    assert "0.31 times as fast" in reason
+
+
+def test_the_speedup_is_a_ratio_measured_here():
+    assert 0.001 < bfloat16_speedup() < 1000
+
+
+def test_an_agent_trained_in_bfloat16_keeps_float32_weights_and_has_bfloat16_products():
+    from tests.agents.test_block_update import B, block, build
+
+    wide = {"actor_fc_layer_params": (64, 64), "critic_joint_fc_layer_params": (64, 64)}
+    exact, close = build(**wide), build(**wide)
+    for a, b in zip(exact._actor_network.variables, close._actor_network.variables, strict=True):
+        b.assign(a)
+    start = [v.numpy() for v in close._critic_network_1.variables]
+    updates = [
+        BlockUpdate(agent, B, None, matmul_precision=precision)
+        for agent, precision in ((exact, "float32"), (close, "bfloat16"))
+    ]
+    assert [update.kind for update in updates] == ["fused", "fused bfloat16"]
+    losses = [update(block(3)) for update in updates]
+    assert all(np.isfinite(value) for value in losses[1].values())
+    assert all(v.dtype == tf.float32 for v in close.variables if v.dtype.is_floating)
+    assert all(np.abs(a - b.numpy()).max() > 0 for a, b in zip(start, close._critic_network_1.variables, strict=True))
+    graph = updates[1]._train_block.graph
+    functions = [graph.as_graph_def(), *graph.as_graph_def().library.function]
+    nodes = [node for f in functions for node in (f.node_def if hasattr(f, "node_def") else f.node)]
+    products = [node for node in nodes if node.op == "MatMul"]
+    in_bfloat16 = [node for node in products if node.attr["T"].type == tf.bfloat16.as_datatype_enum]
+    # Forward: 2 hidden layers of the actor twice, of 2 critics twice, of 2 targets. Backward: at least as many again.
+    assert len(in_bfloat16) >= 2 * 12
+    assert len(products) > len(in_bfloat16)  # The heads.
