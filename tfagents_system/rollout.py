@@ -1,4 +1,4 @@
-"""Runs one episode and tells of it: its steps as segments, its return and the environment's numbers as an Episode."""
+"""Runs episodes and tells of them: steps as segments, returns and the environment's numbers as an Episode."""
 
 from __future__ import annotations
 
@@ -38,23 +38,24 @@ class SegmentBuilder:
         self._max_steps = max_steps
         self._send = send
         self._starts_episode = True
-        self._observations: list[list[Any]] = []
-        self._actions: list[list[Any]] = []
+        self._observations: list[Any] = []
+        self._actions: list[Any] = []
         self._rewards: list[Any] = []
         self._discounts: list[Any] = []
 
     def start(self, time_step: ts.TimeStep) -> None:
         """The episode's first time step."""
-        self._observations = [tree.flatten(time_step.observation)]
+        self._observations = [time_step.observation]
 
     def add(self, action: Any, next_time_step: ts.TimeStep) -> None:
         """An action and what it led to. A full segment is cut off; the last one waits for `finish`."""
         if len(self._rewards) >= self._max_steps:
             self._cut(ends_episode=False, end_of_iteration=False)
-        self._actions.append(tree.flatten(action))
-        self._observations.append(tree.flatten(next_time_step.observation))
-        self._rewards.append(next_time_step.reward)
-        self._discounts.append(next_time_step.discount)
+        _, reward, discount, observation = next_time_step
+        self._actions.append(action)
+        self._observations.append(observation)
+        self._rewards.append(reward)
+        self._discounts.append(discount)
 
     def finish(self, *, ends_episode: bool, end_of_iteration: bool) -> None:
         """Sends what is left.
@@ -158,5 +159,8 @@ def _is_finite_number(value: Any) -> bool:
     return is_number and math.isfinite(value)
 
 
-def _stack(rows: list[list[Any]], columns: Sequence[Any]) -> list[np.ndarray]:
-    return [np.array([row[i] for row in rows], np.dtype(column.dtype)) for i, column in enumerate(columns)]
+def _stack(rows: list[Any], columns: Sequence[Any]) -> list[np.ndarray]:
+    if len(columns) == 1 and isinstance(rows[0], np.ndarray):
+        return [np.array(rows, np.dtype(columns[0].dtype))]
+    leaves = zip(*map(tree.flatten, rows), strict=True)
+    return [np.array(values, np.dtype(column.dtype)) for column, values in zip(columns, leaves, strict=True)]

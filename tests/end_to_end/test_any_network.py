@@ -65,17 +65,17 @@ class TrainParams(Common):
 )
 
 
-def finished(tmp_path, params):
+def finished(tmp_path, params, inference):
     run = UserRun(tmp_path, params, {"horizon": 20})
     code, output = run.finish()
     assert code == 0, f"{output}\n{run.logs()}"
     assert run.trainer()["train_step"] == 24
-    assert run.status()["roles"]["worker_0"]["inference"] == "tensorflow"
+    assert run.status()["roles"]["worker_0"]["inference"] == inference
     return run
 
 
 def test_images_in_a_dictionary_collected_asynchronously(tmp_path):
-    run = finished(tmp_path, PIXELS_ASYNCHRONOUS)
+    run = finished(tmp_path, PIXELS_ASYNCHRONOUS, "numpy")
     # A quarter of an update for each step after the two random episodes of 20.
     assert 0.25 * (run.status()["roles"]["replay"]["env_steps"] - 40) >= 24
     evaluations = [row for row in read_metrics(run.exp_dir / "metrics.csv") if row["eval_return"] is not None]
@@ -83,5 +83,5 @@ def test_images_in_a_dictionary_collected_asynchronously(tmp_path):
 
 
 def test_recurrent_networks_on_sequences(tmp_path):
-    rows = read_metrics(finished(tmp_path, RECURRENT).exp_dir / "metrics.csv")
+    rows = read_metrics(finished(tmp_path, RECURRENT, "tensorflow session").exp_dir / "metrics.csv")
     assert rows[-1]["iteration"] == 4

@@ -12,12 +12,12 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import weights
 from tfagents_system.policies.export import PolicyExport, checkpoint_name
+from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.numpy_actor import NumpyActor, UnsupportedNetworkError
-from tfagents_system.policies.worker_policy import TensorFlowWorkerPolicy, make_worker_policy
+from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
 
 VECTOR = tf.TensorSpec((3,), tf.float32, "observation")
-NEST = {"a": tf.TensorSpec((2,), tf.float32, "a"), "b": tf.TensorSpec((), tf.float32, "b")}
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 
 
@@ -46,7 +46,7 @@ def scramble(agent, seed=1):
 
 def time_step(spec, seed=0):
     rng = np.random.default_rng(seed)
-    observation = tf.nest.map_structure(lambda s: rng.standard_normal(s.shape).astype(np.float32), spec)
+    observation = tf.nest.map_structure(lambda s: rng.standard_normal(s.shape).astype(s.dtype.as_numpy_dtype), spec)
     return ts.TimeStep(np.int32(1), np.float32(0), np.float32(1), observation)
 
 
@@ -79,20 +79,115 @@ def test_exploration_noise_has_the_networks_distribution():
     np.testing.assert_allclose(samples.std(0)[kept], std[kept], rtol=0.03)
 
 
-@pytest.mark.parametrize(("spec", "recurrent"), [(NEST, False), (VECTOR, True)], ids=["nest", "recurrent"])
-def test_any_other_network_runs_in_tensorflow(spec, recurrent):
-    agent = build(spec, recurrent=recurrent)
+def test_flattened_observations_of_any_kind_run_in_numpy_and_equal_the_network():
+    spec = {"pixels": tf.TensorSpec((2, 3), tf.uint8), "x": tf.TensorSpec((), tf.float32), "y": [VECTOR, VECTOR]}
+    agent = build(spec)
     scramble(agent)
     policy = make_worker_policy(agent, seed=0)
-    assert policy.inference == "tensorflow"
-    policy.reset()
-    greedy = greedy_policy.GreedyPolicy(agent.policy)
-    state = greedy.get_initial_state(1)
-    for seed in range(3):
-        step = time_step(spec, seed)
-        expected = greedy.action(batched(step), state)
-        state = expected.state
-        np.testing.assert_allclose(policy.action(step, greedy=True), expected.action[0], atol=1e-6)
+    assert policy.inference == "numpy"
+    step = time_step(spec)
+    step.observation["pixels"][:] = [[0, 1, 2], [127, 254, 255]]
+    expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
+    np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=2e-6)
+
+
+def combined(observation_layer):
+    """An agent whose network has a preprocessing layer that NumpyActor does not know."""
+    params = Params({"horizon": 10})
+    params.preprocessing_combiner = observation_layer
+    return params.agent_ctor(ts.time_step_spec(VECTOR), ACTION, tf.Variable(0, dtype=tf.int64))
+
+
+def any_network(kind):
+    tf.random.set_seed(0)
+    return build(recurrent=True) if kind == "recurrent" else combined(lambda: tf.keras.layers.Dense(4, "elu"))
+
+
+@pytest.mark.parametrize("kind", ["preprocessing", "recurrent"])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_any_other_network_runs_in_a_session_and_equals_the_network(kind, num_envs):
+    agent = any_network(kind)
+    scramble(agent)
+    policy = make_worker_policy(agent, seed=0, num_envs=num_envs)
+    assert policy.inference == "tensorflow session"
+    sent = weights.read_weights(weights.named_variables(agent.collect_policy))
+    policy.assign({name: 0.5 * value for name, value in sent.items()})
+    greedy = greedy_policy.GreedyPolicy(agent.policy)  # Its variables are those that `assign` has just set.
+    states = {env: greedy.get_initial_state(1) for env in range(num_envs)}
+    for env in range(num_envs):
+        policy.reset(env)
+    for seed in range(4):
+        # The last environment sits out one step: the others go on, and its state waits.
+        steps = {env: time_step(VECTOR, 10 * seed + env) for env in range(num_envs if seed != 2 else 1)}
+        found = policy.actions(steps, greedy=True)
+        assert found.keys() == steps.keys()
+        for env, step in steps.items():
+            expected = greedy.action(batched(step), states[env])
+            states[env] = expected.state
+            np.testing.assert_allclose(found[env], expected.action[0], atol=1e-6)
+
+
+def test_an_episode_of_one_environment_leaves_the_memory_of_the_others():
+    policy = make_worker_policy(build(recurrent=True), seed=0, num_envs=2)
+    step = time_step(VECTOR)
+    for env in range(2):
+        policy.reset(env)
+    first = policy.actions({0: step, 1: step}, greedy=True)
+    np.testing.assert_array_equal(first[0], first[1])
+    policy.reset(0)
+    second = policy.actions({0: step, 1: step}, greedy=True)
+    np.testing.assert_allclose(second[0], first[0], atol=1e-7)
+    assert not np.allclose(second[1], first[1], atol=1e-7)
+
+
+def test_a_session_explores_with_new_noise_in_every_call_and_for_every_seed():
+    agents = [any_network("preprocessing") for _ in range(2)]
+    policies = [make_worker_policy(agent, seed, num_envs=2) for seed, agent in enumerate(agents)]
+    step = time_step(VECTOR)
+    drawn = [
+        action
+        for policy in policies
+        for _ in range(50)
+        for action in policy.actions({0: step, 1: step}, False).values()
+    ]
+    assert len({action.tobytes() for action in drawn}) == 200
+    spread = np.arctanh(np.array(drawn)).std(axis=0)
+    distribution = agents[0].collect_policy.distribution(batched(step)).action.input_distribution
+    np.testing.assert_allclose(spread, distribution.stddev().numpy()[0], rtol=0.25)
+
+
+@pytest.mark.parametrize("batch_size", [2, 16])
+def test_a_batch_in_numpy_equals_its_observations_one_by_one(batch_size):
+    agent = build()
+    scramble(agent)
+    single, batch = (make_worker_policy(agent, seed=0, num_envs=num_envs) for num_envs in (1, batch_size))
+    steps = {env: time_step(VECTOR, env) for env in range(batch_size)}
+    for active in (steps, {1: steps[1]}):
+        actions = batch.actions(active, greedy=True)
+        assert actions.keys() == active.keys()
+        for env, action in actions.items():
+            np.testing.assert_allclose(action, single.action(steps[env], greedy=True), atol=2e-6)
+    batch = make_worker_policy(build(), seed=0, num_envs=batch_size)
+    explored = np.array([list(batch.actions(dict.fromkeys(steps, steps[0]), False).values()) for _ in range(2)])
+    assert len(np.unique(explored[:, :, 0])) == 2 * batch_size, "noise of its own for each"
+
+
+def test_numpy_exploration_forgets_no_call():
+    policy = make_worker_policy(build(), seed=0)
+    actions = [policy.action(time_step(VECTOR), greedy=False).tobytes() for _ in range(3000)]
+    assert len(set(actions)) == 3000
+
+
+def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
+    agent = build()
+    monkeypatch.setattr(NumpyActor, "act_on_all", lambda self, observations, greedy: [np.full(2, 0.9)])
+    assert make_worker_policy(agent, seed=0).inference == "tensorflow session"
+    monkeypatch.setattr(GraphSession, "__call__", lambda self, name, leaves: [np.full((1, 2), 0.9)])
+    policy = make_worker_policy(agent, seed=0)
+    assert policy.inference == "tensorflow function"
+    step = time_step(VECTOR)
+    expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
+    np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=1e-6)
 
 
 def test_a_recurrent_policy_forgets_at_reset():
@@ -105,18 +200,20 @@ def test_a_recurrent_policy_forgets_at_reset():
     np.testing.assert_array_equal(policy.action(time_step(VECTOR), greedy=True), first)
 
 
-@pytest.mark.parametrize("spec", [VECTOR, NEST], ids=["numpy", "tensorflow"])
-def test_weights_travel_by_name_and_make_the_worker_act_as_the_trainer(spec):
-    trainer, worker = build(spec, seed=0), build(spec, seed=5)
+@pytest.mark.parametrize("recurrent", [False, True], ids=["numpy", "session"])
+def test_weights_travel_by_name_and_make_the_worker_act_as_the_trainer(recurrent):
+    trainer, worker = build(seed=0, recurrent=recurrent), build(seed=5, recurrent=recurrent)
     scramble(trainer)
     policy = make_worker_policy(worker, seed=0)
-    step = time_step(spec)
+    step = time_step(VECTOR)
     sent = weights.to_arrays(weights.read_weights(weights.named_variables(trainer.collect_policy)))
     order = [0, *(1 + np.random.default_rng(0).permutation(len(sent) - 1))]
     names = json.loads(sent[0].tobytes())
     shuffled = dict(zip([names[i - 1] for i in order[1:]], [sent[i] for i in order[1:]], strict=True))
     policy.assign(weights.from_arrays(weights.to_arrays(shuffled)))
-    expected = greedy_policy.GreedyPolicy(trainer.policy).action(batched(step)).action[0]
+    greedy = greedy_policy.GreedyPolicy(trainer.policy)
+    expected = greedy.action(batched(step), greedy.get_initial_state(1)).action[0]
+    policy.reset()
     np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=2e-6)
 
 
@@ -136,10 +233,10 @@ def test_names_that_occur_twice_stay_apart():
 
 
 def test_networks_that_numpy_can_not_compute_are_told_apart():
-    for agent in (build(NEST), build(recurrent=True)):
+    for agent in (any_network("preprocessing"), build(recurrent=True)):
         policy = agent.collect_policy
         with pytest.raises(UnsupportedNetworkError):
-            NumpyActor(policy._actor_network, weights.named_variables(policy))
+            NumpyActor(policy._actor_network, weights.named_variables(policy), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
@@ -150,12 +247,10 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, recurrent):
     train_step.assign(1234)
     units = tensor_spec.BoundedTensorSpec((2,), tf.float32, [-2.0, 0.0], [2.0, 10.0], "action")
     export = PolicyExport(RunPaths(tmp_path), agent, units, train_step)
-    assert not export.has_models()
     export.save_models()
-    assert export.has_models()
     scramble(agent, seed=2)
     assert export.save_checkpoint() == "policy_checkpoint_0000001234"
-    worker = TensorFlowWorkerPolicy(agent.collect_policy, greedy_policy.GreedyPolicy(agent.policy))
+    worker = make_worker_policy(agent, seed=0)
     step = time_step(VECTOR)
     worker.reset()
     action = worker.action(step, greedy=True)

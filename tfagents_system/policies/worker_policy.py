@@ -1,25 +1,31 @@
-"""The policy as a worker runs it: NumPy where the network allows, one concrete TensorFlow function otherwise."""
+"""The policy as a worker runs it: NumPy where the network allows, a graph of TensorFlow otherwise."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
+import tree
+from absl import logging
 from tf_agents.policies import greedy_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.numpy_actor import NumpyActor, UnsupportedNetworkError
 from tfagents_system.policies.weights import assign_weights, named_variables
 
+# Of a fast path from the network, in actions in [-1, 1]: products are summed in another order.
+_TOLERANCE = 1e-4
+
 
 class WorkerPolicy(abc.ABC):
-    """Actions for one environment, one time step at a time.
+    """Actions for the environments of one worker, which are numbered from 0.
 
     Attributes:
-      inference: How actions are computed: `numpy` or `tensorflow`.
+      inference: How actions are computed: `numpy`, `tensorflow session` or `tensorflow function`.
     """
 
     inference: str
@@ -29,26 +35,50 @@ class WorkerPolicy(abc.ABC):
         """Takes new weights, by name."""
 
     @abc.abstractmethod
-    def reset(self) -> None:
-        """An episode begins."""
+    def reset(self, env: int = 0) -> None:
+        """An episode begins in an environment."""
 
     @abc.abstractmethod
     def action(self, time_step: ts.TimeStep, greedy: bool) -> Any:
-        """The action for an unbatched NumPy time step: a nest of arrays in [-1, 1].
+        """The action in environment 0 for an unbatched NumPy time step: a nest of arrays in [-1, 1].
 
         Args:
           time_step: The observation and what led to it.
           greedy: The mode of the policy's distribution rather than a sample.
         """
 
+    @abc.abstractmethod
+    def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, Any]:
+        """Like `action` for several environments at once, by their numbers."""
 
-def make_worker_policy(agent: Any, seed: int) -> WorkerPolicy:
-    """The fastest way to run the policy of `agent`."""
+
+def make_worker_policy(agent: Any, seed: int, num_envs: int = 1) -> WorkerPolicy:
+    """The fastest way to run the policy of `agent`. A fast path whose actions differ from the network's is not taken.
+
+    Args:
+      agent: A TFAgent.
+      seed: Of the exploration noise.
+      num_envs: Environments that it acts in.
+    """
+    tf.random.set_seed(seed % 2**31)
+    greedy = greedy_policy.GreedyPolicy(agent.policy)
     try:
-        return NumpyWorkerPolicy(agent, np.random.default_rng(seed))
-    except UnsupportedNetworkError:
-        tf.random.set_seed(seed % 2**31)
-        return TensorFlowWorkerPolicy(agent.collect_policy, greedy_policy.GreedyPolicy(agent.policy))
+        policy: WorkerPolicy = NumpyWorkerPolicy(agent, np.random.default_rng(seed), num_envs)
+    except UnsupportedNetworkError as error:
+        logging.info("actions are not computed in NumPy: %s", error)
+    else:
+        if _acts_alike(policy, greedy, num_envs):
+            return policy
+    try:
+        session = SessionRunner(agent.collect_policy, greedy, num_envs)
+        policy = TensorFlowWorkerPolicy(agent.collect_policy, session, num_envs)
+        if _acts_alike(policy, greedy, num_envs):
+            return policy
+    except Exception as error:  # Whatever a user's policy holds: the general path takes it.
+        logging.warning("the policy can't run in a session, which would be faster: %r", error)
+    return TensorFlowWorkerPolicy(
+        agent.collect_policy, FunctionRunner(agent.collect_policy, greedy, num_envs), num_envs
+    )
 
 
 class NumpyWorkerPolicy(WorkerPolicy):
@@ -57,6 +87,7 @@ class NumpyWorkerPolicy(WorkerPolicy):
     Args:
       agent: Its collect policy must sample from an actor that `NumpyActor` can compute.
       rng: Source of the exploration noise.
+      num_envs: Environments that it acts in.
 
     Raises:
       UnsupportedNetworkError: It does not.
@@ -64,68 +95,167 @@ class NumpyWorkerPolicy(WorkerPolicy):
 
     inference = "numpy"
 
-    def __init__(self, agent: Any, rng: np.random.Generator) -> None:
+    def __init__(self, agent: Any, rng: np.random.Generator, num_envs: int = 1) -> None:
         # Exactly SAC's own policies: a subclass or a wrapper may act in another way than its network says.
         from tf_agents.agents.sac.sac_agent import SacAgent
         from tf_agents.policies.actor_policy import ActorPolicy
 
         if type(agent) is not SacAgent or type(agent.collect_policy) is not ActorPolicy:
             raise UnsupportedNetworkError(f"{type(agent).__name__} is not TF-Agents' SacAgent")
-        self._actor = NumpyActor(agent.collect_policy._actor_network, named_variables(agent.collect_policy))
-        self._rng = rng
+        network, variables = agent.collect_policy._actor_network, named_variables(agent.collect_policy)
+        self._actor = NumpyActor(network, variables, rng, num_envs)
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         self._actor.assign(weights)
 
-    def reset(self) -> None:
+    def reset(self, env: int = 0) -> None:
         pass
 
     def action(self, time_step: ts.TimeStep, greedy: bool) -> np.ndarray:
-        if greedy:
-            return self._actor.mode(time_step.observation)
-        return self._actor.sample(time_step.observation, self._rng)
+        return self._actor.act(time_step.observation, greedy)
+
+    def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, np.ndarray]:
+        actions = self._actor.act_on_all([step.observation for step in time_steps.values()], greedy)
+        return dict(zip(time_steps, actions, strict=True))
+
+
+class PolicyRunner(Protocol):
+    """Two policies as functions of flat arrays.
+
+    Attributes:
+      inference: As in WorkerPolicy.
+    """
+
+    inference: str
+
+    def assign(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Takes new weights, by name."""
+
+    def run(self, greedy: bool, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """From the leaves of time step and policy state to those of action and next policy state, all batched."""
 
 
 class TensorFlowWorkerPolicy(WorkerPolicy):
     """Any TFPolicy, recurrent ones included.
 
     Args:
-      collect_policy: Explores. Its variables are the ones that `assign` sets.
-      greedy: Evaluates; shares those variables.
+      policy: The one that explores, for its specs.
+      runner: Runs it.
+      num_envs: Environments that it acts in: its batch is always of this size.
     """
 
-    inference = "tensorflow"
+    def __init__(self, policy: tf_policy.TFPolicy, runner: PolicyRunner, num_envs: int = 1) -> None:
+        self.inference = runner.inference
+        self._runner = runner
+        self._num_envs = num_envs
+        self._action_spec = policy.action_spec
+        self._inputs = [
+            np.zeros((num_envs, *spec.shape), spec.dtype.as_numpy_dtype)
+            for spec in tf.nest.flatten(policy.time_step_spec)
+        ]
+        self._initial_state = [leaf.numpy() for leaf in tf.nest.flatten(policy.get_initial_state(num_envs))]
+        self._state = [leaf.copy() for leaf in self._initial_state]
 
-    def __init__(self, collect_policy: tf_policy.TFPolicy, greedy: tf_policy.TFPolicy) -> None:
-        self._variables = named_variables(collect_policy)
-        self._initial_state = tf.nest.flatten(collect_policy.get_initial_state(1))
-        self._state = self._initial_state
-        self._action_spec = collect_policy.action_spec
-        self._collect, self._greedy = _compiled(collect_policy), _compiled(greedy)
+    def assign(self, weights: Mapping[str, np.ndarray]) -> None:
+        self._runner.assign(weights)
+
+    def reset(self, env: int = 0) -> None:
+        for leaf, initial in zip(self._state, self._initial_state, strict=True):
+            leaf[env] = initial[env]
+
+    def action(self, time_step: ts.TimeStep, greedy: bool) -> Any:
+        return self.actions({0: time_step}, greedy)[0]
+
+    def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, Any]:
+        for env, time_step in time_steps.items():
+            for batch, leaf in zip(self._inputs, tree.flatten(time_step), strict=True):
+                batch[env] = leaf
+        results = self._runner.run(greedy, [*self._inputs, *self._state])
+        actions = results[: len(results) - len(self._state)]
+        envs = list(time_steps)
+        for state, new in zip(self._state, results[len(actions) :], strict=True):
+            state[envs] = new[envs]
+        return {env: self._action(actions, env) for env in envs}
+
+    def _action(self, leaves: Sequence[np.ndarray], env: int) -> Any:
+        if len(leaves) == 1 and not tf.nest.is_nested(self._action_spec):
+            return leaves[0][env]
+        return tf.nest.pack_sequence_as(self._action_spec, [leaf[env] for leaf in leaves])
+
+
+class SessionRunner:
+    """Policies in a session: several times faster than calling their functions.
+
+    Raises:
+      Exception: Of any kind, where a policy can't be moved there.
+    """
+
+    inference = "tensorflow session"
+
+    def __init__(self, collect: tf_policy.TFPolicy, greedy: tf_policy.TFPolicy, num_envs: int) -> None:
+        self._variables = named_variables(collect)
+        self._session = GraphSession({False: _concrete(collect, num_envs), True: _concrete(greedy, num_envs)})
+
+    def assign(self, weights: Mapping[str, np.ndarray]) -> None:
+        assign_weights(self._variables, weights)  # Checks names and shapes, too.
+        self._session.assign(self._variables, weights)
+
+    def run(self, greedy: bool, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return self._session(greedy, leaves)
+
+
+class FunctionRunner:
+    """Policies as TensorFlow's concrete functions: what always works."""
+
+    inference = "tensorflow function"
+
+    def __init__(self, collect: tf_policy.TFPolicy, greedy: tf_policy.TFPolicy, num_envs: int) -> None:
+        self._variables = named_variables(collect)
+        self._functions = {False: _concrete(collect, num_envs), True: _concrete(greedy, num_envs)}
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         assign_weights(self._variables, weights)
 
-    def reset(self) -> None:
-        self._state = self._initial_state
-
-    def action(self, time_step: ts.TimeStep, greedy: bool) -> Any:
-        batched = [tf.constant(np.asarray(leaf)[None]) for leaf in tf.nest.flatten(time_step)]
-        actions, self._state = (self._greedy if greedy else self._collect)(*batched, *self._state)
-        return tf.nest.pack_sequence_as(self._action_spec, [action.numpy()[0] for action in actions])
+    def run(self, greedy: bool, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [result.numpy() for result in self._functions[greedy](*map(tf.constant, leaves))]
 
 
-def _compiled(policy: tf_policy.TFPolicy) -> Any:
-    """A concrete function of flat arguments: it spares the checks of nests and signatures that cost more than acting.
+def _concrete(policy: tf_policy.TFPolicy, num_envs: int) -> Any:
+    """A policy as a concrete function of flat arguments, which spares the checks of nests that cost more than acting.
 
-    It takes the leaves of a TimeStep and of the policy state, with a batch dimension of 1, and returns those of the
-    action and of the next policy state.
+    It takes the leaves of a TimeStep and of the policy state, `[num_envs, ...]`, and returns those of the action and
+    of the next policy state.
     """
     spec = (policy.time_step_spec, policy.policy_state_spec)
 
-    def act(*leaves: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    def act(*leaves: tf.Tensor) -> list[tf.Tensor]:
         step = policy.action(*tf.nest.pack_sequence_as(spec, leaves))
-        return tf.nest.flatten(step.action), tf.nest.flatten(step.state)
+        return [*tf.nest.flatten(step.action), *tf.nest.flatten(step.state)]
 
-    signature = [tf.TensorSpec((1, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(spec)]
+    signature = [tf.TensorSpec((num_envs, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(spec)]
     return tf.function(act, input_signature=signature).get_concrete_function()
+
+
+def _acts_alike(policy: WorkerPolicy, greedy: tf_policy.TFPolicy, num_envs: int) -> bool:
+    """Whether the fast path's greedy actions are those of the network, for a time step of random numbers."""
+    rng = np.random.default_rng(0)
+    batch = tf.nest.map_structure(lambda spec: _random_batch(spec, num_envs, rng), greedy.time_step_spec)
+    expected = greedy.action(tf.nest.map_structure(tf.constant, batch), greedy.get_initial_state(num_envs)).action
+    steps = {env: tf.nest.map_structure(lambda leaf, env=env: leaf[env], batch) for env in range(num_envs)}
+    for env in steps:
+        policy.reset(env)
+    found = policy.actions(steps, greedy=True)
+    for env, action in found.items():
+        for mine, theirs in zip(tree.flatten(action), tf.nest.flatten(expected), strict=True):
+            difference = float(np.max(np.abs(mine - theirs[env].numpy()), initial=0.0))
+            if not difference <= _TOLERANCE:
+                logging.warning("%s inference differs from the network by %g: not used", policy.inference, difference)
+                return False
+    return True
+
+
+def _random_batch(spec: tf.TensorSpec, num_envs: int, rng: np.random.Generator) -> np.ndarray:
+    shape = (num_envs, *spec.shape)
+    if spec.dtype.is_floating:
+        return rng.standard_normal(shape).astype(spec.dtype.as_numpy_dtype)
+    return rng.integers(0, 2, shape).astype(spec.dtype.as_numpy_dtype)
