@@ -15,9 +15,9 @@ from tfagents_system.role import Role, run_role
 from tfagents_system.workers import Worker
 
 
-def collect(role: Role, worker_id: int) -> int:
+def collect(role: Role, worker_id: int, envs_per_worker: int) -> int:
     """Runs one worker; returns its exit code."""
-    worker = Worker(role, worker_id)
+    worker = Worker(role, worker_id, envs_per_worker)
     try:
         worker.run()
     finally:
@@ -27,4 +27,5 @@ def collect(role: Role, worker_id: int) -> int:
 
 if __name__ == "__main__":
     _worker_id = int(os.environ["SLURM_PROCID"])
-    run_role(worker_role(_worker_id), lambda role: collect(role, _worker_id))
+    _envs_per_worker = int(os.environ.get("SAC_ENVS_PER_WORKER", "1"))
+    run_role(worker_role(_worker_id), lambda role: collect(role, _worker_id, _envs_per_worker))

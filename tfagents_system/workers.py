@@ -1,31 +1,38 @@
-"""Worker: one collect and one evaluation environment, the newest policy, and the way to the replay server."""
+"""Worker: its environments, the newest policy, and the way to the replay server."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tree
 from absl import logging
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import loading, specs
+from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies import weights
+from tfagents_system.policies.actors import PolicyActor, RandomActor
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import Connection, StoppedError, Waiting
 from tfagents_system.replay.ring import INIT_ITERATION
-from tfagents_system.replay.segments import Layout
+from tfagents_system.replay.segments import Layout, Segment
 from tfagents_system.replay.sender import SegmentSender
 from tfagents_system.report.episodes import Episode, Report
+from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, Role, sequence_length
-from tfagents_system.rollout import Observer, SegmentBuilder, run_episode
+from tfagents_system.rollout import Actor, Observer, SegmentBuilder, StepTimes, run_episodes
 
 _POLL_SECS = 0.01
+_NEWS_SECS = 0.2  # How soon a stop is noticed.
+_PROGRESS_SECS = 2.0
 _START_DEADLINE_SECS = 600.0
 _POLICY_DEADLINE_SECS = 24 * 3600.0  # An iteration of a large network may take long; the trainer is supervised.
 _FLUSH_SECS = 20.0
@@ -38,15 +45,19 @@ class Worker:
     Args:
       role: The process it runs in.
       worker_id: SLURM_PROCID: from 0.
+      envs_per_worker: SAC_ENVS_PER_WORKER: environments that it steps together.
     """
 
-    def __init__(self, role: Role, worker_id: int) -> None:
+    def __init__(self, role: Role, worker_id: int, envs_per_worker: int = 1) -> None:
         self._role = role
         self._params = role.params
         self._id = worker_id
         self._connection = Connection(role.server_address, role.stop.is_set)
         self._connection.wait_until_up(_START_DEADLINE_SECS)
         self._progress_reader = self._connection.newest(tables.PROGRESS)
+        self._news = self._connection.news(tables.news(worker_id))
+        self._progress: tables.Progress | None = None
+        self._progress_due = 0.0
         self._weights_reader = self._connection.newest(tables.WEIGHTS)
         self._eval_weights_reader = self._connection.newest(tables.EVAL_WEIGHTS)
         stored = self._first_status()
@@ -60,17 +71,15 @@ class Worker:
         # A restarted worker must not live through the episodes of its first start again.
         start = incarnation if record.incarnation else 0
         self._rng = np.random.default_rng(role.derived_seed(NOISE_STREAM, worker_id, start))
-        seeds = [role.derived_seed(stream, worker_id, start) for stream in (COLLECT_STREAM, EVAL_STREAM)]
-        self._env = loading.make_collect_env(self._params, worker_id, seeds[0])
-        self._eval_env = loading.make_eval_env(self._params, worker_id, self._env, seeds[1])
+        self._envs, self._eval_envs = self._make_envs(start, envs_per_worker)
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         self._layout = Layout.from_specs(observation_spec, action_spec)
         self._segment_steps = self._layout.max_segment_steps(sequence_length(self._params))
-        self._action_spec = action_spec
+        self._random = RandomActor(action_spec, self._rng)
         agent = self._params.agent_ctor(
             ts.time_step_spec(observation_spec), action_spec, tf.Variable(0, dtype=tf.int64, name="train_step")
         )
-        self._policy = make_worker_policy(agent, role.derived_seed(NOISE_STREAM, worker_id, start, 1))
+        self._policy = make_worker_policy(agent, role.derived_seed(NOISE_STREAM, worker_id, start, 1), envs_per_worker)
         self._train_observers = list(self._params.train_observers_ctor())
         self._eval_observers = list(self._params.eval_observers_ctor())
         self._curriculum = Curriculum.from_config(self._params.env_config)
@@ -82,9 +91,12 @@ class Worker:
         self._told: dict[str, Any] = {}
         self._beat_due = 0.0
         self._started = time.monotonic()
+        self._shares = TimeShares(after_first=None)
+        self._step_times = StepTimes()
 
     def run(self) -> None:
         """Collects and evaluates until the role is told to stop, which is when the trainer has finished."""
+        gc.freeze()  # The modules are here to stay: searching them for garbage again and again takes time.
         try:
             self._collect_init_episodes()
             while True:
@@ -108,8 +120,34 @@ class Worker:
         except StoppedError:
             logging.warning("%d segments are not known to be stored", self._sender.unconfirmed_segments)
         self._beat("stopped")
-        self._env.close()
-        self._eval_env.close()
+        for env in [*self._envs, *self._eval_envs]:
+            env.close()
+
+    def _make_envs(self, start: int, count: int) -> tuple[list[TrainingEnvironment], list[TrainingEnvironment]]:
+        """Collect environments, and of evaluation environments as many as the worker's share of an evaluation needs."""
+        envs, eval_envs = [], []
+        for k in range(count):
+            # The first one's seed is the same for any number of them.
+            streams = [(stream, self._id, start, *([k] if k else [])) for stream in (COLLECT_STREAM, EVAL_STREAM)]
+            seeds = [self._role.derived_seed(*stream) for stream in streams]
+            env_id = self._id * count + k
+            envs.append(loading.make_collect_env(self._params, self._id, seeds[0], env_id))
+            if k < max(1, self._eval_share()):
+                eval_envs.append(loading.make_eval_env(self._params, self._id, envs[k], seeds[1], env_id))
+        episodes = self._params.n_train_episodes_per_iter
+        if count > episodes:
+            logging.warning(
+                "SAC_ENVS_PER_WORKER=%d, but a worker collects n_train_episodes_per_iter=%d in an iteration: "
+                "the other %d environments have nothing to do",
+                count,
+                episodes,
+                count - episodes,
+            )
+        return envs, eval_envs
+
+    def _eval_share(self) -> int:
+        """Episodes of an evaluation that are this worker's."""
+        return len(range(self._id, self._params.n_eval_episodes, self._role.num_workers))
 
     # What to do next.
 
@@ -121,13 +159,23 @@ class Worker:
             time.sleep(_POLL_SECS)
         return tables.Stored.from_wire(arrays)
 
-    def _progress(self) -> tables.Progress | None:
-        arrays = self._progress_reader.get()
-        return tables.Progress.from_wire(arrays) if arrays is not None else None
+    def _newest_progress(self, wait_secs: float = 0.0) -> tables.Progress | None:
+        """How far the trainer is; waits up to `wait_secs` for news of it.
+
+        News reach a sleeping worker at once and cost nothing while there are none; in case one got lost, or the server
+        was restarted, the newest is read now and then as well.
+        """
+        arrays = self._news.get(wait_secs)
+        if arrays is None and time.monotonic() >= self._progress_due:
+            self._progress_due = time.monotonic() + _PROGRESS_SECS
+            arrays = self._progress_reader.get()
+        if arrays is not None:
+            self._progress = tables.Progress.from_wire(arrays)
+        return self._progress
 
     def _next_iteration(self) -> int:
         """The first iteration that this worker has not completed and the trainer has not passed."""
-        progress = self._progress()
+        progress = self._newest_progress()
         trained = progress.iteration if progress is not None else 0
         if self._params.asynchronous:
             return trained
@@ -135,28 +183,30 @@ class Worker:
 
     def _wait_for_the_end(self) -> None:
         """All is collected: evaluates what the trainer still publishes."""
-        self._beat("waiting", waiting_for="the trainer to finish")
-        self._sender.confirm()
+        with self._shares.spend("waiting for the trainer"):
+            self._beat("waiting", waiting_for="the trainer to finish")
+            self._confirm()
+            self._newest_progress(wait_secs=_NEWS_SECS)
         self._apply_curriculum(self._params.num_iter - 1)
         self._evaluate_if_due()
-        time.sleep(10 * _POLL_SECS)
 
     def _wait_for_policy(self, iteration: int) -> None:
         """Takes the newest policy; in lock-step one that is at most an iteration behind."""
         oldest = 0 if self._params.asynchronous else max(0, iteration - 1)
         what = f"the policy of iteration {oldest} from the trainer at {self._connection.address}"
         waiting = Waiting(what, _POLICY_DEADLINE_SECS, self._role.stop.is_set)
+        progress = self._newest_progress()
         while True:
-            progress = self._progress()
-            if progress is not None and progress.iteration > self._version:
-                self._take_weights()
-            if self._version >= oldest:
-                return
-            self._beat("waiting", waiting_for=what)
-            self._sender.confirm()
+            with self._shares.spend("waiting for the policy"):
+                if progress is not None and progress.iteration > self._version:
+                    self._take_weights()
+                if self._version >= oldest:
+                    return
+                self._beat("waiting", waiting_for=what)
+                self._confirm()
+                waiting.check()
+                progress = self._newest_progress(wait_secs=_NEWS_SECS)
             self._evaluate_if_due()  # The trainer may wait for it.
-            waiting.check()
-            time.sleep(_POLL_SECS)
 
     def _take_weights(self) -> None:
         arrays = self._weights_reader.get()
@@ -168,9 +218,9 @@ class Worker:
     def _apply_curriculum(self, iteration: int) -> None:
         for name, value in self._curriculum.due(iteration):
             logging.info("iteration %d: %s = %s", iteration, name, value)
-            self._env.set_state({name: value})
-            if self._curriculum.apply_to_eval(name):
-                self._eval_env.set_state({name: value})
+            envs = [*self._envs, *(self._eval_envs if self._curriculum.apply_to_eval(name) else [])]
+            for env in envs:
+                env.set_state({name: value})
 
     # Collecting.
 
@@ -182,48 +232,65 @@ class Worker:
         if missing <= 0 or self._iteration_done >= INIT_ITERATION or self._init_is_complete:
             return
         self._apply_curriculum(0)
-        self._collect_episodes(INIT_ITERATION, missing, self._random_action)
+        self._collect_episodes(INIT_ITERATION, missing, self._random)
 
     def _collect(self, iteration: int) -> None:
-        episodes = self._collect_episodes(iteration, self._params.n_train_episodes_per_iter, self._policy_action)
+        episodes = self._collect_episodes(
+            iteration, self._params.n_train_episodes_per_iter, PolicyActor(self._policy, greedy=False)
+        )
         observed = _results(self._train_observers)
         curriculum = self._curriculum.values
         self._report(
             Report("train", 0, self._id, iteration, self._train_step, self._version, episodes, observed, curriculum)
         )
 
-    def _collect_episodes(self, iteration: int, count: int, action_fn: Any) -> list[Episode]:
-        episodes = []
-        for k in range(count):
-            self._policy.reset()
-            builder = SegmentBuilder(self._layout, iteration, self._segment_steps, self._sender.send)
-            try:
-                episode = run_episode(
-                    self._env, action_fn, builder=builder, observers=self._train_observers, on_step=self._on_step
-                )
-            except BaseException:
-                # Stopped, or a fault of the environment: the steps before it are true all the same.
-                builder.finish(ends_episode=False, end_of_iteration=False)
-                raise
-            builder.finish(ends_episode=True, end_of_iteration=k == count - 1)
-            episodes.append(episode)
+    def _collect_episodes(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
+        def on_episode(episode: Episode) -> None:
             self._episodes += 1
             self._beat("collecting", iteration=iteration, last_return=episode.episode_return)
-        self._iteration_done = iteration
-        self._sender.confirm()
+
+        with self._shares.spend("collecting"):
+            try:
+                episodes = run_episodes(
+                    self._envs,
+                    actor,
+                    count,
+                    new_builder=lambda: SegmentBuilder(self._layout, iteration, self._segment_steps, self._send),
+                    observers=self._train_observers,
+                    on_step=self._on_step,
+                    on_episode=on_episode,
+                    times=self._step_times,
+                )
+                self._iteration_done = iteration
+                self._confirm()
+            finally:
+                self._count_step_times()
         return episodes
 
-    def _policy_action(self, time_step: ts.TimeStep) -> Any:
-        return self._policy.action(time_step, greedy=False)
+    def _send(self, segment: Segment) -> None:
+        with self._server_time():
+            self._sender.send(segment)
 
-    def _random_action(self, time_step: ts.TimeStep) -> Any:
-        del time_step
-        return tree.map_structure(
-            lambda spec: self._rng.uniform(-1.0, 1.0, tuple(spec.shape)).astype(np.float32), self._action_spec
-        )
+    def _confirm(self) -> None:
+        with self._server_time():
+            self._sender.confirm()
 
-    def _on_step(self) -> None:
-        self._steps += 1
+    @contextlib.contextmanager
+    def _server_time(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._shares.take_out("waiting for the replay server", time.monotonic() - began)
+
+    def _count_step_times(self) -> None:
+        policy, simulator = self._step_times.take()
+        if policy or simulator:
+            self._shares.take_out("policy", policy)
+            self._shares.take_out("simulator", simulator)
+
+    def _on_step(self, steps: int) -> None:
+        self._steps += steps
         if time.monotonic() >= self._beat_due:
             self._beat("collecting")
         self._check_stop()
@@ -232,35 +299,44 @@ class Worker:
 
     def _evaluate_if_due(self) -> None:
         """Runs this worker's share of the newest evaluation, with the policy that it is of."""
-        progress = self._progress()
+        progress = self._newest_progress()
         if progress is None or (progress.session, progress.eval_iteration) <= self._evaluated:
             return
         arrays = self._eval_weights_reader.get()
         if arrays is None or int(arrays[0][0]) != progress.session:
             return
         session, version, train_step = (int(value) for value in arrays[0])
-        share = len(range(self._id, self._params.n_eval_episodes, self._role.num_workers))
-        self._policy.assign(weights.from_arrays(arrays[1:]))
+        share = self._eval_share()
+        if share:
+            with self._shares.spend("evaluating"):
+                self._evaluate(session, version, train_step, share, weights.from_arrays(arrays[1:]))
+        self._evaluated = (session, version)
+
+    def _evaluate(
+        self, session: int, version: int, train_step: int, share: int, policy_weights: dict[str, np.ndarray]
+    ) -> None:
         episodes: list[Episode] = []
-        for _ in range(share):
-            episodes.append(self._evaluate_episode(version))
+
+        def on_episode(episode: Episode) -> None:
+            episodes.append(episode)
             observed = _results(self._eval_observers)
             self._report(Report("eval", session, self._id, version, train_step, version, episodes, observed))
-        self._evaluated = (session, version)
+
+        self._beat("evaluating", iteration=version)
+        self._policy.assign(policy_weights)
+        run_episodes(
+            self._eval_envs,
+            PolicyActor(self._policy, greedy=True),
+            share,
+            observers=self._eval_observers,
+            on_step=self._on_eval_step,
+            on_episode=on_episode,
+        )
         if self._weights:
             self._policy.assign(self._weights)
 
-    def _evaluate_episode(self, version: int) -> Episode:
-        self._beat("evaluating", iteration=version)
-        self._policy.reset()
-        return run_episode(
-            self._eval_env,
-            lambda time_step: self._policy.action(time_step, greedy=True),
-            observers=self._eval_observers,
-            on_step=self._on_eval_step,
-        )
-
-    def _on_eval_step(self) -> None:
+    def _on_eval_step(self, steps: int) -> None:
+        del steps
         if time.monotonic() >= self._beat_due:
             self._beat("evaluating")
         self._check_stop()
@@ -277,6 +353,8 @@ class Worker:
     def _beat(self, state: str, **fields: Any) -> None:
         self._beat_due = time.monotonic() + _BEAT_SECS
         self._told.update(fields)
+        self._count_step_times()
+        shares = self._shares.shares()
         self._role.heartbeat.beat(
             state,
             episodes=self._episodes,
@@ -284,6 +362,7 @@ class Worker:
             steps_per_s=self._steps / max(1e-9, time.monotonic() - self._started),
             inference=self._policy.inference,
             curriculum=self._curriculum.values,
+            time_shares={**shares, "other": max(0.0, 1.0 - sum(shares.values()))},
             **{**self._told, "waiting_for": fields.get("waiting_for")},
         )
 

@@ -17,21 +17,34 @@ from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase
 _SEED_LIMIT = 2**31  # Some environments keep their seed in a signed 32-bit integer.
 
 
-def make_collect_env(params: TrainParamsBase, worker_id: int, seed: int) -> TrainingEnvironment:
-    """The environment in which worker `worker_id` collects experience.
+def make_collect_env(
+    params: TrainParamsBase, worker_id: int, seed: int, env_id: int | None = None
+) -> TrainingEnvironment:
+    """An environment in which worker `worker_id` collects experience.
+
+    Args:
+      params: The user's TrainParams.
+      worker_id: Named in errors.
+      seed: For the environment.
+      env_id: `id` for the hook; None: the worker's. It differs where workers have several environments.
 
     Raises:
       UserError: The hooks return something else than they should.
     """
-    arguments = _call_hook(params.collect_env_args_kwargs, id=worker_id)
+    arguments = _call_hook(params.collect_env_args_kwargs, id=worker_id if env_id is None else env_id)
     return _make(params, arguments, worker_id, seed)
 
 
 def make_eval_env(
-    params: TrainParamsBase, worker_id: int, collect_env: TrainingEnvironment, seed: int
+    params: TrainParamsBase,
+    worker_id: int,
+    collect_env: TrainingEnvironment,
+    seed: int,
+    env_id: int | None = None,
 ) -> TrainingEnvironment:
-    """The environment in which worker `worker_id` evaluates. See `make_collect_env`."""
-    arguments = _call_hook(params.eval_env_args_kwargs, id=worker_id, collect_env=collect_env.user_env)
+    """An environment in which worker `worker_id` evaluates. See `make_collect_env`."""
+    env_id = worker_id if env_id is None else env_id
+    arguments = _call_hook(params.eval_env_args_kwargs, id=env_id, collect_env=collect_env.user_env)
     return _make(params, arguments, worker_id, seed)
 
 

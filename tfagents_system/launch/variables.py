@@ -39,7 +39,10 @@ class Variable:
 VARIABLES: tuple[Variable, ...] = (
     Variable("SAC_REVERB_CPUS", "CPUs of the replay server", None, "count"),
     Variable("SAC_TRAIN_CPUS", "CPUs of the policy updates", None, "count"),
-    Variable("SAC_NUM_COLLECT_WORKERS", "workers, each with one collect and one evaluation environment", None, "count"),
+    Variable("SAC_NUM_COLLECT_WORKERS", "workers: programs that collect experience and evaluate", None, "count"),
+    Variable(
+        "SAC_ENVS_PER_WORKER", "environments that each worker steps together, with one inference for all", "1", "count"
+    ),
     Variable("SAC_COLLECT_WORKER_CPUS", "CPUs of each worker", None, "count"),
     Variable("SAC_PARAMS", "Python file with `class TrainParams(TrainParamsBase)`", None, "file", "my_params.py"),
     Variable("SAC_CONFIG", "JSON file with `horizon`, environment arguments and curriculum", None, "file", "my.json"),
@@ -80,6 +83,7 @@ class RunVariables:
     config: Path
     exp_name: str
     exp_dir: Path
+    envs_per_worker: int = 1
     reverb_port: int | None = None
     seed: int = 0
     share_cpus: bool = False

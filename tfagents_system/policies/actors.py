@@ -1,0 +1,52 @@
+"""What chooses the actions of an episode: a policy that explores or is greedy, or chance."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tree
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.policies.worker_policy import WorkerPolicy
+
+
+class PolicyActor:
+    """A policy's actions.
+
+    Args:
+      policy: The policy.
+      greedy: The modes of its distributions rather than samples.
+    """
+
+    def __init__(self, policy: WorkerPolicy, greedy: bool) -> None:
+        self.reset = policy.reset
+        self.action = functools.partial(policy.action, greedy=greedy)
+        self.actions = functools.partial(policy.actions, greedy=greedy)
+
+
+class RandomActor:
+    """Actions drawn uniformly from [-1, 1].
+
+    Args:
+      action_spec: Nest of specs with a `shape`.
+      rng: Source of the actions.
+    """
+
+    def __init__(self, action_spec: Any, rng: np.random.Generator) -> None:
+        self._action_spec = action_spec
+        self._rng = rng
+
+    def reset(self, env: int) -> None:
+        pass
+
+    def action(self, time_step: ts.TimeStep) -> Any:
+        del time_step
+        return tree.map_structure(
+            lambda spec: self._rng.uniform(-1.0, 1.0, tuple(spec.shape)).astype(np.float32), self._action_spec
+        )
+
+    def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> dict[int, Any]:
+        return {env: self.action(time_step) for env, time_step in time_steps.items()}
