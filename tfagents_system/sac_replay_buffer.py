@@ -42,7 +42,7 @@ def serve(role: Role) -> int:
     logging.info(
         "ring: %d of %d rows filled, %d env steps so far", ring.filled_rows, ring.capacity_rows, ring.env_steps
     )
-    server = _start_server(int(role.server_address.rpartition(":")[2]))
+    server = _start_server(int(role.server_address.rpartition(":")[2]), role.num_workers)
     service = ReplayService(
         ring,
         Connection(role.server_address, role.stop.is_set),
@@ -65,10 +65,10 @@ def serve(role: Role) -> int:
     return EXIT_RESUMABLE
 
 
-def _start_server(port: int) -> reverb.Server:
+def _start_server(port: int, num_workers: int) -> reverb.Server:
     # Reverb makes a folder for checkpoints of its own, which are not used: the ring is the record.
     with tempfile.TemporaryDirectory() as unused:
-        return reverb.Server(tables.make_tables(), port, reverb.platform.checkpointers_lib.DefaultCheckpointer(unused))
+        return reverb.Server(tables.make_tables(num_workers), port, reverb.platform.checkpointers_lib.DefaultCheckpointer(unused))
 
 
 def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:

@@ -78,6 +78,7 @@ class Trainer:
         self._row: dict[str, Any] = {}
         self._curriculum_values: dict[str, float] = {}
         self._session = time.time_ns()
+        self._news_tables = [tables.news(worker_id) for worker_id in range(role.num_workers)]
 
     @property
     def train_step(self) -> int:
@@ -256,7 +257,8 @@ class Trainer:
                     self._export.save_checkpoint()
             to_evaluate = self._eval_iteration if self._eval_arrays else -1
             progress = tables.Progress(self._session, version, self.train_step, to_evaluate)
-            self._connection.put(tables.PROGRESS, progress.to_wire())
+            # The newest first: whoever is woken finds it there.
+            self._connection.put([tables.PROGRESS, *self._news_tables], progress.to_wire())
 
     # Metrics.
 

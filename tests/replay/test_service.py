@@ -1,6 +1,7 @@
 """Segments in, blocks out, over a real Reverb server."""
 
 import socket
+import threading
 import time
 
 import numpy as np
@@ -29,7 +30,7 @@ class Server:
 
     def __init__(self, folder, port, num_workers=1):
         self.ring = Ring.open(folder, LAYOUT, 1000)
-        self.reverb = reverb.Server(tables.make_tables(), port=port)
+        self.reverb = reverb.Server(tables.make_tables(num_workers), port=port)
         self.connection = Connection(f"localhost:{port}", lambda: False)
         pacing = Lockstep(self.ring, num_workers, straggler_secs=60.0)
         self.service = ReplayService(self.ring, self.connection, num_workers, DRAW, pacing)
@@ -151,3 +152,31 @@ def test_every_wait_ends_when_the_role_is_told_to_stop():
         Connection(f"localhost:{free_port()}", lambda: True).wait_until_up(60.0)
     with pytest.raises(StoppedError):
         Waiting("x", 60.0, lambda: True).check()
+
+
+def test_news_wake_every_worker_at_once_and_are_told_once(tmp_path):
+    server = Server(tmp_path / "ring", free_port(), num_workers=2)
+    try:
+        readers = [server.connection.news(tables.news(worker_id)) for worker_id in range(2)]
+        assert all(reader.get(0) is None for reader in readers)
+        woken = []
+        threads = [threading.Thread(target=lambda r=reader: woken.append(r.get(20.0))) for reader in readers]
+        for thread in threads:
+            thread.start()
+        progress = tables.Progress(session=1, iteration=3, train_step=30, eval_iteration=-1)
+        server.connection.put([tables.PROGRESS, tables.news(0), tables.news(1)], progress.to_wire())
+        for thread in threads:
+            thread.join(20.0)
+        assert [tables.Progress.from_wire(arrays) for arrays in woken] == [progress, progress]
+        assert all(reader.get(0.2) is None for reader in readers)
+        assert tables.Progress.from_wire(server.connection.newest(tables.PROGRESS).get()) == progress
+    finally:
+        server.reverb.stop()
+
+
+def test_news_that_nobody_reads_hold_nobody_up_and_the_newest_is_told(server):
+    for iteration in range(30):
+        assert server.connection.try_put(tables.news(0), tables.Progress(1, iteration, 0, -1).to_wire(), 5.0)
+    assert server.connection.size(tables.news(0)) == 1
+    reader = server.connection.news(tables.news(0))
+    assert tables.Progress.from_wire(reader.get(20.0)).iteration == 29

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import queue
 import threading
 import time
@@ -91,8 +92,8 @@ class Connection:
                 waiting.check()
                 time.sleep(0.1)
 
-    def put(self, table: str, arrays: Sequence[np.ndarray], deadline_secs: float = 600.0) -> None:
-        """Writes one item and waits until the server has it.
+    def put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], deadline_secs: float = 600.0) -> None:
+        """Writes one item, into one or several tables, and waits until the server has it.
 
         Where the server is away, the item is written again until it is back: it may then arrive twice.
 
@@ -103,13 +104,14 @@ class Connection:
         while not self.try_put(table, arrays, _PUT_TIMEOUT_SECS):
             waiting.check()
 
-    def try_put(self, table: str, arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
-        """Writes one item; False where the server has not confirmed it in time (it may arrive still)."""
+    def try_put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
+        """Like `put`, once; False where the server has not confirmed it in time (it may arrive still)."""
         try:
             # A writer keeps the shapes of its first item, and items differ in length: one writer each (0.7 ms).
             writer = self._client.trajectory_writer(num_keep_alive_refs=1)
             writer.append(list(arrays))
-            writer.create_item(table, 1.0, [column[-1:] for column in writer.history])
+            for name in [table] if isinstance(table, str) else table:  # The data travel once.
+                writer.create_item(name, 1.0, [column[-1:] for column in writer.history])
             writer.flush(timeout_ms=max(1, int(timeout_secs * 1000)))
         except (reverb.errors.ReverbError, RuntimeError) as error:
             if not isinstance(error, reverb.errors.DeadlineExceededError):
@@ -129,22 +131,46 @@ class Connection:
         """Reads a queue, item by item, from a thread of its own."""
         return QueueReader(self._client, table, prefetch)
 
+    def news(self, table: str) -> NewsReader:
+        """Waits for what is new in a table, from a thread of its own."""
+        return NewsReader(self._client, table)
+
     def newest(self, table: str) -> NewestReader:
         """Reads the newest item of a table as often as wanted."""
         return NewestReader(self, self._client, table)
 
 
-class QueueReader:
-    """Items of a queue, each once.
+class _StreamReader(abc.ABC):
+    """Reads a table without end.
 
     Reverb's reads block in C++, where no signal handler runs and no deadline holds: a daemon thread does them.
     """
 
-    def __init__(self, client: reverb.Client, table: str, prefetch: int) -> None:
+    def __init__(self, client: reverb.Client, table: str) -> None:
         self._client = client
         self._table = table
-        self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=prefetch)
         threading.Thread(target=self._read_forever, name=f"read {table}", daemon=True).start()
+
+    @abc.abstractmethod
+    def _take(self, arrays: list[np.ndarray]) -> None:
+        """Called in the thread with every item."""
+
+    def _read_forever(self) -> None:
+        while True:
+            try:
+                for sample in self._client.sample(self._table, num_samples=2**31, emit_timesteps=False):
+                    self._take(_arrays(sample))
+            except (reverb.errors.ReverbError, RuntimeError) as error:
+                logging.log_every_n_seconds(logging.INFO, "read %s: %s", 60, self._table, error)
+                time.sleep(_RECONNECT_SECS)
+
+
+class QueueReader(_StreamReader):
+    """Items of a queue, each once."""
+
+    def __init__(self, client: reverb.Client, table: str, prefetch: int) -> None:
+        self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=prefetch)
+        super().__init__(client, table)
 
     def get(self, timeout_secs: float) -> list[np.ndarray] | None:
         """The next item, or None if there is none in time."""
@@ -153,14 +179,32 @@ class QueueReader:
         except queue.Empty:
             return None
 
-    def _read_forever(self) -> None:
-        while True:
-            try:
-                for sample in self._client.sample(self._table, num_samples=2**31, emit_timesteps=False):
-                    self._items.put(_arrays(sample))
-            except (reverb.errors.ReverbError, RuntimeError) as error:
-                logging.log_every_n_seconds(logging.INFO, "read %s: %s", 60, self._table, error)
-                time.sleep(_RECONNECT_SECS)
+    def _take(self, arrays: list[np.ndarray]) -> None:
+        self._items.put(arrays)
+
+
+class NewsReader(_StreamReader):
+    """The newest item, once; older ones that nobody asked for are forgotten.
+
+    An item may get lost (the stream of a killed process takes one more before it ends): look at the newest table, too.
+    """
+
+    def __init__(self, client: reverb.Client, table: str) -> None:
+        self._changed = threading.Condition()
+        self._newest: list[np.ndarray] | None = None
+        super().__init__(client, table)
+
+    def get(self, timeout_secs: float) -> list[np.ndarray] | None:
+        """What is new since the last call, or None if there is nothing in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._newest is not None, timeout_secs)
+            newest, self._newest = self._newest, None
+        return newest
+
+    def _take(self, arrays: list[np.ndarray]) -> None:
+        with self._changed:
+            self._newest = arrays
+            self._changed.notify_all()
 
 
 class NewestReader:

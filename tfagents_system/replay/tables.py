@@ -5,11 +5,13 @@
     blocks        replay  -> trainer   queue   minibatches (`Block`)
     status        replay  -> all       newest  what is stored of each worker (`Stored`)
     progress      trainer -> all       newest  how far the trainer is (`Progress`)
+    news_<i>      trainer -> worker i  news    the same, to wake it
     weights       trainer -> workers   newest  the policy to collect with
     eval_weights  trainer -> workers   newest  the policy to evaluate
     reports       workers -> trainer   queue   returns of episodes, as JSON
 
-A queue holds each item until it is read once; a newest table holds one item, read as often as wanted.
+A queue holds each item until it is read once; a newest table holds one item, read as often as wanted; a news table
+holds the newest item until it is read once, so that its reader can sleep until there is something new.
 """
 
 from __future__ import annotations
@@ -37,20 +39,29 @@ _QUEUES = {SEGMENTS: 1000, REQUESTS: 100, BLOCKS: MAX_BLOCKS + 1, REPORTS: 10_00
 _NEWEST = (STATUS, PROGRESS, WEIGHTS, EVAL_WEIGHTS)
 
 
-def make_tables() -> list[reverb.Table]:
-    """All tables, empty."""
+def news(worker_id: int) -> str:
+    """The table that wakes a worker."""
+    return f"news_{worker_id}"
+
+
+def make_tables(num_workers: int) -> list[reverb.Table]:
+    """All tables of a run, empty."""
     queues = [reverb.Table.queue(name, max_size) for name, max_size in _QUEUES.items()]
-    newest = [
-        reverb.Table(
-            name,
-            sampler=reverb.selectors.Lifo(),
-            remover=reverb.selectors.Fifo(),
-            max_size=1,
-            rate_limiter=reverb.rate_limiters.MinSize(1),
-        )
-        for name in _NEWEST
-    ]
-    return queues + newest
+    newest = [_single_item_table(name, max_times_sampled=0) for name in _NEWEST]
+    wakers = [_single_item_table(news(worker_id), max_times_sampled=1) for worker_id in range(num_workers)]
+    return queues + newest + wakers
+
+
+def _single_item_table(name: str, max_times_sampled: int) -> reverb.Table:
+    """A new item takes the place of the old one: writers never wait, readers wait for the first."""
+    return reverb.Table(
+        name,
+        sampler=reverb.selectors.Lifo(),
+        remover=reverb.selectors.Fifo(),
+        max_size=1,
+        max_times_sampled=max_times_sampled,
+        rate_limiter=reverb.rate_limiters.MinSize(1),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

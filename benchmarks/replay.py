@@ -1,0 +1,240 @@
+"""Replay: over 2,000 minibatches/s to another process, over 500,000 steps/s in, and the learner does not wait for it.
+
+    python -m benchmarks.replay [--quick]
+
+Batch 256, observation 28, action 8, in a ring of 1,000,000 steps: a real Reverb server in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import multiprocessing
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.outcome import Outcome, parse_args
+
+OBSERVATION, ACTION, BATCH = 28, 8, 256
+_DEADLINE_SECS = 300.0
+_SEGMENT_STEPS = 1000
+_ITERATION = 100  # minibatches
+
+
+def make_layout() -> Any:
+    from tfagents_system.replay.segments import Column, Layout
+
+    return Layout((Column("observation", (OBSERVATION,), "float32"),), (Column("action", (ACTION,), "float32"),))
+
+
+def make_segment(steps: int, number: int = 0) -> Any:
+    """Steps of worker 0, numbered as the sender will do it."""
+    from tfagents_system.replay.segments import Segment
+
+    rng = np.random.default_rng(number)
+    return Segment(
+        worker_id=0,
+        incarnation=1,
+        number=number,
+        iteration=0,
+        end_of_iteration=False,
+        starts_episode=True,
+        ends_episode=True,
+        observation=[rng.standard_normal((steps + 1, OBSERVATION), np.float32)],
+        action=[rng.standard_normal((steps, ACTION), np.float32)],
+        reward=rng.standard_normal(steps, np.float32),
+        discount=np.ones(steps, np.float32),
+    )
+
+
+class NoPacing:
+    """Every minibatch that is asked for may be drawn at once."""
+
+    def allowed(self, request: Any, done: int) -> int:
+        return int(request.count - done)
+
+    def waiting_for(self, request: Any) -> str:
+        return ""
+
+
+def serve(pipe: Pipe, port: int, folder: Path, steps: int) -> None:
+    """A replay server with a full ring; serves until the pipe says so."""
+    import reverb
+
+    from tfagents_system.replay import tables
+    from tfagents_system.replay.connection import Connection
+    from tfagents_system.replay.ring import Ring
+    from tfagents_system.replay.service import DrawSettings, ReplayService
+
+    os.sched_setaffinity(0, {0})
+    process = psutil.Process()
+    rows = steps + -(-steps // _SEGMENT_STEPS)
+    started = time.perf_counter()
+    ring = Ring.open(folder, make_layout(), rows)
+    opened_secs = time.perf_counter() - started
+    segment_steps = min(_SEGMENT_STEPS, steps)
+    segment = make_segment(segment_steps)
+    for segment.number in range(-(-steps // segment_steps)):
+        ring.append(segment)
+    server = reverb.Server(tables.make_tables(1), port)
+    connection = Connection(f"localhost:{port}", lambda: False)
+    draw = DrawSettings(BATCH, None, _ITERATION, seed=0)
+    service = ReplayService(ring, connection, 1, draw, NoPacing())  # type: ignore[arg-type]
+    pipe.send({"step_bytes": ring.layout.step_bytes, "open_secs": opened_secs})
+    while not pipe.poll():
+        service.step()
+    pipe.send(process.memory_full_info().pss)
+    server.stop()
+    os._exit(0)  # Threads that read from Reverb block in C++.
+
+
+@contextlib.contextmanager
+def replay_server(steps: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """A server process; gives its port and a dictionary of what it says, complete when the server has ended."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    ours, theirs = multiprocessing.Pipe()
+    with tempfile.TemporaryDirectory(dir=os.environ.get("SAC_REPLAY_DIR")) as folder:
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=serve, args=(theirs, port, Path(folder), steps), daemon=True)
+        process.start()
+        try:
+            if not ours.poll(_DEADLINE_SECS):
+                raise TimeoutError("the replay server did not start")
+            told = ours.recv()
+            yield port, told
+            ours.send("stop")
+            told["pss"] = ours.recv() if ours.poll(_DEADLINE_SECS) else float("nan")
+        finally:
+            process.join(10)
+            process.kill()
+
+
+class BlockClient:
+    """Asks for minibatches and takes them, as the trainer does: the next iteration is asked for ahead of time."""
+
+    def __init__(self, port: int) -> None:
+        from tfagents_system.replay import tables
+        from tfagents_system.replay.connection import Connection
+
+        self._tables = tables
+        self._connection = Connection(f"localhost:{port}", lambda: False)
+        self._blocks = self._connection.reader(tables.BLOCKS)
+        self._iterations = itertools.count()
+        self._session = time.time_ns()
+        for _ in range(2):
+            self._ask()
+
+    def _ask(self) -> None:
+        iteration = next(self._iterations)
+        request = self._tables.Request(self._session, iteration, 0, _ITERATION, iteration * _ITERATION)
+        self._connection.put(self._tables.REQUESTS, request.to_wire())
+
+    def next_block(self) -> list[np.ndarray]:
+        """The arrays of one iteration's minibatches."""
+        arrays = self._blocks.get(_DEADLINE_SECS)
+        if arrays is None:
+            raise TimeoutError("no block came")
+        self._ask()
+        return list(self._tables.Block.from_wire(arrays).arrays)
+
+
+def minibatches_per_sec(port: int, secs: float) -> float:
+    client = BlockClient(port)
+    for _ in range(5):
+        client.next_block()
+    started, blocks = time.perf_counter(), 0
+    while time.perf_counter() - started < secs:
+        client.next_block()
+        blocks += 1
+    return blocks * _ITERATION / (time.perf_counter() - started)
+
+
+def steps_in_per_sec(port: int, secs: float, segment_steps: int) -> float:
+    """As a worker sends: numbered, and over only when the server says that all is stored."""
+    from tfagents_system.replay.connection import Connection, Waiting
+    from tfagents_system.replay.sender import SegmentSender
+
+    sender = SegmentSender(Connection(f"localhost:{port}", lambda: False), 0, time.time_ns())
+    segment = make_segment(segment_steps)
+    started, sent = time.perf_counter(), 0
+    while time.perf_counter() - started < secs:
+        sender.send(segment)
+        sent += 1
+        if sent % 50 == 0:
+            sender.confirm()
+    sender.flush(Waiting("the segments", _DEADLINE_SECS, lambda: False))
+    return sent * segment_steps / (time.perf_counter() - started)
+
+
+def learner_ratio(port: int, rounds: int) -> tuple[float, float]:
+    """Updates/s with blocks from the server, and on one constant block, in turns."""
+    from benchmarks.update import make_update
+
+    update = make_update()
+    client = BlockClient(port)
+    constant = client.next_block()
+    update(constant)
+    replay, fixed = [], []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        update(client.next_block())
+        replay.append(_ITERATION / (time.perf_counter() - started))
+        # The server goes on in this round: it fills its two blocks in the first moments.
+        started = time.perf_counter()
+        update(constant)
+        fixed.append(_ITERATION / (time.perf_counter() - started))
+    return statistics.median(replay), statistics.median(fixed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", default="", help="comma-separated ring sizes in steps, to see the growth")
+    args = parse_args(parser)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpus[-1]})  # As the launcher does it: the trainer's CPU is its own.
+    outcome = Outcome(__doc__.splitlines()[0])
+    secs = 1.0 if args.quick else 8.0
+    sizes = [int(size) for size in args.sizes.split(",") if size] or (
+        [100_000] if args.quick else [10_000, 100_000, 1_000_000, 10_000_000]
+    )
+    for steps in sizes:
+        is_claim = steps == 1_000_000
+        with replay_server(steps) as (port, told):
+            out = minibatches_per_sec(port, secs)
+            into = steps_in_per_sec(port, secs, _SEGMENT_STEPS)
+            outcome.row(f"out of {steps:,} steps", out, "minibatches/s")
+            outcome.row(f"into {steps:,} steps", into, "steps/s")
+            if is_claim or args.quick:
+                outcome.row("into it, segments of 50 steps", steps_in_per_sec(port, secs, 50), "steps/s")
+                outcome.ratio("minibatches/s over 2,000", out / 2000, 1.0)
+                outcome.ratio("steps/s in over 500,000", into / 500_000, 1.0)
+                replay, fixed = learner_ratio(port, 2 if args.quick else 15)
+                outcome.row("learner with replay", replay, "updates/s")
+                outcome.ratio("learner with replay over constant batch", replay / fixed, 0.97)
+        fixed_bytes = told["pss"] - told["step_bytes"] * steps
+        outcome.row(f"memory beside {steps:,} steps of {told['step_bytes']} bytes", fixed_bytes / 2**20, "MiB")
+        outcome.row(f"opening an empty ring of {steps:,} steps", told["open_secs"] * 1000, "ms")
+        if is_claim:
+            outcome.ratio("400 MB over the memory beside the steps", 400e6 / fixed_bytes, 1.0)
+    outcome.note(f"CPUs {cpus}: the server on the first, the client on the last")
+    outcome.print()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

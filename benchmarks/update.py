@@ -1,0 +1,222 @@
+"""The SAC update runs at 0.85 of what the core's matrix products allow, and faster than the peers'.
+
+    python -m benchmarks.update [--quick] [--peers_python PYTHON]
+
+Batch 256, observation 28, action 8, networks (256, 256). Rounds of all candidates follow each other, so that what else
+the machine does hits all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.outcome import Outcome, parse_args
+
+OBSERVATION, ACTION, BATCH, UNITS = 28, 8, 256, (256, 256)
+# One update of TF-Agents' SacAgent, multiply-adds counted twice: 3 passes of the actor and 6 of critics forwards,
+# 1 and 4 backwards; each layer backwards is two products of the size of the one forwards.
+_UPDATE_MFLOP = 657.0
+
+
+def make_agent(discount: float = 0.99) -> Any:
+    """SAC as the toolkit builds it by default."""
+    import tensorflow as tf
+    from tf_agents.specs import tensor_spec
+    from tf_agents.trajectories import time_step as ts
+
+    from tfagents_system.train_params_base import TrainParamsBase
+
+    class Params(TrainParamsBase):
+        actor_fc_layer_params = UNITS
+        critic_joint_fc_layer_params = UNITS
+
+        def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+            raise AssertionError("no environment is needed")
+
+    Params.discount = discount
+    observation = tf.TensorSpec((OBSERVATION,), tf.float32, "observation")
+    action = tensor_spec.BoundedTensorSpec((ACTION,), tf.float32, -1.0, 1.0, "action")
+    return Params({"horizon": 1}).agent_ctor(ts.time_step_spec(observation), action, tf.Variable(0, dtype=tf.int64))
+
+
+def make_update(**options: Any) -> Any:
+    """The trainer's compiled update of a block."""
+    from tfagents_system.agents.block_update import BlockUpdate
+
+    return BlockUpdate(make_agent(), BATCH, None, **options)
+
+
+def random_block(count: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal((count, BATCH, *shape), np.float32)
+
+    return [normal(OBSERVATION), np.tanh(normal(ACTION)), normal(), np.ones((count, BATCH), np.float32), normal(28)]
+
+
+def stock_update() -> Any:
+    """TF-Agents' own `agent.train`, compiled by its `common.function`, called once an update."""
+    import tensorflow as tf
+    from tf_agents.trajectories import policy_step, trajectory
+    from tf_agents.trajectories import time_step as ts
+    from tf_agents.utils import common
+
+    agent = make_agent()
+    train = common.function(agent.train)
+    mid, zeros, ones = tf.ones(BATCH, tf.int32), tf.zeros(BATCH), tf.ones(BATCH)
+
+    def update(block: list[np.ndarray]) -> None:
+        for observation, action, reward, discount, next_observation in zip(*block, strict=True):
+            train(
+                trajectory.Transition(
+                    ts.TimeStep(mid, zeros, ones, tf.constant(observation)),
+                    policy_step.PolicyStep(tf.constant(action)),
+                    ts.TimeStep(mid, tf.constant(reward), tf.constant(discount), tf.constant(next_observation)),
+                )
+            )
+
+    return update
+
+
+def peak_gflops(size: int = 1024, products: int = 6) -> float:
+    """The best rate of float32 matrix products, of a size that keeps the core busy."""
+    import tensorflow as tf
+
+    matrix = tf.random.stateless_normal((size, size), (0, 0)) / size**0.5
+    run = tf.function(lambda m: [m := tf.matmul(m, matrix) for _ in range(products)][-1], autograph=False)
+    run(matrix)
+    best = 0.0
+    for _ in range(5):
+        started = time.perf_counter()
+        run(matrix).numpy()
+        best = max(best, products * 2 * size**3 / (time.perf_counter() - started))
+    return best / 1e9
+
+
+def measure(threads: int, rounds: int, updates: int) -> None:
+    """Runs in a process of its own on `threads` CPUs; a line of JSON for each round that stdin asks for."""
+    import tensorflow as tf
+
+    from tfagents_system.agents.matmul_precision import bfloat16_speedup
+
+    inter = min(2, threads)
+    tf.config.threading.set_inter_op_parallelism_threads(inter)
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, threads // inter))
+    candidates = {
+        "fused": make_update(),
+        "fused, TF-Agents' order": make_update(share_log_pi=False),
+        "TF-Agents, agent.train": stock_update(),
+    }
+    if bfloat16_speedup() > 1.0:
+        candidates["fused, bfloat16"] = make_update(matmul_precision="bfloat16")
+    block = random_block(updates)
+    for update in candidates.values():
+        update(block)
+    print("ready", flush=True)
+    for _ in range(rounds):
+        sys.stdin.readline()
+        rates = {"peak": peak_gflops()}
+        for name, update in candidates.items():
+            started = time.perf_counter()
+            update(block)
+            rates[name] = updates / (time.perf_counter() - started)
+        print(json.dumps(rates), flush=True)
+
+
+class Rounds:
+    """A measuring process that waits between its rounds."""
+
+    def __init__(self, command: list[str], cpus: list[int]) -> None:
+        environ = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1", "OMP_NUM_THREADS": str(len(cpus))}
+        self._process = subprocess.Popen(
+            ["taskset", "-c", ",".join(map(str, cpus)), *command],
+            env=os.environ | environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._read("ready")
+
+    def _read(self, word: str = "{") -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(word):
+                return line
+        raise RuntimeError(f"a measuring process ended with {self._process.wait()}")
+
+    def next(self) -> dict[str, float]:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        rates: dict[str, float] = json.loads(self._read())
+        return rates
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def compare(outcome: Outcome, cpus: list[int], peers_python: str | None, rounds: int, updates: int) -> None:
+    """All candidates on the same CPUs, in turns."""
+    own = [sys.executable, "-m", "benchmarks.update", "--measure", str(len(cpus)), "--rounds", str(rounds)]
+    processes = [Rounds([*own, "--updates", str(updates)], cpus)]
+    for library in ("sbx", "sb3") if peers_python else ():
+        script = [peers_python or "", "benchmarks/peers/updates.py", "--library", library]
+        processes.append(Rounds([*script, "--rounds", str(rounds), "--updates", str(updates)], cpus))
+    rates: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for process in processes:
+            for name, rate in process.next().items():
+                rates.setdefault(name, []).append(rate)
+    for process in processes:
+        process.close()
+    where = f"{len(cpus)} CPU" + ("s" if len(cpus) > 1 else "")
+    median = {name: statistics.median(values) for name, values in rates.items()}
+    limit = median.pop("peak") * 1000 / _UPDATE_MFLOP
+    for name, rate in median.items():
+        outcome.row(f"{name}, {where}", rate, "updates/s")
+    one = len(cpus) == 1
+    if one:
+        outcome.row("limit of the core's matrix products", limit, "updates/s")
+        outcome.ratio("fused over the limit, 1 CPU", median["fused"] / limit, 0.85)
+    outcome.ratio(f"fused over TF-Agents' agent.train, {where}", median["fused"] / median["TF-Agents, agent.train"])
+    if peers_python:
+        outcome.ratio(f"fused over SBX, {where}", median["fused"] / median["sbx"], 1.3 if one else 1.5)
+        outcome.ratio(f"fused over Stable-Baselines3, {where}", median["fused"] / median["sb3"], None if one else 2.7)
+    if "fused, bfloat16" in median:
+        outcome.ratio(f"bfloat16 over float32, {where}", median["fused, bfloat16"] / median["fused"], 1.4)
+    else:
+        outcome.note("bfloat16 is not measured: this CPU multiplies it more slowly than float32")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers_python", default=None, help="Python of the peers' virtual environment")
+    parser.add_argument("--measure", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--updates", type=int, default=100, help="updates of a round")
+    args = parse_args(parser)
+    if args.measure:
+        measure(args.measure, args.rounds, args.updates)
+        return
+    outcome = Outcome(__doc__.splitlines()[0])
+    rounds, updates = (2, 10) if args.quick else (args.rounds, args.updates)
+    cpus = sorted(os.sched_getaffinity(0))
+    compare(outcome, cpus[-1:], args.peers_python, rounds, updates)
+    if len(cpus) > 1:
+        compare(outcome, cpus[:2], args.peers_python, rounds, updates)
+    outcome.print()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
