@@ -69,7 +69,7 @@ class NoPacing:
         return ""
 
 
-def serve(pipe: Pipe, port: int, folder: Path, steps: int) -> None:
+def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int) -> None:
     """A replay server with a full ring; serves until the pipe says so."""
     import reverb
 
@@ -88,20 +88,21 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int) -> None:
     segment = make_segment(segment_steps)
     for segment.number in range(-(-steps // segment_steps)):
         ring.append(segment)
-    server = reverb.Server(tables.make_tables(1), port)
+    server = reverb.Server(tables.make_tables(num_workers), port)
     connection = Connection(f"localhost:{port}", lambda: False)
     draw = DrawSettings(BATCH, None, _ITERATION, seed=0)
-    service = ReplayService(ring, connection, 1, draw, NoPacing())  # type: ignore[arg-type]
-    pipe.send({"step_bytes": ring.layout.step_bytes, "open_secs": opened_secs})
+    service = ReplayService(ring, connection, num_workers, draw, NoPacing())  # type: ignore[arg-type]
+    pipe.send({"step_bytes": ring.layout.step_bytes, "open_secs": opened_secs, "pid": os.getpid()})
     while not pipe.poll():
-        service.step()
+        for _ in range(20):
+            service.step()
     pipe.send(process.memory_full_info().pss)
     server.stop()
     os._exit(0)  # Threads that read from Reverb block in C++.
 
 
 @contextlib.contextmanager
-def replay_server(steps: int) -> Iterator[tuple[int, dict[str, Any]]]:
+def replay_server(steps: int, num_workers: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
     """A server process; gives its port and a dictionary of what it says, complete when the server has ended."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
@@ -109,7 +110,7 @@ def replay_server(steps: int) -> Iterator[tuple[int, dict[str, Any]]]:
     ours, theirs = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory(dir=os.environ.get("SAC_REPLAY_DIR")) as folder:
         context = multiprocessing.get_context("spawn")
-        process = context.Process(target=serve, args=(theirs, port, Path(folder), steps), daemon=True)
+        process = context.Process(target=serve, args=(theirs, port, Path(folder), steps, num_workers), daemon=True)
         process.start()
         try:
             if not ours.poll(_DEADLINE_SECS):

@@ -1,0 +1,38 @@
+"""HalfCheetah-v5 in lock-step with one update per environment step, whatever the number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+from benchmarks.half_cheetah import environment
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    """Keys of the configuration: `horizon`, `step_ms`, `busy`, `random_episodes`.
+
+    The run is ended from outside, so nothing is evaluated, saved or drawn while it is measured.
+    """
+
+    num_iter = 100_000
+    n_train_episodes_per_iter = 1
+    n_episodes_in_buffer = 400
+    n_eval_episodes = 1
+    eval_period_itrs = 100_000
+    checkpoint_period_itrs = 100_000
+
+    def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
+        super().__init__(env_config, compute_config)
+        self.num_steps_per_iter = int(self.compute_config.get("num_collect_workers", 1)) * self.horizon
+        self.n_buffer_init_episodes = int(env_config["random_episodes"])
+
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
+        del args, seed
+        return environment.make(horizon=self.horizon, **kwargs)
+
+    def collect_env_args_kwargs(self, id: int = 0) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        del id
+        return (), {"step_ms": self.env_config["step_ms"], "busy": self.env_config["busy"]}

@@ -1,0 +1,155 @@
+"""A replay server serves 1,000 workers: what one iteration of one of them costs it, and what is full first.
+
+    python -m benchmarks.many_clients [--quick]
+
+Simulated workers: each sends a segment of 1,000 steps, reads what is stored, and reads the newest policy of a
+(256, 256) network, over and over, from a few processes that share the machine's other CPUs with nobody else.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.outcome import Outcome, parse_args
+from benchmarks.replay import make_segment, replay_server
+
+_DEADLINE_SECS = 120.0
+_PROCESSES = 4
+_POLICY_BYTES = 4 * (28 * 256 + 256 + 256 * 256 + 256 + 256 * 16 + 16)
+
+
+def simulate(pipe: Pipe, port: int, worker_ids: range) -> None:
+    """Workers that do nothing but talk to the server; does what the pipe says until that says `stop`."""
+    from tfagents_system.replay import tables
+    from tfagents_system.replay.connection import Connection
+    from tfagents_system.replay.sender import SegmentSender
+
+    connections = [Connection(f"localhost:{port}", lambda: False) for _ in worker_ids]
+    news = [c.news(tables.news(worker_id)) for c, worker_id in zip(connections, worker_ids, strict=True)]
+    policies = [c.newest(tables.WEIGHTS) for c in connections]
+    senders = [SegmentSender(c, w, time.time_ns()) for c, w in zip(connections, worker_ids, strict=True)]
+    segment = make_segment(1000)
+    pipe.send("ready")
+    while True:
+        order, secs = pipe.recv()
+        if order == "stop":
+            os._exit(0)
+        if order == "news":
+            woken = [reader.get(secs) is not None for reader in news]
+            pipe.send((sum(woken), time.monotonic()))
+        else:
+            started, done = time.monotonic(), 0
+            while time.monotonic() - started < secs:
+                k = done % len(senders)
+                if order in ("all", "segment"):
+                    senders[k].send(segment)
+                if order in ("all", "confirm"):
+                    senders[k].confirm()
+                if order in ("all", "policy"):
+                    assert policies[k].get(_DEADLINE_SECS) is not None
+                done += 1
+            pipe.send((done, time.monotonic() - started))
+
+
+class Clients:
+    """`count` simulated workers in a few processes."""
+
+    def __init__(self, port: int, count: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._processes, self._pipes = [], []
+        for k in range(min(_PROCESSES, count)):
+            ours, theirs = multiprocessing.Pipe()
+            share = range(k * count // _PROCESSES, (k + 1) * count // _PROCESSES) if count >= _PROCESSES else range(1)
+            process = context.Process(target=simulate, args=(theirs, port, share), daemon=True)
+            process.start()
+            self._processes.append(process)
+            self._pipes.append(ours)
+        self._answers()
+
+    def ask(self, order: str, secs: float) -> list[Any]:
+        """The answers of all processes."""
+        self.begin(order, secs)
+        return self._answers()
+
+    def begin(self, order: str, secs: float) -> None:
+        """Gives an order; `finish` takes the answers."""
+        for pipe in self._pipes:
+            pipe.send((order, secs))
+
+    def finish(self) -> list[Any]:
+        """The answers to `begin`."""
+        return self._answers()
+
+    def _answers(self) -> list[Any]:
+        deadline = time.monotonic() + _DEADLINE_SECS
+        answers = {}
+        while len(answers) < len(self._pipes):
+            missing = [pipe for pipe in self._pipes if pipe not in answers]
+            ready = wait(missing, max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError("a process of simulated workers does not answer")
+            answers.update({pipe: pipe.recv() for pipe in ready})  # type: ignore[union-attr, misc]
+        return list(answers.values())
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+def measure(outcome: Outcome, count: int, secs: float) -> None:
+    """All figures of one number of workers."""
+    from tfagents_system.replay import tables
+    from tfagents_system.replay.connection import Connection
+
+    with replay_server(100_000, count) as (port, told):
+        connection = Connection(f"localhost:{port}", lambda: False)
+        connection.put(tables.WEIGHTS, [np.zeros(_POLICY_BYTES, np.uint8)])
+        clients = Clients(port, count)
+        server = psutil.Process(told["pid"])
+        try:
+            for order in ("segment", "confirm", "policy", "all"):
+                before = sum(server.cpu_times()[:2])
+                answers = clients.ask(order, secs)
+                cpu = sum(server.cpu_times()[:2]) - before
+                done = sum(number for number, _ in answers)
+                elapsed = max(duration for _, duration in answers)
+                outcome.row(f"{count} workers, {order}: rate", done / elapsed, "1/s")
+                outcome.row(f"{count} workers, {order}: server's CPU", 1000 * cpu / done, "ms each")
+            clients.begin("news", _DEADLINE_SECS / 2)
+            time.sleep(1.0)  # They wait now.
+            started = time.monotonic()
+            names = [tables.PROGRESS, *(tables.news(worker_id) for worker_id in range(count))]
+            connection.put(names, tables.Progress(1, 1, 1, -1).to_wire())
+            published = time.monotonic() - started
+            answers = clients.finish()
+            outcome.row(f"{count} workers: to publish news", 1000 * published, "ms")
+            outcome.row(f"{count} workers: until all are awake", 1000 * (max(t for _, t in answers) - started), "ms")
+            outcome.row(f"{count} workers: woken", sum(woken for woken, _ in answers), "workers")
+        finally:
+            clients.close()
+    outcome.row(
+        f"{count} workers: server's memory beside the ring", (told["pss"] - told["step_bytes"] * 1e5) / 2**20, "MiB"
+    )
+
+
+def main() -> None:
+    args = parse_args()
+    outcome = Outcome(__doc__.splitlines()[0])
+    for count in (8,) if args.quick else (16, 256, 1000):
+        measure(outcome, count, 1.0 if args.quick else 8.0)
+    outcome.note("the server has a CPU of its own; the simulated workers share what is left")
+    outcome.print()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
