@@ -114,6 +114,7 @@ def _beat(role: Role, ring: Ring, service: ReplayService, state: str) -> None:
         duplicates=service.duplicates,
         malformed=service.malformed,
         bytes=ring.filled_rows * ring.layout.step_bytes,
+        time_shares=service.time_shares.shares(),
         waiting_for=service.waiting_for,
     )
 

@@ -115,9 +115,8 @@ def test_the_sender_forgets_what_is_stored_and_sends_the_rest_again_after_a_rest
     sender = SegmentSender(connection, worker_id=0, incarnation=7)
     for _ in range(3):
         sender.send(numbered_segment())
-    first.turn_until(lambda: first.ring.env_steps == 15)
-    sender.confirm()
-    assert sender.unconfirmed_segments == 0
+    first.turn_until(lambda: sender.confirm() is not None and sender.unconfirmed_segments == 0)
+    assert first.ring.env_steps == 15
     sender.send(numbered_segment())  # The server dies with it in its inbox.
     first.reverb.stop()
     second = Server(tmp_path / "ring", port)

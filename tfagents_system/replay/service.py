@@ -16,8 +16,10 @@ from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.pacing import Asynchronous, Lockstep
 from tfagents_system.replay.ring import MAX_WORKERS, Ring
 from tfagents_system.replay.segments import MalformedSegmentError, Segment
+from tfagents_system.report.time_shares import TimeShares
 
 _IDLE_SECS = 0.005
+_TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
 _SEGMENTS_A_ROUND = 64  # A flood of segments must not keep the trainer waiting.
 _DRAW_STREAM = 1  # Distinguishes the random numbers of drawing from those of other roles.
 
@@ -48,6 +50,11 @@ class ReplayService:
       num_workers: Workers of the run.
       draw: How minibatches are drawn.
       pacing: When they may be.
+
+    Attributes:
+      time_shares: Where the loop's time goes.
+      duplicates: Segments that were stored already.
+      malformed: Segments that were refused.
     """
 
     def __init__(
@@ -64,6 +71,9 @@ class ReplayService:
         self._server_start = time.time_ns()
         self._latest_session = 0
         self._is_held_back = False
+        self._is_idle = False
+        self._is_told, self._tell_at = False, 0.0
+        self.time_shares = TimeShares(after_first=None)
         self.duplicates = 0
         self.malformed = 0
         self._publish_stored()
@@ -79,29 +89,37 @@ class ReplayService:
         return self._pending[-1][0].iteration if self._pending else -1
 
     def step(self) -> None:
-        """Takes in what has arrived, then serves what may be served. Waits a few ms where there is nothing to do."""
-        stored = self._ingest()
+        """Takes in what has arrived, then serves what may be served; waits a few ms where there was nothing to do."""
+        if self._is_idle:
+            with self.time_shares.spend("idle"):
+                first = self._segments.get(_IDLE_SECS)
+        else:
+            first = self._segments.get(0)
+        stored = self._ingest(first)
         served = self._serve()
-        if not stored and not served:
-            time.sleep(_IDLE_SECS)
+        self._is_idle = not stored and not served
 
     def drain(self, secs: float) -> None:
         """Takes in the segments still on their way, when the run stops."""
         deadline = time.monotonic() + secs
-        while time.monotonic() < deadline and (self._ingest() or self._connection.size(tables.SEGMENTS)):
+        while time.monotonic() < deadline and (
+            self._ingest(self._segments.get(0)) or self._connection.size(tables.SEGMENTS)
+        ):
             pass
+        self._publish_stored()
 
-    def _ingest(self) -> bool:
-        stored = False
-        for _ in range(_SEGMENTS_A_ROUND):
-            arrays = self._segments.get(0)
-            if arrays is None:
-                break
-            stored = True
-            self._store(arrays)
-        if stored:
+    def _ingest(self, arrays: Sequence[np.ndarray] | None) -> bool:
+        """Stores a segment, if there is one, and those behind it."""
+        count = 0
+        with self.time_shares.spend("storing"):
+            while arrays is not None:
+                self._store(arrays)
+                count += 1
+                arrays = self._segments.get(0) if count < _SEGMENTS_A_ROUND else None
+        self._is_told = self._is_told and count == 0
+        if not self._is_told and time.monotonic() >= self._tell_at:
             self._publish_stored()
-        return stored
+        return count > 0
 
     def _store(self, arrays: Sequence[np.ndarray]) -> None:
         try:
@@ -120,7 +138,9 @@ class ReplayService:
     def _publish_stored(self) -> None:
         workers = tuple(self._ring.worker(worker_id) for worker_id in range(self._num_workers))
         stored = tables.Stored(self._server_start, self._ring.env_steps, workers)
-        self._connection.put(tables.STATUS, stored.to_wire())
+        with self.time_shares.spend("telling what is stored"):
+            self._connection.put(tables.STATUS, stored.to_wire())
+        self._is_told, self._tell_at = True, time.monotonic() + _TELL_SECS
 
     def _serve(self) -> bool:
         """Draws one block for the oldest request, if it may be drawn and there is room for it."""
@@ -134,10 +154,11 @@ class ReplayService:
         if self._is_held_back:
             return False
         first = request.first + done
-        block = tables.Block(
-            request.session, request.iteration, first, count, self._ring.env_steps, self._draw(request, first, count)
-        )
-        self._connection.put(tables.BLOCKS, block.to_wire())
+        with self.time_shares.spend("drawing"):
+            arrays = self._draw(request, first, count)
+        block = tables.Block(request.session, request.iteration, first, count, self._ring.env_steps, arrays)
+        with self.time_shares.spend("sending minibatches"):
+            self._connection.put(tables.BLOCKS, block.to_wire())
         self._pending[0] = (request, done + count)
         if done + count == request.count:
             self._pending.pop(0)
