@@ -1,0 +1,269 @@
+"""A worker steps a trivial environment 20,000 times a second a core, and costs a simulator little of its speed.
+
+    python -m benchmarks.worker_steps [--quick]
+
+What is measured is a worker's whole path: policy, TrainingEnvironment, segments, the episode's log, one core. Against a
+bare simulator: the same seeds and the same actions, episode by episode in turn, resets included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+# Before NumPy and TensorFlow are imported: as in a worker with one CPU.
+os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+import gymnasium
+import numpy as np
+import tensorflow as tf
+from gymnasium import spaces
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+
+from benchmarks.contract import Result, say
+from tfagents_system import halfcheetah_params, minitaur_params
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.policies.actors import PolicyActor
+from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
+from tfagents_system.replay.segments import Layout
+from tfagents_system.rollout import SegmentBuilder, StepTimes, run_episodes
+from tfagents_system.train_params_base import TrainParamsBase
+
+HORIZON = 1000
+OBSERVATION, ACTION = 28, 8
+
+_TARGET_STEPS, _TARGET_STEPS_OF_ANY_NETWORK = 20_000, 5_000
+_TARGET_HALF_CHEETAH, _TARGET_MINITAUR = 0.85, 0.97
+_SEED = 1
+
+
+class Trivial(gymnasium.Env):
+    """An environment that takes no time."""
+
+    action_space = spaces.Box(-1.0, 1.0, (ACTION,), np.float32)
+
+    def __init__(self, observation_space: spaces.Space) -> None:
+        self.observation_space = observation_space
+        observation_space.seed(_SEED)
+        self._observation = observation_space.sample()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self._observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._observation, 1.0, False, False, {}
+
+
+class Params(TrainParamsBase):
+    """Networks of the default size: (256, 256), LSTM of 64."""
+
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        raise AssertionError("environments are built by the benchmark")
+
+
+class Preprocessing(Params):
+    """A preprocessing layer that is not one of ours."""
+
+    preprocessing_combiner = staticmethod(lambda: tf.keras.layers.Dense(64, "elu"))
+
+
+class Recurrent(Params):
+    recurrent = True
+
+
+class CameraEncoder(tf.keras.layers.Layer):
+    """Two convolutions over pixels, beside a vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._convolutions = [
+            tf.keras.layers.Conv2D(16, 8, 4, activation="relu"),
+            tf.keras.layers.Conv2D(32, 4, 2, activation="relu"),
+        ]
+        self._dense = tf.keras.layers.Dense(64, "relu")
+
+    def call(self, inputs: Any) -> tf.Tensor:
+        hidden = tf.cast(inputs["camera"], tf.float32) / 255.0
+        for layer in self._convolutions:
+            hidden = layer(hidden)
+        flat = tf.reshape(hidden, [tf.shape(hidden)[0], np.prod(hidden.shape[1:])])
+        return tf.concat([self._dense(flat), inputs["speed"]], -1)
+
+
+class Camera(Params):
+    preprocessing_combiner = CameraEncoder
+
+
+VECTOR = spaces.Box(-1.0, 1.0, (OBSERVATION,), np.float64)
+CAMERA = spaces.Dict(camera=spaces.Box(0, 255, (64, 64, 3), np.uint8), speed=spaces.Box(-1.0, 1.0, (2,), np.float64))
+
+
+class Collector:
+    """A worker's way to collect, without its processes.
+
+    Args:
+      params: For the networks.
+      envs: Its environments.
+      greedy: Without exploration.
+    """
+
+    def __init__(self, params: TrainParamsBase, envs: list[TrainingEnvironment], greedy: bool = False) -> None:
+        tf.keras.utils.set_random_seed(_SEED)
+        observation_spec, action_spec = (
+            tensor_spec.from_spec(spec) for spec in (envs[0].observation_spec(), envs[0].action_spec())
+        )
+        agent = params.agent_ctor(ts.time_step_spec(observation_spec), action_spec, tf.Variable(0, dtype=tf.int64))
+        self.policy: WorkerPolicy = make_worker_policy(agent, _SEED, len(envs))
+        self._actor = PolicyActor(self.policy, greedy)
+        self._envs = envs
+        self._layout = Layout.from_specs(observation_spec, action_spec)
+        self._times = StepTimes()
+        self._due = time.monotonic() + 3600.0
+
+    def episodes(self, count: int) -> int:
+        """Collects episodes; returns their steps."""
+        episodes = run_episodes(
+            self._envs,
+            self._actor,
+            count,
+            new_builder=lambda: SegmentBuilder(self._layout, 0, HORIZON, lambda segment: None),
+            on_step=self._on_step,
+            times=self._times,
+        )
+        return sum(episode.length for episode in episodes)
+
+    def _on_step(self, steps: int) -> None:
+        del steps
+        if time.monotonic() >= self._due:
+            raise TimeoutError("an hour has passed")
+
+
+def worker_steps_per_second(params: type[TrainParamsBase], space: spaces.Space, num_envs: int, rounds: int) -> Any:
+    """Steps/s on a trivial environment, the best of some rounds, and how the policy was computed."""
+    envs = [TrainingEnvironment(Trivial(space), HORIZON, seed=_SEED) for _ in range(num_envs)]
+    collector = Collector(params({"horizon": HORIZON}), envs)
+    rates = []
+    for _ in range(rounds + 1):  # The first one warms up.
+        began = time.perf_counter()
+        steps = collector.episodes(num_envs)
+        rates.append(steps / (time.perf_counter() - began))
+    return max(rates[1:]), collector.policy.inference
+
+
+def forward_per_second(rounds: int) -> float:
+    """Sampled actions of the default actor in NumPy, a second."""
+    envs = [TrainingEnvironment(Trivial(VECTOR), HORIZON, seed=_SEED)]
+    policy = Collector(Params({"horizon": HORIZON}), envs).policy
+    time_step = envs[0].reset()
+    rates = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for _ in range(HORIZON):
+            policy.action(time_step, greedy=False)
+        rates.append(HORIZON / (time.perf_counter() - began))
+    return max(rates)
+
+
+def share_of_bare_simulator(
+    params: TrainParamsBase, simulator: Callable[[Any], Any], episodes: int, greedy: bool
+) -> tuple[float, float]:
+    """The worker's speed as a share of the bare simulator's (median over episodes), and that one's steps/s.
+
+    Args:
+      params: The example.
+      simulator: From what its `env_ctor` returned to the environment with `reset` and `step` inside it.
+      episodes: Of each.
+      greedy: Without exploration.
+    """
+    recorded = _record_actions(params, episodes, greedy)
+    ours = TrainingEnvironment(params.env_ctor(seed=_SEED), params.horizon, seed=_SEED)
+    collector = Collector(params, [ours], greedy)
+    bare_env = TrainingEnvironment(params.env_ctor(seed=_SEED), params.horizon, seed=_SEED)
+    bare_env.reset()  # Seeds it.
+    ours.reset()
+    bare = simulator(bare_env.user_env)
+    shares, rates = [], []
+    for actions in recorded:
+        began = time.perf_counter()
+        steps = collector.episodes(1)
+        own_secs = time.perf_counter() - began
+        began = time.perf_counter()
+        bare.reset()
+        for action in actions:
+            bare.step(action)
+        bare_secs = time.perf_counter() - began
+        assert steps == len(actions), f"{steps} steps and {len(actions)}: not the same episode"
+        shares.append(bare_secs / own_secs)
+        rates.append(steps / bare_secs)
+    return statistics.median(shares), statistics.median(rates)
+
+
+def _record_actions(params: TrainParamsBase, episodes: int, greedy: bool) -> list[list[np.ndarray]]:
+    """The actions, in the environment's units, of what a collector with the same seeds will do."""
+    env = TrainingEnvironment(params.env_ctor(seed=_SEED), params.horizon, seed=_SEED)
+    collector = Collector(params, [env], greedy)
+    env.reset()
+    step, recorded = env._backend.step, []
+
+    def record(action: np.ndarray) -> Any:
+        recorded[-1].append(action.copy())
+        return step(action)
+
+    env._backend.step = record
+    for _ in range(episodes):
+        recorded.append([])
+        collector.episodes(1)
+    return recorded
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a few rounds, to see that it runs")
+    quick = parser.parse_args().quick
+    rounds, episodes = (2, 2) if quick else (10, 15)
+    result = Result(__doc__)
+
+    say("the default actor alone")
+    result.row("default actor in NumPy, sampled actions", forward_per_second(5 * rounds), "actions/s")
+
+    cases = [("default network", Params, VECTOR, 1, _TARGET_STEPS)]
+    cases += [
+        (name, params, space, 1, _TARGET_STEPS_OF_ANY_NETWORK)
+        for name, params, space in [
+            ("recurrent network", Recurrent, VECTOR),
+            ("network with preprocessing", Preprocessing, VECTOR),
+            ("network for 64 x 64 images", Camera, CAMERA),
+        ]
+    ]
+    cases += [("default network", Params, VECTOR, n, None) for n in (4, 16)]
+    cases += [("recurrent network", Recurrent, VECTOR, n, None) for n in (4, 16)]
+    for name, params, space, num_envs, target in cases:
+        say(f"{name}, {num_envs} environment(s)")
+        rate, inference = worker_steps_per_second(params, space, num_envs, rounds)
+        result.row(f"worker, {name} ({inference}), SAC_ENVS_PER_WORKER={num_envs}", rate, "steps/s")
+        if target is not None:
+            result.ratio(f"{name}: steps/s over {target}", rate / target, 1.0)
+
+    # An exploring Minitaur without training falls at once, and its resets, which are slow, would be all there is.
+    for name, module, simulator, greedy, count, target in [
+        ("HalfCheetah-v5", halfcheetah_params, lambda env: env, False, episodes, _TARGET_HALF_CHEETAH),
+        ("Minitaur", minitaur_params, lambda env: env.gym, True, min(episodes, 4), _TARGET_MINITAUR),
+    ]:
+        say(name)
+        params = module.TrainParams({"horizon": HORIZON})
+        share, bare_rate = share_of_bare_simulator(params, simulator, count, greedy)
+        result.row(f"{name}, bare simulator", bare_rate, "steps/s")
+        result.ratio(f"{name}: worker over bare simulator", share, target)
+    result.note("One core; the best of the rounds for trivial environments, the median of episodes for simulators.")
+    result.emit()
+
+
+if __name__ == "__main__":
+    main()
