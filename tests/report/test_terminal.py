@@ -68,6 +68,15 @@ def test_the_live_view_shows_every_number_and_role():
         assert part in text, part
 
 
+def test_where_each_roles_time_goes_is_shown_the_workers_on_average():
+    content = status()
+    content["roles"]["replay"]["time_shares"] = {"idle": 0.9, "drawing": 0.08, "storing": 0.001}
+    content["roles"]["worker_0"]["time_shares"] = {"simulator": 0.6, "waiting for the policy": 0.3}
+    content["roles"]["worker_1"]["time_shares"] = {"simulator": 0.8}
+    text = words(rendered(content))
+    assert "replay's time idle 90% drawing 8% workers' time simulator 70% waiting for the policy 15%" in text
+
+
 def test_restarts_and_problems_are_shown():
     content = status()
     content["roles"]["worker_0"] |= {"restarts": 1, "alive": False}

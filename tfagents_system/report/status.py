@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
-from tfagents_system.launch.run_paths import TRAINER, RunPaths
+from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths
 from tfagents_system.report.heartbeat import read_json, write_json
 
 STALE_SECS = 30.0
@@ -128,6 +128,31 @@ def summary(status: dict[str, Any], now: float) -> dict[str, str]:
         str(sum(beat.get("restarts", 0) for beat in status["roles"].values())),
     )
     return dict(zip(COLUMNS, cells, strict=True))
+
+
+def time_shares(status: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """What each kind of role spends its time on, the most first, as percentages; workers on average.
+
+    For example {"trainer's": {"updates": "93%", "waiting": "4%"}, "workers'": {"simulator": "71%", ...}}.
+    """
+    roles = status["roles"]
+    owners = {
+        "trainer's": [roles.get(TRAINER, {})],
+        "replay's": [roles.get(REPLAY, {})],
+        "workers'": [beat for role, beat in roles.items() if role not in (REPLAY, TRAINER)],
+    }
+    shown = {owner: _mean_shares([beat.get("time_shares") or {} for beat in beats]) for owner, beats in owners.items()}
+    return {owner: shares for owner, shares in shown.items() if shares}
+
+
+def _mean_shares(all_shares: Sequence[dict[str, float]]) -> dict[str, str]:
+    told = [shares for shares in all_shares if shares]
+    totals: dict[str, float] = {}
+    for shares in told:
+        for activity, share in shares.items():
+            totals[activity] = totals.get(activity, 0.0) + share / len(told)
+    ordered = sorted(totals.items(), key=lambda item: -item[1])
+    return {activity: f"{share:.0%}" for activity, share in ordered if share >= 0.005}
 
 
 def format_number(value: float | None) -> str:

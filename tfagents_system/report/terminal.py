@@ -30,13 +30,14 @@ from tfagents_system.report.status import (
     problems,
     state_of,
     summary,
+    time_shares,
 )
 
 _DEFAULT_LINE_SECS = 5.0
 _SAME_LINE_SECS = 60.0
 _MAX_WIDTH = 100
 _MAX_WORKER_LINES = 8
-_LINES_BESIDE_WORKERS = 16
+_LINES_BESIDE_WORKERS = 18
 _SPARED_FIRST = ("steps/s", "best", "updates/s", "restarts")  # Columns that a narrow terminal does without.
 _COLORS = {
     "starting": "cyan",
@@ -199,7 +200,7 @@ def render(status: dict[str, Any], width: int = 80, height: int = 50) -> Rendera
     blocks: list[Sequence[RenderableType]] = [
         [_progress(trainer)],
         [_numbers(status, width), *_pairs_line("curriculum", _curriculum(status))],
-        _pairs_line("trainer's time", _time_shares(trainer)),
+        [part for owner, shares in time_shares(status).items() for part in _pairs_line(f"{owner} time", shares)],
         [_roles(status, max(1, min(_MAX_WORKER_LINES, height - _LINES_BESIDE_WORKERS)))],
         problem_texts,
     ]
@@ -269,12 +270,6 @@ def _curriculum(status: dict[str, Any]) -> dict[str, str]:
         (beat["curriculum"] for beat in status["roles"].values() if beat.get("curriculum")), {}
     )
     return {name: format_number(value) for name, value in values.items()}
-
-
-def _time_shares(trainer: dict[str, Any]) -> dict[str, str]:
-    """What the trainer spends its time on, the most first."""
-    shares = sorted((trainer.get("time_shares") or {}).items(), key=lambda item: -item[1])
-    return {name: f"{share:.0%}" for name, share in shares if share >= 0.005}
 
 
 def _roles(status: dict[str, Any], max_workers: int) -> RenderableType:
