@@ -1,6 +1,6 @@
 """HalfCheetah-v5 on 2 cores, an update for each environment step: ours against SBX, Stable-Baselines3 and TF-Agents.
 
-    python -m benchmarks.whole_system [--quick | --full] [--only NAME ...] [--step_ms MS ...] [--rounds N]
+    python -m benchmarks.whole_system [--quick | --full] [--peers_python PYTHON] [--step_ms MS ...] [--rounds N]
 
 Each contestant trains from scratch in its own processes, on the same CPUs, with the same hyperparameters and without
 evaluation. What counts is environment steps per second after the first update, in a stretch in which as many updates as
@@ -11,7 +11,9 @@ rounds go through all contestants in turn, so that another load on the machine m
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
+import functools
 import json
 import os
 import statistics
@@ -19,11 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contract import ROOT, Result, end_session, peers_python, run_json, say
+from benchmarks.outcome import Outcome, parse_args
+from benchmarks.processes import ROOT, end_on_sigterm, end_session, run_json
 from tfagents_system.launch.cpus import allowed_cpus
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.report.metrics import read_metrics
@@ -37,6 +40,7 @@ _START_SECS = 300.0
 _MIN_STEPS_PER_S = 5.0  # of a contestant that is still taken to be alive
 _SLEEPING_WORKERS = 8
 _EPISODES_OF_RETURN = 5
+_BLOCK = 50  # steps, then updates, of SBX where it loops over many updates in one call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Task:
     def timeout_secs(self) -> float:
         return _START_SECS + (self.steps + _LEARNING_STARTS) / _MIN_STEPS_PER_S
 
-    def options(self) -> list[str]:
+    def peer_options(self) -> list[str]:
         """Command-line options that all peers share."""
         return [
             *("--steps", str(self.steps), "--learning_starts", str(_LEARNING_STARTS), "--seed", str(self.seed)),
@@ -79,32 +83,15 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """Attributes:
-    steps_per_s: Environment steps, and updates, per second.
-    returns: Return of each training episode, in order.
-    """  # noqa: D205
+    """What one contestant did in one task.
+
+    Attributes:
+      steps_per_s: Environment steps, and updates, per second.
+      returns: Returns of the training episodes, in order.
+    """
 
     steps_per_s: float
     returns: list[float]
-
-
-@dataclasses.dataclass(frozen=True)
-class Contestant:
-    """Attributes:
-    name: As in the table.
-    run: Trains a task.
-    target: How many times as fast ours is claimed to be; None for information.
-    needs_peers: Whether it needs the peers' Python.
-    takes_slow_steps: Whether it runs with slow environments, too.
-    in_quick: Whether `--quick` runs it.
-    """  # noqa: D205
-
-    name: str
-    run: Callable[[Task], Measurement]
-    target: float | None
-    needs_peers: bool = True
-    takes_slow_steps: bool = False
-    in_quick: bool = False
 
 
 # Ours.
@@ -131,6 +118,9 @@ def train_ours(task: Task) -> Measurement:
                 output.seek(0)
                 raise RuntimeError(f"{error}:\n{output.read()[-2000:]}") from None
             finally:
+                # Told twice, it ends at once: nothing is worth saving.
+                process.terminate()
+                time.sleep(0.5)
                 end_session(process)
     return measure_rows(rows, n_iterations(task))
 
@@ -197,43 +187,50 @@ def measure_rows(rows: list[dict[str, Any]], n_measured: int) -> Measurement:
 # Peers.
 
 
-def train_stable_baselines(library: str, *more: str) -> Callable[[Task], Measurement]:
-    def run(task: Task) -> Measurement:
-        options = ["--library", library, "--n_envs", str(task.n_envs), *more]
-        command = [str(peers_python()), "-m", "benchmarks.peers.halfcheetah", *task.options(), *options]
-        return to_measurement(run_json(command, task.timeout_secs))
-
-    return run
+def train_stable_baselines(python: str, library: str, train_freq: int, task: Task) -> Measurement:
+    options = ["--library", library, "--n_envs", str(task.n_envs), "--train_freq", str(train_freq)]
+    command = [python, "-m", "benchmarks.peers.halfcheetah", *task.peer_options(), *options]
+    return to_measurement(run_json(command, task.timeout_secs))
 
 
-def train_tf_agents(example: str) -> Callable[[Task], Measurement]:
-    def run(task: Task) -> Measurement:
-        command = [sys.executable, "-m", f"benchmarks.peers.tf_agents_{example}", *task.options()]
-        return to_measurement(run_json(command, task.timeout_secs))
-
-    return run
+def train_tf_agents(example: str, task: Task) -> Measurement:
+    command = [sys.executable, "-m", f"benchmarks.peers.tf_agents_{example}", *task.peer_options()]
+    return to_measurement(run_json(command, task.timeout_secs))
 
 
 def to_measurement(result: Mapping[str, Any]) -> Measurement:
     return Measurement(float(result["steps_per_s"]), list(result["returns"]))
 
 
-OURS = "tfagents_system"
-CONTESTANTS = (
-    Contestant(OURS, train_ours, None, needs_peers=False, takes_slow_steps=True, in_quick=True),
-    Contestant("SBX", train_stable_baselines("sbx"), 1.5, takes_slow_steps=True, in_quick=True),
-    Contestant("SBX, 50 updates after 50 steps", train_stable_baselines("sbx", "--train_freq", "50"), None),
-    Contestant("Stable-Baselines3", train_stable_baselines("sb3"), 2.2, takes_slow_steps=True),
-    Contestant("TF-Agents, single process", train_tf_agents("single"), 4.0),
-    Contestant("TF-Agents, distributed", train_tf_agents("distributed"), 6.0),
-)
-
-
 # The comparison.
 
+OURS = "tfagents_system"
+# How many times as fast ours is claimed to be.
+TARGETS = {"SBX": 1.5, "Stable-Baselines3": 2.2, "TF-Agents, single process": 4.0, "TF-Agents, distributed": 6.0}
 
-def tasks(arguments: argparse.Namespace) -> list[Task]:
-    """The bare simulator first, then the slow ones with short episodes, so that many workers keep in step."""
+
+def contestants_of(task: Task, arguments: argparse.Namespace) -> dict[str, Callable[[Task], Measurement]]:
+    """Who trains a task, by name.
+
+    TF-Agents' examples step one environment and are far slower: with slow environments only `--full` runs them.
+    """
+    python = arguments.peers_python
+    chosen: dict[str, Callable[[Task], Measurement]] = {OURS: train_ours}
+    if python is not None:
+        chosen["SBX"] = functools.partial(train_stable_baselines, python, "sbx", 1)
+    if python is not None and not arguments.quick:
+        chosen["Stable-Baselines3"] = functools.partial(train_stable_baselines, python, "sb3", 1)
+        if not task.step_ms:
+            name = f"SBX, {_BLOCK} updates after {_BLOCK} steps"
+            chosen[name] = functools.partial(train_stable_baselines, python, "sbx", _BLOCK)
+        if arguments.full or not task.step_ms:
+            chosen["TF-Agents, single process"] = functools.partial(train_tf_agents, "single")
+            chosen["TF-Agents, distributed"] = functools.partial(train_tf_agents, "distributed")
+    return chosen
+
+
+def choose_tasks(arguments: argparse.Namespace) -> list[Task]:
+    """The bare simulator first, then the slow ones, with short episodes so that many workers keep in step."""
     if arguments.quick:
         return [Task(steps=500, horizon=250)]
     bare = Task(steps=arguments.steps or (30_000 if arguments.full else 2000))
@@ -246,80 +243,59 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
             (20.0, False, _SLEEPING_WORKERS, 2000),
         )
     ]
-    chosen = [task for task in [bare, *slow] if arguments.step_ms is None or task.step_ms in arguments.step_ms]
-    if arguments.full:
-        chosen = [dataclasses.replace(task, steps=max(task.steps, 4000)) for task in chosen]
-    return chosen
+    return [task for task in [bare, *slow] if arguments.step_ms is None or task.step_ms in arguments.step_ms]
 
 
-def takes_part(contestant: Contestant, task: Task, arguments: argparse.Namespace) -> bool:
-    if arguments.only and contestant.name not in arguments.only:
-        return False
-    if arguments.quick and not contestant.in_quick:
-        return False
-    return contestant.takes_slow_steps or not task.step_ms
-
-
-def compare(result: Result, task: Task, contestants: list[Contestant], rounds: int) -> None:
-    """Runs a task by all contestants, `rounds` times in turn; a contestant that fails is left out with a note."""
-    measured: dict[str, list[Measurement]] = {contestant.name: [] for contestant in contestants}
-    for number in range(rounds):
-        for contestant in contestants:
-            say(f"{task.name}, round {number + 1} of {rounds}: {contestant.name}")
+def compare(outcome: Outcome, task: Task, arguments: argparse.Namespace) -> None:
+    """Has a task trained by everybody in turn, as often as there are rounds; who fails is left out, with a note."""
+    measured: dict[str, list[Measurement]] = collections.defaultdict(list)
+    for number in range(arguments.rounds):
+        for name, train in contestants_of(task, arguments).items():
+            print(f"{task.name}, round {number + 1} of {arguments.rounds}: {name}", file=sys.stderr, flush=True)
             try:
-                measurement = contestant.run(dataclasses.replace(task, seed=number))
+                measured[name].append(train(dataclasses.replace(task, seed=number)))
             except RuntimeError as error:
-                say(str(error))
-                result.note(f"{contestant.name} failed ({task.name}): {str(error).splitlines()[0]}")
-                continue
-            say(f"  {measurement.steps_per_s:.1f} steps/s")
-            measured[contestant.name].append(measurement)
-    report(result, task, [contestant for contestant in contestants if measured[contestant.name]], measured)
+                print(error, file=sys.stderr, flush=True)
+                outcome.note(f"{name} failed ({task.name}): {str(error).splitlines()[0]}")
+    report(outcome, task, measured)
 
 
-def report(
-    result: Result, task: Task, contestants: list[Contestant], measured: Mapping[str, list[Measurement]]
-) -> None:
-    speeds = {}
-    for contestant in contestants:
-        runs = measured[contestant.name]
-        speeds[contestant.name] = statistics.median(run.steps_per_s for run in runs)
-        result.row(f"{contestant.name}, {task.name}", speeds[contestant.name], "steps/s")
-        last = [value for run in runs for value in run.returns[-_EPISODES_OF_RETURN:]]
-        if last and not task.step_ms:
-            name = f"{contestant.name}, return of the last {_EPISODES_OF_RETURN} training episodes of {task.steps} steps"
-            result.row(name, statistics.mean(last), "return")
-            result.row(f"{name}, standard deviation", statistics.pstdev(last), "return")
-    for contestant in contestants:
-        if OURS in speeds and contestant.name != OURS:
-            ratio = speeds[OURS] / speeds[contestant.name]
-            result.ratio(f"ours / {contestant.name}, {task.name}", ratio, contestant.target)
-
-
-def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", action="store_true", help="a minute: to see that it runs")
-    length.add_argument("--full", action="store_true", help="30,000 steps: an hour, with returns that say something")
-    parser.add_argument("--steps", type=int, help="environment steps that are measured with the bare simulator")
-    parser.add_argument("--step_ms", type=float, nargs="+", help="only these times of a step: 0, 1, 5, 20")
-    names = [contestant.name for contestant in CONTESTANTS]
-    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"contestants: {', '.join(names)}")
-    parser.add_argument("--rounds", type=int, default=1)
-    return parser.parse_args(arguments)
+def report(outcome: Outcome, task: Task, measured: Mapping[str, Sequence[Measurement]]) -> None:
+    """Speeds, returns where they can be compared, and ours over theirs."""
+    speeds = {name: statistics.median(run.steps_per_s for run in runs) for name, runs in measured.items()}
+    for name, speed in speeds.items():
+        outcome.row(f"{name}, {task.name}", speed, "steps/s")
+    if task.step_ms and task.busy:
+        # An environment's own CPU time bounds everybody, however cheap the update is.
+        outcome.row(f"all CPUs in the simulator, {task.name}", _N_CPUS * 1000.0 / task.step_ms, "steps/s")
+    if not task.step_ms:
+        for name, runs in measured.items():
+            last = [value for run in runs for value in run.returns[-_EPISODES_OF_RETURN:]]
+            if last:
+                what = f"{name}, last {len(last)} training episodes of {task.steps} steps"
+                outcome.row(f"{what}: mean return", statistics.mean(last), "")
+                outcome.row(f"{what}: standard deviation", statistics.pstdev(last), "")
+    for name, speed in speeds.items():
+        if OURS in speeds and name != OURS:
+            outcome.ratio(f"ours over {name}, {task.name}", speeds[OURS] / speed, TARGETS.get(name))
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    end_on_sigterm()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="30,000 steps: hours, with returns that say something")
+    parser.add_argument("--steps", type=int, help="environment steps that are measured with the bare simulator")
+    parser.add_argument("--step_ms", type=float, nargs="+", help="only these times of a step: 0, 1, 5, 20")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--peers_python", help="Python with SBX and Stable-Baselines3; without it, ours alone")
+    arguments = parse_args(parser)
     os.sched_setaffinity(0, allowed_cpus()[:_N_CPUS])
-    result = Result(__doc__ or "")
-    has_peers = peers_python() is not None
-    if not has_peers:
-        result.note("without peers")
-    for task in tasks(arguments):
-        contestants = [one for one in CONTESTANTS if takes_part(one, task, arguments)]
-        compare(result, task, [one for one in contestants if has_peers or not one.needs_peers], arguments.rounds)
-    result.emit()
+    outcome = Outcome((__doc__ or "").splitlines()[0])
+    if arguments.peers_python is None:
+        outcome.note("without peers")
+    for task in choose_tasks(arguments):
+        compare(outcome, task, arguments)
+    outcome.print()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers.tf_agents_distributed --steps 2000
 
-The example (experimental/distributed/examples/sac in TF-Agents' repository) is not part of the installed package. This is
+The example (experimental/distributed/examples/sac in TF-Agents' repository) is not in the installed package. This is
 what its three programs do, with its networks, its replay buffer and its variable container: every step is an item of a
 Reverb table, the trainer pushes the variables after every update and the collector pulls them after every step. As in
 the example's own option `samples_per_insert`, the table's rate limiter holds one update (256 samples) against one step.
@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+_MODULE = "benchmarks.peers.tf_agents_distributed"  # as __main__ it does not know its own name
 ROLES = ("server", "train", "collect")
 _BATCH_SIZE = 256
 _DEADLINE_SECS = 3600.0
@@ -51,7 +52,7 @@ def launch(arguments: argparse.Namespace) -> dict[str, Any]:
         root_dir = Path(root)
         options = [*sys.argv[1:], "--root_dir", root, "--port", str(free_port())]
         processes = {
-            role: subprocess.Popen([sys.executable, "-m", __spec__.name, *options, "--role", role], stdout=sys.stderr)
+            role: subprocess.Popen([sys.executable, "-m", _MODULE, *options, "--role", role], stdout=sys.stderr)
             for role in ROLES
         }
         try:

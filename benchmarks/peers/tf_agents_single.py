@@ -2,8 +2,8 @@
 
     python -m benchmarks.peers.tf_agents_single --steps 2000
 
-One process: a step of the environment, an update, and so on. Changed are the environment (Gymnasium's), the random steps
-at the start, the reward scale (1, as in the other libraries) and that nothing is evaluated.
+One process: a step of the environment, an update, and so on. Changed are the environment (Gymnasium's), the random
+steps at the start, the reward scale (1, as in the other libraries) and that nothing is evaluated.
 """
 
 from __future__ import annotations

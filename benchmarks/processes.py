@@ -1,0 +1,85 @@
+"""Runs the programs that are measured, with a deadline, and leaves none behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+_END_SECS = 30.0  # that a process told to end may take
+
+
+def end_on_sigterm() -> None:
+    """A benchmark that is told to end unwinds, and so ends what it started in sessions of their own."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def run_json(command: Sequence[str | Path], timeout_secs: float, show_progress: bool = False) -> Any:
+    """Runs a program in a folder of its own and returns the JSON in the last line of its standard output.
+
+    Args:
+      command: The program; modules of this repository are found.
+      timeout_secs: What it may take.
+      show_progress: Whether its standard error is shown as it comes; otherwise only the end of it, where it fails.
+
+    Raises:
+      RuntimeError: It failed, gave no JSON, or was not done in time.
+    """
+    words = [str(part) for part in command]
+    # MuJoCo leaves its log in the current folder.
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            words,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=None if show_progress else subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            output, errors = process.communicate(timeout=timeout_secs)
+        except subprocess.TimeoutExpired:
+            errors = end_session(process)
+            raise RuntimeError(f"not done within {timeout_secs:.0f} s: {' '.join(words)}\n{errors[-2000:]}") from None
+        finally:
+            end_session(process)
+    if process.returncode:
+        end = (errors or "")[-2000:]
+        raise RuntimeError(f"failed with exit code {process.returncode}: {' '.join(words)}\n{end}")
+    try:
+        return json.loads(output.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        raise RuntimeError(f"no JSON in the last line of the output: {' '.join(words)}\n{output[-2000:]}") from None
+
+
+def end_session(process: subprocess.Popen[str]) -> str:
+    """Ends a process that leads its session, and what is left of that; returns what it wrote to standard error.
+
+    It is told first, so that it can end what it started in further sessions, and killed at the deadline.
+    """
+    errors = ""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            _, errors = process.communicate(timeout=_END_SECS)
+        except subprocess.TimeoutExpired:
+            _kill_group(process.pid)
+            _, errors = process.communicate()
+    _kill_group(process.pid)
+    return errors or ""
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
