@@ -8,7 +8,6 @@ bare simulator: the same seeds and the same actions, episode by episode in turn,
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -27,7 +26,7 @@ from gymnasium import spaces
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from benchmarks.contract import Result, say
+from benchmarks.outcome import Outcome, parse_args
 from tfagents_system import halfcheetah_params, minitaur_params
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies.actors import PolicyActor
@@ -224,13 +223,10 @@ def _record_actions(params: TrainParamsBase, episodes: int, greedy: bool) -> lis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a few rounds, to see that it runs")
-    quick = parser.parse_args().quick
+    quick = parse_args().quick
     rounds, episodes = (2, 2) if quick else (10, 15)
-    result = Result(__doc__)
+    result = Outcome(__doc__.splitlines()[0])
 
-    say("the default actor alone")
     result.row("default actor in NumPy, sampled actions", forward_per_second(5 * rounds), "actions/s")
 
     cases = [("default network", Params, VECTOR, 1, _TARGET_STEPS)]
@@ -245,7 +241,6 @@ def main() -> None:
     cases += [("default network", Params, VECTOR, n, None) for n in (4, 16)]
     cases += [("recurrent network", Recurrent, VECTOR, n, None) for n in (4, 16)]
     for name, params, space, num_envs, target in cases:
-        say(f"{name}, {num_envs} environment(s)")
         rate, inference = worker_steps_per_second(params, space, num_envs, rounds)
         result.row(f"worker, {name} ({inference}), SAC_ENVS_PER_WORKER={num_envs}", rate, "steps/s")
         if target is not None:
@@ -256,13 +251,12 @@ def main() -> None:
         ("HalfCheetah-v5", halfcheetah_params, lambda env: env, False, episodes, _TARGET_HALF_CHEETAH),
         ("Minitaur", minitaur_params, lambda env: env.gym, True, min(episodes, 4), _TARGET_MINITAUR),
     ]:
-        say(name)
         params = module.TrainParams({"horizon": HORIZON})
         share, bare_rate = share_of_bare_simulator(params, simulator, count, greedy)
         result.row(f"{name}, bare simulator", bare_rate, "steps/s")
         result.ratio(f"{name}: worker over bare simulator", share, target)
     result.note("One core; the best of the rounds for trivial environments, the median of episodes for simulators.")
-    result.emit()
+    result.print()
 
 
 if __name__ == "__main__":

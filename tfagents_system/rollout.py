@@ -95,19 +95,25 @@ class EpisodeLog:
         self._length = 0
         self._sums: dict[str, tuple[float, int]] = {}
         self._success: bool | None = None
+        self._ignored: set[Any] = set()
 
     def add(self, reward: Any, info: Mapping[str, Any]) -> None:
         """One step's reward and info."""
         self._return += float(reward)
         self._length += 1
-        for key, value in info.items():
-            if not isinstance(key, str):
-                continue
-            if key.startswith(_LOG_PREFIX) and _is_finite_number(value):
+        for key in info:
+            if key not in self._ignored:
+                self._add_entry(key, info[key])
+
+    def _add_entry(self, key: Any, value: Any) -> None:
+        if isinstance(key, str) and key.startswith(_LOG_PREFIX):
+            if _is_finite_number(value):
                 total, count = self._sums.get(key, (0.0, 0))
                 self._sums[key] = (total + float(value), count + 1)
-            elif key in SUCCESS_KEYS:
-                self._success = bool(value)
+        elif key in SUCCESS_KEYS:
+            self._success = bool(value)
+        else:
+            self._ignored.add(key)
 
     def episode(self) -> Episode:
         means = {key.removeprefix(_LOG_PREFIX): total / count for key, (total, count) in self._sums.items()}

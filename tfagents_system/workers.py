@@ -6,7 +6,7 @@ import contextlib
 import gc
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, Role, sequence_length
 from tfagents_system.rollout import Actor, Observer, SegmentBuilder, StepTimes, run_episodes
+from tfagents_system.train_params_base import TrainParamsBase
 
 _POLL_SECS = 0.01
 _NEWS_SECS = 0.2  # How soon a stop is noticed.
@@ -71,7 +72,13 @@ class Worker:
         # A restarted worker must not live through the episodes of its first start again.
         start = incarnation if record.incarnation else 0
         self._rng = np.random.default_rng(role.derived_seed(NOISE_STREAM, worker_id, start))
-        self._envs, self._eval_envs = self._make_envs(start, envs_per_worker)
+        self._envs, self._eval_envs = make_envs(
+            self._params,
+            worker_id,
+            envs_per_worker,
+            max(1, min(envs_per_worker, self._eval_share())),
+            lambda stream, *env: role.derived_seed(stream, worker_id, start, *env),
+        )
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         self._layout = Layout.from_specs(observation_spec, action_spec)
         self._segment_steps = self._layout.max_segment_steps(sequence_length(self._params))
@@ -122,28 +129,6 @@ class Worker:
         self._beat("stopped")
         for env in [*self._envs, *self._eval_envs]:
             env.close()
-
-    def _make_envs(self, start: int, count: int) -> tuple[list[TrainingEnvironment], list[TrainingEnvironment]]:
-        """Collect environments, and of evaluation environments as many as the worker's share of an evaluation needs."""
-        envs, eval_envs = [], []
-        for k in range(count):
-            # The first one's seed is the same for any number of them.
-            streams = [(stream, self._id, start, *([k] if k else [])) for stream in (COLLECT_STREAM, EVAL_STREAM)]
-            seeds = [self._role.derived_seed(*stream) for stream in streams]
-            env_id = self._id * count + k
-            envs.append(loading.make_collect_env(self._params, self._id, seeds[0], env_id))
-            if k < max(1, self._eval_share()):
-                eval_envs.append(loading.make_eval_env(self._params, self._id, envs[k], seeds[1], env_id))
-        episodes = self._params.n_train_episodes_per_iter
-        if count > episodes:
-            logging.warning(
-                "SAC_ENVS_PER_WORKER=%d, but a worker collects n_train_episodes_per_iter=%d in an iteration: "
-                "the other %d environments have nothing to do",
-                count,
-                episodes,
-                count - episodes,
-            )
-        return envs, eval_envs
 
     def _eval_share(self) -> int:
         """Episodes of an evaluation that are this worker's."""
@@ -365,6 +350,38 @@ class Worker:
             time_shares={**shares, "other": max(0.0, 1.0 - sum(shares.values()))},
             **{**self._told, "waiting_for": fields.get("waiting_for")},
         )
+
+
+def make_envs(
+    params: TrainParamsBase, worker_id: int, count: int, eval_count: int, derived_seed: Callable[..., int]
+) -> tuple[list[TrainingEnvironment], list[TrainingEnvironment]]:
+    """The environments of one worker.
+
+    Args:
+      params: The user's TrainParams.
+      worker_id: The worker.
+      count: Collect environments. Their `id` for the hooks is worker_id * count + index.
+      eval_count: Evaluation environments, at most `count`: each has the collect environment of the same index.
+      derived_seed: From a stream, and the index of an environment after the first, to a seed.
+    """
+    envs, eval_envs = [], []
+    for index in range(count):
+        # The first one's seeds are the same for any number of them.
+        seeds = [derived_seed(stream, *([index] if index else [])) for stream in (COLLECT_STREAM, EVAL_STREAM)]
+        env_id = worker_id * count + index
+        envs.append(loading.make_collect_env(params, worker_id, seeds[0], env_id))
+        if index < eval_count:
+            eval_envs.append(loading.make_eval_env(params, worker_id, envs[index], seeds[1], env_id))
+    idle = count - params.n_train_episodes_per_iter
+    if idle > 0:
+        logging.warning(
+            "SAC_ENVS_PER_WORKER=%d, but a worker collects n_train_episodes_per_iter=%d in an iteration: "
+            "%d of its environments have nothing to do",
+            count,
+            params.n_train_episodes_per_iter,
+            idle,
+        )
+    return envs, eval_envs
 
 
 def _results(observers: list[Observer]) -> dict[str, float]:

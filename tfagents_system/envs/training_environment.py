@@ -207,19 +207,27 @@ def _space_converter(spec: array_spec.ArraySpec, space: Any) -> Convert:
 
 def _array_converter(spec: array_spec.ArraySpec) -> Convert:
     shape, dtype = tuple(spec.shape), np.dtype(spec.dtype)
-    is_float = np.issubdtype(dtype, np.floating)
+    is_vector = len(shape) == 1
 
-    def convert(value: Any) -> np.ndarray:
-        if not is_float and np.asarray(value).dtype.kind not in "iub":
-            raise TypeError(f"{spec.name}: the space says {dtype}, but the observation is {np.asarray(value).dtype}")
+    def convert_floats(value: Any) -> np.ndarray:
         array = np.array(value, dtype)  # A copy: many environments write every observation into the same buffer.
         if array.shape != shape:
             raise ValueError(f"{spec.name}: expected shape {shape} but found {array.shape}")
-        if is_float and not _is_surely_finite(array) and not np.isfinite(array).all():
+        # The inner product is the quickest test; it may overflow where all numbers are finite.
+        product = array.dot(array) if is_vector else np.vdot(array, array)
+        if not math.isfinite(product) and not np.isfinite(array).all():
             raise ValueError(f"{spec.name} is not finite: {np.array2string(array, threshold=20)}")
         return array
 
-    return convert
+    def convert_integers(value: Any) -> np.ndarray:
+        if np.asarray(value).dtype.kind not in "iub":
+            raise TypeError(f"{spec.name}: the space says {dtype}, but the observation is {np.asarray(value).dtype}")
+        array = np.array(value, dtype)
+        if array.shape != shape:
+            raise ValueError(f"{spec.name}: expected shape {shape} but found {array.shape}")
+        return array
+
+    return convert_floats if np.issubdtype(dtype, np.floating) else convert_integers
 
 
 def _one_hot_converter(sizes: np.ndarray, start: Any) -> Convert:
@@ -246,7 +254,7 @@ def _action_scaler(spec: array_spec.BoundedArraySpec, shape: Shape) -> Convert:
 
     def scale(action: Any) -> np.ndarray:
         action = np.asarray(action, np.float32)
-        if not _is_surely_finite(action) and not np.isfinite(action).all():
+        if not math.isfinite(action.dot(action) if action.ndim == 1 else np.vdot(action, action)):
             raise FloatingPointError(
                 f"the policy's action is not finite ({action}): training has diverged, lower the learning rates"
             )
@@ -272,8 +280,3 @@ def _action_shaper(spec: array_spec.BoundedArraySpec, shape: Shape) -> Convert:
         return clip(action.reshape(own_shape), low, high).reshape(sizes)
 
     return to_shape
-
-
-def _is_surely_finite(array: np.ndarray) -> bool:
-    """By the inner product, the quickest test; it may overflow where all numbers are finite."""
-    return math.isfinite(array.dot(array) if array.ndim == 1 else np.vdot(array, array))
