@@ -22,23 +22,24 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
-def run_json(command: Sequence[str | Path], timeout_secs: float, show_progress: bool = False) -> Any:
-    """Runs a program in a folder of its own and returns the JSON in the last line of its standard output.
+def run_json(
+    command: Sequence[str], timeout_secs: float, *, folder: Path | None = None, show_progress: bool = False
+) -> Any:
+    """Runs a program and returns the JSON in the last line of its standard output.
 
     Args:
       command: The program; modules of this repository are found.
       timeout_secs: What it may take.
+      folder: Where it runs; None is a temporary folder, because MuJoCo leaves its log in the current one.
       show_progress: Whether its standard error is shown as it comes; otherwise only the end of it, where it fails.
 
     Raises:
       RuntimeError: It failed, gave no JSON, or was not done in time.
     """
-    words = [str(part) for part in command]
-    # MuJoCo leaves its log in the current folder.
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
         process = subprocess.Popen(
-            words,
-            cwd=folder,
+            command,
+            cwd=folder or temporary,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             text=True,
             stdout=subprocess.PIPE,
@@ -49,16 +50,16 @@ def run_json(command: Sequence[str | Path], timeout_secs: float, show_progress: 
             output, errors = process.communicate(timeout=timeout_secs)
         except subprocess.TimeoutExpired:
             errors = end_session(process)
-            raise RuntimeError(f"not done within {timeout_secs:.0f} s: {' '.join(words)}\n{errors[-2000:]}") from None
+            raise RuntimeError(f"not done within {timeout_secs:.0f} s: {' '.join(command)}\n{errors[-2000:]}") from None
         finally:
             end_session(process)
     if process.returncode:
         end = (errors or "")[-2000:]
-        raise RuntimeError(f"failed with exit code {process.returncode}: {' '.join(words)}\n{end}")
+        raise RuntimeError(f"failed with exit code {process.returncode}: {' '.join(command)}\n{end}")
     try:
         return json.loads(output.strip().splitlines()[-1])
     except (IndexError, ValueError):
-        raise RuntimeError(f"no JSON in the last line of the output: {' '.join(words)}\n{output[-2000:]}") from None
+        raise RuntimeError(f"no JSON in the last line of the output: {' '.join(command)}\n{output[-2000:]}") from None
 
 
 def end_session(process: subprocess.Popen[str]) -> str:

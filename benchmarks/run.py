@@ -71,7 +71,8 @@ def run_benchmark(name: str, quick: bool, peers_python: str | None) -> dict[str,
     Raises:
       RuntimeError: It failed, took too long, or gave something else than an outcome.
     """
-    outcome = run_json(command_of(name, quick, peers_python), _MODULE_SECS[quick], show_progress=True)
+    command = command_of(name, quick, peers_python)
+    outcome = run_json(command, _MODULE_SECS[quick], folder=ROOT, show_progress=True)
     if wrong := faults(outcome):
         raise RuntimeError(f"benchmarks/{name}.py printed no outcome: {'; '.join(wrong)}")
     return dict(outcome)

@@ -131,6 +131,7 @@ def write_vars_file(folder: Path, exp_dir: Path, task: Task) -> Path:
         "step_ms": task.step_ms,
         "busy": task.busy,
         "random_episodes": max(1, _LEARNING_STARTS // task.horizon),
+        "updates_per_iteration": task.horizon * task.n_envs,  # one for each step: an episode a worker
     }
     (folder / "config.json").write_text(json.dumps(config))
     variables: dict[str, object] = {

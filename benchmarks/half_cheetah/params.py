@@ -1,4 +1,4 @@
-"""HalfCheetah-v5 in lock-step with one update per environment step, whatever the number of workers."""
+"""HalfCheetah-v5 in lock-step, for `benchmarks.whole_system`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 
 class TrainParams(TrainParamsBase):
-    """Keys of the configuration: `horizon`, `step_ms`, `busy`, `random_episodes`.
+    """Keys of the configuration: `horizon`, `step_ms`, `busy`, `random_episodes`, `updates_per_iteration`.
 
     The run is ended from outside, so nothing is evaluated, saved or drawn while it is measured.
     """
@@ -26,7 +26,7 @@ class TrainParams(TrainParamsBase):
 
     def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
         super().__init__(env_config, compute_config)
-        self.num_steps_per_iter = int(self.compute_config.get("num_collect_workers", 1)) * self.horizon
+        self.num_steps_per_iter = int(env_config["updates_per_iteration"])
         self.n_buffer_init_episodes = int(env_config["random_episodes"])
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:

@@ -1,10 +1,12 @@
 """Updates/s of SAC in SBX or Stable-Baselines3: batch 256, networks (256, 256), 28 observations, 8 actions.
 
-    PEERS_PYTHON benchmarks/peers/updates.py --library sbx --seconds 10 --threads 2
+    taskset -c 0,1 PEERS_PYTHON benchmarks/peers/updates.py --library sbx </dev/null
 
-Their own `train(gradient_steps)` on a replay buffer full of random transitions, after its compilation. Each call does
-as many updates as is best for that library's speed: SBX draws the minibatches of a call at once and loops over them in
-one compiled function, Stable-Baselines3 loops in Python, where the number makes no difference.
+Their own `train(gradient_steps)` on a replay buffer full of random transitions, on all CPUs allowed. `ready` is
+printed when the compilation is done, then, for each line of standard input, a round's rate: `{"sbx": 164.2}`.
+
+A call of `train` does several updates, as is best for that library's speed: SBX draws their minibatches at once and
+loops over them in one compiled function; Stable-Baselines3 loops in Python, where their number makes no difference.
 """
 
 from __future__ import annotations
@@ -12,24 +14,24 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from typing import Any
 
 _OBSERVATION_DIM, _ACTION_DIM = 28, 8
 _TRANSITIONS = 100_000
-_GRADIENT_STEPS = {"sbx": 50, "sb3": 50}
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", choices=("sbx", "sb3"), required=True)
-    parser.add_argument("--seconds", type=float, default=10.0, help="time to measure, after the compilation")
-    parser.add_argument("--threads", type=int, default=1, help="CPUs: the first ones of those that are allowed")
-    parser.add_argument("--gradient_steps", type=int, help="updates in a call of train()")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, each begun by a line of standard input")
+    parser.add_argument("--updates", type=int, default=200, help="updates of a round, at least")
+    parser.add_argument("--gradient_steps", type=int, default=50, help="updates in a call of train(), at most")
     return parser.parse_args()
 
 
-def make_model(library: str, threads: int) -> Any:
+def make_model(library: str) -> Any:
     """A model whose replay buffer is full of random transitions."""
     import gymnasium
     import numpy as np
@@ -47,7 +49,7 @@ def make_model(library: str, threads: int) -> Any:
         import torch
         from stable_baselines3 import SAC
 
-        torch.set_num_threads(threads)
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
     model = SAC(
         "MlpPolicy",
         Nothing(),
@@ -66,32 +68,24 @@ def make_model(library: str, threads: int) -> Any:
     return model
 
 
-def measure(model: Any, seconds: float, gradient_steps: int) -> float:
-    """Updates/s, over at least `seconds`."""
-    model.train(gradient_steps, 256)
-    updates, began = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - began) < seconds:
+def measure(model: Any, updates: int, gradient_steps: int) -> float:
+    """Updates/s, over at least `updates` of them."""
+    calls = -(-updates // gradient_steps)
+    began = time.perf_counter()
+    for _ in range(calls):
         model.train(gradient_steps, 256)
-        updates += gradient_steps
-    return updates / elapsed
+    return calls * gradient_steps / (time.perf_counter() - began)
 
 
 def main() -> None:
     arguments = parse_arguments()
-    cpus = sorted(os.sched_getaffinity(0))
-    if len(cpus) < arguments.threads:
-        raise SystemExit(f"error: --threads {arguments.threads} needs as many CPUs, {len(cpus)} are allowed: lower it")
-    # Before JAX is imported: the size of its thread pool follows from it.
-    os.sched_setaffinity(0, cpus[: arguments.threads])
-    gradient_steps = arguments.gradient_steps or _GRADIENT_STEPS[arguments.library]
-    updates_per_s = measure(make_model(arguments.library, arguments.threads), arguments.seconds, gradient_steps)
-    result = {
-        "library": arguments.library,
-        "threads": arguments.threads,
-        "gradient_steps": gradient_steps,
-        "updates_per_s": updates_per_s,
-    }
-    print(json.dumps(result))
+    gradient_steps = min(arguments.gradient_steps, arguments.updates)
+    model = make_model(arguments.library)
+    model.train(gradient_steps, 256)
+    print("ready", flush=True)
+    for _ in range(arguments.rounds):
+        sys.stdin.readline()
+        print(json.dumps({arguments.library: measure(model, arguments.updates, gradient_steps)}), flush=True)
 
 
 if __name__ == "__main__":
