@@ -58,6 +58,7 @@ class TrainParams(Common):
     recurrent = True
     recurrent_sequence_length = 5
     recurrent_lstm_units = 8
+    n_train_episodes_per_iter = 4
 
     def env_ctor(self, **kwargs):
         return gymnasium.make("Pendulum-v1")
@@ -65,8 +66,8 @@ class TrainParams(Common):
 )
 
 
-def finished(tmp_path, params, inference):
-    run = UserRun(tmp_path, params, {"horizon": 20})
+def finished(tmp_path, params, inference, **variables):
+    run = UserRun(tmp_path, params, {"horizon": 20}, **variables)
     code, output = run.finish()
     assert code == 0, f"{output}\n{run.logs()}"
     assert run.trainer()["train_step"] == 24
@@ -82,6 +83,13 @@ def test_images_in_a_dictionary_collected_asynchronously(tmp_path):
     assert evaluations[-1]["eval_success"] == 1.0
 
 
-def test_recurrent_networks_on_sequences(tmp_path):
-    rows = read_metrics(finished(tmp_path, RECURRENT, "tensorflow session").exp_dir / "metrics.csv")
+def test_recurrent_networks_on_sequences_from_several_environments_a_worker(tmp_path):
+    run = finished(tmp_path, RECURRENT, "tensorflow session", envs_per_worker=3)
+    rows = read_metrics(run.exp_dir / "metrics.csv")
     assert rows[-1]["iteration"] == 4
+    roles = run.status()["roles"]
+    # 2 random episodes, and 4 in each of 4 iterations from each of 2 workers, of 20 steps all.
+    assert roles["replay"]["env_steps"] == 20 * (2 + 4 * 4 * 2)
+    shares = roles["worker_0"]["time_shares"]
+    assert shares["simulator"] > 0 and shares["policy"] > 0 and shares["evaluating"] > 0
+    assert sum(shares.values()) == pytest.approx(1.0, abs=1e-6)
