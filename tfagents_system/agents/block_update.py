@@ -31,6 +31,7 @@ class BlockUpdate:
 
     Attributes:
       kind: `fused` or `generic`, and `bfloat16` behind it where that is used; for people.
+      block_spec: Of the arrays of a block: `[None, B, ...]`.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class BlockUpdate:
                 sums = {name: total + losses[name] for name, total in sums.items()}
             return {name: total / tf.cast(num_minibatches, total.dtype) for name, total in sums.items()}
 
-        block = [tf.TensorSpec((None, *spec.shape), spec.dtype) for spec in minibatch]
-        self._train_block = tf.function(train_block, input_signature=[block]).get_concrete_function()
+        self.block_spec = [tf.TensorSpec((None, *spec.shape), spec.dtype) for spec in minibatch]
+        self._train_block = tf.function(train_block, input_signature=[self.block_spec]).get_concrete_function()
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
         """Runs one update for each of the K minibatches, in order.

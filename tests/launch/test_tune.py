@@ -1,0 +1,101 @@
+"""The split that is proposed follows from what was measured."""
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from tfagents_system.launch.tune import Measured, advice, propose, updates_per_step
+
+ROOT = Path(__file__).resolve().parents[2]
+REPLAY_SECS = 2e-6 + 4e-4  # of a step with one update
+
+
+def params(**attributes):
+    lockstep = {"asynchronous": False, "num_steps_per_iter": 400, "n_train_episodes_per_iter": 2}
+    return types.SimpleNamespace(**(lockstep | {"max_updates_per_env_step": 0.5} | attributes))
+
+
+def test_where_updates_are_the_limit_the_trainer_gets_the_cpus():
+    best = propose(Measured(5000.0, 200.0, {1: 100.0, 2: 180.0}), cpus=4, worker_cpus=1, updates_per_step=1.0)[0]
+    assert (best.train_cpus, best.workers, best.is_shared) == (2, 1, True)
+    assert best.steps_per_s == pytest.approx(180.0)
+    assert best.updates_per_s == pytest.approx(180.0)
+    assert best.trainer_share == pytest.approx(1.0)
+    assert best.worker_share == pytest.approx(180.0 * (1 / 5000 + REPLAY_SECS))
+
+
+def test_where_the_simulator_is_the_limit_the_workers_get_them():
+    best = propose(Measured(10.0, 200.0, {1: 100.0, 2: 180.0}), cpus=16, worker_cpus=1, updates_per_step=1.0)[0]
+    assert (best.train_cpus, best.workers) in ((1, 10), (2, 14))  # 10 workers keep one CPU busy, 14 all that there are.
+    assert best.steps_per_s == pytest.approx(1 / (1 / (10.0 * best.workers) + REPLAY_SECS / best.workers), rel=1e-6)
+    assert best.steps_per_s > 130
+
+
+def test_workers_of_two_cpus_take_two_each():
+    splits = propose(Measured(10.0, 200.0, {1: 1e6}), cpus=8, worker_cpus=2, updates_per_step=1.0)
+    assert max(split.workers for split in splits) == 3
+    assert all(split.train_cpus + 2 * split.workers + (not split.is_shared) <= 8 for split in splits)
+
+
+def test_the_smallest_of_equally_fast_splits_comes_first():
+    splits = propose(Measured(1e6, 200.0, {1: 100.0}), cpus=8, worker_cpus=1, updates_per_step=1.0)
+    assert (splits[0].workers, splits[0].train_cpus) == (1, 1)
+    assert all(split.steps_per_s <= 100.0 for split in splits)
+
+
+def test_one_cpu_does_everything_in_turn():
+    (only,) = propose(Measured(1000.0, 200.0, {1: 100.0}), cpus=1, worker_cpus=1, updates_per_step=1.0)
+    assert only.steps_per_s == pytest.approx(1 / (1 / 1000 + 1 / 100 + REPLAY_SECS))
+
+
+def test_updates_for_each_step_are_the_runs_own():
+    assert updates_per_step(params(), workers=2, steps_per_episode=50.0) == pytest.approx(2.0)
+    assert updates_per_step(params(asynchronous=True), workers=2, steps_per_episode=50.0) == 0.5
+
+
+def test_more_workers_mean_more_updates_an_iteration():
+    best = propose(Measured(10.0, 200.0, {1: 1e6}), cpus=8, worker_cpus=1, updates_per_step=1.0)[0]
+    assert best.workers == 7
+    lines = advice(best, 1, params(), workers_now=2)
+    assert lines[:4] == [
+        "SAC_REVERB_CPUS=1",
+        "SAC_TRAIN_CPUS=1",
+        "SAC_NUM_COLLECT_WORKERS=7",
+        "SAC_COLLECT_WORKER_CPUS=1",
+    ]
+    assert lines[4] == "SAC_SHARE_CPUS=1"
+    assert "num_steps_per_iter=1400 (now 400)" in lines[5]
+    assert len(advice(best, 1, params(asynchronous=True), workers_now=2)) == 5
+
+
+def tune(*args, timeout=60):
+    command = [sys.executable, "-m", "tfagents_system.launch.tune", *args]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def test_a_missing_vars_file_is_refused_without_a_traceback(tmp_path):
+    done = tune(str(tmp_path / "none.sh"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: vars file")
+    assert "Traceback" not in done.stderr
+
+
+def test_findings_in_the_variables_are_told(tmp_path):
+    vars_file = tmp_path / "vars.sh"
+    vars_file.write_text("SAC_TRAIN_CPUS=none\nSAC_PARAMS=no_such.py\n")
+    done = tune(str(vars_file))
+    assert done.returncode == 2
+    assert "SAC_TRAIN_CPUS=none must be" in done.stderr
+    assert "SAC_PARAMS=no_such.py must be" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_shipped_example_is_measured_and_lines_for_its_vars_file_come_out():
+    done = tune("training_variables.sh", "--secs", "1", "--cpus", "8", timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "200 steps an episode" in done.stdout
+    assert "1 updates for each step" in done.stdout
+    assert "SAC_TRAIN_CPUS=1" in done.stdout

@@ -1,0 +1,353 @@
+"""Measures a run's own environment and updates for about a minute, and proposes how to split the CPUs.
+
+    python -m tfagents_system.launch.tune VARS.sh [--cpus N] [--secs S]
+
+Nothing is written and no run is started. What is measured runs one after the other, each on the CPUs and with the
+threads that a run would give it: a worker's steps, and the updates with 1, 2, 4, ... CPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.errors import EXIT_DONE, UserError, exit_with
+from tfagents_system.launch.cpus import CpuPlan, allowed_cpus, plan_cpus
+from tfagents_system.launch.run_paths import TRAINER, worker_role
+from tfagents_system.launch.variables import RunVariables
+
+ROOT = Path(__file__).resolve().parents[2]
+_DEADLINE_SECS = 600.0
+_MAX_SHOWN = 5
+_MINIBATCHES = 20
+# CPU of the replay server: for a minibatch drawn and sent, and for a step stored; measured by benchmarks/replay.py.
+_REPLAY_SECS_A_MINIBATCH, _REPLAY_SECS_A_STEP = 4e-4, 2e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What this machine does.
+
+    Attributes:
+      steps_per_s: Environment steps of one worker on its CPUs.
+      steps_per_episode: On average; None where no episode ended while it was measured.
+      updates_per_s: By the number of CPUs of the trainer.
+    """
+
+    steps_per_s: float
+    steps_per_episode: float | None
+    updates_per_s: Mapping[int, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One way to share the CPUs, and what it should do.
+
+    Attributes:
+      reverb_cpus, train_cpus, workers: As in the variables of these names.
+      is_shared: The replay server has no CPU of its own; the workers share theirs with it.
+      steps_per_s: Environment steps, of all workers together, that the run gets through.
+      updates_per_s: Updates that go with them.
+      trainer_share, worker_share: Part of the time in which trainer and workers have work.
+    """
+
+    reverb_cpus: int
+    train_cpus: int
+    workers: int
+    is_shared: bool
+    steps_per_s: float
+    updates_per_s: float
+    trainer_share: float
+    worker_share: float
+
+
+def propose(measured: Measured, cpus: int, worker_cpus: int, updates_per_step: float) -> list[Split]:
+    """All splits of `cpus` CPUs, the fastest first; of equally fast ones that with fewer CPUs.
+
+    Args:
+      measured: What was measured here.
+      cpus: To be shared.
+      worker_cpus: CPUs of each worker.
+      updates_per_step: Updates for each environment step, as the run's parameters have it.
+    """
+    splits = []
+    for train_cpus, updates_per_s in measured.updates_per_s.items():
+        for reverb_cpus in (0, 1):
+            most = (cpus - train_cpus - reverb_cpus) // worker_cpus
+            for workers in range(1, most + 1):
+                splits.append(_split(measured, reverb_cpus, train_cpus, workers, updates_per_s, updates_per_step))
+    if not splits:  # A single CPU for everything.
+        updates_per_s = measured.updates_per_s[1]
+        secs_a_step = 1 / measured.steps_per_s + updates_per_step / updates_per_s + _replay_secs(updates_per_step)
+        splits.append(Split(1, 1, 1, True, 1 / secs_a_step, updates_per_step / secs_a_step, 1.0, 1.0))
+    # Within 2 % all are the same: then the one that leaves most CPUs to others.
+    return sorted(
+        splits, key=lambda s: (-round(math.log(s.steps_per_s) / 0.02), s.reverb_cpus + s.workers + s.train_cpus)
+    )
+
+
+def _split(
+    measured: Measured, reverb_cpus: int, train_cpus: int, workers: int, updates_per_s: float, updates_per_step: float
+) -> Split:
+    is_shared = reverb_cpus == 0
+    replay_secs = _replay_secs(updates_per_step)
+    # Time that the workers' CPUs lose to a replay server among them, for each step.
+    secs_a_step = 1 / (workers * measured.steps_per_s) + (replay_secs / workers if is_shared else 0.0)
+    collected, trained = 1 / secs_a_step, updates_per_s / updates_per_step
+    rate = min(collected, trained, math.inf if is_shared else 1 / replay_secs)
+    return Split(
+        max(1, reverb_cpus),
+        train_cpus,
+        workers,
+        is_shared,
+        steps_per_s=rate,
+        updates_per_s=rate * updates_per_step,
+        trainer_share=rate / trained,
+        worker_share=rate / collected,
+    )
+
+
+def _replay_secs(updates_per_step: float) -> float:
+    return _REPLAY_SECS_A_STEP + updates_per_step * _REPLAY_SECS_A_MINIBATCH
+
+
+def updates_per_step(params: Any, workers: int, steps_per_episode: float) -> float:
+    """Updates for each environment step of a run with so many workers, by its parameters."""
+    if params.asynchronous:
+        return float(params.max_updates_per_env_step)
+    return float(params.num_steps_per_iter / (params.n_train_episodes_per_iter * workers * steps_per_episode))
+
+
+def advice(split: Split, worker_cpus: int, params: Any, workers_now: int) -> list[str]:
+    """The lines for the vars file, and what else must change so that updates for each step stay as they are."""
+    lines = [
+        f"SAC_REVERB_CPUS={split.reverb_cpus}",
+        f"SAC_TRAIN_CPUS={split.train_cpus}",
+        f"SAC_NUM_COLLECT_WORKERS={split.workers}",
+        f"SAC_COLLECT_WORKER_CPUS={worker_cpus}",
+    ]
+    if split.is_shared:
+        lines.append("SAC_SHARE_CPUS=1")
+    if split.workers != workers_now and not params.asynchronous:
+        steps = params.num_steps_per_iter * split.workers / workers_now
+        lines.append(
+            f"# TrainParams.num_steps_per_iter={steps:.0f} (now {params.num_steps_per_iter}): {split.workers} workers "
+            f"instead of {workers_now} collect that much more in an iteration"
+        )
+    return lines
+
+
+# Measuring.
+
+
+def measure(variables: RunVariables, vars_file: Path, cpus: Sequence[int], secs: float) -> Measured:
+    """Runs the measurements, each in a process of its own."""
+    worker = _run("worker", variables, vars_file, _plan(variables, cpus, 1), worker_role(0), secs)
+    counts = [count for count in (1, 2, 4, 8, 16) if count < max(2, len(cpus))]
+    updates = {}
+    for count in counts:
+        told = _run("trainer", variables, vars_file, _plan(variables, cpus, count), TRAINER, secs / 2)
+        updates[count] = told["updates_per_s"]
+    return Measured(worker["steps_per_s"], worker["steps_per_episode"], updates)
+
+
+def _plan(variables: RunVariables, cpus: Sequence[int], train_cpus: int) -> CpuPlan:
+    return plan_cpus(
+        reverb_cpus=1,
+        train_cpus=train_cpus,
+        num_collect_workers=1,
+        collect_worker_cpus=variables.collect_worker_cpus,
+        allowed=cpus,
+        share=True,
+    )
+
+
+def _run(what: str, variables: RunVariables, vars_file: Path, plan: CpuPlan, role: str, secs: float) -> dict[str, Any]:
+    ids = plan.by_role()[role]
+    print(f"measuring a {what} on CPU {','.join(map(str, ids))} ...", file=sys.stderr, flush=True)
+    environ = os.environ | variables.to_environ() | plan.thread_environ(role)
+    environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "OPENBLAS_NUM_THREADS": "1"}
+    environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-P", "-m", "tfagents_system.launch.tune", str(vars_file), "--measure", what]
+    done = subprocess.run(
+        ["taskset", "-c", ",".join(map(str, ids)), *command, "--secs", str(secs)],
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=_DEADLINE_SECS,
+        check=False,
+    )
+    if done.returncode:
+        raise UserError(f"measuring a {what} failed (see above): ./run_script.sh {vars_file} tells more")
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+class _TimeIsUp(Exception):
+    """Ends a measurement in the middle of an episode."""
+
+
+def _measure_worker(params: Any, seed: int, envs_per_worker: int, secs: float) -> dict[str, Any]:
+    """Steps of a worker's whole path: environment, policy, segments; without the server."""
+    import tensorflow as tf
+    from tf_agents.trajectories import time_step as ts
+
+    from tfagents_system.envs import loading
+    from tfagents_system.policies.actors import PolicyActor
+    from tfagents_system.policies.worker_policy import make_worker_policy
+    from tfagents_system.replay.segments import Layout
+    from tfagents_system.rollout import SegmentBuilder, run_episodes
+
+    envs = [loading.make_collect_env(params, 0, seed + k, k) for k in range(envs_per_worker)]
+    observation_spec, action_spec = _agent_specs(envs[0])
+    agent = params.agent_ctor(ts.time_step_spec(observation_spec), action_spec, tf.Variable(0, dtype=tf.int64))
+    actor = PolicyActor(make_worker_policy(agent, seed, envs_per_worker), greedy=False)
+    layout = Layout.from_specs(observation_spec, action_spec)
+    steps, lengths, started = 0, [], 0.0
+
+    def on_step(count: int) -> None:
+        nonlocal steps
+        steps += count
+        if time.perf_counter() - started > secs:
+            raise _TimeIsUp
+
+    for env in envs:
+        env.reset()  # Some simulators load their model now.
+    started = time.perf_counter()
+    try:
+        run_episodes(
+            envs,
+            actor,
+            sys.maxsize,
+            new_builder=lambda: SegmentBuilder(layout, 0, layout.max_segment_steps(None), lambda segment: None),
+            on_step=on_step,
+            on_episode=lambda episode: lengths.append(episode.length),
+        )
+    except _TimeIsUp:
+        pass
+    steps_per_s = steps / (time.perf_counter() - started)
+    return {"steps_per_s": steps_per_s, "steps_per_episode": sum(lengths) / len(lengths) if lengths else None}
+
+
+def _measure_trainer(params: Any, seed: int, secs: float) -> dict[str, Any]:
+    """Updates on random minibatches of the environment's shapes."""
+    import numpy as np
+    import tensorflow as tf
+    from tf_agents.trajectories import time_step as ts
+
+    from tfagents_system.agents.block_update import BlockUpdate
+    from tfagents_system.agents.matmul_precision import choose_precision
+    from tfagents_system.envs import loading
+    from tfagents_system.role import sequence_length
+
+    env = loading.make_collect_env(params, 0, seed)
+    observation_spec, action_spec = _agent_specs(env)
+    agent = params.agent_ctor(ts.time_step_spec(observation_spec), action_spec, tf.Variable(0, dtype=tf.int64))
+    precision, _ = choose_precision(params.matmul_precision)
+    length = sequence_length(params)
+    update = BlockUpdate(agent, params.train_batch_size, length, params.share_log_pi, precision)
+    rng = np.random.default_rng(seed)
+    block = [
+        np.clip(rng.standard_normal((_MINIBATCHES, *spec.shape[1:])), -1, 1).astype(spec.dtype.as_numpy_dtype)
+        for spec in update.block_spec
+    ]
+    update(block)
+    started, updates = time.perf_counter(), 0
+    while time.perf_counter() - started < secs:
+        update(block)
+        updates += _MINIBATCHES
+    return {"updates_per_s": updates / (time.perf_counter() - started)}
+
+
+def _agent_specs(env: Any) -> tuple[Any, Any]:
+    """TensorSpecs of observations and of actions in [-1, 1], as the roles load them."""
+    import tensorflow as tf
+    from tf_agents.specs import tensor_spec
+
+    from tfagents_system.envs.specs import agent_action_spec
+
+    return (
+        tensor_spec.from_spec(env.observation_spec()),
+        tf.nest.map_structure(agent_action_spec, env.environment_action_spec),
+    )
+
+
+# The command.
+
+
+def _read_vars_file(path: Path) -> dict[str, str]:
+    """The environment after the vars file was sourced, as run_script.sh does it."""
+    if not path.is_file():
+        raise UserError(f"vars file {path} is missing: give the path of a file such as training_variables.sh")
+    script = 'set -ae +u; source "$1"; env -0'
+    done = subprocess.run(["bash", "-c", script, "tune", str(path.resolve())], stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise UserError(f"vars file {path} fails: see above, and correct it")
+    return dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if "=" in entry)
+
+
+def _load(variables: RunVariables) -> Any:
+    from tfagents_system.load_params import compute_config_from, load_env_config, load_params
+
+    config = load_env_config(variables.config)
+    compute_config = compute_config_from(variables.to_environ())
+    return load_params(variables.params, config, origin=variables.params, compute_config=compute_config)
+
+
+def _print_proposal(variables: RunVariables, params: Any, measured: Measured, cpus: int) -> None:
+    episode = measured.steps_per_episode or float(params.horizon)
+    ratio = updates_per_step(params, variables.num_collect_workers, episode)
+    rates = ", ".join(f"{rate:.0f} with {count} CPU(s)" for count, rate in measured.updates_per_s.items())
+    print(f"a worker: {measured.steps_per_s:.0f} environment steps/s, {episode:.0f} steps an episode")
+    print(f"the trainer: {rates} updates/s; {ratio:.3g} updates for each step, by the run's parameters")
+    splits = propose(measured, cpus, variables.collect_worker_cpus, ratio)
+    print(f"\n{cpus} CPUs, by environment steps/s (not measured: computed from the figures above):")
+    print("  steps/s  updates/s  train CPUs  workers  replay CPU  trainer busy  workers busy")
+    for split in splits[:_MAX_SHOWN]:
+        print(
+            f"  {split.steps_per_s:7.0f}  {split.updates_per_s:9.0f}  {split.train_cpus:10}  {split.workers:7}  "
+            f"{'shared' if split.is_shared else 'own':>10}  {split.trainer_share:12.0%}  {split.worker_share:12.0%}"
+        )
+    print("\nfor the vars file:")
+    for line in advice(splits[0], variables.collect_worker_cpus, params, variables.num_collect_workers):
+        print(f"  {line}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="tune", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("vars_file", type=Path, help="the vars file of the run")
+    parser.add_argument(
+        "--cpus", type=int, default=None, help="CPUs to share out; all that may be used here if not given"
+    )
+    parser.add_argument("--secs", type=float, default=15.0, help="seconds of the longest measurement")
+    parser.add_argument("--measure", choices=("worker", "trainer"), default=None, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.measure:
+        variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
+        params = _load(variables)
+        if args.measure == "worker":
+            print(json.dumps(_measure_worker(params, variables.seed, variables.envs_per_worker, args.secs)))
+        else:
+            print(json.dumps(_measure_trainer(params, variables.seed, args.secs)))
+        return EXIT_DONE
+    if args.cpus is not None and args.cpus < 1:
+        raise UserError(f"--cpus={args.cpus} must be at least 1: give the CPUs that the run may have")
+    variables = RunVariables.from_environ(_read_vars_file(args.vars_file), vars_file=args.vars_file, root=ROOT)
+    params = _load(variables)
+    here = allowed_cpus()
+    measured = measure(variables, args.vars_file, here, args.secs)
+    _print_proposal(variables, params, measured, args.cpus or len(here))
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    exit_with(main)
