@@ -5,7 +5,7 @@
 : "${SAC_PARAMS:=tfagents_system/pendulum_params.py}"      # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config/pendulum.json}"                    # horizon, environment arguments, curriculum
 : "${SAC_REVERB_CPUS:=1}"                                  # CPUs of the replay server
-: "${SAC_TRAIN_CPUS:=1}"                                   # CPUs of the policy updates
+: "${SAC_TRAIN_CPUS:=2}"                                   # CPUs of the policy updates
 : "${SAC_NUM_COLLECT_WORKERS:=2}"                          # programs that collect experience and evaluate
 : "${SAC_COLLECT_WORKER_CPUS:=1}"                          # CPUs of each of them
 : "${SAC_SHARE_CPUS:=1}"                                   # roles share CPUs where there are too few

@@ -65,13 +65,21 @@ def test_every_machine_has_a_valid_plan_or_a_refusal(allowed: list[int], size: d
         assert {len(ids) for ids in result.workers} == {size["collect_worker_cpus"]}
     elif len(allowed) > 1:
         others = set(result.replay).union(*result.workers)
-        assert result.shared and not others & set(result.trainer)
+        assert result.shared
+        assert len(result.trainer) == min(size["train_cpus"], len(allowed))
+        assert size["train_cpus"] >= len(allowed) or not others & set(result.trainer)
 
 
 def test_two_cpus_shared_by_four_roles() -> None:
     result = plan(1, 1, 2, 1, [0, 1], share=True)
     assert result.to_json() == {"replay": [0], "trainer": [1], "worker_0": [0], "worker_1": [0]}
     assert result.shared and "4 CPUs are wanted, 2 are used" in result.notes[0]
+
+
+def test_a_trainer_that_wants_all_cpus_shares_them_with_the_others() -> None:
+    result = plan(1, 2, 2, 1, [0, 1], share=True)
+    assert result.to_json() == {"replay": [0], "trainer": [0, 1], "worker_0": [1], "worker_1": [0]}
+    assert result.thread_environ("trainer")["TF_NUM_INTEROP_THREADS"] == "2"
 
 
 def test_sharing_goes_round_the_cpus_beside_the_trainers() -> None:

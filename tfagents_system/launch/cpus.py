@@ -246,10 +246,13 @@ def _exclusive(counts: Mapping[str, int], usable: Sequence[int]) -> dict[str, tu
 
 
 def _round_robin(counts: Mapping[str, int], usable: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Goes round the roles; what the trainer has stays its own as long as another CPU is left for the others."""
-    n_trainer = min(counts[TRAINER], max(1, len(usable) - 1))
-    n_replay = min(counts[REPLAY], max(1, len(usable) - n_trainer))
-    trainer = tuple(usable[n_replay : n_replay + n_trainer]) or tuple(usable)
+    """Goes round the roles; what the trainer has stays its own, unless it is wanted to have all there are.
+
+    With a cheap simulator that is what fits: workers and replay server need but a few per cent of a CPU.
+    """
+    n_trainer = min(counts[TRAINER], len(usable))
+    n_replay = min(counts[REPLAY], len(usable) - n_trainer)
+    trainer = tuple(usable[n_replay : n_replay + n_trainer])
     others = [cpu for cpu in usable if cpu not in trainer] or list(usable)
     by_role, start = {}, 0
     for role, count in counts.items():

@@ -54,7 +54,7 @@ class Split:
 
     Attributes:
       reverb_cpus, train_cpus, workers: As in the variables of these names.
-      is_shared: The replay server has no CPU of its own; the workers share theirs with it.
+      is_shared: The replay server has no CPU of its own, nor has the trainer where it has all of them.
       steps_per_s: Environment steps, of all workers together, that the run gets through.
       updates_per_s: Updates that go with them.
       trainer_share, worker_share: Part of the time in which trainer and workers have work.
@@ -81,17 +81,25 @@ def propose(measured: Measured, cpus: int, worker_cpus: int, updates_per_step: f
     """
     splits = []
     for train_cpus, updates_per_s in measured.updates_per_s.items():
+        if train_cpus == cpus:
+            splits.append(_everything_shared(measured, cpus, updates_per_s, updates_per_step))
         for reverb_cpus in (0, 1):
             most = (cpus - train_cpus - reverb_cpus) // worker_cpus
             for workers in range(1, most + 1):
                 splits.append(_split(measured, reverb_cpus, train_cpus, workers, updates_per_s, updates_per_step))
-    if not splits:  # A single CPU for everything.
-        updates_per_s = measured.updates_per_s[1]
-        secs_a_step = 1 / measured.steps_per_s + updates_per_step / updates_per_s + _replay_secs(updates_per_step)
-        splits.append(Split(1, 1, 1, True, 1 / secs_a_step, updates_per_step / secs_a_step, 1.0, 1.0))
     # Within 2 % all are the same: then the one that leaves most CPUs to others.
     return sorted(
         splits, key=lambda s: (-round(math.log(s.steps_per_s) / 0.02), s.reverb_cpus + s.workers + s.train_cpus)
+    )
+
+
+def _everything_shared(measured: Measured, cpus: int, updates_per_s: float, updates_per_step: float) -> Split:
+    """The trainer has all CPUs, and gives way to a worker on each where that has something to do."""
+    worker_secs = 1 / measured.steps_per_s + _replay_secs(updates_per_step)
+    train_secs = updates_per_step / updates_per_s
+    rate = 1 / (train_secs + worker_secs / cpus)
+    return Split(
+        1, cpus, cpus, True, rate, rate * updates_per_step, rate * train_secs, min(1.0, rate * worker_secs / cpus)
     )
 
 
@@ -152,7 +160,7 @@ def advice(split: Split, worker_cpus: int, params: Any, workers_now: int) -> lis
 def measure(variables: RunVariables, vars_file: Path, cpus: Sequence[int], secs: float) -> Measured:
     """Runs the measurements, each in a process of its own."""
     worker = _run("worker", variables, vars_file, _plan(variables, cpus, 1), worker_role(0), secs)
-    counts = [count for count in (1, 2, 4, 8, 16) if count < max(2, len(cpus))]
+    counts = [count for count in (1, 2, 4, 8, 16) if count <= len(cpus)]
     updates = {}
     for count in counts:
         told = _run("trainer", variables, vars_file, _plan(variables, cpus, count), TRAINER, secs / 2)
