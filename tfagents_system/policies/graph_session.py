@@ -37,6 +37,8 @@ class GraphSession:
             self._copies = {ref: _copy_of(variable) for ref, variable in captured.items()}
             self._new_values = {ref: tf.compat.v1.placeholder(var.dtype, var.shape) for ref, var in captured.items()}
             self._assigns = {ref: copy.assign(self._new_values[ref]).op for ref, copy in self._copies.items()}
+            # A time step has more in it than most networks read; each array that is handed over takes its time.
+            self._used = {name: _positions_of_read_arguments(function) for name, function in functions.items()}
             ends = {name: self._import(function) for name, function in functions.items()}
             # The threads are those of the process: TF_NUM_INTRAOP_THREADS of the CPU plan. Ops run one after another.
             config = tf.compat.v1.ConfigProto(
@@ -50,7 +52,7 @@ class GraphSession:
 
     def __call__(self, name: Any, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Runs one function."""
-        return self._calls[name](*leaves)
+        return self._calls[name](*[leaves[position] for position in self._used[name]])
 
     def assign(self, variables: Mapping[str, tf.Variable], weights: Mapping[str, np.ndarray]) -> None:
         """Gives the copies of `variables` the values in `weights`, by name."""
@@ -76,7 +78,7 @@ class GraphSession:
                 raise UnsupportedFunctionError(f"it captures {outer!r}, which is no variable")
             else:
                 inputs_of[inner.name] = tf.constant(outer.numpy())
-        arguments = function.inputs[: len(function.inputs) - len(function.graph.captures)]
+        arguments = [function.inputs[position] for position in _positions_of_read_arguments(function)]
         feeds = [tf.compat.v1.placeholder(argument.dtype, argument.shape) for argument in arguments]
         inputs_of |= {argument.name: feed for argument, feed in zip(arguments, feeds, strict=True)}
         outputs = [output.name for output in function.outputs]
@@ -96,6 +98,12 @@ class GraphSession:
             target=[target.name for target in targets],
         )
         return self._session._make_callable_from_options(options)
+
+
+def _positions_of_read_arguments(function: Any) -> list[int]:
+    arguments = function.inputs[: len(function.inputs) - len(function.graph.captures)]
+    returned = {output.name for output in function.outputs}
+    return [k for k, argument in enumerate(arguments) if argument.consumers() or argument.name in returned]
 
 
 def _copy_of(variable: tf.Variable) -> Any:

@@ -149,6 +149,7 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         self._runner = runner
         self._num_envs = num_envs
         self._action_spec = policy.action_spec
+        self._is_one_leaf = not tf.nest.is_nested(policy.action_spec)
         self._inputs = [
             np.zeros((num_envs, *spec.shape), spec.dtype.as_numpy_dtype)
             for spec in tf.nest.flatten(policy.time_step_spec)
@@ -160,6 +161,7 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         self._runner.assign(weights)
 
     def reset(self, env: int = 0) -> None:
+        self._state = [leaf.copy() for leaf in self._state]  # What TensorFlow returned may be read-only.
         for leaf, initial in zip(self._state, self._initial_state, strict=True):
             leaf[env] = initial[env]
 
@@ -171,14 +173,21 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
             for batch, leaf in zip(self._inputs, tree.flatten(time_step), strict=True):
                 batch[env] = leaf
         results = self._runner.run(greedy, [*self._inputs, *self._state])
-        actions = results[: len(results) - len(self._state)]
-        envs = list(time_steps)
-        for state, new in zip(self._state, results[len(actions) :], strict=True):
-            state[envs] = new[envs]
-        return {env: self._action(actions, env) for env in envs}
+        split = len(results) - len(self._state)
+        self._keep(results[split:], list(time_steps))
+        return {env: self._action(results[:split], env) for env in time_steps}
+
+    def _keep(self, state: Sequence[np.ndarray], envs: list[int]) -> None:
+        """Takes the next state of those environments that were stepped."""
+        if len(envs) < self._num_envs:
+            kept = [leaf.copy() for leaf in self._state]
+            for leaf, new in zip(kept, state, strict=True):
+                leaf[envs] = new[envs]
+            state = kept
+        self._state = list(state)
 
     def _action(self, leaves: Sequence[np.ndarray], env: int) -> Any:
-        if len(leaves) == 1 and not tf.nest.is_nested(self._action_spec):
+        if self._is_one_leaf:
             return leaves[0][env]
         return tf.nest.pack_sequence_as(self._action_spec, [leaf[env] for leaf in leaves])
 
