@@ -217,7 +217,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = find_benchmarks()
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names, help=", ".join(names))
-    parser.add_argument("--peers_python", help="Python with SBX and Stable-Baselines3; without it, no peers")
+    parser.add_argument(
+        "--peers_python", type=os.path.abspath, help="Python with SBX and Stable-Baselines3; without it, no peers"
+    )
     parser.add_argument("--output", type=Path, help="folder for the JSON files; README.md is then left as it is")
     return parse_args(parser)
 

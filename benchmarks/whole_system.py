@@ -39,6 +39,7 @@ _WARM_UP_ITERATIONS = 2
 _START_SECS = 300.0
 _MIN_STEPS_PER_S = 5.0  # of a contestant that is still taken to be alive
 _SLEEPING_WORKERS = 8
+_SHORT_HORIZON = 125
 _EPISODES_OF_RETURN = 5
 _BLOCK = 50  # steps, then updates, of SBX where it loops over many updates in one call
 
@@ -213,18 +214,18 @@ TARGETS = {"SBX": 1.5, "Stable-Baselines3": 2.2, "TF-Agents, single process": 4.
 def contestants_of(task: Task, arguments: argparse.Namespace) -> dict[str, Callable[[Task], Measurement]]:
     """Who trains a task, by name.
 
-    TF-Agents' examples step one environment and are far slower: with slow environments only `--full` runs them.
+    With slow environments only `--full` runs those that are slower than SBX anyway.
     """
     python = arguments.peers_python
     chosen: dict[str, Callable[[Task], Measurement]] = {OURS: train_ours}
     if python is not None:
         chosen["SBX"] = functools.partial(train_stable_baselines, python, "sbx", 1)
     if python is not None and not arguments.quick:
-        chosen["Stable-Baselines3"] = functools.partial(train_stable_baselines, python, "sb3", 1)
         if not task.step_ms:
             name = f"SBX, {_BLOCK} updates after {_BLOCK} steps"
             chosen[name] = functools.partial(train_stable_baselines, python, "sbx", _BLOCK)
         if arguments.full or not task.step_ms:
+            chosen["Stable-Baselines3"] = functools.partial(train_stable_baselines, python, "sb3", 1)
             chosen["TF-Agents, single process"] = functools.partial(train_tf_agents, "single")
             chosen["TF-Agents, distributed"] = functools.partial(train_tf_agents, "distributed")
     return chosen
@@ -236,7 +237,7 @@ def choose_tasks(arguments: argparse.Namespace) -> list[Task]:
         return [Task(steps=500, horizon=250)]
     bare = Task(steps=arguments.steps or (30_000 if arguments.full else 2000))
     slow = [
-        Task(n_steps, step_ms, busy, horizon=250, n_envs=n_envs)
+        Task(n_steps, step_ms, busy, horizon=_SHORT_HORIZON, n_envs=n_envs)
         for step_ms, busy, n_envs, n_steps in (
             (1.0, True, _N_CPUS, 1000),
             (5.0, True, _N_CPUS, 1000),
@@ -288,7 +289,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="environment steps that are measured with the bare simulator")
     parser.add_argument("--step_ms", type=float, nargs="+", help="only these times of a step: 0, 1, 5, 20")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--peers_python", help="Python with SBX and Stable-Baselines3; without it, ours alone")
+    parser.add_argument(
+        "--peers_python", type=os.path.abspath, help="Python with SBX and Stable-Baselines3; without it, ours alone"
+    )
     arguments = parse_args(parser)
     os.sched_setaffinity(0, allowed_cpus()[:_N_CPUS])
     outcome = Outcome((__doc__ or "").splitlines()[0])

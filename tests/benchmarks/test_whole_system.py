@@ -63,7 +63,7 @@ def test_who_takes_part():
     everybody = set(whole_system.contestants_of(Task(2000), arguments()))
     assert everybody == {OURS, *whole_system.TARGETS, "SBX, 50 updates after 50 steps"}
     slow = Task(1000, 5.0)
-    assert set(whole_system.contestants_of(slow, arguments())) == {OURS, "SBX", "Stable-Baselines3"}
+    assert set(whole_system.contestants_of(slow, arguments())) == {OURS, "SBX"}
     assert set(whole_system.contestants_of(slow, arguments(full=True))) == {OURS, *whole_system.TARGETS}
     assert set(whole_system.contestants_of(Task(2000), arguments(quick=True))) == {OURS, "SBX"}
 
