@@ -84,7 +84,7 @@ def test_images_in_a_dictionary_collected_asynchronously(tmp_path):
 
 
 def test_recurrent_networks_on_sequences_from_several_environments_a_worker(tmp_path):
-    run = finished(tmp_path, RECURRENT, "tensorflow session", envs_per_worker=3)
+    run = finished(tmp_path, RECURRENT, "numpy", envs_per_worker=3)
     rows = read_metrics(run.exp_dir / "metrics.csv")
     assert rows[-1]["iteration"] == 4
     roles = run.status()["roles"]

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
+from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 from tf_agents.policies import greedy_policy, policy_loader
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
@@ -100,19 +102,48 @@ def combined(observation_layer):
 
 def any_network(kind):
     tf.random.set_seed(0)
-    return build(recurrent=True) if kind == "recurrent" else combined(lambda: tf.keras.layers.Dense(4, "elu"))
+    if kind == "recurrent":
+        return build(recurrent=True)
+    if kind == "gru":
+        return with_gru()
+    return combined(lambda: tf.keras.layers.Dense(4, "elu"))
 
 
-@pytest.mark.parametrize("kind", ["preprocessing", "recurrent"])
-@pytest.mark.parametrize("num_envs", [1, 3])
-def test_any_other_network_runs_in_a_session_and_equals_the_network(kind, num_envs):
+def with_gru():
+    """An agent with a memory that NumpyActor does not know."""
+    from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
+
+    class GruParams(Params):
+        def actor_ctor(self, observation_spec, action_spec):
+            return ActorDistributionRnnNetwork(
+                observation_spec,
+                action_spec,
+                input_fc_layer_params=None,
+                rnn_construction_fn=lambda: DynamicUnroll(tf.keras.layers.GRUCell(4)),
+                rnn_construction_kwargs={},
+                continuous_projection_net=TanhNormalProjectionNetwork,
+            )
+
+    params = GruParams({"horizon": 10})
+    params.recurrent = True
+    return params.agent_ctor(ts.time_step_spec(VECTOR), ACTION, tf.Variable(0, dtype=tf.int64))
+
+
+@pytest.mark.parametrize(
+    ("kind", "inference"),
+    [("recurrent", "numpy"), ("gru", "tensorflow session"), ("preprocessing", "tensorflow session")],
+)
+@pytest.mark.parametrize("num_envs", [1, 3, 9])
+def test_any_other_network_equals_itself_in_a_worker(kind, inference, num_envs):
     agent = any_network(kind)
     scramble(agent)
     policy = make_worker_policy(agent, seed=0, num_envs=num_envs)
-    assert policy.inference == "tensorflow session"
+    assert policy.inference == inference
     sent = weights.read_weights(weights.named_variables(agent.collect_policy))
-    policy.assign({name: 0.5 * value for name, value in sent.items()})
-    greedy = greedy_policy.GreedyPolicy(agent.policy)  # Its variables are those that `assign` has just set.
+    halved = {name: 0.5 * value for name, value in sent.items()}
+    policy.assign(halved)
+    weights.assign_weights(weights.named_variables(agent.collect_policy), halved)
+    greedy = greedy_policy.GreedyPolicy(agent.policy)
     states = {env: greedy.get_initial_state(1) for env in range(num_envs)}
     for env in range(num_envs):
         policy.reset(env)
@@ -127,8 +158,9 @@ def test_any_other_network_runs_in_a_session_and_equals_the_network(kind, num_en
             np.testing.assert_allclose(found[env], expected.action[0], atol=1e-6)
 
 
-def test_an_episode_of_one_environment_leaves_the_memory_of_the_others():
-    policy = make_worker_policy(build(recurrent=True), seed=0, num_envs=2)
+@pytest.mark.parametrize("kind", ["recurrent", "gru"])
+def test_an_episode_of_one_environment_leaves_the_memory_of_the_others(kind):
+    policy = make_worker_policy(any_network(kind), seed=0, num_envs=2)
     step = time_step(VECTOR)
     for env in range(2):
         policy.reset(env)
@@ -180,7 +212,7 @@ def test_numpy_exploration_forgets_no_call():
 
 def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
     agent = build()
-    monkeypatch.setattr(NumpyActor, "act_on_all", lambda self, observations, greedy: [np.full(2, 0.9)])
+    monkeypatch.setattr(NumpyActor, "act_on_all", lambda self, observations, greedy: {0: np.full(2, 0.9)})
     assert make_worker_policy(agent, seed=0).inference == "tensorflow session"
     monkeypatch.setattr(GraphSession, "__call__", lambda self, name, leaves: [np.full((1, 2), 0.9)])
     policy = make_worker_policy(agent, seed=0)
@@ -190,8 +222,9 @@ def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
     np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=1e-6)
 
 
-def test_a_recurrent_policy_forgets_at_reset():
-    policy = make_worker_policy(build(recurrent=True), seed=0)
+@pytest.mark.parametrize("kind", ["recurrent", "gru"])
+def test_a_recurrent_policy_forgets_at_reset(kind):
+    policy = make_worker_policy(any_network(kind), seed=0)
     policy.reset()
     first = policy.action(time_step(VECTOR), greedy=True)
     second = policy.action(time_step(VECTOR), greedy=True)
@@ -200,10 +233,11 @@ def test_a_recurrent_policy_forgets_at_reset():
     np.testing.assert_array_equal(policy.action(time_step(VECTOR), greedy=True), first)
 
 
-@pytest.mark.parametrize("recurrent", [False, True], ids=["numpy", "session"])
-def test_weights_travel_by_name_and_make_the_worker_act_as_the_trainer(recurrent):
-    trainer, worker = build(seed=0, recurrent=recurrent), build(seed=5, recurrent=recurrent)
+@pytest.mark.parametrize("kind", ["recurrent", "preprocessing"])
+def test_weights_travel_by_name_and_make_the_worker_act_as_the_trainer(kind):
+    trainer, worker = any_network(kind), any_network(kind)
     scramble(trainer)
+    scramble(worker, seed=2)
     policy = make_worker_policy(worker, seed=0)
     step = time_step(VECTOR)
     sent = weights.to_arrays(weights.read_weights(weights.named_variables(trainer.collect_policy)))
@@ -233,7 +267,7 @@ def test_names_that_occur_twice_stay_apart():
 
 
 def test_networks_that_numpy_can_not_compute_are_told_apart():
-    for agent in (any_network("preprocessing"), build(recurrent=True)):
+    for agent in (any_network("preprocessing"), any_network("gru")):
         policy = agent.collect_policy
         with pytest.raises(UnsupportedNetworkError):
             NumpyActor(policy._actor_network, weights.named_variables(policy), np.random.default_rng(0))

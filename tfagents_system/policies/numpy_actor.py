@@ -1,7 +1,8 @@
-"""The default actor's forward pass in NumPy: it is an order of magnitude faster than TensorFlow."""
+"""The default actors' forward pass in NumPy: it is an order of magnitude faster than TensorFlow."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,10 @@ import tensorflow as tf
 import tree
 from tf_agents.agents.sac.sac_agent import std_clip_transform
 from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
+from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
 from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
+from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
+from tf_agents.networks.lstm_encoding_network import LSTMEncodingNetwork
 
 from tfagents_system.agents.networks import FlattenedLeaf
 
@@ -27,8 +31,37 @@ class UnsupportedNetworkError(Exception):
     """The network is not one that `NumpyActor` can compute; its text says why."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Layer:
+    """One product with a matrix, and what follows it.
+
+    Attributes:
+      weights: Its variables, each `[rows, columns]`, whose rows make up the matrix from above; last the bias, one row,
+        which a constant 1 behind the input multiplies: it costs no addition of its own.
+      activation: A key of `_ACTIVATIONS`; of an LSTM None.
+      memory: Units of an LSTM, whose input ends in its last output; 0 of any other layer.
+    """
+
+    weights: tuple[tf.Variable, ...]
+    activation: Any
+    memory: int = 0
+
+    def new_matrix(self) -> np.ndarray:
+        rows = sum(1 if weight.shape.rank == 1 else weight.shape[0] for weight in self.weights)
+        return np.zeros((rows, self.weights[-1].shape[0]), np.float32)
+
+    def fill(self, matrix: np.ndarray, values: Sequence[np.ndarray]) -> None:
+        """Takes the values of `weights`."""
+        np.concatenate([np.atleast_2d(value) for value in values], out=matrix)
+        if self.memory:
+            # From Keras' order of the gates (input, forget, candidate, output) to one with the candidate last; and
+            # sigmoid(x) = (1 + tanh(x / 2)) / 2, so that one tanh does for all four.
+            entry, forget, candidate, output = np.split(matrix, 4, axis=1)
+            matrix[:] = np.concatenate([0.5 * entry, 0.5 * forget, 0.5 * output, candidate], axis=1)
+
+
 class NumpyActor:
-    """Dense layers and a tanh-squashed Gaussian, read off an ActorDistributionNetwork.
+    """Dense layers, at most one LSTM, and a tanh-squashed Gaussian, read off TF-Agents' actor networks.
 
     The observation is a float32 vector, or any nest whose leaves are flattened by our own preprocessing.
 
@@ -36,57 +69,61 @@ class NumpyActor:
       actor: The network, with its variables created.
       variables: Names of its variables, as `named_variables` gives them.
       rng: Source of the exploration noise.
-      batch_size: Observations that `act_on_all` takes, at most.
+      num_envs: Environments that it acts in, each with a memory of its own.
 
     Raises:
       UnsupportedNetworkError: The network has anything else in it.
     """
 
     def __init__(
-        self, actor: Any, variables: Mapping[str, tf.Variable], rng: np.random.Generator, batch_size: int = 1
+        self, actor: Any, variables: Mapping[str, tf.Variable], rng: np.random.Generator, num_envs: int = 1
     ) -> None:
         names = {variable.ref(): name for name, variable in variables.items()}
-        dense = _dense_layers(actor)
-        self._names = [(names[layer.kernel.ref()], names[layer.bias.ref()]) for layer in dense]
-        # The bias is one more row, which a constant 1 behind the input multiplies: it costs no addition of its own.
-        self._matrices = [np.zeros((layer.kernel.shape[0] + 1, layer.kernel.shape[1]), np.float32) for layer in dense]
+        self._layers = _layers_of(actor)
+        self._names = [[names[weight.ref()] for weight in layer.weights] for layer in self._layers]
+        self._matrices = [layer.new_matrix() for layer in self._layers]
         self._action_shape = tuple(actor.output_tensor_spec.shape)
-        activations = [_ACTIVATIONS[layer.activation] for layer in dense[:-1]]
         leaves = tf.nest.flatten(actor.input_tensor_spec)
         is_nest = tf.nest.is_nested(actor.input_tensor_spec) or leaves[0].shape.rank != 1
+        is_recurrent = any(layer.memory for layer in self._layers)
 
         def make_pass(columns: int | None) -> _Pass:
-            return _Pass(self._matrices, activations, leaves if is_nest else None, rng, columns)
+            return _Pass(self._layers, self._matrices, leaves if is_nest else None, rng, columns)
 
-        self._passes = [make_pass(None) for _ in range(batch_size if batch_size < _MATRIX_BATCH else 1)]
-        self._matrix_pass = make_pass(batch_size) if batch_size >= _MATRIX_BATCH else None
+        as_matrix = num_envs >= _MATRIX_BATCH and not is_recurrent
+        self._passes = [make_pass(None) for _ in range(1 if as_matrix else num_envs)]
+        self._matrix_pass = make_pass(num_envs) if as_matrix else None
         self.assign({name: variable.numpy() for name, variable in variables.items()})
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         """Takes new weights, by name."""
-        for matrix, (kernel, bias) in zip(self._matrices, self._names, strict=True):
-            matrix[:-1] = weights[kernel]
-            matrix[-1] = weights[bias]
+        for layer, matrix, names in zip(self._layers, self._matrices, self._names, strict=True):
+            layer.fill(matrix, [weights[name] for name in names])
+
+    def reset(self, env: int) -> None:
+        """Forgets what it remembers of an environment."""
+        if self._matrix_pass is None:
+            self._passes[env].forget()
 
     def act(self, observation: Any, greedy: bool) -> np.ndarray:
-        """The action for one observation, in (-1, 1).
+        """The action in environment 0 for one observation, in (-1, 1).
 
         With mean and log(std) as the network gives them: tanh(mean) where greedy, else tanh(mean + std * noise).
         """
-        forward = self._passes[0]
+        return self._act_with(self._passes[0], observation, greedy)
+
+    def act_on_all(self, observations: Mapping[int, Any], greedy: bool) -> dict[int, np.ndarray]:
+        """Like `act`, for several environments."""
+        if self._matrix_pass is None:
+            return {env: self._act_with(self._passes[env], each, greedy) for env, each in observations.items()}
+        for env, observation in observations.items():
+            self._matrix_pass.load(observation, env)
+        actions = np.ascontiguousarray(self._matrix_pass.act(greedy).T)
+        return {env: actions[env].reshape(self._action_shape) for env in observations}
+
+    def _act_with(self, forward: _Pass, observation: Any, greedy: bool) -> np.ndarray:
         forward.load(observation)
         return forward.act(greedy).reshape(self._action_shape)
-
-    def act_on_all(self, observations: Sequence[Any], greedy: bool) -> list[np.ndarray]:
-        """Like `act`, for several observations."""
-        if self._matrix_pass is None:
-            for forward, observation in zip(self._passes, observations, strict=False):
-                forward.load(observation)
-            return [forward.act(greedy).reshape(self._action_shape) for forward in self._passes[: len(observations)]]
-        for column, observation in enumerate(observations):
-            self._matrix_pass.load(observation, column)
-        actions = np.ascontiguousarray(self._matrix_pass.act(greedy).T)
-        return [action.reshape(self._action_shape) for action in actions[: len(observations)]]
 
 
 class _Pass:
@@ -95,8 +132,8 @@ class _Pass:
     Vectors `[n]`, or matrices `[n, columns]` with an observation in each column: the products are the same.
 
     Args:
-      matrices: `[inputs + 1, outputs]` of each layer, biases last; read in every pass.
-      activations: Of all layers but the last: each makes the step that activates a buffer in place.
+      layers: The network's, the projection to mean and log(std) last.
+      matrices: Theirs; read in every pass.
       leaves: Specs of the observation's leaves; None where it is a float32 vector itself.
       rng: Source of the exploration noise.
       columns: Number of observations; None: vectors.
@@ -104,8 +141,8 @@ class _Pass:
 
     def __init__(
         self,
+        layers: Sequence[_Layer],
         matrices: Sequence[np.ndarray],
-        activations: Sequence[Callable[[np.ndarray], Step] | None],
         leaves: Sequence[tf.TensorSpec] | None,
         rng: np.random.Generator,
         columns: int | None,
@@ -115,11 +152,16 @@ class _Pass:
         for source in sources:
             source[-1] = 1.0
         output = np.zeros((matrices[-1].shape[1], *batch), np.float32)
-        self._inputs = sources[0][:-1]
-        outputs = [*(source[:-1] for source in sources[1:]), output]
+        own = [source[: len(source) - 1 - layer.memory] for layer, source in zip(layers, sources, strict=True)]
+        self._inputs = own[0]
+        self._memories: list[np.ndarray] = []
         self._steps: list[Step] = []
-        for matrix, source, into, activation in zip(matrices, sources, outputs, [*activations, None], strict=True):
+        for layer, matrix, source, into in zip(layers, matrices, sources, [*own[1:], output], strict=True):
+            if layer.memory:
+                self._add_lstm(layer.memory, matrix, source, into)
+                continue
             self._steps.append(functools.partial(np.dot, matrix.T, source, into))
+            activation = _ACTIVATIONS[layer.activation]
             if activation is not None:
                 self._steps.append(activation(into))
         half = len(output) // 2
@@ -129,6 +171,32 @@ class _Pass:
         self._rng = rng
         self._noise = np.zeros((0, *self._mean.shape), np.float32)
         self._noise_used = 0
+
+    def _add_lstm(self, units: int, matrix: np.ndarray, source: np.ndarray, into: np.ndarray) -> None:
+        """A step: c <- forget * c + input * candidate; h <- output * tanh(c), for the next layer and the next step."""
+        gates = np.zeros((4 * units, *source.shape[1:]), np.float32)
+        entry, forget, output, candidate = np.split(gates, 4)
+        sigmoids = gates[: 3 * units]
+        half = np.full_like(sigmoids, 0.5)
+        c, h = np.zeros_like(entry), source[-1 - units : -1]
+        self._memories += [c, h]
+        self._steps += [
+            functools.partial(np.dot, matrix.T, source, gates),
+            functools.partial(np.tanh, gates, gates),
+            functools.partial(np.multiply, sigmoids, half, sigmoids),
+            functools.partial(np.add, sigmoids, half, sigmoids),
+            functools.partial(np.multiply, c, forget, c),
+            functools.partial(np.multiply, candidate, entry, candidate),
+            functools.partial(np.add, c, candidate, c),
+            functools.partial(np.tanh, c, h),
+            functools.partial(np.multiply, h, output, h),
+            functools.partial(np.copyto, into, h),
+        ]
+
+    def forget(self) -> None:
+        """An episode begins."""
+        for memory in self._memories:
+            memory[:] = 0.0
 
     def load(self, observation: Any, column: int | None = None) -> None:
         """Takes an observation; the column only where there are several."""
@@ -187,27 +255,47 @@ def _slices(leaves: Sequence[tf.TensorSpec]) -> list[tuple[slice, bool]]:
     return slices
 
 
-def _dense_layers(actor: Any) -> list[tf.keras.layers.Dense]:
-    """The hidden layers and, last, the projection of an actor, if there is nothing else in it."""
-    _require(type(actor) is ActorDistributionNetwork, f"{type(actor).__name__} is not an ActorDistributionNetwork")
-    encoder = actor._encoder
-    _check_preprocessing(actor.input_tensor_spec, encoder)
-    dense = []
-    for layer in encoder._postprocessing_layers:
-        if type(layer) is tf.keras.layers.Flatten:
-            continue
-        _require(type(layer) is tf.keras.layers.Dense, f"it has a {type(layer).__name__} layer")
-        _require(layer.activation in _ACTIVATIONS, f"it has the activation {layer.activation}")
-        dense.append(layer)
+def _layers_of(actor: Any) -> list[_Layer]:
+    """All layers of an actor, the projection last, if there is nothing else in it."""
+    if type(actor) is ActorDistributionNetwork:
+        layers = _encoder_layers(actor.input_tensor_spec, actor._encoder)
+    elif type(actor) is ActorDistributionRnnNetwork and type(actor._lstm_encoder) is LSTMEncodingNetwork:
+        encoder = actor._lstm_encoder
+        layers = [
+            *_encoder_layers(actor.input_tensor_spec, encoder._input_encoder),
+            _lstm_layer(encoder._lstm_network),
+            *map(_dense_layer, encoder._output_encoder),
+        ]
+    else:
+        raise UnsupportedNetworkError(f"{type(actor).__name__} is not one of TF-Agents' actor networks")
     projection = actor._projection_networks
     _require(type(projection) is TanhNormalProjectionNetwork, f"it ends in {type(projection).__name__}")
     _require(projection._std_transform is std_clip_transform, "its standard deviation is not clipped by TF-Agents")
     _require(projection._projection_layer.activation is tf.keras.activations.linear, "its projection has an activation")
     sample_spec = projection._sample_spec
     _require(bool(np.all(sample_spec.minimum == -1) and np.all(sample_spec.maximum == 1)), "actions are not in [-1, 1]")
-    dense.append(projection._projection_layer)
-    _require(all(layer.use_bias for layer in dense), "it has a layer without bias")
-    return dense
+    return [*layers, _dense_layer(projection._projection_layer)]
+
+
+def _encoder_layers(spec: Any, encoder: Any) -> list[_Layer]:
+    _check_preprocessing(spec, encoder)
+    layers = [layer for layer in encoder._postprocessing_layers if type(layer) is not tf.keras.layers.Flatten]
+    return [_dense_layer(layer) for layer in layers]
+
+
+def _dense_layer(layer: Any) -> _Layer:
+    _require(type(layer) is tf.keras.layers.Dense, f"it has a {type(layer).__name__} layer")
+    _require(layer.activation in _ACTIVATIONS, f"it has the activation {layer.activation}")
+    _require(layer.use_bias, "it has a layer without bias")
+    return _Layer((layer.kernel, layer.bias), layer.activation)
+
+
+def _lstm_layer(unroll: Any) -> _Layer:
+    cell: Any = getattr(unroll, "cell", None)
+    _require(type(unroll) is DynamicUnroll and type(cell) is tf.keras.layers.LSTMCell, "its memory is not one LSTM")
+    usual = cell.activation is tf.keras.activations.tanh and cell.recurrent_activation is tf.keras.activations.sigmoid
+    _require(usual and cell.use_bias, "its LSTM is not of the usual kind")
+    return _Layer((cell.kernel, cell.recurrent_kernel, cell.bias), None, memory=int(cell.units))
 
 
 def _check_preprocessing(spec: Any, encoder: Any) -> None:

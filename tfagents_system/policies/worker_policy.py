@@ -82,7 +82,7 @@ def make_worker_policy(agent: Any, seed: int, num_envs: int = 1) -> WorkerPolicy
 
 
 class NumpyWorkerPolicy(WorkerPolicy):
-    """The default actor in NumPy.
+    """The default actors in NumPy.
 
     Args:
       agent: Its collect policy must sample from an actor that `NumpyActor` can compute.
@@ -109,14 +109,13 @@ class NumpyWorkerPolicy(WorkerPolicy):
         self._actor.assign(weights)
 
     def reset(self, env: int = 0) -> None:
-        pass
+        self._actor.reset(env)
 
     def action(self, time_step: ts.TimeStep, greedy: bool) -> np.ndarray:
         return self._actor.act(time_step.observation, greedy)
 
     def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, np.ndarray]:
-        actions = self._actor.act_on_all([step.observation for step in time_steps.values()], greedy)
-        return dict(zip(time_steps, actions, strict=True))
+        return self._actor.act_on_all({env: step.observation for env, step in time_steps.items()}, greedy)
 
 
 class PolicyRunner(Protocol):
