@@ -249,7 +249,7 @@ def main() -> None:
     # An exploring Minitaur without training falls at once, and its resets, which are slow, would be all there is.
     for name, module, simulator, greedy, count, target in [
         ("HalfCheetah-v5", halfcheetah_params, lambda env: env, False, episodes, _TARGET_HALF_CHEETAH),
-        ("Minitaur", minitaur_params, lambda env: env.gym, True, min(episodes, 4), _TARGET_MINITAUR),
+        ("Minitaur", minitaur_params, lambda env: env.env, True, min(episodes, 4), _TARGET_MINITAUR),
     ]:
         params = module.TrainParams({"horizon": HORIZON})
         share, bare_rate = share_of_bare_simulator(params, simulator, count, greedy)

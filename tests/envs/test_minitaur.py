@@ -28,7 +28,7 @@ def env() -> Iterator[TrainingEnvironment]:
 
 def physics(env: TrainingEnvironment) -> tuple[float, list[float]]:
     """What PyBullet says: mass of the base in kg, lateral friction of each foot."""
-    simulation: Any = env.user_env.gym.unwrapped
+    simulation: Any = env.user_env.unwrapped
     client, body = simulation._pybullet_client, simulation.minitaur.quadruped
     return client.getDynamicsInfo(body, -1)[0], [client.getDynamicsInfo(body, foot)[1] for foot in FEET]
 
