@@ -67,15 +67,19 @@ def end_session(process: subprocess.Popen[str]) -> str:
 
     It is told first, so that it can end what it started in further sessions, and killed at the deadline.
     """
-    errors = ""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            _, errors = process.communicate(timeout=_END_SECS)
-        except subprocess.TimeoutExpired:
-            _kill_group(process.pid)
-            _, errors = process.communicate()
+    if process.poll() is not None:
+        _kill_group(process.pid)
+        return ""
+    process.terminate()
+    try:
+        process.wait(timeout=_END_SECS)
+    except subprocess.TimeoutExpired:
+        pass
     _kill_group(process.pid)
+    try:
+        _, errors = process.communicate(timeout=_END_SECS)
+    except subprocess.TimeoutExpired:  # Something outside the session still holds its output.
+        return ""
     return errors or ""
 
 

@@ -46,7 +46,8 @@ def test_at_the_deadline_children_end_too(tmp_path):
     pid_file = tmp_path / "pid"
     program = (
         "import pathlib, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
+        "sleep, null = 'import time; time.sleep(200)', subprocess.DEVNULL\n"
+        "child = subprocess.Popen([sys.executable, '-c', sleep], stdout=null, stderr=null)\n"
         f"pathlib.Path({str(pid_file)!r}).write_text(str(child.pid))\n"
         "time.sleep(100)\n"
     )

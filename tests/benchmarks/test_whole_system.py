@@ -102,7 +102,8 @@ def test_slow_steps_take_their_time(busy, clock):
     cpu, began = time.thread_time(), clock()
     truncated = [env.step(np.zeros(6, np.float32))[3] for _ in range(5)]
     assert clock() - began >= 0.1
-    assert (time.thread_time() - cpu >= 0.1) == busy
+    used_secs = time.thread_time() - cpu
+    assert used_secs >= 0.1 if busy else used_secs < 0.05
     assert truncated == [False] * 4 + [True]
 
 
