@@ -210,6 +210,26 @@ def test_numpy_exploration_forgets_no_call():
     assert len(set(actions)) == 3000
 
 
+class Repeated(tf.keras.layers.Layer):
+    """Its loop is one in the graph: its length is known only when it runs."""
+
+    def call(self, inputs):
+        return tf.while_loop(
+            lambda count, values: count < tf.cast(tf.reduce_max(inputs) * 0, tf.int32) + 3,
+            lambda count, values: (count + 1, tf.tanh(values) + 0.5),
+            (0, inputs),
+        )[1]
+
+
+def test_networks_with_loops_run_in_a_session_too():
+    agent = combined(Repeated)
+    policy = make_worker_policy(agent, seed=0)
+    assert policy.inference == "tensorflow session"
+    step = time_step(VECTOR)
+    expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
+    np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=1e-6)
+
+
 def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
     agent = build()
     monkeypatch.setattr(NumpyActor, "act_on_all", lambda self, observations, greedy: {0: np.full(2, 0.9)})

@@ -62,20 +62,23 @@ def make_worker_policy(agent: Any, seed: int, num_envs: int = 1) -> WorkerPolicy
     """
     tf.random.set_seed(seed % 2**31)
     greedy = greedy_policy.GreedyPolicy(agent.policy)
-    try:
-        policy: WorkerPolicy = NumpyWorkerPolicy(agent, np.random.default_rng(seed), num_envs)
-    except UnsupportedNetworkError as error:
-        logging.info("actions are not computed in NumPy: %s", error)
-    else:
-        if _acts_alike(policy, greedy, num_envs):
-            return policy
-    try:
-        session = SessionRunner(agent.collect_policy, greedy, num_envs)
-        policy = TensorFlowWorkerPolicy(agent.collect_policy, session, num_envs)
-        if _acts_alike(policy, greedy, num_envs):
-            return policy
-    except Exception as error:  # Whatever a user's policy holds: the general path takes it.
-        logging.warning("the policy can't run in a session, which would be faster: %r", error)
+
+    def in_numpy() -> WorkerPolicy:
+        return NumpyWorkerPolicy(agent, np.random.default_rng(seed), num_envs)
+
+    def in_session(single_threaded: bool) -> WorkerPolicy:
+        runner = SessionRunner(agent.collect_policy, greedy, num_envs, single_threaded)
+        return TensorFlowWorkerPolicy(agent.collect_policy, runner, num_envs)
+
+    for make in (in_numpy, lambda: in_session(True), lambda: in_session(False)):
+        try:
+            policy = make()
+            if _acts_alike(policy, greedy, num_envs):
+                return policy
+        except UnsupportedNetworkError as error:
+            logging.info("actions are not computed in NumPy: %s", error)
+        except Exception as error:  # Whatever a user's policy holds: the next path may take it.
+            logging.info("a faster way to compute actions does not take this policy: %r", error)
     return TensorFlowWorkerPolicy(
         agent.collect_policy, FunctionRunner(agent.collect_policy, greedy, num_envs), num_envs
     )
@@ -200,9 +203,12 @@ class SessionRunner:
 
     inference = "tensorflow session"
 
-    def __init__(self, collect: tf_policy.TFPolicy, greedy: tf_policy.TFPolicy, num_envs: int) -> None:
+    def __init__(
+        self, collect: tf_policy.TFPolicy, greedy: tf_policy.TFPolicy, num_envs: int, single_threaded: bool = True
+    ) -> None:
         self._variables = named_variables(collect)
-        self._session = GraphSession({False: _concrete(collect, num_envs), True: _concrete(greedy, num_envs)})
+        functions = {False: _concrete(collect, num_envs), True: _concrete(greedy, num_envs)}
+        self._session = GraphSession(functions, single_threaded)
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         assign_weights(self._variables, weights)  # Checks names and shapes, too.
@@ -250,6 +256,7 @@ def _acts_alike(policy: WorkerPolicy, greedy: tf_policy.TFPolicy, num_envs: int)
     batch = tf.nest.map_structure(lambda spec: _random_batch(spec, num_envs, rng), greedy.time_step_spec)
     expected = greedy.action(tf.nest.map_structure(tf.constant, batch), greedy.get_initial_state(num_envs)).action
     steps = {env: tf.nest.map_structure(lambda leaf, env=env: leaf[env], batch) for env in range(num_envs)}
+    policy.actions(steps, greedy=False)  # Only to see that it runs.
     for env in steps:
         policy.reset(env)
     found = policy.actions(steps, greedy=True)
