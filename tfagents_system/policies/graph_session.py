@@ -25,7 +25,7 @@ class GraphSession:
     Args:
       functions: By a name; of flat arguments and results.
       single_threaded: Runs the ops one after another in the calling thread, which spares more than half of the time of
-        small graphs. Graphs with loops or conditions can't be run so, which their first call tells.
+        small graphs. A graph that can't be run so tells it in its first call.
 
     Raises:
       UnsupportedFunctionError: A function captures something that is neither a variable nor a constant.
