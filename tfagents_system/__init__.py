@@ -5,8 +5,8 @@ import os
 
 __version__ = "0.1.0"
 
-# TensorFlow reads it when it is imported. Its default is off on CPUs without AVX512-VNNI, where oneDNN's products with a
-# transposed operand, of which a gradient is made, are a fifth faster all the same.
+# TensorFlow reads it when it is imported. Its default is off on CPUs without AVX512-VNNI, where oneDNN's products with
+# a transposed operand, of which gradients are made, are a fifth faster all the same.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 # gym 0.23, which TF-Agents imports, prints on every import that it is unmaintained.

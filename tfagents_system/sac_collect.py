@@ -8,6 +8,7 @@ Load parameters, connect, loop until told to stop, close.
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.launch.run_paths import worker_role
@@ -25,7 +26,11 @@ def collect(role: Role, worker_id: int, envs_per_worker: int) -> int:
     return EXIT_RESUMABLE if role.stop.is_set() else EXIT_DONE
 
 
+def main() -> NoReturn:
+    worker_id = int(os.environ["SLURM_PROCID"])
+    envs_per_worker = int(os.environ.get("SAC_ENVS_PER_WORKER", "1"))
+    run_role(worker_role(worker_id), lambda role: collect(role, worker_id, envs_per_worker))
+
+
 if __name__ == "__main__":
-    _worker_id = int(os.environ["SLURM_PROCID"])
-    _envs_per_worker = int(os.environ.get("SAC_ENVS_PER_WORKER", "1"))
-    run_role(worker_role(_worker_id), lambda role: collect(role, _worker_id, _envs_per_worker))
+    main()

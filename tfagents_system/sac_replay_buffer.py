@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import reverb
 import reverb.platform.checkpointers_lib
@@ -68,7 +69,9 @@ def serve(role: Role) -> int:
 def _start_server(port: int, num_workers: int) -> reverb.Server:
     # Reverb makes a folder for checkpoints of its own, which are not used: the ring is the record.
     with tempfile.TemporaryDirectory() as unused:
-        return reverb.Server(tables.make_tables(num_workers), port, reverb.platform.checkpointers_lib.DefaultCheckpointer(unused))
+        return reverb.Server(
+            tables.make_tables(num_workers), port, reverb.platform.checkpointers_lib.DefaultCheckpointer(unused)
+        )
 
 
 def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
@@ -119,5 +122,9 @@ def _beat(role: Role, ring: Ring, service: ReplayService, state: str) -> None:
     )
 
 
-if __name__ == "__main__":
+def main() -> NoReturn:
     run_role(REPLAY, serve)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
@@ -396,5 +396,9 @@ def train(role: Role) -> int:
         trainer.close()
 
 
-if __name__ == "__main__":
+def main() -> NoReturn:
     run_role(TRAINER, train)
+
+
+if __name__ == "__main__":
+    main()

@@ -61,7 +61,7 @@ def main() -> int:
     supervise.wrap_up.write_results = lambda *args, **kwargs: ["results"]
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
     variables = dataclasses.replace(variables_of(spec))
-    return supervise.supervise(variables, stop, command_of(spec))
+    return supervise.supervise(variables, stop, supervise.RoleStarter(command_of(spec)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from tests.launch.test_signals import gone
 from tfagents_system.launch import role_process, supervise, wrap_up
 from tfagents_system.launch.claims import Claims, processes_of_run
 from tfagents_system.launch.cpus import allowed_cpus, plan_cpus
-from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.launch.signals import StopFlag
 from tfagents_system.report.status import read_status
 
@@ -37,7 +38,9 @@ def make_supervisor(exp_dir: Path, stop: StopFlag, roles: dict[str, str], **more
         reverb_cpus=1, train_cpus=1, num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
         allowed=allowed_cpus(), share=True,
     )  # fmt: skip
-    return supervise.Supervisor(variables, plan, Claims(), 8123, 7, stop, command_of(spec), step_secs=0.02)
+    return supervise.Supervisor(
+        variables, plan, Claims(), 8123, 7, stop, supervise.RoleStarter(command_of(spec)), step_secs=0.02
+    )
 
 
 @pytest.fixture
@@ -117,7 +120,9 @@ def test_what_a_crashed_role_left_behind_is_ended_before_its_restart(run_dir: Pa
 
 
 def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    role = RoleProcess("worker_0", ["true"], dict(os.environ), tmp_path / "log", max_restarts=7)
+    role = RoleProcess(
+        "worker_0", functools.partial(start_program, ["true"]), dict(os.environ), tmp_path / "log", max_restarts=7
+    )
     role.start()
     assert [role.restart_later() for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
     assert role.given_up

@@ -294,7 +294,7 @@ def _describe_owner(owner: Mapping[str, Any]) -> str:
 
 def processes_of_run(exp_dir: Path) -> Iterator[int]:
     """Pids of role processes on this machine that work in `exp_dir`: of a supervisor that died before them."""
-    wanted = f"SAC_EXP_DIR={exp_dir}".encode()
+    wanted, own = f"SAC_EXP_DIR={exp_dir}".encode(), f"TFAGENTS_SUPERVISOR_PID={os.getpid()}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -302,5 +302,6 @@ def processes_of_run(exp_dir: Path) -> Iterator[int]:
             environ = (entry / "environ").read_bytes().split(b"\0")
         except OSError:
             continue  # Another user's, or just gone.
-        if wanted in environ and any(variable.startswith(b"TFAGENTS_SUPERVISOR_PID=") for variable in environ):
+        supervisors = [entry for entry in environ if entry.startswith(b"TFAGENTS_SUPERVISOR_PID=")]
+        if wanted in environ and supervisors and own not in supervisors:
             yield int(entry.name)

@@ -9,10 +9,12 @@ place of this process: signals reach one process, whatever stage the start is in
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,14 +26,56 @@ from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.launch import run_directory
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus
 from tfagents_system.launch.cpus import CpuPlan, plan_for
+from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.variables import RunVariables, read_variables
 from tfagents_system.load_params import compute_config_from, load_env_config, load_params, load_params_class
 from tfagents_system.train_params_base import TrainParamsBase
 
 ROOT = Path(__file__).resolve().parents[2]
+_MODULE = "tfagents_system.launch.prepare"  # Also where this one is run as __main__.
 _PLAN_FIELDS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
 _T = TypeVar("_T")
+
+
+@dataclasses.dataclass
+class Inspection:
+    """What the user's own files turned out to be.
+
+    Attributes:
+      findings: What the user must change.
+      notes: What the user should know.
+      num_iter: Of the params; None where they can't be loaded.
+      specs: The content of specs.pbtxt; None where the environment could not be built.
+    """
+
+    findings: list[str]
+    notes: list[str]
+    num_iter: int | None = None
+    specs: bytes | None = None
+
+
+def inspect(environ: Mapping[str, str], vars_file: Path | None) -> Inspection:
+    """Loads params and configuration, builds the environment and tries it: all that runs a user's own code."""
+    preparation = Preparation(environ, vars_file)
+    preparation.findings.clear()  # Of the variables: whoever asks has them.
+    params = preparation.load_inputs()
+    specs = preparation.check_environment(params) if params is not None and params.env_config.get("horizon") else None
+    return Inspection(
+        preparation.findings,
+        preparation.notes,
+        num_iter=params.num_iter if params is not None else None,
+        specs=_specs_file(specs) if specs is not None else None,
+    )
+
+
+def _specs_file(specs: Any) -> bytes:
+    from tfagents_system.envs.specs import save_specs
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "specs.pbtxt"
+        save_specs(path, *specs)
+        return path.read_bytes()
 
 
 class Preparation:
@@ -136,36 +180,54 @@ class Preparation:
         return RunVariables(**self._values)
 
 
-def prepare(environ: Mapping[str, str], vars_file: Path | None, quiet_plan: bool = False) -> bool:
+def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:
+    """The process that the roles will be forked from; it begins to import. None where it is not wanted.
+
+    Nor where an input is missing: nothing would be left to do for it.
+    """
+    values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
+    if not values.get("fork_roles", True) or not values.keys() >= {"exp_dir", "params", "config"}:
+        return None
+    return ForkServer.start({**environ, "SAC_EXP_DIR": str(values["exp_dir"])})
+
+
+def prepare(
+    environ: Mapping[str, str],
+    vars_file: Path | None,
+    quiet_plan: bool = False,
+    fork_server: ForkServer | None = None,
+) -> bool:
     """Checks and prepares a run; False if it is finished already.
 
     Args:
       environ: Usually os.environ, after the vars file was sourced.
       vars_file: For messages and relative paths.
       quiet_plan: The supervisor comes next and prints the CPU plan that it claims.
+      fork_server: A user's own code then runs in a child of it, else in this process.
 
     Raises:
       UserError: With all findings.
     """
     preparation = Preparation(environ, vars_file)
     plan = preparation.check_machine()
-    params = preparation.load_inputs()
-    specs = preparation.check_environment(params) if params is not None and params.env_config.get("horizon") else None
+    inspection = _inspect(fork_server, environ, vars_file)
+    preparation.findings += inspection.findings
+    preparation.notes += inspection.notes
     variables = preparation.variables()
-    assert plan is not None and params is not None
+    assert plan is not None and inspection.num_iter is not None and inspection.specs is not None
     for note in preparation.notes:
         print(f"note: {note}")
     paths = RunPaths(variables.exp_dir)
     with RunLock(paths):
-        run_directory.write_inputs(paths, variables, params.num_iter)
-        _write_specs(paths, specs)
+        run_directory.write_inputs(paths, variables, inspection.num_iter)
+        _write_specs(paths, inspection.specs)
     if preparation.seed != variables.seed:
         print(
             f"note: this run began with SAC_SEED={preparation.seed}, which stays; SAC_SEED={variables.seed} is ignored"
         )
     if run_directory.is_finished(paths):
         print(
-            f"{variables.exp_name} is finished ({params.num_iter} iterations, {paths.exp_dir}): nothing to do. "
+            f"{variables.exp_name} is finished ({inspection.num_iter} iterations, {paths.exp_dir}): nothing to do. "
             f"Choose another SAC_EXP_NAME for a new run, or raise num_iter in {paths.params} to go on with this one"
         )
         return False
@@ -175,11 +237,20 @@ def prepare(environ: Mapping[str, str], vars_file: Path | None, quiet_plan: bool
     return True
 
 
-def _write_specs(paths: RunPaths, specs: Any) -> None:
-    from tfagents_system.envs.specs import save_specs
+def _inspect(fork_server: ForkServer | None, environ: Mapping[str, str], vars_file: Path | None) -> Inspection:
+    """`inspect`, in a process of its own where that can be forked: what a simulator starts does not stay here."""
+    if fork_server is None:
+        return inspect(environ, vars_file)
+    try:
+        inspection: Inspection = fork_server.call(_MODULE, "inspect", dict(environ), vars_file, environ=environ)
+    except ForkServerError as error:
+        return Inspection([f"checking params and environment failed: {error} (SAC_FORK_ROLES=0 may show more)"], [])
+    return inspection
 
+
+def _write_specs(paths: RunPaths, specs: bytes) -> None:
     beside = paths.specs.with_name(f".{paths.specs.name}.{os.getpid()}")
-    save_specs(beside, *specs)
+    beside.write_bytes(specs)
     os.replace(beside, paths.specs)
 
 
@@ -198,10 +269,17 @@ def main() -> int:
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # What TensorFlow says of itself would hide what the user must read.
-    if not prepare(os.environ, args.vars_file, quiet_plan=args.then is not None) or args.then is None:
+    fork_server = start_fork_server(os.environ, args.vars_file)
+    is_to_run = prepare(os.environ, args.vars_file, quiet_plan=args.then is not None, fork_server=fork_server)
+    if not is_to_run or args.then is None:
         return EXIT_DONE
     sys.stdout.flush()
-    os.closerange(3, 1024)  # What TensorFlow or an environment has opened is not for those who come.
+    handed_over = 2
+    if fork_server is not None:
+        handed_over, os.environ[HANDLE_VARIABLE] = fork_server.hand_over()
+    # What an environment has opened is not for those who come.
+    os.closerange(3, handed_over)
+    os.closerange(handed_over + 1, 1024)
     os.execv(args.then, [str(args.then), *([str(args.vars_file)] if args.vars_file else [])])
 
 

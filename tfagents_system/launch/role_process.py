@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 _FIRST_BACKOFF_SECS = 1.0
 _MAX_BACKOFF_SECS = 30.0
@@ -19,12 +20,37 @@ _SHOWN_BYTES = 64 * 1024
 _LAST_WORDS_CHARS = 200
 
 
+class Process(Protocol):
+    """What is needed of a process that leads a session of its own: subprocess.Popen has it."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self) -> int | None: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def kill(self) -> None: ...
+
+
+def start_program(command: Sequence[str], environ: Mapping[str, str], log: Path) -> Process:
+    """Starts a program in a session of its own: a Ctrl-C in the terminal reaches the supervisor alone."""
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environ),
+            start_new_session=True,
+        )
+
+
 class RoleProcess:
     """A role that is started, and started again when it dies.
 
     Args:
       name: Such as `worker_0`.
-      command: Its program, with taskset in front where it is pinned.
+      start: Starts its process, with the role's environment and log.
       environ: Its whole environment.
       log: Where its output is appended.
       max_restarts: Failures in a row after which it is given up.
@@ -37,7 +63,12 @@ class RoleProcess:
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], environ: Mapping[str, str], log: Path, max_restarts: int
+        self,
+        name: str,
+        start: Callable[[Mapping[str, str], Path], Process],
+        environ: Mapping[str, str],
+        log: Path,
+        max_restarts: int,
     ) -> None:
         self.name = name
         self.environ = dict(environ)
@@ -45,29 +76,22 @@ class RoleProcess:
         self.restarts = 0
         self.exit_code: int | None = None
         self.given_up = False
-        self._command = list(command)
+        self._start_process = start
         self._log = log
         self._max_restarts = max_restarts
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._session: int | None = None
         self._started_at = 0.0
         self._log_start = 0
         self._restart_at: float | None = None
 
     def start(self) -> None:
-        """Starts the process in a session of its own: a Ctrl-C in the terminal reaches the supervisor alone."""
+        """Starts the process."""
         self._restart_at = None
         self.exit_code = None
-        with open(self._log, "ab") as log:
-            self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self.environ,
-                start_new_session=True,
-            )
+        with contextlib.suppress(OSError):
+            self._log_start = self._log.stat().st_size
+        self._process = self._start_process(self.environ, self._log)
         self._session = self._process.pid
         self._started_at = time.monotonic()
 

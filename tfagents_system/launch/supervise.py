@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import functools
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_
 from tfagents_system.launch import run_directory, wrap_up
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, processes_of_run
 from tfagents_system.launch.cpus import CpuPlan, plan_for
-from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.fork_server import ForkServer, ForkServerError
+from tfagents_system.launch.role_process import Process, RoleProcess, start_program
 from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths
 from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.launch.variables import RunVariables
@@ -40,11 +42,58 @@ _PLAN_TRIES = 5
 _SPEAK_SECS = 10.0
 
 
-def command_for_role(role: str) -> list[str]:
+def module_of_role(role: str) -> str:
     """The program of a role; a worker finds its number in SLURM_PROCID."""
-    module = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train"}.get(role, "sac_collect")
+    return "tfagents_system." + {REPLAY: "sac_replay_buffer", TRAINER: "sac_train"}.get(role, "sac_collect")
+
+
+def command_for_role(role: str) -> list[str]:
+    """The same as a command."""
     # -P: the folder that the user happens to be in does not lead sys.path. PYTHONPATH says where modules come from.
-    return [sys.executable, "-P", "-m", f"tfagents_system.{module}"]
+    return [sys.executable, "-P", "-m", module_of_role(role)]
+
+
+class RoleStarter:
+    """Starts the roles' processes: forked where there is a fork server, else as programs of their own.
+
+    Args:
+      command: Gives the program of a role.
+      fork_server: None: there is none.
+    """
+
+    def __init__(
+        self, command: Callable[[str], Sequence[str]] = command_for_role, fork_server: ForkServer | None = None
+    ) -> None:
+        self._command = command
+        self._fork_server = fork_server
+
+    def wait_until_ready(self, stop: Callable[[], bool]) -> None:
+        """Waits for the fork server's imports; returns early when the run is to stop."""
+        if self._fork_server is not None:
+            try:
+                self._fork_server.wait_until_ready(stop)
+            except ForkServerError as error:
+                if not stop():
+                    self._go_on_without(error)
+
+    def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> Process:
+        """Starts the process of a role on these CPUs, or on any where there are none."""
+        if self._fork_server is not None:
+            try:
+                return self._fork_server.fork(module_of_role(role), f"sac_{role}", environ, log, cpus)
+            except ForkServerError as error:
+                self._go_on_without(error)
+        return start_program(pinned(self._command(role), cpus), environ, log)
+
+    def close(self) -> None:
+        """Ends the fork server."""
+        if self._fork_server is not None:
+            self._fork_server.close()
+            self._fork_server = None
+
+    def _go_on_without(self, error: ForkServerError) -> None:
+        print(f"note: {error}: roles are started as programs of their own from now on", flush=True)
+        self.close()
 
 
 class Supervisor:
@@ -57,7 +106,7 @@ class Supervisor:
       port: TCP port of the replay server.
       seed: The run's seed.
       stop: Set when the run is told to stop.
-      command: Gives the program of a role; tests put small ones in its place.
+      starter: Starts the roles; tests have it start small programs.
       step_secs: Seconds between two looks at the roles.
     """
 
@@ -69,7 +118,7 @@ class Supervisor:
         port: int,
         seed: int,
         stop: StopFlag,
-        command: Callable[[str], Sequence[str]] = command_for_role,
+        starter: RoleStarter,
         step_secs: float = _STEP_SECS,
     ) -> None:
         self.paths = RunPaths(variables.exp_dir)
@@ -77,6 +126,7 @@ class Supervisor:
         self._plan = plan
         self._claims = claims
         self._stop = stop
+        self._starter = starter
         self._step_secs = step_secs
         self._view = ProgressView()
         self._state, self._message, self._exit_code = "starting", "", None  # type: tuple[str, str, int | None]
@@ -87,7 +137,7 @@ class Supervisor:
         self._roles = {
             role: RoleProcess(
                 name=role,
-                command=pinned(command(role), ids),
+                start=functools.partial(starter.start, role, ids),
                 environ=common | plan.thread_environ(role) | _worker_environ(role),
                 log=self.paths.log(role),
                 max_restarts=variables.max_restarts,
@@ -109,6 +159,7 @@ class Supervisor:
                 self._stop.wait(self._step_secs)
             code = self._exit_code if self._exit_code is not None else self._stop_all()
             self._end_roles()
+            self._starter.close()
             if code == EXIT_DONE:
                 self._tell("done", "finished")
                 final_lines = wrap_up.write_results(
@@ -117,6 +168,7 @@ class Supervisor:
         except BaseException:
             # Whatever went wrong in here: no process is left, and the status says so.
             self._kill_all()
+            self._starter.close()
             self._view.stop([])
             self._exit_code = EXIT_FAILED
             self._tell("failed", "the supervisor itself failed")
@@ -147,6 +199,9 @@ class Supervisor:
         for name in self._roles:
             self.paths.heartbeat(name).unlink(missing_ok=True)  # What an earlier start said is no news.
         self._view.start()
+        self._starter.wait_until_ready(self._stop.is_set)
+        if self._stop.is_set():
+            return
         for role in self._roles.values():
             role.start()
         self._tell("running", "")
@@ -378,12 +433,13 @@ def main() -> int:
     # A terminal that closes is a stop like any other.
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
-    return supervise(variables, stop)
+    fork_server = ForkServer.inherited()
+    if fork_server is None and variables.fork_roles:
+        fork_server = ForkServer.start({**os.environ, **variables.to_environ()})
+    return supervise(variables, stop, RoleStarter(fork_server=fork_server))
 
 
-def supervise(
-    variables: RunVariables, stop: StopFlag, command: Callable[[str], Sequence[str]] = command_for_role
-) -> int:
+def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> int:
     """Holds what the run needs and runs it to its end.
 
     Raises:
@@ -401,7 +457,7 @@ def supervise(
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, port {port}", flush=True)
         print(plan.table(), flush=True)
-        return Supervisor(variables, plan, claims, port, seed, stop, command).run()
+        return Supervisor(variables, plan, claims, port, seed, stop, starter).run()
 
 
 if __name__ == "__main__":

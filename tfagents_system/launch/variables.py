@@ -61,6 +61,12 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "SAC_STRAGGLER_SECS", "seconds that the others wait for a worker late with its iteration", "120", "seconds"
     ),
+    Variable(
+        "SAC_FORK_ROLES",
+        "1: roles are forked from one process that has imported TensorFlow; 0: each is a program of its own",
+        "1",
+        "flag",
+    ),
     Variable("SAC_LOG_SECS", "seconds between two progress lines where there is no terminal", "5", "seconds", "5"),
 )
 _NAMES = tuple(variable.name for variable in VARIABLES)
@@ -91,6 +97,7 @@ class RunVariables:
     max_restarts: int = 10
     replay_dir: Path | None = None
     straggler_secs: float = 120.0
+    fork_roles: bool = True
     log_secs: float = 5.0
 
     @classmethod

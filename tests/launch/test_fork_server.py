@@ -1,0 +1,220 @@
+"""Roles forked from one process are like programs of their own: CPUs, logs, environment, exit codes, deaths."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.launch.test_signals import gone
+from tfagents_system.errors import UserError
+from tfagents_system.launch.claims import processes_of_run
+from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkedProcess, ForkServer, ForkServerError
+from tfagents_system.launch.role_process import kill_session
+from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE
+from tfagents_system.launch.supervise import RoleStarter
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLE = "tests.launch.forked_role"
+EXP_DIR = f"/nowhere/{uuid.uuid4()}"
+
+
+def environ(does: str = "exit", **more: str) -> dict[str, str]:
+    own = {"FORKED_ROLE_DOES": does, "SAC_EXP_DIR": EXP_DIR, SUPERVISOR_PID_VARIABLE: str(os.getpid())}
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **own, **more}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer.start({**os.environ, "SAC_EXP_DIR": EXP_DIR, "FORKED_SERVER": "1"})
+    server.wait_until_ready()
+    yield server
+    server.close()
+
+
+def ended(process: ForkedProcess, secs: float = 30.0) -> int | None:
+    deadline = time.monotonic() + secs
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return process.poll()
+
+
+def told(log: Path, secs: float = 30.0) -> dict[str, Any]:
+    """What the role has said of itself, once it has."""
+    deadline = time.monotonic() + secs
+    while time.monotonic() < deadline:
+        lines = log.read_text().splitlines() if log.exists() else []
+        found = [line for line in lines if line.startswith("{")]
+        if found:
+            said: dict[str, Any] = json.loads(found[-1])
+            return said
+        time.sleep(0.01)
+    raise AssertionError(f"nothing in {log}: {log.read_text() if log.exists() else 'no file'}")
+
+
+def test_the_server_has_one_thread_and_has_imported_tensorflow(server: ForkServer, tmp_path: Path) -> None:
+    assert psutil.Process(server._pid).num_threads() == 1
+    log = tmp_path / "role.log"
+    assert ended(server.fork(ROLE, "sac_worker_0", environ(), log, [])) == 75
+    assert told(log)["imported"]
+
+
+def test_a_role_is_a_child_of_this_process_with_its_own_session_cpus_environment_and_log(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    logs = [tmp_path / "a.log", tmp_path / "b.log"]
+    logs[1].write_text("of an earlier start\n")
+    roles = [
+        server.fork(ROLE, f"sac_worker_{k}", environ(FORKED_NUMBER=str(k)), log, [cpu] if k == 0 else [])
+        for k, log in enumerate(logs)
+    ]
+    assert [ended(role) for role in roles] == [75, 75]
+    said = [told(log) for log in logs]
+    assert [s["pid"] for s in said] == [role.pid for role in roles]
+    assert [s["parent"] for s in said] == [os.getpid()] * 2
+    assert [s["session"] for s in said] == [role.pid for role in roles]
+    assert said[0]["cpus"] == [cpu]
+    assert said[1]["cpus"] == sorted(os.sched_getaffinity(0))
+    assert [s["name"] for s in said] == ["sac_worker_0", "sac_worker_1"]
+    assert [s["own"] for s in said] == [{"FORKED_ROLE_DOES": "exit", "FORKED_NUMBER": str(k)} for k in range(2)]
+    assert all(s["home"] is None and s["threads"] == 1 for s in said)
+    assert logs[1].read_text().startswith("of an earlier start\n")
+    assert all("to stderr" in log.read_text() for log in logs)
+
+
+def test_random_numbers_differ_between_roles(server: ForkServer, tmp_path: Path) -> None:
+    logs = [tmp_path / f"{k}.log" for k in range(2)]
+    for log in logs:
+        ended(server.fork(ROLE, "sac_worker_0", environ(), log, []))
+    first, second = (told(log)["random"] for log in logs)
+    assert first[0] != second[0] and first[1] != second[1]
+
+
+def test_tensorflow_works_in_a_forked_role(server: ForkServer, tmp_path: Path) -> None:
+    log = tmp_path / "role.log"
+    assert ended(server.fork(ROLE, "sac_trainer", environ("tensorflow"), log, []), 60.0) == 1
+    assert "64.0" in log.read_text()  # And then main() returned, which a role's never does: exit code 1.
+
+
+def test_an_exception_is_exit_code_1_with_its_traceback_in_the_log(server: ForkServer, tmp_path: Path) -> None:
+    log = tmp_path / "role.log"
+    assert ended(server.fork(ROLE, "sac_trainer", environ("raise"), log, [])) == 1
+    assert "ValueError: on purpose" in log.read_text()
+
+
+def test_a_killed_role_is_told_by_its_signal(server: ForkServer, tmp_path: Path) -> None:
+    log = tmp_path / "role.log"
+    role = server.fork(ROLE, "sac_trainer", environ("wait"), log, [])
+    told(log)
+    assert role.poll() is None
+    role.kill()
+    assert role.wait() == -signal.SIGKILL
+    assert role.returncode == -signal.SIGKILL
+    kill_session(role.pid)
+
+
+def test_a_function_is_called_in_a_process_of_its_own(server: ForkServer) -> None:
+    for _ in range(2):
+        assert server.call(ROLE, "answer", 20, environ=environ(FORKED_NUMBER="2")) == 42
+    with pytest.raises(UserError, match="the rule\nthe remedy"):
+        server.call(ROLE, "fail", environ=environ())
+    with pytest.raises(ForkServerError, match="SIGSEGV"):
+        server.call(ROLE, "crash", environ=environ())
+    assert server.call(ROLE, "answer", 0, environ=environ(FORKED_NUMBER="1")) == 1  # It goes on all the same.
+
+
+def test_forked_roles_are_found_by_a_later_start_and_the_own_server_is_not(server: ForkServer, tmp_path: Path) -> None:
+    log = tmp_path / "role.log"
+    role = server.fork(ROLE, "sac_trainer", environ("wait"), log, [])
+    told(log)
+    try:
+        assert list(processes_of_run(Path(EXP_DIR))) == []  # Of this process: nobody's orphans.
+        script = f"""
+from pathlib import Path
+from tfagents_system.launch.claims import processes_of_run
+print(*processes_of_run(Path({EXP_DIR!r})))
+"""
+        found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert {role.pid, server._pid} <= {int(pid) for pid in found.stdout.split()}
+    finally:
+        role.kill()
+        kill_session(role.pid)
+
+
+def test_when_the_server_is_killed_roles_go_on_and_later_ones_are_programs_of_their_own(tmp_path: Path) -> None:
+    server = ForkServer.start({**os.environ, "SAC_EXP_DIR": EXP_DIR})
+    log, later = tmp_path / "role.log", tmp_path / "later.log"
+    role = server.fork(ROLE, "sac_worker_0", environ("wait"), log, [])
+    told(log)
+    os.kill(server._pid, signal.SIGKILL)
+    starter = RoleStarter(lambda name: ["sh", "-c", f"echo {name} as a program; exit 7"], server)
+    program = starter.start("worker_1", [], environ(), later)
+    try:
+        assert program.wait() == 7
+        assert later.read_text() == "worker_1 as a program\n"
+        assert role.poll() is None
+    finally:
+        role.kill()
+        kill_session(role.pid)
+
+
+def test_roles_and_server_end_with_the_supervisor(tmp_path: Path) -> None:
+    """kill -9 of the process that asked: the role gets SIGTERM, the server ends."""
+    log = tmp_path / "role.log"
+    script = f"""
+import os, time
+from pathlib import Path
+from tfagents_system.launch.fork_server import ForkServer
+server = ForkServer.start({{**os.environ, "SAC_EXP_DIR": {EXP_DIR!r}}})
+environ = {environ("wait")!r} | {{"{SUPERVISOR_PID_VARIABLE}": str(os.getpid())}}
+role = server.fork({ROLE!r}, "sac_worker_0", environ, Path({str(log)!r}), [])
+print(server._pid, role.pid, flush=True)
+time.sleep(300)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True) as asking:
+        assert asking.stdout is not None
+        pids = [int(pid) for pid in asking.stdout.readline().split()]
+        told(log)
+        asking.kill()
+    assert all(gone(pid, within_secs=20.0) for pid in pids)
+    kill_session(pids[1])
+
+
+def test_the_server_is_handed_over_to_the_program_that_takes_the_place(tmp_path: Path) -> None:
+    log = tmp_path / "role.log"
+    successor = f"""
+import os
+from pathlib import Path
+from tfagents_system.launch.fork_server import ForkServer
+server = ForkServer.inherited()
+environ = {environ("exit")!r} | {{"{SUPERVISOR_PID_VARIABLE}": str(os.getpid())}}
+assert "{HANDLE_VARIABLE}" not in os.environ
+print(server.fork({ROLE!r}, "sac_worker_0", environ, Path({str(log)!r}), []).wait())
+"""
+    script = f"""
+import os, sys
+from tfagents_system.launch.fork_server import ForkServer, HANDLE_VARIABLE
+server = ForkServer.start({{**os.environ, "SAC_EXP_DIR": {EXP_DIR!r}}})
+_, os.environ[HANDLE_VARIABLE] = server.hand_over()
+os.execv(sys.executable, [sys.executable, "-c", {successor!r}])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "75\n", done.stderr
+
+
+def test_without_a_server_there_is_nothing_to_inherit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(HANDLE_VARIABLE, raising=False)
+    assert ForkServer.inherited() is None
+    monkeypatch.setenv(HANDLE_VARIABLE, "987,1")
+    assert ForkServer.inherited() is None

@@ -1,0 +1,416 @@
+"""One process that has imported everything, from which the roles of a run are forked.
+
+TensorFlow and what stands on it take four seconds of CPU time and 250 MB to import. With a program for each role, every
+one of them pays that; forked from here they start at once and share the memory.
+
+    prepare (later: the supervisor, the same process) ──asks──▶ fork server ──forks──▶ check of the environment, roles
+
+The server never runs TensorFlow, a user's code or a second thread: a fork copies the calling thread alone, so there
+may be no other. A role is forked twice, and its first parent ends at once: the kernel then makes it a child of the
+supervisor, which can wait for it, and which it must not outlive; the server is needed for the next fork only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import gc
+import importlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tfagents_system.errors import EXIT_FAILED
+from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent
+
+HANDLE_VARIABLE = "TFAGENTS_FORK_SERVER"  # `<file descriptor>,<pid>`, for the program that takes prepare's place.
+ROOT = Path(__file__).resolve().parents[2]
+_PRELOADED = (
+    "tfagents_system.sac_replay_buffer",
+    "tfagents_system.sac_train",
+    "tfagents_system.sac_collect",
+    "tfagents_system.launch.prepare",
+    "tfagents_system.envs.checks",
+)
+_READY_SECS = 300.0  # A network file system may take minutes for the first import.
+_FORK_SECS = 30.0
+_ADOPTION_SECS = 10.0
+_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
+# NumPy's BLAS starts its threads when it is imported.
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}  # TensorFlow reads both when it is imported.
+_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class ForkServerError(Exception):
+    """The fork server is gone, does not answer, or could not do what it was asked."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fork:
+    """Asks for a role.
+
+    Attributes:
+      module: Its `main` is run.
+      name: For ps and top.
+      environ: Its whole environment.
+      log: Where its output is appended.
+      cpus: CPU ids that it is pinned to; empty: none.
+      parent: The supervisor, which it becomes a child of.
+    """
+
+    module: str
+    name: str
+    environ: Mapping[str, str]
+    log: str
+    cpus: tuple[int, ...]
+    parent: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """Asks for a function's result, from a process of its own that is a child of the server.
+
+    Attributes:
+      module, function: What is called.
+      arguments: Its positional arguments.
+      environ: The process's whole environment.
+    """
+
+    module: str
+    function: str
+    arguments: tuple[Any, ...]
+    environ: Mapping[str, str]
+
+
+class ForkServer:
+    """The asking end: one process has it at a time.
+
+    Args:
+      connection: To the server.
+      pid: Of the server.
+    """
+
+    def __init__(self, connection: Connection, pid: int) -> None:
+        self._connection = connection
+        self._pid = pid
+        self._is_ready = False
+
+    @classmethod
+    def start(cls, environ: Mapping[str, str]) -> ForkServer:
+        """Starts a server, which begins to import; `wait_until_ready` waits for it.
+
+        Args:
+          environ: Its environment; what marks a run's processes (SAC_EXP_DIR) must be in it, for the kernel shows this
+            one for forked roles as well.
+        """
+        ours, theirs = _pipe()
+        own = {SUPERVISOR_PID_VARIABLE: str(os.getpid()), "PYTHONPATH": _python_path(environ), **_QUIET}
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tfagents_system.launch.fork_server", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            env={**environ, **_SINGLE_THREADED, **own},
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,  # A Ctrl-C in the terminal reaches the supervisor alone.
+        )
+        theirs.close()
+        process.returncode = 0  # Ours to wait for, not Popen's: another program may take this one's place.
+        return cls(ours, process.pid)
+
+    @classmethod
+    def inherited(cls) -> ForkServer | None:
+        """The server that the program before this one, in the same process, had started; None if there is none."""
+        handle = os.environ.pop(HANDLE_VARIABLE, "")
+        if not handle:
+            return None
+        descriptor, pid = (int(part) for part in handle.split(","))
+        try:
+            os.set_inheritable(descriptor, False)
+            server = cls(Connection(descriptor), pid)
+        except OSError:
+            return None
+        server._is_ready = True
+        return server
+
+    def hand_over(self) -> tuple[int, str]:
+        """For `inherited` in the program that takes this one's place.
+
+        Returns:
+          The file descriptor to leave open, and the value of HANDLE_VARIABLE.
+
+        Raises:
+          ForkServerError: It can't be used.
+        """
+        self.wait_until_ready()
+        descriptor = self._connection.fileno()
+        os.set_inheritable(descriptor, True)
+        return descriptor, f"{descriptor},{self._pid}"
+
+    def wait_until_ready(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Waits until everything is imported.
+
+        Raises:
+          ForkServerError: It can't be used.
+        """
+        if not self._is_ready:
+            self._answer(_READY_SECS, stop)
+            self._is_ready = True
+
+    def call(self, module: str, function: str, *arguments: Any, environ: Mapping[str, str]) -> Any:
+        """The result of a function, called in a process of its own.
+
+        Raises:
+          ForkServerError: The process died, or the server did; an exception of the function is raised as it is.
+        """
+        self.wait_until_ready()
+        self._send(_Call(module, function, arguments, dict(environ)))
+        outcome = pickle.loads(self._answer(None))
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def fork(self, module: str, name: str, environ: Mapping[str, str], log: Path, cpus: Sequence[int]) -> ForkedProcess:
+        """Starts a role, as a child of the calling process.
+
+        Raises:
+          ForkServerError: It was not started.
+        """
+        self.wait_until_ready()
+        become_subreaper()
+        self._send(_Fork(module, name, dict(environ), str(log), tuple(cpus), os.getpid()))
+        return ForkedProcess(self._answer(_FORK_SECS))
+
+    def close(self) -> None:
+        """Ends the server; what was forked goes on."""
+        self._connection.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+    def _send(self, message: _Fork | _Call) -> None:
+        try:
+            self._connection.send(message)
+        except OSError as error:
+            raise ForkServerError(f"the fork server is gone ({error.strerror})") from None
+
+    def _answer(self, timeout_secs: float | None, stop: Callable[[], bool] = lambda: False) -> Any:
+        deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
+        try:
+            while not self._connection.poll(0.1):
+                if deadline is not None and time.monotonic() > deadline:
+                    raise ForkServerError(f"the fork server has not answered for {timeout_secs:g} s")
+                if stop():
+                    raise ForkServerError("stopped while the fork server was starting")
+            is_fine, content = self._connection.recv()
+        except (EOFError, OSError):
+            raise ForkServerError("the fork server is gone") from None
+        if not is_fine:
+            raise ForkServerError(content)
+        return content
+
+
+class ForkedProcess:
+    """A forked role: what of subprocess.Popen its supervisor needs.
+
+    Args:
+      pid: A child of this process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        """Waits until it has ended."""
+        return self._wait(0)
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _wait(self, options: int) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:
+                self.returncode = EXIT_FAILED  # Somebody else has taken its exit code.
+            else:
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+
+def become_subreaper() -> None:
+    """From now on, descendants whose parent has ended become children of this process."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _pipe() -> tuple[Connection, Connection]:
+    import socket
+
+    ours, theirs = socket.socketpair()
+    return Connection(ours.detach()), Connection(theirs.detach())
+
+
+def _python_path(environ: Mapping[str, str]) -> str:
+    """The repository first, then what was there already."""
+    folders = environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, folders)]))
+
+
+# The server's side.
+
+
+def serve(connection: Connection) -> None:
+    """Imports, then forks what it is asked for, until the asking end is closed."""
+    try:
+        for module in _PRELOADED:
+            importlib.import_module(module)
+        if (threads := len(os.listdir("/proc/self/task"))) != 1:
+            raise RuntimeError(f"after its imports the fork server has {threads} threads instead of one")
+    except Exception as error:
+        traceback.print_exc()
+        connection.send((False, f"the fork server can't import the roles: {error}"))
+        return
+    gc.collect()
+    gc.freeze()  # Looking for garbage among these modules would copy their pages into every role.
+    connection.send((True, None))
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer = (
+                True,
+                _fork_role(request, connection) if isinstance(request, _Fork) else _call(request, connection),
+            )
+        except Exception as error:
+            answer = (False, str(error))
+        connection.send(answer)
+
+
+def _fork_role(request: _Fork, connection: Connection) -> int:
+    """Forks twice; returns the pid of the role."""
+    reader, writer = os.pipe()
+    between = os.fork()
+    if between == 0:
+        role = os.fork()
+        if role == 0:
+            os.close(reader)
+            os.close(writer)
+            _become_role(request, connection)
+        os.write(writer, str(role).encode())
+        os._exit(0)
+    os.close(writer)
+    pid = os.read(reader, 32)
+    os.close(reader)
+    os.waitpid(between, 0)  # From now on the role is the supervisor's child.
+    return int(pid)
+
+
+def _become_role(request: _Fork, connection: Connection) -> NoReturn:
+    code = EXIT_FAILED
+    try:
+        connection.close()
+        os.setsid()
+        log = os.open(request.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        _fresh_process(request.environ, request.name)
+        _wait_for_adoption(request.parent)
+        if request.cpus:
+            ids = ",".join(map(str, request.cpus))
+            subprocess.run(["taskset", "-a", "-p", "-c", ids, str(os.getpid())], stdout=subprocess.DEVNULL, check=True)
+        importlib.import_module(request.module).main()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else EXIT_FAILED
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _wait_for_adoption(parent: int) -> None:
+    deadline = time.monotonic() + _ADOPTION_SECS
+    while os.getppid() != parent:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"process {parent}, which is to wait for this one, is gone")
+        time.sleep(0.001)
+
+
+def _call(request: _Call, connection: Connection) -> bytes:
+    """Forks a process for a function; returns the pickled result, or exception."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        connection.close()
+        _fresh_process({**request.environ, SUPERVISOR_PID_VARIABLE: str(os.getppid())}, "sac_check")
+        die_with_parent()
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        outcome: Any
+        try:
+            outcome = getattr(importlib.import_module(request.module), request.function)(*request.arguments)
+        except Exception as error:
+            outcome = error
+        with open(writer, "wb") as stream:
+            stream.write(pickle.dumps(outcome))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as stream:
+        pickled = stream.read()
+    _, status = os.waitpid(pid, 0)
+    if not pickled or status:
+        code = os.waitstatus_to_exitcode(status)
+        raise RuntimeError(signal.Signals(-code).name if code < 0 else f"exit code {code}")
+    return pickled
+
+
+def _fresh_process(environ: Mapping[str, str], name: str) -> None:
+    """What distinguishes a program that was just started from one that was forked."""
+    os.environ.clear()
+    os.environ.update(environ)
+    # As Python itself would have made it of PYTHONPATH; the server's own entries come after it.
+    folders = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    sys.path[:] = list(dict.fromkeys([*folders, *sys.path]))
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    import numpy as np
+
+    np.random.seed()  # Python's own generator does this by itself.
+
+
+def main() -> NoReturn:
+    die_with_parent()
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    with contextlib.suppress(BrokenPipeError):  # Whoever asked is gone.
+        serve(Connection(int(sys.argv[1])))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    # Under its own name, so that what is pickled has the same classes on both sides.
+    importlib.import_module("tfagents_system.launch.fork_server").main()
