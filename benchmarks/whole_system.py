@@ -36,8 +36,8 @@ _LEARNING_STARTS = 1000
 # Iterations before the stretch that is measured. In the first one TensorFlow compiles; while the trainer is busy with
 # that, the workers finish the second one, which would be a present of one iteration to slow environments.
 _WARM_UP_ITERATIONS = 2
-_START_SECS = 300.0
-_MIN_STEPS_PER_S = 5.0  # of a contestant that is still taken to be alive
+_START_SECS = 120.0
+_MIN_STEPS_PER_S = 10.0  # of a contestant that is still taken to be alive
 _SLEEPING_WORKERS = 8
 _SHORT_HORIZON = 125
 _EPISODES_OF_RETURN = 5
@@ -255,10 +255,13 @@ def compare(outcome: Outcome, task: Task, arguments: argparse.Namespace) -> None
         for name, train in contestants_of(task, arguments).items():
             print(f"{task.name}, round {number + 1} of {arguments.rounds}: {name}", file=sys.stderr, flush=True)
             try:
-                measured[name].append(train(dataclasses.replace(task, seed=number)))
+                measurement = train(dataclasses.replace(task, seed=number))
             except RuntimeError as error:
                 print(error, file=sys.stderr, flush=True)
                 outcome.note(f"{name} failed ({task.name}): {str(error).splitlines()[0]}")
+                continue
+            print(f"  {measurement.steps_per_s:.1f} steps/s", file=sys.stderr, flush=True)
+            measured[name].append(measurement)
     report(outcome, task, measured)
 
 

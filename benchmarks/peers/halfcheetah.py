@@ -87,8 +87,11 @@ class FirstUpdate:
 
 
 def main() -> None:
+    from stable_baselines3.common import logger
+
     arguments = parse_arguments()
     model = make_model(arguments)
+    model.set_logger(logger.configure(format_strings=[]))  # Its default leaves an empty folder in /tmp.
     first = FirstUpdate(model)
     model.learn(total_timesteps=arguments.learning_starts + arguments.steps)
     now = time.perf_counter()
