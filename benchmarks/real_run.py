@@ -1,0 +1,100 @@
+"""A run by run_script.sh in a temporary folder, watched from outside through its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from benchmarks.processes import ROOT, end_session
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.report.heartbeat import read_heartbeat
+from tfagents_system.report.status import read_status
+
+_POLL_SECS = 0.02
+
+
+class RealRun:
+    """Starts a run on entering; ends it and removes its folder on leaving.
+
+    Args:
+      params: File with `class TrainParams`.
+      config: What SAC_CONFIG holds.
+      variables: Further SAC_ variables.
+
+    Attributes:
+      paths: The run directory.
+      started: When run_script.sh was started, time.monotonic().
+    """
+
+    def __init__(self, params: Path, config: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
+        self._temporary = tempfile.TemporaryDirectory()
+        self._folder = Path(self._temporary.name)
+        self.paths = RunPaths(self._folder / "run")
+        self.started = 0.0
+        (self._folder / "config.json").write_text(json.dumps(config))
+        own = {"SAC_EXP_NAME": "benchmark", "SAC_EXP_DIR": self.paths.exp_dir, "SAC_PARAMS": params}
+        own |= {"SAC_CONFIG": self._folder / "config.json", "SAC_REVERB_CPUS": 1, "SAC_SHARE_CPUS": 1}
+        own |= {"SAC_TRAIN_CPUS": 1, "SAC_COLLECT_WORKER_CPUS": 1, **variables}
+        lines = [f"{name}={value}\n" for name, value in own.items()]
+        (self._folder / "vars.sh").write_text("# shellcheck shell=bash\n" + "".join(lines))
+
+    def __enter__(self) -> RealRun:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "TF_", "OMP_"))}
+        self._output = (self._folder / "output.txt").open("w+")
+        self.started = time.monotonic()
+        self._process = subprocess.Popen(
+            [str(ROOT / "run_script.sh"), str(self._folder / "vars.sh")],
+            cwd=self._folder,
+            env=environ | {"PYTHONPATH": str(ROOT)},
+            text=True,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Told twice, it ends at once: nothing is worth saving.
+        self._process.terminate()
+        time.sleep(0.5)
+        end_session(self._process)
+        self._output.close()
+        self._temporary.cleanup()
+
+    def wait_until(self, condition: Callable[[], bool], what: str, timeout_secs: float) -> float:
+        """Waits; returns the seconds since the run was started.
+
+        Raises:
+          RuntimeError: The run ended before, or the time is up.
+        """
+        deadline = time.monotonic() + timeout_secs
+        while not condition():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._output.seek(0)
+                raise RuntimeError(f"the run did not reach: {what}\n{self._output.read()[-2000:]}")
+            time.sleep(_POLL_SECS)
+        return time.monotonic() - self.started
+
+    def heartbeat(self, role: str) -> dict[str, Any]:
+        """The last heartbeat of a role; empty before the first."""
+        return read_heartbeat(self.paths.heartbeat(role)) or {}
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """The processes of the roles, by their names, and the fork server's as `fork server`."""
+        status = read_status(self.paths.status_json) or {"run": {"pid": self._process.pid}}
+        roles = {}
+        for child in psutil.Process(status["run"]["pid"]).children():
+            name = child.name()
+            roles[name.removeprefix("sac_") if name.startswith("sac_") else "fork server"] = child
+        return roles
