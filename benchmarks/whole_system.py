@@ -41,6 +41,7 @@ _MIN_STEPS_PER_S = 10.0  # of a contestant that is still taken to be alive
 _SLEEPING_WORKERS = 8
 _SHORT_HORIZON = 125
 _EPISODES_OF_RETURN = 5
+_STEPS_FOR_RETURNS = 10_000  # Before that, returns are of policies that have hardly begun to learn.
 _BLOCK = 50  # steps, then updates, of SBX where it loops over many updates in one call
 
 
@@ -273,7 +274,7 @@ def report(outcome: Outcome, task: Task, measured: Mapping[str, Sequence[Measure
     if task.step_ms and task.busy:
         # An environment's own CPU time bounds everybody, however cheap the update is.
         outcome.row(f"all CPUs in the simulator, {task.name}", _N_CPUS * 1000.0 / task.step_ms, "steps/s")
-    if not task.step_ms:
+    if not task.step_ms and task.steps >= _STEPS_FOR_RETURNS:
         for name, runs in measured.items():
             last = [value for run in runs for value in run.returns[-_EPISODES_OF_RETURN:]]
             if last:

@@ -91,7 +91,7 @@ def main() -> None:
 
     arguments = parse_arguments()
     model = make_model(arguments)
-    model.set_logger(logger.configure(format_strings=[]))  # Its default leaves an empty folder in /tmp.
+    model.set_logger(logger.Logger(folder=None, output_formats=[]))  # Its default leaves an empty folder in /tmp.
     first = FirstUpdate(model)
     model.learn(total_timesteps=arguments.learning_starts + arguments.steps)
     now = time.perf_counter()

@@ -59,7 +59,7 @@ def make_model(library: str) -> Any:
         device="cpu",
         seed=0,
     )
-    model.set_logger(logger.configure(format_strings=[]))
+    model.set_logger(logger.Logger(folder=None, output_formats=[]))
     random = np.random.default_rng(0)
     buffer = model.replay_buffer
     for array in (buffer.observations, buffer.next_observations, buffer.actions, buffer.rewards):

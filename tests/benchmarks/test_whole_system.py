@@ -78,12 +78,12 @@ def test_tasks_are_those_of_the_claim():
 def test_report_divides_medians(capsys):
     outcome = Outcome("Fast.")
     ours = [Measurement(speed, [1.0, 3.0]) for speed in (100.0, 300.0, 200.0)]
-    whole_system.report(outcome, Task(2000), {OURS: ours, "SBX": [Measurement(50.0, [])]})
+    whole_system.report(outcome, Task(30_000), {OURS: ours, "SBX": [Measurement(50.0, [])]})
     outcome.print()
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert printed["ratios"] == [{"name": "ours over SBX, bare simulator", "value": 4.0, "target": 1.5}]
     values = {row["name"]: row["value"] for row in printed["rows"]}
-    name = f"{OURS}, last 6 training episodes of 2000 steps"
+    name = f"{OURS}, last 6 training episodes of 30000 steps"
     assert (values[f"{name}: mean return"], values[f"{name}: standard deviation"]) == (2.0, 1.0)
 
 
