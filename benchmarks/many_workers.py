@@ -16,30 +16,34 @@ import psutil
 from benchmarks.outcome import Outcome, parse_args
 from benchmarks.processes import ROOT, end_on_sigterm
 from benchmarks.real_run import RealRun
+from tfagents_system.report.metrics import read_metrics
 
 _STEP_MS, _HORIZON = 20.0, 200
+_WARM_UP_ITERATIONS = 3
 _DEADLINE_SECS = 300.0
 
 
-def measure(num_workers: int, secs: float) -> dict[str, Any]:
-    """Steps/s once all workers collect, and the CPU time that goes with them."""
+def measure(num_workers: int, iterations: int) -> dict[str, Any]:
+    """Steps/s over some iterations, once all workers collect, and the CPU time that goes with them."""
     config = {"horizon": _HORIZON, "step_ms": _STEP_MS}
     variables = {"SAC_NUM_COLLECT_WORKERS": num_workers}
     with RealRun(ROOT / "benchmarks" / "sleeping_params.py", config, variables) as run:
-        run.wait_until(lambda: run.heartbeat("trainer").get("iteration", 0) >= 2, "its third iteration", _DEADLINE_SECS)
-        before, steps, started = _cpu_secs(run), _steps(run), time.monotonic()
-        time.sleep(secs)
-        run.wait_until(lambda: _steps(run) > steps, "more steps", _DEADLINE_SECS)
-        elapsed = time.monotonic() - started
-        after = _cpu_secs(run)
+        run.wait_until(lambda: len(_rows(run)) >= _WARM_UP_ITERATIONS, "its first iterations", _DEADLINE_SECS)
+        before, started = _cpu_secs(run), time.monotonic()
+        total = _WARM_UP_ITERATIONS + iterations
+        run.wait_until(lambda: len(_rows(run)) >= total, f"{total} iterations", _DEADLINE_SECS)
+        elapsed, after = time.monotonic() - started, _cpu_secs(run)
+        rows = _rows(run)
+        first, last = rows[_WARM_UP_ITERATIONS - 1], rows[total - 1]
         return {
-            "steps_per_s": (_steps(run) - steps) / elapsed,
+            "steps_per_s": (last["env_steps"] - first["env_steps"]) / (last["wall_time_s"] - first["wall_time_s"]),
             "cpus": {name: (after[name] - before[name]) / elapsed for name in after},
         }
 
 
-def _steps(run: RealRun) -> int:
-    return int(run.heartbeat("replay").get("env_steps", 0))
+def _rows(run: RealRun) -> list[dict[str, Any]]:
+    """One an iteration."""
+    return [row for row in read_metrics(run.paths.metrics_csv) if row["updates_per_s"] is not None]
 
 
 def _cpu_secs(run: RealRun) -> dict[str, float]:
@@ -58,8 +62,7 @@ def main() -> None:
     outcome = Outcome(__doc__.splitlines()[0])
     first = 0.0
     for count in (1, 2) if args.quick else (1, 2, 4, 8, 16, 32, 64):
-        # Steps arrive an episode at a time: over several of them.
-        measured = measure(count, 4.0 if args.quick else 5 * _HORIZON * _STEP_MS / 1000.0)
+        measured = measure(count, 1 if args.quick else 5)
         rate = measured["steps_per_s"]
         first = first or rate
         outcome.row(f"{count} workers", rate, "steps/s")

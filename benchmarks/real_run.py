@@ -48,7 +48,8 @@ class RealRun:
         (self._folder / "vars.sh").write_text("# shellcheck shell=bash\n" + "".join(lines))
 
     def __enter__(self) -> RealRun:
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "TF_", "OMP_"))}
+        removed = ("SAC_", "SLURM_", "TF_", "OMP_")
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
         self._output = (self._folder / "output.txt").open("w+")
         self.started = time.monotonic()
         self._process = subprocess.Popen(

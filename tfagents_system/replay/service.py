@@ -146,12 +146,13 @@ class ReplayService:
         """Draws one block for the oldest request, if it may be drawn and there is room for it."""
         while (arrays := self._requests.get(0)) is not None:
             self._accept(tables.Request.from_wire(arrays))
-        if not self._pending or (self._connection.size(tables.BLOCKS) or 0) >= tables.MAX_BLOCKS:
+        if not self._pending:
             return False
         request, done = self._pending[0]
         count = min(self._pacing.allowed(request, done), self._draw_settings.max_block_minibatches)
         self._is_held_back = count <= 0
-        if self._is_held_back:
+        # Asked last: it is a call to the server.
+        if self._is_held_back or (self._connection.size(tables.BLOCKS) or 0) >= tables.MAX_BLOCKS:
             return False
         first = request.first + done
         with self.time_shares.spend("drawing"):
