@@ -88,10 +88,11 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int) -> 
     segment = make_segment(segment_steps)
     for segment.number in range(-(-steps // segment_steps)):
         ring.append(segment)
-    server = reverb.Server(tables.make_tables(num_workers), port)
+    all_tables = tables.make_tables(num_workers)
+    server = reverb.Server(list(all_tables.values()), port)
     connection = Connection(f"localhost:{port}", lambda: False)
     draw = DrawSettings(BATCH, None, _ITERATION, seed=0)
-    service = ReplayService(ring, connection, num_workers, draw, NoPacing())  # type: ignore[arg-type]
+    service = ReplayService(ring, connection, all_tables[tables.BLOCKS], num_workers, draw, NoPacing())  # type: ignore[arg-type]
     pipe.send({"step_bytes": ring.layout.step_bytes, "open_secs": opened_secs, "pid": os.getpid()})
     while not pipe.poll():
         for _ in range(20):

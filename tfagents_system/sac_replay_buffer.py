@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,10 +44,12 @@ def serve(role: Role) -> int:
     logging.info(
         "ring: %d of %d rows filled, %d env steps so far", ring.filled_rows, ring.capacity_rows, ring.env_steps
     )
-    server = _start_server(int(role.server_address.rpartition(":")[2]), role.num_workers)
+    all_tables = tables.make_tables(role.num_workers)
+    server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(
         ring,
         Connection(role.server_address, role.stop.is_set),
+        all_tables[tables.BLOCKS],
         role.num_workers,
         draw_settings(params, layout, role.seed),
         _pacing(role, ring),
@@ -66,12 +69,10 @@ def serve(role: Role) -> int:
     return EXIT_RESUMABLE
 
 
-def _start_server(port: int, num_workers: int) -> reverb.Server:
+def _start_server(port: int, all_tables: Sequence[reverb.Table]) -> reverb.Server:
     # Reverb makes a folder for checkpoints of its own, which are not used: the ring is the record.
     with tempfile.TemporaryDirectory() as unused:
-        return reverb.Server(
-            tables.make_tables(num_workers), port, reverb.platform.checkpointers_lib.DefaultCheckpointer(unused)
-        )
+        return reverb.Server(all_tables, port, reverb.platform.checkpointers_lib.DefaultCheckpointer(unused))
 
 
 def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:

@@ -128,16 +128,20 @@ class TrainParamsBase(abc.ABC):
         """
 
     def collect_env_args_kwargs(self, id: int = 0) -> EnvArgsKwargs:
-        """Arguments of `env_ctor` for the collect environment of worker `id`; an override may take no arguments."""
+        """Arguments of `env_ctor` for a collect environment; an override may take no arguments.
+
+        Args:
+          id: Number of the worker, from 0; with several environments a worker, worker * SAC_ENVS_PER_WORKER + index.
+        """
         del id
         return (), {}
 
     def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> EnvArgsKwargs:
-        """Arguments of `env_ctor` for the evaluation environment of worker `id`; an override may take no arguments.
+        """Arguments of `env_ctor` for an evaluation environment; an override may take no arguments.
 
         Args:
-          id: Number of the worker, from 0.
-          collect_env: What `env_ctor` returned for the collect environment of the same worker.
+          id: As of the collect environment beside it.
+          collect_env: What `env_ctor` returned for the collect environment beside it.
         """
         del id, collect_env
         return (), {}

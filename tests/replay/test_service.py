@@ -30,10 +30,12 @@ class Server:
 
     def __init__(self, folder, port, num_workers=1):
         self.ring = Ring.open(folder, LAYOUT, 1000)
-        self.reverb = reverb.Server(tables.make_tables(num_workers), port=port)
+        all_tables = tables.make_tables(num_workers)
+        self.reverb = reverb.Server(list(all_tables.values()), port=port)
         self.connection = Connection(f"localhost:{port}", lambda: False)
         pacing = Lockstep(self.ring, num_workers, straggler_secs=60.0)
-        self.service = ReplayService(self.ring, self.connection, num_workers, DRAW, pacing)
+        blocks = all_tables[tables.BLOCKS]
+        self.service = ReplayService(self.ring, self.connection, blocks, num_workers, DRAW, pacing)
 
     def turn_until(self, condition, secs=20.0):
         deadline = time.monotonic() + secs

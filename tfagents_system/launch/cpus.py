@@ -141,6 +141,7 @@ class CpuPlan:
         inter = min(2, cpus) if role == TRAINER else 1
         return {
             "OMP_NUM_THREADS": str(cpus),
+            "OPENBLAS_NUM_THREADS": "1",  # NumPy's products are too small to be shared among threads.
             "TF_NUM_INTRAOP_THREADS": str(max(1, cpus // inter)),
             "TF_NUM_INTEROP_THREADS": str(inter),
         }

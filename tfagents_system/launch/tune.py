@@ -183,7 +183,7 @@ def _run(what: str, variables: RunVariables, vars_file: Path, plan: CpuPlan, rol
     ids = plan.by_role()[role]
     print(f"measuring a {what} on CPU {','.join(map(str, ids))} ...", file=sys.stderr, flush=True)
     environ = os.environ | variables.to_environ() | plan.thread_environ(role)
-    environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "OPENBLAS_NUM_THREADS": "1"}
+    environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-P", "-m", "tfagents_system.launch.tune", str(vars_file), "--measure", what]
     done = subprocess.run(

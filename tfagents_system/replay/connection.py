@@ -127,9 +127,9 @@ class Connection:
         except (reverb.errors.ReverbError, RuntimeError):
             return None
 
-    def reader(self, table: str, prefetch: int = 1) -> QueueReader:
-        """Reads a queue, item by item, from a thread of its own."""
-        return QueueReader(self._client, table, prefetch)
+    def reader(self, table: str, prefetch: int = 1, wake: threading.Event | None = None) -> QueueReader:
+        """Reads a queue, item by item, from a thread of its own, which sets `wake` with each."""
+        return QueueReader(self._client, table, prefetch, wake)
 
     def news(self, table: str) -> NewsReader:
         """Waits for what is new in a table, from a thread of its own."""
@@ -168,8 +168,9 @@ class _StreamReader(abc.ABC):
 class QueueReader(_StreamReader):
     """Items of a queue, each once."""
 
-    def __init__(self, client: reverb.Client, table: str, prefetch: int) -> None:
+    def __init__(self, client: reverb.Client, table: str, prefetch: int, wake: threading.Event | None) -> None:
         self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=prefetch)
+        self._wake = wake
         super().__init__(client, table)
 
     def get(self, timeout_secs: float) -> list[np.ndarray] | None:
@@ -181,6 +182,8 @@ class QueueReader(_StreamReader):
 
     def _take(self, arrays: list[np.ndarray]) -> None:
         self._items.put(arrays)
+        if self._wake is not None:
+            self._wake.set()
 
 
 class NewsReader(_StreamReader):

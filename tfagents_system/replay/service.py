@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+import reverb
 from absl import logging
 
 from tfagents_system.errors import UserError
@@ -18,7 +19,7 @@ from tfagents_system.replay.ring import MAX_WORKERS, Ring
 from tfagents_system.replay.segments import MalformedSegmentError, Segment
 from tfagents_system.report.time_shares import TimeShares
 
-_IDLE_SECS = 0.005
+_IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
 _SEGMENTS_A_ROUND = 64  # A flood of segments must not keep the trainer waiting.
 _DRAW_STREAM = 1  # Distinguishes the random numbers of drawing from those of other roles.
@@ -47,6 +48,7 @@ class ReplayService:
     Args:
       ring: Where experience lives.
       connection: To the server of this process.
+      blocks: The server's table of blocks: how full it is is known here without asking.
       num_workers: Workers of the run.
       draw: How minibatches are drawn.
       pacing: When they may be.
@@ -58,20 +60,27 @@ class ReplayService:
     """
 
     def __init__(
-        self, ring: Ring, connection: Connection, num_workers: int, draw: DrawSettings, pacing: Lockstep | Asynchronous
+        self,
+        ring: Ring,
+        connection: Connection,
+        blocks: reverb.Table,
+        num_workers: int,
+        draw: DrawSettings,
+        pacing: Lockstep | Asynchronous,
     ) -> None:
         self._ring = ring
         self._connection = connection
         self._num_workers = num_workers
         self._draw_settings = draw
         self._pacing = pacing
-        self._segments = connection.reader(tables.SEGMENTS, prefetch=_SEGMENTS_A_ROUND)
-        self._requests = connection.reader(tables.REQUESTS)
+        self._blocks = blocks
+        self._wake = threading.Event()
+        self._segments = connection.reader(tables.SEGMENTS, prefetch=_SEGMENTS_A_ROUND, wake=self._wake)
+        self._requests = connection.reader(tables.REQUESTS, wake=self._wake)
         self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
         self._server_start = time.time_ns()
         self._latest_session = 0
         self._is_held_back = False
-        self._is_idle = False
         self._is_told, self._tell_at = False, 0.0
         self.time_shares = TimeShares(after_first=None)
         self.duplicates = 0
@@ -90,32 +99,27 @@ class ReplayService:
 
     def step(self) -> None:
         """Takes in what has arrived, then serves what may be served; waits a few ms where there was nothing to do."""
-        if self._is_idle:
-            with self.time_shares.spend("idle"):
-                first = self._segments.get(_IDLE_SECS)
-        else:
-            first = self._segments.get(0)
-        stored = self._ingest(first)
+        self._wake.clear()
+        stored = self._ingest()
         served = self._serve()
-        self._is_idle = not stored and not served
+        if not stored and not served:
+            with self.time_shares.spend("idle"):
+                self._wake.wait(_IDLE_SECS)
 
     def drain(self, secs: float) -> None:
         """Takes in the segments still on their way, when the run stops."""
         deadline = time.monotonic() + secs
-        while time.monotonic() < deadline and (
-            self._ingest(self._segments.get(0)) or self._connection.size(tables.SEGMENTS)
-        ):
+        while time.monotonic() < deadline and (self._ingest() or self._connection.size(tables.SEGMENTS)):
             pass
         self._publish_stored()
 
-    def _ingest(self, arrays: Sequence[np.ndarray] | None) -> bool:
-        """Stores a segment, if there is one, and those behind it."""
+    def _ingest(self) -> bool:
+        """Stores the segments that have arrived."""
         count = 0
         with self.time_shares.spend("storing"):
-            while arrays is not None:
+            while count < _SEGMENTS_A_ROUND and (arrays := self._segments.get(0)) is not None:
                 self._store(arrays)
                 count += 1
-                arrays = self._segments.get(0) if count < _SEGMENTS_A_ROUND else None
         self._is_told = self._is_told and count == 0
         if not self._is_told and time.monotonic() >= self._tell_at:
             self._publish_stored()
@@ -151,8 +155,7 @@ class ReplayService:
         request, done = self._pending[0]
         count = min(self._pacing.allowed(request, done), self._draw_settings.max_block_minibatches)
         self._is_held_back = count <= 0
-        # Asked last: it is a call to the server.
-        if self._is_held_back or (self._connection.size(tables.BLOCKS) or 0) >= tables.MAX_BLOCKS:
+        if self._is_held_back or self._blocks.info.current_size >= tables.MAX_BLOCKS:
             return False
         first = request.first + done
         with self.time_shares.spend("drawing"):

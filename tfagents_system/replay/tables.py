@@ -44,12 +44,12 @@ def news(worker_id: int) -> str:
     return f"news_{worker_id}"
 
 
-def make_tables(num_workers: int) -> list[reverb.Table]:
-    """All tables of a run, empty."""
+def make_tables(num_workers: int) -> dict[str, reverb.Table]:
+    """All tables of a run by name, empty."""
     queues = [reverb.Table.queue(name, max_size) for name, max_size in _QUEUES.items()]
     newest = [_single_item_table(name, max_times_sampled=0) for name in _NEWEST]
     wakers = [_single_item_table(news(worker_id), max_times_sampled=1) for worker_id in range(num_workers)]
-    return queues + newest + wakers
+    return {table.name: table for table in queues + newest + wakers}
 
 
 def _single_item_table(name: str, max_times_sampled: int) -> reverb.Table:
