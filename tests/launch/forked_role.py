@@ -57,5 +57,32 @@ def fail() -> None:
     raise UserError("the rule", "the remedy")
 
 
+class OwnError(Exception):
+    """Can't be made again from what pickle keeps of it."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__("own")
+
+
+def raise_own_error() -> None:
+    raise OwnError(1, 2)
+
+
+def leave_a_child() -> int:
+    """Like an environment that runs in a process of its own: it has all that this one had open."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(300)
+    return child
+
+
+def stay(told_at: str) -> None:
+    child = leave_a_child()
+    beside = Path(f"{told_at}.new")
+    beside.write_text(f"{os.getpid()} {child}")
+    beside.rename(told_at)
+    time.sleep(300)
+
+
 def crash() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)

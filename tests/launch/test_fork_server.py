@@ -18,8 +18,14 @@ import pytest
 
 from tests.launch.test_signals import gone
 from tfagents_system.errors import UserError
+from tfagents_system.launch import supervise
 from tfagents_system.launch.claims import processes_of_run
-from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkedProcess, ForkServer, ForkServerError
+from tfagents_system.launch.fork_server import (
+    HANDLE_VARIABLE,
+    CallDiedError,
+    ForkedProcess,
+    ForkServer,
+)
 from tfagents_system.launch.role_process import kill_session
 from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.launch.supervise import RoleStarter
@@ -129,9 +135,32 @@ def test_a_function_is_called_in_a_process_of_its_own(server: ForkServer) -> Non
         assert server.call(ROLE, "answer", 20, environ=environ(FORKED_NUMBER="2")) == 42
     with pytest.raises(UserError, match="the rule\nthe remedy"):
         server.call(ROLE, "fail", environ=environ())
-    with pytest.raises(ForkServerError, match="SIGSEGV"):
+    with pytest.raises(CallDiedError, match="SIGSEGV"):
         server.call(ROLE, "crash", environ=environ())
+    with pytest.raises(CallDiedError, match="exit code 1"):
+        server.call(ROLE, "raise_own_error", environ=environ())
     assert server.call(ROLE, "answer", 0, environ=environ(FORKED_NUMBER="1")) == 1  # It goes on all the same.
+
+
+def test_what_a_called_function_leaves_behind_is_killed_and_not_waited_for(server: ForkServer) -> None:
+    assert gone(server.call(ROLE, "leave_a_child", environ=environ()), within_secs=5.0)
+
+
+def test_when_the_asking_process_dies_the_called_function_and_its_children_end(tmp_path: Path) -> None:
+    told_at = tmp_path / "pids"
+    script = f"""
+import os
+from tfagents_system.launch.fork_server import ForkServer
+server = ForkServer.start({{**os.environ, "SAC_EXP_DIR": {EXP_DIR!r}}})
+server.call({ROLE!r}, "stay", {str(told_at)!r}, environ={environ()!r})
+"""
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT) as asking:
+        deadline = time.monotonic() + 60.0
+        while not told_at.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        pids = [int(pid) for pid in told_at.read_text().split()]
+        asking.kill()
+    assert len(pids) == 2 and all(gone(pid, within_secs=20.0) for pid in pids)
 
 
 def test_forked_roles_are_found_by_a_later_start_and_the_own_server_is_not(server: ForkServer, tmp_path: Path) -> None:
@@ -152,21 +181,32 @@ print(*processes_of_run(Path({EXP_DIR!r})))
         kill_session(role.pid)
 
 
-def test_when_the_server_is_killed_roles_go_on_and_later_ones_are_programs_of_their_own(tmp_path: Path) -> None:
-    server = ForkServer.start({**os.environ, "SAC_EXP_DIR": EXP_DIR})
-    log, later = tmp_path / "role.log", tmp_path / "later.log"
-    role = server.fork(ROLE, "sac_worker_0", environ("wait"), log, [])
+def test_when_the_server_is_killed_roles_go_on_the_next_is_a_program_and_later_ones_are_forked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_server() -> ForkServer:
+        servers.append(ForkServer.start({**os.environ, "SAC_EXP_DIR": EXP_DIR}))
+        return servers[-1]
+
+    servers: list[ForkServer] = []
+    start_server().wait_until_ready()
+    log, second, third = (tmp_path / f"{k}.log" for k in range(3))
+    role = servers[0].fork(ROLE, "sac_worker_0", environ("wait"), log, [])
     told(log)
-    os.kill(server._pid, signal.SIGKILL)
-    starter = RoleStarter(lambda name: ["sh", "-c", f"echo {name} as a program; exit 7"], server)
-    program = starter.start("worker_1", [], environ(), later)
+    os.kill(servers[0]._pid, signal.SIGKILL)
+    monkeypatch.setattr(supervise, "module_of_role", lambda name: ROLE)
+    starter = RoleStarter(lambda name: ["sh", "-c", f"echo {name} as a program; exit 7"], servers[0], start_server)
     try:
-        assert program.wait() == 7
-        assert later.read_text() == "worker_1 as a program\n"
+        assert starter.start("worker_1", [], environ(), second).wait() == 7
+        assert second.read_text() == "worker_1 as a program\n"
+        servers[1].wait_until_ready()
+        assert starter.start("worker_2", [], environ(), third).wait() == 75
+        assert told(third)["name"] == "sac_worker_2" and len(servers) == 2
         assert role.poll() is None
     finally:
         role.kill()
         kill_session(role.pid)
+        starter.close()
 
 
 def test_roles_and_server_end_with_the_supervisor(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare, run_directory
+from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.run_paths import RunPaths
 
 PARAMS = """
@@ -104,6 +107,50 @@ def test_a_finished_run_says_so_until_it_is_to_be_longer(
     assert "try is finished (3 iterations" in capsys.readouterr().out
     paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
     assert prepare.prepare(environ, None)
+
+
+def test_inputs_that_cannot_be_read_are_told_without_a_fork_server(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    assert prepare.start_fork_server(environ, None) is None
+    (tmp_path / "config.json").write_text('{"horizon": 20}')
+    (tmp_path / "params.py").write_text("def broken(:\n")
+    assert prepare.start_fork_server(environ, None) is None
+    (tmp_path / "params.py").write_text(PARAMS)
+    assert prepare.start_fork_server(environ | {"SAC_FORK_ROLES": "0"}, None) is None
+    assert prepare.start_fork_server({k: v for k, v in environ.items() if k != "SAC_PARAMS"}, None) is None
+
+
+@pytest.fixture
+def server(environ: dict[str, str]) -> Iterator[ForkServer]:
+    server = prepare.start_fork_server(environ, None)
+    assert server is not None
+    yield server
+    server.close()
+
+
+def test_a_users_code_runs_in_a_child_of_the_fork_server(
+    environ: dict[str, str], tmp_path: Path, server: ForkServer
+) -> None:
+    tells = f"""
+import os
+with open({str(tmp_path / "pid")!r}, "w") as file:
+    file.write(str(os.getpid()))
+"""
+    (tmp_path / "params.py").write_text(PARAMS + tells)
+    assert prepare.prepare(environ, None, fork_server=server)
+    assert int((tmp_path / "pid").read_text()) not in (os.getpid(), server._pid)
+    assert RunPaths(tmp_path / "run").specs.stat().st_size > 0
+    RunPaths(tmp_path / "run").params.write_text(PARAMS + "import os\nos.kill(os.getpid(), 11)\n")
+    with pytest.raises(UserError, match="died with SIGSEGV"):
+        prepare.prepare(environ, None, fork_server=server)
+
+
+def test_where_the_fork_server_has_died_the_checks_are_made_without_it(
+    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.kill(server._pid, signal.SIGKILL)
+    assert prepare.prepare(environ, None, fork_server=server)
+    assert "the fork server is gone: params and environment are checked without it" in capsys.readouterr().out
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

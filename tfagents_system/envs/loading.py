@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
@@ -79,6 +78,12 @@ def _make(params: TrainParamsBase, arguments: EnvArgsKwargs, worker_id: int, see
 
 def _construct(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int) -> Any:
     _log_mujoco_warnings()
+    env = _call_env_ctor(params, arguments, seed)
+    _log_mujoco_warnings()  # It may have been imported only now.
+    return env
+
+
+def _call_env_ctor(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int) -> Any:
     args, kwargs = arguments
     parameters = inspect.signature(params.env_ctor).parameters
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -94,10 +99,12 @@ def _construct(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int) -> 
 
 
 def _log_mujoco_warnings() -> None:
-    """MuJoCo writes MUJOCO_LOG.TXT into the working directory, and to standard output; ours go to the log."""
-    if importlib.util.find_spec("mujoco") and sys.modules.keys() & {"gymnasium", "dm_control", "mujoco"}:
-        import mujoco
+    """MuJoCo writes MUJOCO_LOG.TXT into the working directory, and to standard output; ours go to the log.
 
+    Only where it is imported already: that takes half a second, which other simulators' workers should not pay.
+    """
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is not None:
         mujoco.set_mju_user_warning(lambda text: logging.info("MuJoCo: %s", text))
 
 

@@ -27,9 +27,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
-from tfagents_system.errors import EXIT_FAILED
+from tfagents_system.errors import EXIT_FAILED, UserError
+from tfagents_system.launch.role_process import kill_session
 from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent
 
 HANDLE_VARIABLE = "TFAGENTS_FORK_SERVER"  # `<file descriptor>,<pid>`, for the program that takes prepare's place.
@@ -40,6 +41,9 @@ _PRELOADED = (
     "tfagents_system.sac_collect",
     "tfagents_system.launch.prepare",
     "tfagents_system.envs.checks",
+    # Not mujoco itself: when it is imported it decides how to render, by variables that a user's code may set.
+    "gymnasium",
+    "glfw",
 )
 _READY_SECS = 300.0  # A network file system may take minutes for the first import.
 _FORK_SECS = 30.0
@@ -52,6 +56,10 @@ _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NU
 
 class ForkServerError(Exception):
     """The fork server is gone, does not answer, or could not do what it was asked."""
+
+
+class CallDiedError(Exception):
+    """The process that a function was called in ended before the function did."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,11 +172,23 @@ class ForkServer:
             self._answer(_READY_SECS, stop)
             self._is_ready = True
 
-    def call(self, module: str, function: str, *arguments: Any, environ: Mapping[str, str]) -> Any:
-        """The result of a function, called in a process of its own.
+    def is_ready(self) -> bool:
+        """Whether everything is imported; does not wait.
 
         Raises:
-          ForkServerError: The process died, or the server did; an exception of the function is raised as it is.
+          ForkServerError: It can't be used.
+        """
+        if not self._is_ready and self._connection.poll():
+            self.wait_until_ready()
+        return self._is_ready
+
+    def call(self, module: str, function: str, *arguments: Any, environ: Mapping[str, str]) -> Any:
+        """The result of a function, called in a process of its own; what that leaves behind is killed.
+
+        Raises:
+          UserError: The function raised it.
+          CallDiedError: The process died; of any other exception it has written the traceback.
+          ForkServerError: The server can't be used.
         """
         self.wait_until_ready()
         self._send(_Call(module, function, arguments, dict(environ)))
@@ -359,34 +379,49 @@ def _wait_for_adoption(parent: int) -> None:
 
 
 def _call(request: _Call, connection: Connection) -> bytes:
-    """Forks a process for a function; returns the pickled result, or exception."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        connection.close()
+    """Forks a process for a function; returns what the asking end is to return or raise, pickled."""
+    # Not a pipe: its end would never come while a process that the function has started holds it open.
+    with open(os.memfd_create("result"), "w+b") as result:
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            _become_call(request, result)
+
+        def end(*_: Any) -> NoReturn:
+            kill_session(pid)
+            os._exit(EXIT_FAILED)
+
+        signal.signal(signal.SIGTERM, end)  # Whoever asked is gone.
+        _, status = os.waitpid(pid, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        kill_session(pid)
+        if code := os.waitstatus_to_exitcode(status):
+            return pickle.dumps(CallDiedError(signal.Signals(-code).name if code < 0 else f"exit code {code}"))
+        result.seek(0)
+        return result.read()
+
+
+def _become_call(request: _Call, result: BinaryIO) -> NoReturn:
+    code = EXIT_FAILED
+    try:
+        os.setsid()
         _fresh_process({**request.environ, SUPERVISOR_PID_VARIABLE: str(os.getppid())}, "sac_check")
         die_with_parent()
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
         outcome: Any
         try:
             outcome = getattr(importlib.import_module(request.module), request.function)(*request.arguments)
-        except Exception as error:
+        except UserError as error:
             outcome = error
-        with open(writer, "wb") as stream:
-            stream.write(pickle.dumps(outcome))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as stream:
-        pickled = stream.read()
-    _, status = os.waitpid(pid, 0)
-    if not pickled or status:
-        code = os.waitstatus_to_exitcode(status)
-        raise RuntimeError(signal.Signals(-code).name if code < 0 else f"exit code {code}")
-    return pickled
+        result.write(pickle.dumps(outcome))
+        result.flush()
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) and error.code else EXIT_FAILED
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _fresh_process(environ: Mapping[str, str], name: str) -> None:

@@ -9,6 +9,7 @@ place of this process: signals reach one process, whatever stage the start is in
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -26,7 +27,7 @@ from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.launch import run_directory
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus
 from tfagents_system.launch.cpus import CpuPlan, plan_for
-from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
+from tfagents_system.launch.fork_server import HANDLE_VARIABLE, CallDiedError, ForkServer, ForkServerError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.variables import RunVariables, read_variables
 from tfagents_system.load_params import compute_config_from, load_env_config, load_params, load_params_class
@@ -183,10 +184,15 @@ class Preparation:
 def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:
     """The process that the roles will be forked from; it begins to import. None where it is not wanted.
 
-    Nor where an input is missing: nothing would be left to do for it.
+    Nor where an input is missing or can't be read: that is told at once, without TensorFlow.
     """
     values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
     if not values.get("fork_roles", True) or not values.keys() >= {"exp_dir", "params", "config"}:
+        return None
+    try:
+        load_env_config(values["config"])
+        compile(values["params"].read_bytes(), values["params"], "exec")
+    except (UserError, SyntaxError, ValueError, OSError):
         return None
     return ForkServer.start({**environ, "SAC_EXP_DIR": str(values["exp_dir"])})
 
@@ -243,8 +249,11 @@ def _inspect(fork_server: ForkServer | None, environ: Mapping[str, str], vars_fi
         return inspect(environ, vars_file)
     try:
         inspection: Inspection = fork_server.call(_MODULE, "inspect", dict(environ), vars_file, environ=environ)
+    except CallDiedError as error:
+        return Inspection([f"the check of params and environment died with {error}: see above, and correct it"], [])
     except ForkServerError as error:
-        return Inspection([f"checking params and environment failed: {error} (SAC_FORK_ROLES=0 may show more)"], [])
+        print(f"note: {error}: params and environment are checked without it", flush=True)
+        return inspect(environ, vars_file)
     return inspection
 
 
@@ -276,7 +285,8 @@ def main() -> int:
     sys.stdout.flush()
     handed_over = 2
     if fork_server is not None:
-        handed_over, os.environ[HANDLE_VARIABLE] = fork_server.hand_over()
+        with contextlib.suppress(ForkServerError):  # The supervisor then starts another one.
+            handed_over, os.environ[HANDLE_VARIABLE] = fork_server.hand_over()
     # What an environment has opened is not for those who come.
     os.closerange(3, handed_over)
     os.closerange(handed_over + 1, 1024)

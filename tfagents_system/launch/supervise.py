@@ -59,13 +59,18 @@ class RoleStarter:
     Args:
       command: Gives the program of a role.
       fork_server: None: there is none.
+      start_server: Starts another one where that has died.
     """
 
     def __init__(
-        self, command: Callable[[str], Sequence[str]] = command_for_role, fork_server: ForkServer | None = None
+        self,
+        command: Callable[[str], Sequence[str]] = command_for_role,
+        fork_server: ForkServer | None = None,
+        start_server: Callable[[], ForkServer] | None = None,
     ) -> None:
         self._command = command
         self._fork_server = fork_server
+        self._start_server = start_server
 
     def wait_until_ready(self, stop: Callable[[], bool]) -> None:
         """Waits for the fork server's imports; returns early when the run is to stop."""
@@ -74,15 +79,19 @@ class RoleStarter:
                 self._fork_server.wait_until_ready(stop)
             except ForkServerError as error:
                 if not stop():
-                    self._go_on_without(error)
+                    self._say(f"{error}: roles are started as programs of their own")
+                    self.close()
 
     def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> Process:
         """Starts the process of a role on these CPUs, or on any where there are none."""
         if self._fork_server is not None:
             try:
-                return self._fork_server.fork(module_of_role(role), f"sac_{role}", environ, log, cpus)
+                if self._fork_server.is_ready():
+                    return self._fork_server.fork(module_of_role(role), f"sac_{role}", environ, log, cpus)
             except ForkServerError as error:
-                self._go_on_without(error)
+                self._say(f"{error}: {role} is started as a program of its own")
+                self.close()
+                self._fork_server = self._start_server() if self._start_server is not None else None
         return start_program(pinned(self._command(role), cpus), environ, log)
 
     def close(self) -> None:
@@ -91,9 +100,10 @@ class RoleStarter:
             self._fork_server.close()
             self._fork_server = None
 
-    def _go_on_without(self, error: ForkServerError) -> None:
-        print(f"note: {error}: roles are started as programs of their own from now on", flush=True)
-        self.close()
+    def _say(self, text: str) -> None:
+        # A closed terminal or a full disk behind the output is no reason to end a run.
+        with contextlib.suppress(OSError):
+            print(f"note: {text}", flush=True)
 
 
 class Supervisor:
@@ -433,10 +443,11 @@ def main() -> int:
     # A terminal that closes is a stop like any other.
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
+    start_server = functools.partial(ForkServer.start, {**os.environ, **variables.to_environ()})
     fork_server = ForkServer.inherited()
     if fork_server is None and variables.fork_roles:
-        fork_server = ForkServer.start({**os.environ, **variables.to_environ()})
-    return supervise(variables, stop, RoleStarter(fork_server=fork_server))
+        fork_server = start_server()
+    return supervise(variables, stop, RoleStarter(fork_server=fork_server, start_server=start_server))
 
 
 def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> int:
