@@ -11,7 +11,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import statistics
-import sys
 import time
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
@@ -66,7 +65,8 @@ class Clients:
 
     def __init__(self, port: int, count: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._processes, self._pipes = [], []
+        self._processes: list[Any] = []
+        self._pipes: list[Pipe] = []
         for k in range(min(_PROCESSES, count)):
             ours, theirs = multiprocessing.Pipe()
             share = range(k * count // _PROCESSES, (k + 1) * count // _PROCESSES) if count >= _PROCESSES else range(1)
@@ -92,13 +92,13 @@ class Clients:
 
     def _answers(self) -> list[Any]:
         deadline = time.monotonic() + _DEADLINE_SECS
-        answers = {}
+        answers: dict[Any, Any] = {}
         while len(answers) < len(self._pipes):
             missing = [pipe for pipe in self._pipes if pipe not in answers]
             ready = wait(missing, max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise TimeoutError("a process of simulated workers does not answer")
-            answers.update({pipe: pipe.recv() for pipe in ready})  # type: ignore[union-attr, misc]
+            answers.update({pipe: pipe.recv() for pipe in self._pipes if pipe in ready})
         return list(answers.values())
 
     def close(self) -> None:
@@ -161,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -203,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers_python", default=None, help="Python of the peers' virtual environment")
     parser.add_argument("--measure", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--updates", type=int, default=100, help="updates of a round")
     args = parse_args(parser)
     if args.measure:
@@ -219,4 +219,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -236,7 +236,7 @@ def choose_tasks(arguments: argparse.Namespace) -> list[Task]:
     """The bare simulator first, then the slow ones, with short episodes so that many workers keep in step."""
     if arguments.quick:
         return [Task(steps=500, horizon=250)]
-    bare = Task(steps=arguments.steps or (30_000 if arguments.full else 2000))
+    bare = Task(steps=arguments.steps or (30_000 if arguments.full else 1000))
     slow = [
         Task(n_steps, step_ms, busy, horizon=_SHORT_HORIZON, n_envs=n_envs)
         for step_ms, busy, n_envs, n_steps in (

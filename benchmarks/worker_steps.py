@@ -209,13 +209,14 @@ def _record_actions(params: TrainParamsBase, episodes: int, greedy: bool) -> lis
     env = TrainingEnvironment(params.env_ctor(seed=_SEED), params.horizon, seed=_SEED)
     collector = Collector(params, [env], greedy)
     env.reset()
-    step, recorded = env._backend.step, []
+    step = env._backend.step
+    recorded: list[list[np.ndarray]] = []
 
     def record(action: np.ndarray) -> Any:
         recorded[-1].append(action.copy())
         return step(action)
 
-    env._backend.step = record
+    env._backend.step = record  # type: ignore[method-assign]
     for _ in range(episodes):
         recorded.append([])
         collector.episodes(1)
@@ -229,7 +230,9 @@ def main() -> None:
 
     result.row("default actor in NumPy, sampled actions", forward_per_second(5 * rounds), "actions/s")
 
-    cases = [("default network", Params, VECTOR, 1, _TARGET_STEPS)]
+    cases: list[tuple[str, type[Params], spaces.Space, int, int | None]] = [
+        ("default network", Params, VECTOR, 1, _TARGET_STEPS),
+    ]
     cases += [
         (name, params, space, 1, _TARGET_STEPS_OF_ANY_NETWORK)
         for name, params, space in [
@@ -247,14 +250,14 @@ def main() -> None:
             result.ratio(f"{name}: steps/s over {target}", rate / target, 1.0)
 
     # An exploring Minitaur without training falls at once, and its resets, which are slow, would be all there is.
-    for name, module, simulator, greedy, count, target in [
+    simulators: list[tuple[str, Any, Callable[[Any], Any], bool, int, float]] = [
         ("HalfCheetah-v5", halfcheetah_params, lambda env: env, False, episodes, _TARGET_HALF_CHEETAH),
         ("Minitaur", minitaur_params, lambda env: env.env, True, min(episodes, 4), _TARGET_MINITAUR),
-    ]:
-        params = module.TrainParams({"horizon": HORIZON})
-        share, bare_rate = share_of_bare_simulator(params, simulator, count, greedy)
+    ]
+    for name, module, simulator, greedy, count, least in simulators:
+        share, bare_rate = share_of_bare_simulator(module.TrainParams({"horizon": HORIZON}), simulator, count, greedy)
         result.row(f"{name}, bare simulator", bare_rate, "steps/s")
-        result.ratio(f"{name}: worker over bare simulator", share, target)
+        result.ratio(f"{name}: worker over bare simulator", share, least)
     result.note("One core; the best of the rounds for trivial environments, the median of episodes for simulators.")
     result.print()
 
