@@ -33,9 +33,10 @@ def measure(num_workers: int, iterations: int) -> dict[str, Any]:
         run.wait_until(lambda: len(_rows(run)) >= total, f"{total} iterations", _DEADLINE_SECS)
         elapsed, after = time.monotonic() - started, _cpu_secs(run)
         rows = _rows(run)
-        first, last = rows[_WARM_UP_ITERATIONS - 1], rows[total - 1]
+        secs = rows[total - 1]["wall_time_s"] - rows[_WARM_UP_ITERATIONS - 1]["wall_time_s"]
         return {
-            "steps_per_s": (last["env_steps"] - first["env_steps"]) / (last["wall_time_s"] - first["wall_time_s"]),
+            # In lock-step every iteration is one episode of each worker.
+            "steps_per_s": iterations * num_workers * _HORIZON / secs,
             "cpus": {name: (after[name] - before[name]) / elapsed for name in after},
         }
 

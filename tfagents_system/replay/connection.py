@@ -217,14 +217,18 @@ class NewestReader:
         self._connection = connection
         self._client = client
         self._table = table
+        self._is_filled = False
         self._wanted: queue.Queue[None] = queue.Queue(maxsize=1)
         self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=1)
         threading.Thread(target=self._read_forever, name=f"read {table}", daemon=True).start()
 
     def get(self, timeout_secs: float = 5.0) -> list[np.ndarray] | None:
         """The newest item, or None if there is none or the server does not answer in time."""
-        if self._wanted.empty() and self._items.empty() and not self._connection.size(self._table):
-            return None
+        # What the size costs grows with the number of tables: it is asked only where nothing may be there.
+        if not self._is_filled and self._wanted.empty() and self._items.empty():
+            self._is_filled = bool(self._connection.size(self._table))
+            if not self._is_filled:
+                return None
         try:
             self._items.get_nowait()  # What an earlier call asked for and did not wait for is old news.
         except queue.Empty:
@@ -236,6 +240,7 @@ class NewestReader:
         try:
             return self._items.get(timeout=timeout_secs)
         except queue.Empty:
+            self._is_filled = False  # Perhaps the server was restarted.
             return None
 
     def _read_forever(self) -> None:
