@@ -134,6 +134,9 @@ class Trainer:
 
     def _connect(self) -> None:
         self._connection.wait_until_up(_START_DEADLINE_SECS)
+        # Of session 0, so that a reader that is alive passes over them.
+        self._connection.feed_dead_reader(tables.BLOCKS, tables.Block(0, 0, 0, 0, 0, []).to_wire())
+        self._connection.feed_dead_reader(tables.REPORTS, Report("eval", 0, 0, 0, 0, 0, [], {}).to_wire())
         self._blocks = self._connection.reader(tables.BLOCKS)
         self._reports = self._connection.reader(tables.REPORTS, prefetch=100)
         self._status = self._connection.newest(tables.STATUS)

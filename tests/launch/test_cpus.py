@@ -137,8 +137,11 @@ def test_cpus_that_others_hold_are_left_alone() -> None:
 def test_threads_follow_from_the_plan() -> None:
     result = plan(1, 4, 1, 2, list(range(8)))
     assert result.thread_environ("trainer") == {
-        "OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "2", "TF_NUM_INTEROP_THREADS": "2",
-    }  # fmt: skip
+        "OMP_NUM_THREADS": "4",
+        "OPENBLAS_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "2",
+        "TF_NUM_INTEROP_THREADS": "2",
+    }
     assert result.thread_environ("worker_0")["OMP_NUM_THREADS"] == "2"
     assert set(result.thread_environ("replay").values()) == {"1"}
 

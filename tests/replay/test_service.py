@@ -1,6 +1,8 @@
 """Segments in, blocks out, over a real Reverb server."""
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -181,3 +183,36 @@ def test_news_that_nobody_reads_hold_nobody_up_and_the_newest_is_told(server):
     assert server.connection.size(tables.news(0)) == 1
     reader = server.connection.news(tables.news(0))
     assert tables.Progress.from_wire(reader.get(20.0)).iteration == 29
+
+
+def test_the_stream_of_a_killed_reader_is_fed_with_what_nobody_needs(server):
+    def item(number):
+        return [np.array([number], np.int64)]
+
+    script = """
+import sys
+from tfagents_system.replay.connection import Connection
+reader = Connection(sys.argv[1], lambda: False).reader("reports")
+while True:
+    print(reader.get(60.0), flush=True)
+"""
+    command = [sys.executable, "-c", script, server.connection.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+        server.connection.put(tables.REPORTS, item(1))
+        assert "1" in killed.stdout.readline()
+        killed.kill()
+    server.connection.feed_dead_reader(tables.REPORTS, item(0))
+    reader = server.connection.reader(tables.REPORTS)
+    server.connection.put(tables.REPORTS, item(2))
+    deadline, found = time.monotonic() + 20.0, []
+    while 2 not in found and time.monotonic() < deadline:
+        arrays = reader.get(0.1)
+        found += [] if arrays is None else [int(arrays[0][0])]
+    assert found in ([2], [0, 2])
+
+
+def test_a_queue_with_items_in_it_has_no_stream_to_be_fed(server):
+    for number in (1, 2):
+        server.connection.put(tables.REPORTS, [np.array([number], np.int64)])
+    server.connection.feed_dead_reader(tables.REPORTS, [np.array([0], np.int64)])
+    assert server.connection.size(tables.REPORTS) == 2

@@ -31,7 +31,7 @@ from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths
 from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.launch.variables import RunVariables
 from tfagents_system.report.heartbeat import read_heartbeat
-from tfagents_system.report.status import write_status
+from tfagents_system.report.status import time_shares, write_status
 from tfagents_system.report.terminal import ProgressView
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -355,10 +355,17 @@ class Supervisor:
     def _closing_lines(self, code: int) -> list[str]:
         name, logs = self._variables.exp_name, self.paths.logs
         if code == EXIT_DONE:
-            return [f"{name} is finished"]
+            return [*self._time_lines(), f"{name} is finished"]
         if code == EXIT_RESUMABLE:
-            return [f"{name}: {self._message}; everything is saved, the same command goes on from here"]
+            saved = f"{name}: {self._message}; everything is saved, the same command goes on from here"
+            return [*self._time_lines(), saved]
         return [f"{name} failed: {self._message} (logs in {logs})"]
+
+    def _time_lines(self) -> list[str]:
+        """`trainer's time: updates 93%, waiting 4%`, a line for each kind of role."""
+        shares = time_shares(self.status())
+        pairs = {owner: [f"{name} {share}" for name, share in each.items()] for owner, each in shares.items()}
+        return [f"{owner} time: {', '.join(each)}" for owner, each in pairs.items()]
 
 
 def role_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str]:
