@@ -95,6 +95,8 @@ class Trainer:
         self._publish()
         self._update = self._make_update()
         self._request(self._state.iteration)
+        if not self._export.has_models():
+            self._export.save_models()  # Now, while the first experience is collected: tracing them takes seconds.
         while self._state.iteration < self._params.num_iter:
             self._train_iteration()
             self._state.iteration += 1

@@ -16,6 +16,7 @@ from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
+from tfagents_system.agents import block_update
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.fused_sac import FusedSacUpdate, UnsupportedAgentError
 from tfagents_system.train_params_base import TrainParamsBase
@@ -296,12 +297,15 @@ class OwnAgent(SacAgent):
     pass
 
 
-def test_an_unusual_agent_is_trained_by_its_own_train_and_says_so(caplog):
+def test_an_unusual_agent_is_trained_by_its_own_train_and_says_so(monkeypatch):
+    told = []
+    monkeypatch.setattr(block_update.logging, "info", lambda text, *args: told.append(text % args))
     agent = make_agent(OwnAgent)
     with pytest.raises(UnsupportedAgentError, match="OwnAgent"):
         FusedSacUpdate(agent)
     update = BlockUpdate(agent, B, None)
     assert update.kind == "generic"
+    assert told == ["generic update, not the fused one of SAC: OwnAgent is not TF-Agents' SacAgent itself"]
 
 
 def test_an_actor_of_another_distribution_is_trained_by_the_agents_own_train():

@@ -86,6 +86,10 @@ class PolicyExport:
         self._train_step = train_step
         self._savers: dict[str, policy_saver.PolicySaver] = {}
 
+    def has_models(self) -> bool:
+        """Whether all SavedModels are on disk: an earlier start may have been killed while it wrote the first ones."""
+        return all((self._paths.policies / name).exists() for name in _MODELS)
+
     def save_models(self) -> None:
         """Writes `collect_policy`, `greedy_policy` and `policy`, replacing those of before.
 
