@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import exit_with
-from tfagents_system.launch import claims, cpus, supervise
+from tfagents_system.launch import claims, cpus, role_starter, supervise
+from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.signals import STOP_SIGNALS, StopFlag
 from tfagents_system.launch.variables import RunVariables
 
@@ -57,11 +58,11 @@ def main() -> int:
     if "cpus" in spec:
         # A machine with these CPUs: planned and claimed, but not there to be pinned to.
         supervise.plan_for = functools.partial(cpus.plan_for, allowed=lambda: spec["cpus"])
-        supervise.pinned = lambda command, ids: list(command)
+        role_starter.pinned = lambda command, ids: list(command)
     supervise.wrap_up.write_results = lambda *args, **kwargs: ["results"]
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
     variables = dataclasses.replace(variables_of(spec))
-    return supervise.supervise(variables, stop, supervise.RoleStarter(command_of(spec)))
+    return supervise.supervise(variables, stop, RoleStarter(command_of(spec)))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import pytest
 
 from tests.launch.test_signals import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import supervise
+from tfagents_system.launch import role_starter
 from tfagents_system.launch.claims import processes_of_run
 from tfagents_system.launch.fork_server import (
     HANDLE_VARIABLE,
@@ -27,8 +27,8 @@ from tfagents_system.launch.fork_server import (
     ForkServer,
 )
 from tfagents_system.launch.role_process import kill_session
+from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE
-from tfagents_system.launch.supervise import RoleStarter
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = "tests.launch.forked_role"
@@ -194,7 +194,7 @@ def test_when_the_server_is_killed_roles_go_on_the_next_is_a_program_and_later_o
     role = servers[0].fork(ROLE, "sac_worker_0", environ("wait"), log, [])
     told(log)
     os.kill(servers[0]._pid, signal.SIGKILL)
-    monkeypatch.setattr(supervise, "module_of_role", lambda name: ROLE)
+    monkeypatch.setattr(role_starter, "module_of_role", lambda name: ROLE)
     starter = RoleStarter(lambda name: ["sh", "-c", f"echo {name} as a program; exit 7"], servers[0], start_server)
     try:
         assert starter.start("worker_1", [], environ(), second).wait() == 7

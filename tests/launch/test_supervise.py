@@ -25,6 +25,7 @@ from tfagents_system.launch import role_process, supervise, wrap_up
 from tfagents_system.launch.claims import Claims, processes_of_run
 from tfagents_system.launch.cpus import allowed_cpus, plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
+from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.signals import StopFlag
 from tfagents_system.report.status import read_status
 
@@ -38,9 +39,7 @@ def make_supervisor(exp_dir: Path, stop: StopFlag, roles: dict[str, str], **more
         reverb_cpus=1, train_cpus=1, num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
         allowed=allowed_cpus(), share=True,
     )  # fmt: skip
-    return supervise.Supervisor(
-        variables, plan, Claims(), 8123, 7, stop, supervise.RoleStarter(command_of(spec)), step_secs=0.02
-    )
+    return supervise.Supervisor(variables, plan, Claims(), 8123, 7, stop, RoleStarter(command_of(spec)), step_secs=0.02)
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ import functools
 import os
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,9 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_
 from tfagents_system.launch import run_directory, wrap_up
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, processes_of_run
 from tfagents_system.launch.cpus import CpuPlan, plan_for
-from tfagents_system.launch.fork_server import ForkServer, ForkServerError
-from tfagents_system.launch.role_process import Process, RoleProcess, start_program
+from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths
 from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.launch.variables import RunVariables
@@ -40,70 +40,6 @@ _STATUS_SECS = 1.0
 _ALL_WORKERS_GONE_SECS = 120.0
 _PLAN_TRIES = 5
 _SPEAK_SECS = 10.0
-
-
-def module_of_role(role: str) -> str:
-    """The program of a role; a worker finds its number in SLURM_PROCID."""
-    return "tfagents_system." + {REPLAY: "sac_replay_buffer", TRAINER: "sac_train"}.get(role, "sac_collect")
-
-
-def command_for_role(role: str) -> list[str]:
-    """The same as a command."""
-    # -P: the folder that the user happens to be in does not lead sys.path. PYTHONPATH says where modules come from.
-    return [sys.executable, "-P", "-m", module_of_role(role)]
-
-
-class RoleStarter:
-    """Starts the roles' processes: forked where there is a fork server, else as programs of their own.
-
-    Args:
-      command: Gives the program of a role.
-      fork_server: None: there is none.
-      start_server: Starts another one where that has died.
-    """
-
-    def __init__(
-        self,
-        command: Callable[[str], Sequence[str]] = command_for_role,
-        fork_server: ForkServer | None = None,
-        start_server: Callable[[], ForkServer] | None = None,
-    ) -> None:
-        self._command = command
-        self._fork_server = fork_server
-        self._start_server = start_server
-
-    def wait_until_ready(self, stop: Callable[[], bool]) -> None:
-        """Waits for the fork server's imports; returns early when the run is to stop."""
-        if self._fork_server is not None:
-            try:
-                self._fork_server.wait_until_ready(stop)
-            except ForkServerError as error:
-                if not stop():
-                    self._say(f"{error}: roles are started as programs of their own")
-                    self.close()
-
-    def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> Process:
-        """Starts the process of a role on these CPUs, or on any where there are none."""
-        if self._fork_server is not None:
-            try:
-                if self._fork_server.is_ready():
-                    return self._fork_server.fork(module_of_role(role), f"sac_{role}", environ, log, cpus)
-            except ForkServerError as error:
-                self._say(f"{error}: {role} is started as a program of its own")
-                self.close()
-                self._fork_server = self._start_server() if self._start_server is not None else None
-        return start_program(pinned(self._command(role), cpus), environ, log)
-
-    def close(self) -> None:
-        """Ends the fork server."""
-        if self._fork_server is not None:
-            self._fork_server.close()
-            self._fork_server = None
-
-    def _say(self, text: str) -> None:
-        # A closed terminal or a full disk behind the output is no reason to end a run.
-        with contextlib.suppress(OSError):
-            print(f"note: {text}", flush=True)
 
 
 class Supervisor:
@@ -388,13 +324,6 @@ def _python_path() -> list[str]:
 
 def _worker_environ(role: str) -> dict[str, str]:
     return {"SLURM_PROCID": role.removeprefix("worker_")} if role.startswith("worker_") else {}
-
-
-def pinned(command: Sequence[str], ids: Sequence[int]) -> list[str]:
-    """The command on these CPUs; as it is where there are none to pin it to."""
-    if not ids:
-        return list(command)
-    return ["taskset", "-c", ",".join(map(str, ids)), *command]
 
 
 def describe_exit(code: int) -> str:

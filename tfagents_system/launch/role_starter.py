@@ -1,0 +1,83 @@
+"""Starts the roles' processes on their CPUs: forked where there is a fork server, else as programs of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tfagents_system.launch.fork_server import ForkServer, ForkServerError
+from tfagents_system.launch.role_process import Process, start_program
+from tfagents_system.launch.run_paths import REPLAY, TRAINER
+
+
+def module_of_role(role: str) -> str:
+    """The program of a role; a worker finds its number in SLURM_PROCID."""
+    return "tfagents_system." + {REPLAY: "sac_replay_buffer", TRAINER: "sac_train"}.get(role, "sac_collect")
+
+
+def command_for_role(role: str) -> list[str]:
+    """The same as a command."""
+    # -P: the folder that the user happens to be in does not lead sys.path. PYTHONPATH says where modules come from.
+    return [sys.executable, "-P", "-m", module_of_role(role)]
+
+
+class RoleStarter:
+    """Starts the roles' processes: forked where there is a fork server, else as programs of their own.
+
+    Args:
+      command: Gives the program of a role.
+      fork_server: None: there is none.
+      start_server: Starts another one where that has died.
+    """
+
+    def __init__(
+        self,
+        command: Callable[[str], Sequence[str]] = command_for_role,
+        fork_server: ForkServer | None = None,
+        start_server: Callable[[], ForkServer] | None = None,
+    ) -> None:
+        self._command = command
+        self._fork_server = fork_server
+        self._start_server = start_server
+
+    def wait_until_ready(self, stop: Callable[[], bool]) -> None:
+        """Waits for the fork server's imports; returns early when the run is to stop."""
+        if self._fork_server is not None:
+            try:
+                self._fork_server.wait_until_ready(stop)
+            except ForkServerError as error:
+                if not stop():
+                    self._say(f"{error}: roles are started as programs of their own")
+                    self.close()
+
+    def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> Process:
+        """Starts the process of a role on these CPUs, or on any where there are none."""
+        if self._fork_server is not None:
+            try:
+                if self._fork_server.is_ready():
+                    return self._fork_server.fork(module_of_role(role), f"sac_{role}", environ, log, cpus)
+            except ForkServerError as error:
+                self._say(f"{error}: {role} is started as a program of its own")
+                self.close()
+                self._fork_server = self._start_server() if self._start_server is not None else None
+        return start_program(pinned(self._command(role), cpus), environ, log)
+
+    def close(self) -> None:
+        """Ends the fork server."""
+        if self._fork_server is not None:
+            self._fork_server.close()
+            self._fork_server = None
+
+    def _say(self, text: str) -> None:
+        # A closed terminal or a full disk behind the output is no reason to end a run.
+        with contextlib.suppress(OSError):
+            print(f"note: {text}", flush=True)
+
+
+def pinned(command: Sequence[str], ids: Sequence[int]) -> list[str]:
+    """The command on these CPUs; as it is where there are none to pin it to."""
+    if not ids:
+        return list(command)
+    return ["taskset", "-c", ",".join(map(str, ids)), *command]
