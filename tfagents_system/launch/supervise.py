@@ -20,7 +20,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
+from tfagents_system.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_HOPELESS,
+    EXIT_RESUMABLE,
+    UserError,
+    exit_with,
+)
 from tfagents_system.launch import run_directory, wrap_up
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, processes_of_run
 from tfagents_system.launch.cpus import CpuPlan, plan_for
@@ -161,6 +169,8 @@ class Supervisor:
             pass  # It is over, or a signal to the whole job reached the role before it reached us.
         elif code == EXIT_BAD_INPUT:
             self._fail(EXIT_BAD_INPUT, f"{role.name} refused its input", role.error_lines())
+        elif code == EXIT_HOPELESS:
+            self._fail(EXIT_FAILED, f"{role.name} can't go on", role.error_lines())
         elif role.name not in (REPLAY, TRAINER) and code == EXIT_DONE:
             self._say(f"{role.name} is done")
         elif (delay_secs := role.restart_later()) is not None:

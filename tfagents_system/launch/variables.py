@@ -54,6 +54,15 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SAC_SEED", "seed that decides every other seed of the run", "0", "seed"),
     Variable("SAC_SHARE_CPUS", "1: roles share CPUs where there are too few; 0: such a start is refused", "0", "flag"),
     Variable("SAC_SAVE_DEADLINE_SECS", "seconds that a stopped role may take to save", "60", "seconds", "60"),
+    Variable(
+        "SAC_CHECKPOINT_MINUTES", "minutes after which a checkpoint is taken at the latest", "10", "minutes", "10"
+    ),
+    Variable(
+        "SAC_DETERMINISTIC",
+        "1: the same seed gives the same weights, bit by bit, also after stops and crashes; slower",
+        "0",
+        "flag",
+    ),
     Variable("SAC_MAX_RESTARTS", "restarts in a row of one role before it is given up", "10", "whole", "10"),
     Variable(
         "SAC_REPLAY_DIR", "folder for the replay ring, such as node-local scratch", "<run directory>/replay", "text"
@@ -94,6 +103,8 @@ class RunVariables:
     seed: int = 0
     share_cpus: bool = False
     save_deadline_secs: float = 60.0
+    checkpoint_minutes: float = 10.0
+    deterministic: bool = False
     max_restarts: int = 10
     replay_dir: Path | None = None
     straggler_secs: float = 120.0
@@ -199,8 +210,7 @@ def _integer(text: str, low: int, high: float, rule: str) -> int:
     return value
 
 
-def _seconds(text: str) -> float:
-    rule = "a number of seconds above 0, such as 60"
+def _positive(text: str, rule: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -223,7 +233,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "seed": lambda text: _integer(text, 0, 2**31 - 1, "a whole number from 0 to 2147483647"),
     "port": lambda text: _integer(text, 1, 65535, "a TCP port from 1 to 65535"),
     "flag": lambda text: bool(_integer(text, 0, 1, "0 or 1")),
-    "seconds": _seconds,
+    "seconds": lambda text: _positive(text, "a number of seconds above 0, such as 60"),
+    "minutes": lambda text: _positive(text, "a number of minutes above 0, such as 10"),
     "name": _name,
     "text": str,
 }
