@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from tfagents_system.errors import EXIT_FAILED, UserError
+from tfagents_system.launch.python_path import folders_of_python_path, run_python_path
 from tfagents_system.launch.role_process import kill_session
 from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent
 
 HANDLE_VARIABLE = "TFAGENTS_FORK_SERVER"  # `<file descriptor>,<pid>`, for the program that takes prepare's place.
-ROOT = Path(__file__).resolve().parents[2]
 _PRELOADED = (
     "tfagents_system.sac_replay_buffer",
     "tfagents_system.sac_train",
@@ -121,7 +121,7 @@ class ForkServer:
             one for forked roles as well.
         """
         ours, theirs = _pipe()
-        own = {SUPERVISOR_PID_VARIABLE: str(os.getpid()), "PYTHONPATH": _python_path(environ), **_QUIET}
+        own = {SUPERVISOR_PID_VARIABLE: str(os.getpid()), "PYTHONPATH": run_python_path(environ), **_QUIET}
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tfagents_system.launch.fork_server", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
@@ -289,12 +289,6 @@ def _pipe() -> tuple[Connection, Connection]:
     return Connection(ours.detach()), Connection(theirs.detach())
 
 
-def _python_path(environ: Mapping[str, str]) -> str:
-    """The repository first, then what was there already."""
-    folders = environ.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, folders)]))
-
-
 # The server's side.
 
 
@@ -429,8 +423,7 @@ def _fresh_process(environ: Mapping[str, str], name: str) -> None:
     os.environ.clear()
     os.environ.update(environ)
     # As Python itself would have made it of PYTHONPATH; the server's own entries come after it.
-    folders = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    sys.path[:] = list(dict.fromkeys([*folders, *sys.path]))
+    sys.path[:] = list(dict.fromkeys([*folders_of_python_path(environ), *sys.path]))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
     import numpy as np
 
