@@ -25,6 +25,7 @@ from tfagents_system.launch.fork_server import (
     CallDiedError,
     ForkedProcess,
     ForkServer,
+    ForkServerError,
 )
 from tfagents_system.launch.role_process import kill_session
 from tfagents_system.launch.role_starter import RoleStarter
@@ -207,6 +208,60 @@ def test_when_the_server_is_killed_roles_go_on_the_next_is_a_program_and_later_o
         role.kill()
         kill_session(role.pid)
         starter.close()
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["late", "killed"])
+def test_a_role_that_was_forked_but_not_told_of_in_time_never_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    server = ForkServer.start({**os.environ, "SAC_EXP_DIR": EXP_DIR})
+    server.wait_until_ready()
+    answer, forked = server._answer, []
+
+    def late_answer(*args: Any) -> Any:
+        forked.append(answer(*args))
+        if is_killed:
+            os.kill(server._pid, signal.SIGKILL)
+        time.sleep(0.5)  # Time enough to begin for a role that does not wait.
+        raise ForkServerError("too late")
+
+    monkeypatch.setattr(server, "_answer", late_answer)
+    monkeypatch.setattr(role_starter, "module_of_role", lambda name: ROLE)
+    starter = RoleStarter(lambda name: ["echo", "as a program"], server)
+    log = tmp_path / "role.log"
+    try:
+        assert starter.start("replay", [], environ("wait"), log).wait() == 0
+        assert ended(ForkedProcess(forked[0])) == 1
+        assert "as a program\n" in log.read_text() and "{" not in log.read_text()
+    finally:
+        starter.close()
+        kill_session(forked[0])
+
+
+@pytest.mark.parametrize("dies_by", ["an error", "SIGKILL"])
+def test_a_fork_that_fails_in_the_process_between_is_told_and_never_doubles_the_server(dies_by: str) -> None:
+    script = f"""
+import errno, os, signal
+from tfagents_system.launch import fork_server
+fork, server = os.fork, os.getpid()
+def fork_once():
+    if os.getpid() != server:
+        if {dies_by == "SIGKILL"}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError(errno.EAGAIN, "no more processes")
+    return fork()
+os.fork = fork_once
+request = fork_server._Fork("no_module", "sac_worker_0", {{}}, "/nowhere/log", ())
+connection, begin = fork_server.Pipe()
+try:
+    fork_server._fork_role(request, connection, begin)
+except fork_server.ForkServerError as error:
+    print(f"{{os.getpid() == server}} {{error}}", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    reason = "no more processes" if dies_by == "an error" else "the process in between died"
+    assert done.stdout == f"True sac_worker_0 can't be forked ({reason})\n", done.stderr
+    assert done.stderr == ""
 
 
 def test_roles_and_server_end_with_the_supervisor(tmp_path: Path) -> None:

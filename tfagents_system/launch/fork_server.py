@@ -8,6 +8,9 @@ one of them pays that; forked from here they start at once and share the memory.
 The server never runs TensorFlow, a user's code or a second thread: a fork copies the calling thread alone, so there
 may be no other. A role is forked twice, and its first parent ends at once: the kernel then makes it a child of the
 supervisor, which can wait for it, and which it must not outlive; the server is needed for the next fork only.
+
+A forked role begins when the supervisor says so, in a pipe that the two of them have. A supervisor that hears nothing
+of it in time closes the pipe, which ends the role, and starts a program instead: the role never runs twice.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import gc
 import importlib
 import os
@@ -25,7 +29,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -47,7 +52,7 @@ _PRELOADED = (
 )
 _READY_SECS = 300.0  # A network file system may take minutes for the first import.
 _FORK_SECS = 30.0
-_ADOPTION_SECS = 10.0
+_BEGIN = "begin"
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 # NumPy's BLAS starts its threads when it is imported.
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}  # TensorFlow reads both when it is imported.
@@ -64,7 +69,7 @@ class CallDiedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class _Fork:
-    """Asks for a role.
+    """Asks for a role; the pipe in which it is told to begin comes after this.
 
     Attributes:
       module: Its `main` is run.
@@ -72,7 +77,6 @@ class _Fork:
       environ: Its whole environment.
       log: Where its output is appended.
       cpus: CPU ids that it is pinned to; empty: none.
-      parent: The supervisor, which it becomes a child of.
     """
 
     module: str
@@ -80,7 +84,6 @@ class _Fork:
     environ: Mapping[str, str]
     log: str
     cpus: tuple[int, ...]
-    parent: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,12 +204,18 @@ class ForkServer:
         """Starts a role, as a child of the calling process.
 
         Raises:
-          ForkServerError: It was not started.
+          ForkServerError: It was not started, and will not be.
         """
         self.wait_until_ready()
         become_subreaper()
-        self._send(_Fork(module, name, dict(environ), str(log), tuple(cpus), os.getpid()))
-        return ForkedProcess(self._answer(_FORK_SECS))
+        told, tell = Pipe(duplex=False)
+        with tell:  # Closed without a word, it ends a role that was forked all the same.
+            with told:
+                self._send(_Fork(module, name, dict(environ), str(log), tuple(cpus)), told)
+            process = ForkedProcess(self._answer(_FORK_SECS))
+            with contextlib.suppress(OSError):  # Dead already: its exit code tells.
+                tell.send(_BEGIN)
+            return process
 
     def close(self) -> None:
         """Ends the server; what was forked goes on."""
@@ -216,9 +225,11 @@ class ForkServer:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
-    def _send(self, message: _Fork | _Call) -> None:
+    def _send(self, message: _Fork | _Call, pipe: Connection | None = None) -> None:
         try:
             self._connection.send(message)
+            if pipe is not None:
+                send_handle(self._connection, pipe.fileno(), self._pid)
         except OSError as error:
             raise ForkServerError(f"the fork server is gone ({error.strerror})") from None
 
@@ -278,8 +289,14 @@ class ForkedProcess:
 
 
 def become_subreaper() -> None:
-    """From now on, descendants whose parent has ended become children of this process."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    """From now on, descendants whose parent has ended become children of this process.
+
+    Raises:
+      ForkServerError: The kernel refuses.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        reason = os.strerror(ctypes.get_errno())
+        raise ForkServerError(f"this process can't become the parent of what is forked for it ({reason})")
 
 
 def _pipe() -> tuple[Connection, Connection]:
@@ -312,35 +329,71 @@ def serve(connection: Connection) -> None:
         except EOFError:
             return
         try:
-            answer = (
-                True,
-                _fork_role(request, connection) if isinstance(request, _Fork) else _call(request, connection),
-            )
+            if isinstance(request, _Fork):
+                with Connection(recv_handle(connection), writable=False) as begin:
+                    answer = True, _fork_role(request, connection, begin)
+            else:
+                answer = True, _call(request, connection)
+        except EOFError:
+            return
         except Exception as error:
-            answer = (False, str(error))
+            answer = False, str(error)
         connection.send(answer)
 
 
-def _fork_role(request: _Fork, connection: Connection) -> int:
-    """Forks twice; returns the pid of the role."""
-    reader, writer = os.pipe()
-    between = os.fork()
-    if between == 0:
-        role = os.fork()
-        if role == 0:
-            os.close(reader)
-            os.close(writer)
-            _become_role(request, connection)
-        os.write(writer, str(role).encode())
-        os._exit(0)
-    os.close(writer)
-    pid = os.read(reader, 32)
-    os.close(reader)
-    os.waitpid(between, 0)  # From now on the role is the supervisor's child.
-    return int(pid)
+def _fork(child: Callable[[], None], what: str) -> int:
+    """Forks a process that calls `child` and ends: whatever happens there, it never comes back into the server's code.
+
+    Raises:
+      ForkServerError: There can be no further process.
+    """
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise ForkServerError(f"{what} can't be forked ({error.strerror})") from None
+    if pid == 0:
+        try:
+            child()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(EXIT_FAILED)
+    return pid
 
 
-def _become_role(request: _Fork, connection: Connection) -> NoReturn:
+def _fork_role(request: _Fork, connection: Connection, begin: Connection) -> int:
+    """Forks twice; returns the pid of the role.
+
+    Raises:
+      ForkServerError: There is none, or it is not known and will end by itself.
+    """
+    reader, writer = Pipe(duplex=False)
+
+    def role() -> None:
+        reader.close()
+        writer.close()
+        _become_role(request, connection, begin)
+
+    def first_parent() -> None:
+        try:
+            writer.send((True, _fork(role, request.name)))
+        except ForkServerError as error:
+            writer.send((False, str(error)))
+
+    with reader:
+        with writer:
+            between = _fork(first_parent, request.name)
+        try:
+            is_fine, content = reader.recv()
+        except (EOFError, OSError):
+            is_fine, content = False, f"{request.name} can't be forked (the process in between died)"
+        os.waitpid(between, 0)  # From now on the role is the supervisor's child.
+    if not is_fine:
+        raise ForkServerError(content)
+    return int(content)
+
+
+def _become_role(request: _Fork, connection: Connection, begin: Connection) -> NoReturn:
     code = EXIT_FAILED
     try:
         connection.close()
@@ -350,7 +403,7 @@ def _become_role(request: _Fork, connection: Connection) -> NoReturn:
         os.dup2(log, 2)
         os.close(log)
         _fresh_process(request.environ, request.name)
-        _wait_for_adoption(request.parent)
+        _wait_for_the_word(begin)
         if request.cpus:
             ids = ",".join(map(str, request.cpus))
             subprocess.run(["taskset", "-a", "-p", "-c", ids, str(os.getpid())], stdout=subprocess.DEVNULL, check=True)
@@ -364,22 +417,21 @@ def _become_role(request: _Fork, connection: Connection) -> NoReturn:
     os._exit(code)
 
 
-def _wait_for_adoption(parent: int) -> None:
-    deadline = time.monotonic() + _ADOPTION_SECS
-    while os.getppid() != parent:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"process {parent}, which is to wait for this one, is gone")
-        time.sleep(0.001)
+def _wait_for_the_word(begin: Connection) -> None:
+    """Until the supervisor, whose child this process is by then, says that this is the role; else ends."""
+    with begin:
+        try:
+            begin.recv()
+        except (EOFError, OSError):
+            print("note: this process was forked too late and ends before it has begun", file=sys.stderr)
+            sys.exit(EXIT_FAILED)
 
 
 def _call(request: _Call, connection: Connection) -> bytes:
     """Forks a process for a function; returns what the asking end is to return or raise, pickled."""
     # Not a pipe: its end would never come while a process that the function has started holds it open.
     with open(os.memfd_create("result"), "w+b") as result:
-        pid = os.fork()
-        if pid == 0:
-            connection.close()
-            _become_call(request, result)
+        pid = _fork(functools.partial(_become_call, request, connection, result), "the check")
 
         def end(*_: Any) -> NoReturn:
             kill_session(pid)
@@ -395,9 +447,10 @@ def _call(request: _Call, connection: Connection) -> bytes:
         return result.read()
 
 
-def _become_call(request: _Call, result: BinaryIO) -> NoReturn:
+def _become_call(request: _Call, connection: Connection, result: BinaryIO) -> NoReturn:
     code = EXIT_FAILED
     try:
+        connection.close()
         os.setsid()
         _fresh_process({**request.environ, SUPERVISOR_PID_VARIABLE: str(os.getppid())}, "sac_check")
         die_with_parent()
