@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 
 from tests.launch.test_signals import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import role_starter
+from tfagents_system.launch import fork_server, role_starter
 from tfagents_system.launch.claims import processes_of_run
 from tfagents_system.launch.fork_server import (
     HANDLE_VARIABLE,
@@ -70,7 +71,7 @@ def told(log: Path, secs: float = 30.0) -> dict[str, Any]:
 
 
 def test_the_server_has_one_thread_and_has_imported_tensorflow(server: ForkServer, tmp_path: Path) -> None:
-    assert psutil.Process(server._pid).num_threads() == 1
+    assert psutil.Process(server.pid).num_threads() == 1
     log = tmp_path / "role.log"
     assert ended(server.fork(ROLE, "sac_worker_0", environ(), log, [])) == 75
     assert told(log)["imported"]
@@ -176,7 +177,7 @@ from tfagents_system.launch.claims import processes_of_run
 print(*processes_of_run(Path({EXP_DIR!r})))
 """
         found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
-        assert {role.pid, server._pid} <= {int(pid) for pid in found.stdout.split()}
+        assert {role.pid, server.pid} <= {int(pid) for pid in found.stdout.split()}
     finally:
         role.kill()
         kill_session(role.pid)
@@ -194,7 +195,7 @@ def test_when_the_server_is_killed_roles_go_on_the_next_is_a_program_and_later_o
     log, second, third = (tmp_path / f"{k}.log" for k in range(3))
     role = servers[0].fork(ROLE, "sac_worker_0", environ("wait"), log, [])
     told(log)
-    os.kill(servers[0]._pid, signal.SIGKILL)
+    os.kill(servers[0].pid, signal.SIGKILL)
     monkeypatch.setattr(role_starter, "module_of_role", lambda name: ROLE)
     starter = RoleStarter(lambda name: ["sh", "-c", f"echo {name} as a program; exit 7"], servers[0], start_server)
     try:
@@ -221,7 +222,7 @@ def test_a_role_that_was_forked_but_not_told_of_in_time_never_begins(
     def late_answer(*args: Any) -> Any:
         forked.append(answer(*args))
         if is_killed:
-            os.kill(server._pid, signal.SIGKILL)
+            os.kill(server.pid, signal.SIGKILL)
         time.sleep(0.5)  # Time enough to begin for a role that does not wait.
         raise ForkServerError("too late")
 
@@ -264,6 +265,51 @@ except fork_server.ForkServerError as error:
     assert done.stderr == ""
 
 
+def is_zombie(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_orphans_of_roles_are_waited_for_and_exit_codes_of_roles_are_left(server: ForkServer, tmp_path: Path) -> None:
+    starter = RoleStarter(fork_server=server)
+    starter.reap_strangers([])  # Nothing is forked yet: the children of this process are nobody's orphans.
+    log = tmp_path / "role.log"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(role_starter, "module_of_role", lambda name: ROLE)
+        roles = [starter.start("worker_0", [], environ(does), log) for does in ("wait", "exit")]
+    told(log)
+    deadline = time.monotonic() + 30.0
+    while not (orphans := psutil.Process(roles[0].pid).children()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    roles[0].kill()
+    roles[0].wait()
+    kill_session(roles[0].pid)
+    while not (is_zombie(orphans[0].pid) and is_zombie(roles[1].pid)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert orphans[0].ppid() == os.getpid()
+    starter.reap_strangers([roles[1].pid])
+    assert is_zombie(roles[1].pid)
+    assert roles[1].poll() == 75
+    starter.reap_strangers([roles[1].pid])  # What an exit code that nobody had taken may have hidden.
+    assert not psutil.pid_exists(orphans[0].pid)
+    assert psutil.pid_exists(server.pid)
+
+
+def test_where_the_kernel_lets_nothing_be_adopted_roles_are_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ours, theirs = fork_server._pipe()
+    pid = subprocess.Popen(["sleep", "300"]).pid
+    server = ForkServer(ours, pid)
+    server._is_ready = True
+    monkeypatch.setattr(fork_server.ctypes, "CDLL", lambda *_, **__: types.SimpleNamespace(prctl=lambda *_: -1))
+    starter = RoleStarter(lambda name: ["sh", "-c", "exit 7"], server)
+    assert starter.start("trainer", [], environ(), tmp_path / "role.log").wait() == 7
+    assert "trainer is started as a program of its own" in capfd.readouterr().out
+    with pytest.raises(EOFError):  # It was asked for nothing.
+        theirs.recv()
+    assert gone(pid, within_secs=5.0)
+
+
 def test_roles_and_server_end_with_the_supervisor(tmp_path: Path) -> None:
     """kill -9 of the process that asked: the role gets SIGTERM, the server ends."""
     log = tmp_path / "role.log"
@@ -274,7 +320,7 @@ from tfagents_system.launch.fork_server import ForkServer
 server = ForkServer.start({{**os.environ, "SAC_EXP_DIR": {EXP_DIR!r}}})
 environ = {environ("wait")!r} | {{"{SUPERVISOR_PID_VARIABLE}": str(os.getpid())}}
 role = server.fork({ROLE!r}, "sac_worker_0", environ, Path({str(log)!r}), [])
-print(server._pid, role.pid, flush=True)
+print(server.pid, role.pid, flush=True)
 time.sleep(300)
 """
     with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True) as asking:

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
@@ -107,13 +107,14 @@ class ForkServer:
 
     Args:
       connection: To the server.
-      pid: Of the server.
+      pid: Of the server, a child of this process.
     """
 
     def __init__(self, connection: Connection, pid: int) -> None:
         self._connection = connection
-        self._pid = pid
+        self.pid = pid
         self._is_ready = False
+        self._has_ended = False
 
     @classmethod
     def start(cls, environ: Mapping[str, str]) -> ForkServer:
@@ -163,7 +164,7 @@ class ForkServer:
         self.wait_until_ready()
         descriptor = self._connection.fileno()
         os.set_inheritable(descriptor, True)
-        return descriptor, f"{descriptor},{self._pid}"
+        return descriptor, f"{descriptor},{self.pid}"
 
     def wait_until_ready(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Waits until everything is imported.
@@ -220,16 +221,25 @@ class ForkServer:
     def close(self) -> None:
         """Ends the server; what was forked goes on."""
         self._connection.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
+        self.reap()
+        if not self._has_ended:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self._has_ended = True
+
+    def reap(self) -> None:
+        """Takes note of a server that has ended: from then on its pid may be another process's."""
+        if not self._has_ended:
+            try:
+                self._has_ended = os.waitpid(self.pid, os.WNOHANG) != (0, 0)
+            except ChildProcessError:
+                self._has_ended = True
 
     def _send(self, message: _Fork | _Call, pipe: Connection | None = None) -> None:
         try:
             self._connection.send(message)
             if pipe is not None:
-                send_handle(self._connection, pipe.fileno(), self._pid)
+                send_handle(self._connection, pipe.fileno(), self.pid)
         except OSError as error:
             raise ForkServerError(f"the fork server is gone ({error.strerror})") from None
 
@@ -297,6 +307,18 @@ def become_subreaper() -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         reason = os.strerror(ctypes.get_errno())
         raise ForkServerError(f"this process can't become the parent of what is forked for it ({reason})")
+
+
+def reap_strangers(own: Collection[int]) -> None:
+    """Waits for what has ended among the children that this process adopted, and did not start.
+
+    Args:
+      own: Pids of those that somebody else here waits for. While one of them has ended and nobody has taken its exit
+        code, it may hide others: call it again.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in own:
+            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def _pipe() -> tuple[Connection, Connection]:

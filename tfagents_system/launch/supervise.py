@@ -131,6 +131,7 @@ class Supervisor:
             code = role.poll()
             if code is not None:
                 self._ended(role, code)
+        self._starter.reap_strangers([role.pid for role in self._roles.values() if role.pid is not None])
         self._check_workers()
         self._claims.answer()
         if time.monotonic() >= self._status_due:
