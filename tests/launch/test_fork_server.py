@@ -111,8 +111,28 @@ def test_random_numbers_differ_between_roles(server: ForkServer, tmp_path: Path)
 
 def test_tensorflow_works_in_a_forked_role(server: ForkServer, tmp_path: Path) -> None:
     log = tmp_path / "role.log"
-    assert ended(server.fork(ROLE, "sac_trainer", environ("tensorflow"), log, []), 60.0) == 1
+    wrong = environ("tensorflow", TF_CPU_ALLOCATOR_USE_BFC="nonsense")
+    assert ended(server.fork(ROLE, "sac_trainer", wrong, log, []), 60.0) == 1
     assert "64.0" in log.read_text()  # And then main() returned, which a role's never does: exit code 1.
+    assert "Failed to parse the env-var ${TF_CPU_ALLOCATOR_USE_BFC}" in log.read_text()  # TensorFlow says so itself.
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_imports_say_is_shown_only_where_they_fail(fails: bool) -> None:
+    script = f"""
+import os
+from tfagents_system.launch.fork_server import _stderr_held_back
+try:
+    with _stderr_held_back():
+        os.system("echo said >&2")
+        if {fails}:
+            raise ImportError
+except ImportError:
+    os.system("echo failed >&2")
+os.system("echo later >&2")
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ("said\nfailed\nlater\n" if fails else "later\n")
 
 
 def test_an_exception_is_exit_code_1_with_its_traceback_in_the_log(server: ForkServer, tmp_path: Path) -> None:
@@ -213,10 +233,11 @@ def test_when_the_server_is_killed_roles_go_on_the_next_is_a_program_and_later_o
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["late", "killed"])
 def test_a_role_that_was_forked_but_not_told_of_in_time_never_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_killed: bool
 ) -> None:
     server = ForkServer.start({**os.environ, "SAC_EXP_DIR": EXP_DIR})
     server.wait_until_ready()
+    assert capfd.readouterr().err == ""  # TensorFlow's import has reported what are no errors.
     answer, forked = server._answer, []
 
     def late_answer(*args: Any) -> Any:

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
@@ -55,7 +55,8 @@ _FORK_SECS = 30.0
 _BEGIN = "begin"
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 # NumPy's BLAS starts its threads when it is imported.
-_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}  # TensorFlow reads both when it is imported.
+# TensorFlow reads both when it is imported, for all that is forked later: roles write its errors, as programs would.
+_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -125,7 +126,7 @@ class ForkServer:
             one for forked roles as well.
         """
         ours, theirs = _pipe()
-        own = {SUPERVISOR_PID_VARIABLE: str(os.getpid()), "PYTHONPATH": run_python_path(environ), **_QUIET}
+        own = {SUPERVISOR_PID_VARIABLE: str(os.getpid()), "PYTHONPATH": run_python_path(environ), **_TENSORFLOW}
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tfagents_system.launch.fork_server", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
@@ -334,8 +335,9 @@ def _pipe() -> tuple[Connection, Connection]:
 def serve(connection: Connection) -> None:
     """Imports, then forks what it is asked for, until the asking end is closed."""
     try:
-        for module in _PRELOADED:
-            importlib.import_module(module)
+        with _stderr_held_back():
+            for module in _PRELOADED:
+                importlib.import_module(module)
         if (threads := len(os.listdir("/proc/self/task"))) != 1:
             raise RuntimeError(f"after its imports the fork server has {threads} threads instead of one")
     except Exception as error:
@@ -361,6 +363,26 @@ def serve(connection: Connection) -> None:
         except Exception as error:
             answer = False, str(error)
         connection.send(answer)
+
+
+@contextlib.contextmanager
+def _stderr_held_back() -> Iterator[None]:
+    """What the block writes to stderr is shown only if an exception ends it.
+
+    TensorFlow's import reports as errors that three parts for GPUs are registered twice, which means nothing here.
+    """
+    stderr = os.dup(2)
+    with open(os.memfd_create("stderr"), "w+b") as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(stderr, held.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def _fork(child: Callable[[], None], what: str) -> int:
