@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -99,6 +100,19 @@ def test_a_role_is_a_child_of_this_process_with_its_own_session_cpus_environment
     assert all(s["home"] is None and s["threads"] == 1 for s in said)
     assert logs[1].read_text().startswith("of an earlier start\n")
     assert all("to stderr" in log.read_text() for log in logs)
+
+
+@pytest.mark.parametrize("run", ["pendulum", "a" * 1000])
+def test_the_command_line_of_a_role_says_what_it_is(server: ForkServer, tmp_path: Path, run: str) -> None:
+    command = Path(f"/proc/{server.pid}/cmdline").read_text()
+    assert "fork_server" in command
+    assert ended(server.fork(ROLE, "sac_worker_3", environ(SAC_EXP_NAME=run), tmp_path / "role.log", [])) == 75
+    said = told(tmp_path / "role.log")
+    title = f"{ROLE} worker_3 (run {run})"[: len(command) - 1]
+    assert said["title"] == title.ljust(len(command), "\0")
+    # What follows it in memory is whole: by this a run's processes are found.
+    of_the_server = Path(f"/proc/{server.pid}/environ").read_bytes()
+    assert said["environ_of_proc"] == hashlib.sha256(of_the_server).hexdigest()
 
 
 def test_random_numbers_differ_between_roles(server: ForkServer, tmp_path: Path) -> None:

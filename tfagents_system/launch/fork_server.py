@@ -446,7 +446,9 @@ def _become_role(request: _Fork, connection: Connection, begin: Connection) -> N
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-        _fresh_process(request.environ, request.name)
+        run = f" (run {request.environ['SAC_EXP_NAME']})" if "SAC_EXP_NAME" in request.environ else ""
+        title = f"{request.module} {request.name.removeprefix('sac_')}{run}"
+        _fresh_process(request.environ, request.name, title)
         _wait_for_the_word(begin)
         if request.cpus:
             ids = ",".join(map(str, request.cpus))
@@ -496,7 +498,8 @@ def _become_call(request: _Call, connection: Connection, result: BinaryIO) -> No
     try:
         connection.close()
         os.setsid()
-        _fresh_process({**request.environ, SUPERVISOR_PID_VARIABLE: str(os.getppid())}, "sac_check")
+        environ = {**request.environ, SUPERVISOR_PID_VARIABLE: str(os.getppid())}
+        _fresh_process(environ, "sac_check", f"{request.module} {request.function}")
         die_with_parent()
         outcome: Any
         try:
@@ -515,16 +518,34 @@ def _become_call(request: _Call, connection: Connection, result: BinaryIO) -> No
     os._exit(code)
 
 
-def _fresh_process(environ: Mapping[str, str], name: str) -> None:
-    """What distinguishes a program that was just started from one that was forked."""
+def _fresh_process(environ: Mapping[str, str], name: str, title: str) -> None:
+    """What distinguishes a program that was just started from one that was forked.
+
+    Args:
+      environ: Its whole environment.
+      name: What `ps` and `top` show.
+      title: What `ps -f` shows.
+    """
     os.environ.clear()
     os.environ.update(environ)
     # As Python itself would have made it of PYTHONPATH; the server's own entries come after it.
     sys.path[:] = list(dict.fromkeys([*folders_of_python_path(environ), *sys.path]))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    _write_over_command_line(title)
     import numpy as np
 
     np.random.seed()  # Python's own generator does this by itself.
+
+
+def _write_over_command_line(title: str) -> None:
+    """The server's own command line is what a forked process has: nobody reads it there but /proc."""
+    # proc_pid_stat(5): arg_start and arg_end, fields 48 and 49 of which the first two end with the last parenthesis.
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = (int(field) for field in fields[45:47])
+    if 0 < start < end:
+        # It stays as long as it is, and ends with a zero: else the kernel takes what follows, the environment, for it.
+        length = end - start
+        ctypes.memmove(start, title.encode()[: length - 1].ljust(length, b"\0"), length)
 
 
 def main() -> NoReturn:
