@@ -95,6 +95,11 @@ class RoleProcess:
         self._session = self._process.pid
         self._started_at = time.monotonic()
 
+    @property
+    def pid(self) -> int | None:
+        """Of the process whose exit code has not been taken yet."""
+        return self._process.pid if self._process is not None else None
+
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 

@@ -33,6 +33,7 @@ from tfagents_system.launch import run_directory, wrap_up
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, processes_of_run
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.python_path import ROOT, run_python_path
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths
@@ -42,7 +43,6 @@ from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.status import time_shares, write_status
 from tfagents_system.report.terminal import ProgressView
 
-ROOT = Path(__file__).resolve().parents[2]
 _STEP_SECS = 0.2
 _STATUS_SECS = 1.0
 _ALL_WORKERS_GONE_SECS = 120.0
@@ -139,6 +139,7 @@ class Supervisor:
             code = role.poll()
             if code is not None:
                 self._ended(role, code)
+        self._starter.reap_strangers([role.pid for role in self._roles.values() if role.pid is not None])
         self._check_workers()
         self._claims.answer()
         if time.monotonic() >= self._status_due:
@@ -319,17 +320,13 @@ def role_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str
     own = {
         "SAC_REVERB_PORT": str(port),
         "SAC_SEED": str(seed),
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, _python_path())])),
+        "PYTHONPATH": run_python_path(os.environ),
         "PYTHONUNBUFFERED": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "-1",
         SUPERVISOR_PID_VARIABLE: str(os.getpid()),
     }
     return {**os.environ, **variables.to_environ(), **own}
-
-
-def _python_path() -> list[str]:
-    return os.environ.get("PYTHONPATH", "").split(os.pathsep)
 
 
 def _worker_environ(role: str) -> dict[str, str]:
