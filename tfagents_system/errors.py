@@ -11,6 +11,7 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_HOPELESS = 3  # Of a role: failed, and another start of it would fail in the same way.
 EXIT_RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: everything is saved, the same command goes on.
+EXIT_RENEW = 76  # Between a role and its supervisor: it has grown too large, and starts anew with what is saved.
 
 
 class UserError(Exception):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import UserError
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 _PACKAGE_DIR = Path(__file__).resolve().parent
 
@@ -98,6 +98,7 @@ def load_params(
             f"TrainParams.__init__ of {origin or params_path} does not call super().__init__(env_config): add that call"
         )
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
+    params._source = ParamsSource(params_path, origin, dict(env_config), dict(compute_config or {}))
     return params
 
 

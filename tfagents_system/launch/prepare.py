@@ -142,6 +142,8 @@ class Preparation:
         # Imported here: TensorFlow takes seconds, and earlier findings should not wait for it where it is broken.
         from tfagents_system.envs import checks
 
+        if "env_python" in self._values:
+            os.environ["SAC_ENV_PYTHON"] = str(self._values["env_python"])  # Found, where it was given as relative.
         findings, specs = checks.check_environment(params, self.seed)
         self.findings += findings
         return specs

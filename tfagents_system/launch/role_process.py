@@ -15,6 +15,7 @@ from typing import Protocol
 _FIRST_BACKOFF_SECS = 1.0
 _MAX_BACKOFF_SECS = 30.0
 _HEALTHY_SECS = 600.0
+_RENEW_SECS = 60.0
 _SHOWN_LINES = 15
 _SHOWN_BYTES = 64 * 1024
 _LAST_WORDS_CHARS = 200
@@ -60,6 +61,7 @@ class RoleProcess:
       restarts: Restarts in all.
       exit_code: Of the last process that ended, None before; negative: the signal that ended it.
       given_up: It has failed too often.
+      given_up_because: What to tell of that.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class RoleProcess:
         self.restarts = 0
         self.exit_code: int | None = None
         self.given_up = False
+        self.given_up_because = ""
         self._start_process = start
         self._log = log
         self._max_restarts = max_restarts
@@ -144,6 +147,17 @@ class RoleProcess:
         self._restart_at = time.monotonic() + delay_secs
         return delay_secs
 
+    def renew(self) -> bool:
+        """Schedules a restart of a process that has ended in order to start anew, at once: no failure.
+
+        Returns:
+          False where it had hardly begun: that is one.
+        """
+        if time.monotonic() - self._started_at < _RENEW_SECS:
+            return False
+        self._restart_at = time.monotonic()
+        return True
+
     def terminate(self) -> None:
         """Asks the process to save and end; a restart that was due is off."""
         self._restart_at = None
@@ -172,9 +186,13 @@ class RoleProcess:
     def log_line(self, text: str) -> str:
         """Appends a line of the supervisor to the role's log; returns `text`."""
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        with open(self._log, "ab") as log:
-            log.write(f"{now} supervisor: {text}\n".encode())
+        self.log_text(f"{now} supervisor: {text}")
         return text
+
+    def log_text(self, text: str) -> None:
+        """Appends lines to the role's log."""
+        with open(self._log, "ab") as log:
+            log.write(f"{text}\n".encode())
 
     def last_lines(self) -> list[str]:
         """The last lines that the process wrote since it was started."""

@@ -25,11 +25,12 @@ from tfagents_system.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_HOPELESS,
+    EXIT_RENEW,
     EXIT_RESUMABLE,
     UserError,
     exit_with,
 )
-from tfagents_system.launch import run_directory, wrap_up
+from tfagents_system.launch import run_directory, watchdog, wrap_up
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, processes_of_run
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import ForkServer
@@ -40,7 +41,7 @@ from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths
 from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.launch.variables import RunVariables
 from tfagents_system.report.heartbeat import read_heartbeat
-from tfagents_system.report.status import time_shares, write_status
+from tfagents_system.report.status import given_up_lines, time_shares, write_status
 from tfagents_system.report.terminal import ProgressView
 
 _STEP_SECS = 0.2
@@ -174,16 +175,28 @@ class Supervisor:
             self._fail(EXIT_FAILED, f"{role.name} can't go on", role.error_lines())
         elif role.name not in (REPLAY, TRAINER) and code == EXIT_DONE:
             self._say(f"{role.name} is done")
-        elif (delay_secs := role.restart_later()) is not None:
+        elif code == EXIT_RENEW and role.renew():
+            self._say(role.log_line(f"{role.name} starts anew{role.last_words()}"))
+        else:
+            self._failed(role, code)
+
+    def _failed(self, role: RoleProcess, code: int) -> None:
+        """Restarts a role, or gives it up."""
+        hang = watchdog.take_report(self.paths.hang(role.name))
+        words = f" ({hang[0]})" if hang else role.last_words()
+        if hang:
+            role.log_text("\n".join(hang))
+        if (delay_secs := role.restart_later()) is not None:
             self._say(
                 role.log_line(
-                    f"{role.name} ended with {describe_exit(code)}{role.last_words()}: restart {role.failures} "
+                    f"{role.name} ended with {describe_exit(code)}{words}: restart {role.failures} "
                     f"of at most {self._variables.max_restarts} in a row, in {delay_secs:g} s"
                 )
             )
         elif role.name in (REPLAY, TRAINER):
             self._fail(EXIT_FAILED, _given_up(role, code), role.last_lines())
         else:
+            role.given_up_because = f"{describe_exit(code)}{words}"
             self._say(role.log_line(f"{_given_up(role, code)}; the other workers go on"))
 
     def _check_workers(self) -> None:
@@ -283,7 +296,8 @@ class Supervisor:
         """What status.json says: the run, its plan, and every role's last heartbeat."""
         roles = {
             name: (read_heartbeat(self.paths.heartbeat(name)) or {})
-            | {"alive": role.is_running(), "restarts": role.restarts}
+            | {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
+            | ({"given_up_because": role.given_up_because} if role.given_up_because else {})
             for name, role in self._roles.items()
         }
         run = {
@@ -301,12 +315,13 @@ class Supervisor:
 
     def _closing_lines(self, code: int) -> list[str]:
         name, logs = self._variables.exp_name, self.paths.logs
+        lost = given_up_lines(self.status())
         if code == EXIT_DONE:
-            return [*self._time_lines(), f"{name} is finished"]
+            return [*self._time_lines(), *lost, f"{name} is finished"]
         if code == EXIT_RESUMABLE:
             saved = f"{name}: {self._message}; everything is saved, the same command goes on from here"
-            return [*self._time_lines(), saved]
-        return [f"{name} failed: {self._message} (logs in {logs})"]
+            return [*self._time_lines(), *lost, saved]
+        return [*lost, f"{name} failed: {self._message} (logs in {logs})"]
 
     def _time_lines(self) -> list[str]:
         """`trainer's time: updates 93%, waiting 4%`, a line for each kind of role."""
