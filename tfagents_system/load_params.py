@@ -58,7 +58,7 @@ def parse_env_config(text: str, path: Path) -> dict[str, Any]:
     try:
         config = json.loads(text, object_pairs_hook=as_dict)
     except json.JSONDecodeError as error:
-        line = text.splitlines()[error.lineno - 1].strip() if error.lineno <= len(text.splitlines()) else ""
+        line = text.split("\n")[error.lineno - 1].strip()
         raise UserError(
             f"{where} is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno}: {shown(line)})"
             f"{_json_remedy(text, error)}"

@@ -106,7 +106,7 @@ class _Check:
             if eval_env is not None and self._is_fine:
                 self._compare_seeds(eval_env, first)
                 self._try_curriculum(collect_env, eval_env)
-            if self._is_fine:
+            if not self._checks.errors:  # Of the params either: networks are built from them.
                 self._enter("building the agent")
                 agent = _check_agent(self._params, collect_env, self._checks[AGENT])
             if render and eval_env is not None and self._is_fine:

@@ -113,7 +113,8 @@ class Preparation:
         return "finished" if run_directory.is_finished(paths) else "a run that goes on"
 
     def _check_machine(self) -> None:
-        if self._values.keys() >= _PLAN_FIELDS:
+        knows_share = "share_cpus" in self._values or not self._environ.get("SAC_SHARE_CPUS")
+        if self._values.keys() >= _PLAN_FIELDS and knows_share:
             check = self.checks["CPUs"]
             counts = types.SimpleNamespace(**({"share_cpus": False} | self._values))
             with check.catching():

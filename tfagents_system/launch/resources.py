@@ -30,10 +30,13 @@ _MODEL_BYTES = 2 * 2**20  # Of a SavedModel, beside the weights.
 _MODELS = 3
 _POLICY_CHECKPOINT_BYTES = 50 * 2**10  # Beside the weights.
 _LOGS_BYTES = 200 * 2**20
+_BEYOND = 10**6 * 2**30
 
 
 def in_words(num_bytes: int) -> str:
-    """`1.5 GiB`, of integers of any size."""
+    """`1.5 GiB`, of integers of any size: a user's may have hundreds of digits."""
+    if num_bytes >= _BEYOND:
+        return "more than 1,000,000 GiB"
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if num_bytes >= size:
             tenths = num_bytes * 10 // size

@@ -200,7 +200,7 @@ def _find_file(text: str, folders: list[Path]) -> Path:
     for candidate in candidates:
         if _is_file(candidate):
             return Path(os.path.normpath(candidate))
-    raise ValueError(f"an existing file, none of these is one: {', '.join(map(str, candidates))}")
+    raise ValueError(f"an existing file, none of these is one: {', '.join(_plain(str(c)) for c in candidates)}")
 
 
 def _is_file(path: Path) -> bool:
