@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -24,6 +25,19 @@ class UserError(Exception):
     def __init__(self, *findings: str) -> None:
         super().__init__("\n".join(findings))
         self.findings: tuple[str, ...] = findings
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 12
+
+
+def shown(value: object) -> str:
+    """`repr(value)` of whatever a user has given: on one line, cut where it is long or deep, never an exception."""
+    try:
+        return " ".join(_REPR.repr(value).split())
+    except Exception:  # Such as of an integer with more than 4300 digits.
+        return f"<{type(value).__name__}>"
 
 
 def print_findings(findings: Sequence[str]) -> None:
