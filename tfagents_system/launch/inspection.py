@@ -258,6 +258,8 @@ class _Inspector:
             compute_config = compute_config_from(compute | {"SAC_SEED": str(self._seed)})
             params = load_params(path, config, origin=origin, compute_config=compute_config)
             check.errors += params_check.check_params(params)
+            if self._values.get("deterministic"):
+                check.errors += params_check.check_deterministic(params)
             if not check.errors:
                 check.facts.append(f"{path}: {_in_words(params)}")
                 self._found.num_iter = params.num_iter
