@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import statistics
 import sys
 import tempfile
@@ -25,6 +26,7 @@ _SECS_A_FAULT = 12.0  # of training: how long a run must be for so many faults
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parse(argv)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Reading the ring's layout needs TensorFlow.
     faults = args.kills or 10_000
     training_secs = min(args.minutes * 60.0, faults * _SECS_A_FAULT)
     with contextlib.ExitStack() as stack:
