@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class TrainParams(TrainParamsBase):
     n_buffer_init_episodes = 4
     n_episodes_in_buffer = {episodes}
     n_eval_episodes = 4
-    eval_period_itrs = 20
+    eval_period_itrs = {eval_period}
     checkpoint_period_itrs = 40
     log_period_itrs = 20
     train_batch_size = 16
@@ -52,6 +52,7 @@ class TrainParams(TrainParamsBase):
     def __init__(self, env_config, compute_config=None):
         super().__init__(env_config, compute_config)
         numbered.watch_the_sender(env_config["journal"])
+        numbered.take_way_round(env_config.get("ways", {{}}))
 
     def env_ctor(self, worker):
         return numbered.NumberedEnv(worker, self.horizon, self.env_config["journal"])
@@ -85,17 +86,31 @@ class NumberedRun(UserRun):
     Args:
       folder: Empty folder for all of it.
       iterations: Of the run.
+      eval_period: Iterations between two evaluations.
+      ways: Ports at which workers find the replay server, by number of the worker, where not SAC_REVERB_PORT.
       **variables: SAC_ variables, without the prefix, in lower case.
     """
 
-    def __init__(self, folder: Path, iterations: int, **variables: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        iterations: int,
+        *,
+        eval_period: int = 20,
+        ways: Mapping[int, int] | None = None,
+        **variables: object,
+    ) -> None:
         self.iterations = iterations
         self.journal = folder / "journal"
         self.journal.mkdir()
         # Room for all: whatever is missing at the end was lost.
         self._episodes = 2 * WORKERS * iterations + 100
-        params = PARAMS.format(iterations=iterations, updates=UPDATES, episodes=self._episodes)
-        config = {"horizon": HORIZON, "journal": str(self.journal)}
+        params = PARAMS.format(iterations=iterations, updates=UPDATES, episodes=self._episodes, eval_period=eval_period)
+        config = {
+            "horizon": HORIZON,
+            "journal": str(self.journal),
+            "ways": {str(k): v for k, v in (ways or {}).items()},
+        }
         own = {"num_collect_workers": WORKERS, "straggler_secs": STRAGGLER_SECS, "log_secs": 60}
         super().__init__(folder, params, config, **{**own, **variables})
         self.paths = RunPaths(self.exp_dir)
@@ -187,9 +202,14 @@ class Campaign:
             self.cause(order.pop())
 
     def finish(self, timeout_secs: float = _END_SECS) -> int:
-        """Lets the run go to its end, at full speed; returns its exit code."""
+        """Lets the run go to its end, at full speed; returns its exit code.
+
+        Plot and video, which come after the end, are cut short.
+        """
         assert self._process is not None
         self.run.set_pace(0.0)
+        if self._wait_until(lambda: self.run.status().get("run", {}).get("state") == "done", timeout_secs) is not None:
+            self._process.send_signal(signal.SIGTERM)
         try:
             code = self._process.wait(timeout_secs)
         except subprocess.TimeoutExpired:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,13 @@ def watch_the_sender(folder: str) -> None:
         from tfagents_system import workers
 
         workers.SegmentSender = _witnessed(workers.SegmentSender, Path(folder))  # type: ignore[misc]
+
+
+def take_way_round(ways: Mapping[str, int]) -> None:
+    """Has this process's worker find the replay server at another port, which leads there. Nothing in other roles."""
+    port = ways.get(os.environ.get("SLURM_PROCID", ""))
+    if port is not None:
+        os.environ["SAC_REVERB_PORT"] = str(port)
 
 
 def _witnessed(sender: type, folder: Path) -> Any:
