@@ -153,10 +153,10 @@ def test_no_worker_left_fails_the_run(
 def test_a_trainer_or_replay_server_that_is_given_up_fails_the_run(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], role: str
 ) -> None:
-    program = "for i in $(seq 20); do echo line $i; done; exit 3"
+    program = "for i in $(seq 20); do echo line $i; done; exit 4"
     assert make_supervisor(run_dir, stop, {role: program}, max_restarts=1).run() == 1
     out = capfd.readouterr().out
-    assert f"error: {role} ended with exit code 3 and is given up after 1 restarts in a row" in out
+    assert f"error: {role} ended with exit code 4 and is given up after 1 restarts in a row" in out
     assert "line 5\n" not in out and "  line 6\n" in out and "  line 20\n" in out  # the last 15
     status = read_status(run_dir / "status.json")
     assert status is not None and status["run"]["state"] == "failed" and status["run"]["exit_code"] == 1
