@@ -183,6 +183,11 @@ class RoleProcess:
         self._restart_at = time.monotonic()
         return True
 
+    def restart_now(self) -> None:
+        """Kills the process and starts another one with the next `poll`: that is no failure of its own."""
+        self.kill()
+        self._restart_at = time.monotonic()
+
     def terminate(self) -> None:
         """Asks the process to save and end; a restart that was due is off."""
         self._restart_at = None

@@ -32,7 +32,7 @@ from tfagents_system.errors import (
     UserError,
     exit_with,
 )
-from tfagents_system.launch import run_directory, watchdog, wrap_up
+from tfagents_system.launch import memory, run_directory, watchdog, wrap_up
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, processes_of_run
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import ForkServer
@@ -94,6 +94,7 @@ class Supervisor:
         self._status_due = 0.0
         self._workers_gone_at: float | None = None
         self._replay_died_at = -math.inf
+        self._oom_kills = memory.oom_kills()  # Those that are known.
         self._directory: int | None = None  # Open, so that no other one gets its inode number.
         common = role_environ(variables, port, seed)
         self._roles = {
@@ -204,6 +205,15 @@ class Supervisor:
             self._say(role.log_line(f"{role.name} ended with {describe_exit(code)}: restart in {delay_secs:g} s"))
         else:
             self._failed(role, code)
+        if self._variables.deterministic and role.name in (REPLAY, TRAINER) and not role.is_over:
+            self._restart_all_with(role)
+
+    def _restart_all_with(self, ended: RoleProcess) -> None:
+        """All go on from the last checkpoint: what one of them did since then must not be seen by another."""
+        for role in self._roles.values():
+            if role is not ended and not role.is_over:
+                role.restart_now()
+                role.log_line(f"{role.name} starts anew with {ended.name}: SAC_DETERMINISTIC=1")
 
     def _failed(self, role: RoleProcess, code: int) -> None:
         """Restarts a role, or gives it up."""
@@ -211,6 +221,9 @@ class Supervisor:
         words = f" ({hang[0]})" if hang else role.last_words()
         if hang:
             role.log_text("\n".join(hang))
+        if code == -signal.SIGKILL and memory.oom_kills() > self._oom_kills:
+            self._oom_kills = memory.oom_kills()
+            words = " (the kernel has killed a process for lack of memory)"
         if (delay_secs := role.restart_later()) is not None:
             self._say(
                 role.log_line(
@@ -229,7 +242,7 @@ class Supervisor:
         if code == -signal.SIGABRT and role.name != REPLAY:
             by_others = time.monotonic() - self._replay_died_at < _ABORT_SECS
         else:
-            by_others = code == -signal.SIGKILL
+            by_others = code == -signal.SIGKILL and memory.oom_kills() == self._oom_kills
         return by_others and self._is_at_work(role.name)
 
     def _check_workers(self) -> None:
