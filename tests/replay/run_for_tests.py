@@ -17,14 +17,22 @@ CAPACITY, SLACK = 60, 24
 class RunFolders:
     """One start of the replay server on the folders of a run; `scratch` is SAC_REPLAY_DIR."""
 
-    def __init__(self, exp_dir: Path, scratch: Path | None = None, *, from_checkpoint: bool = False) -> None:
+    def __init__(
+        self,
+        exp_dir: Path,
+        scratch: Path | None = None,
+        *,
+        from_checkpoint: bool = False,
+        capacity: int = CAPACITY,
+        slack: int = SLACK,
+    ) -> None:
         home = exp_dir / "replay"
         self.places = Places(scratch or home, home, exp_dir / "checkpoints")
         self.ring, self.copy = open_ring(
             self.places,
             LAYOUT,
-            CAPACITY,
-            SLACK,
+            capacity,
+            slack,
             run_checkpoints.newest_complete,
             from_checkpoint=from_checkpoint,
         )
