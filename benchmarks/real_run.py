@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -20,6 +21,7 @@ from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.status import read_status
 
 _POLL_SECS = 0.02
+_END_SECS = 90.0
 
 
 class RealRun:
@@ -48,11 +50,15 @@ class RealRun:
         (self._folder / "vars.sh").write_text("# shellcheck shell=bash\n" + "".join(lines))
 
     def __enter__(self) -> RealRun:
-        removed = ("SAC_", "SLURM_", "TF_", "OMP_")
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
         self._output = (self._folder / "output.txt").open("w+")
         self.started = time.monotonic()
-        self._process = subprocess.Popen(
+        self._process = self._start()
+        return self
+
+    def _start(self) -> subprocess.Popen[str]:
+        removed = ("SAC_", "SLURM_", "TF_", "OMP_")
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
+        return subprocess.Popen(
             [str(ROOT / "run_script.sh"), str(self._folder / "vars.sh")],
             cwd=self._folder,
             env=environ | {"PYTHONPATH": str(ROOT)},
@@ -61,7 +67,6 @@ class RealRun:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -72,6 +77,14 @@ class RealRun:
         end_session(self._process)
         self._output.close()
         self._temporary.cleanup()
+
+    def interrupt(self, number: signal.Signals) -> None:
+        """Ends the run by a signal and starts the same command again; SIGKILL takes all its processes with it."""
+        roles = list(self.processes().values())
+        self._process.send_signal(number)
+        self._process.wait(timeout=_END_SECS)
+        psutil.wait_procs(roles, timeout=_END_SECS)
+        self._process = self._start()
 
     def wait_until(self, condition: Callable[[], bool], what: str, timeout_secs: float) -> float:
         """Waits; returns the seconds since the run was started.

@@ -22,10 +22,10 @@ from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.launch.cpus import CpuPlan, allowed_cpus, plan_cpus
+from tfagents_system.launch.python_path import ROOT, run_python_path
 from tfagents_system.launch.run_paths import TRAINER, worker_role
 from tfagents_system.launch.variables import RunVariables
 
-ROOT = Path(__file__).resolve().parents[2]
 _DEADLINE_SECS = 600.0
 _MAX_SHOWN = 5
 _MINIBATCHES = 20
@@ -184,7 +184,7 @@ def _run(what: str, variables: RunVariables, vars_file: Path, plan: CpuPlan, rol
     print(f"measuring a {what} on CPU {','.join(map(str, ids))} ...", file=sys.stderr, flush=True)
     environ = os.environ | variables.to_environ() | plan.thread_environ(role)
     environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environ["PYTHONPATH"] = run_python_path(os.environ)
     command = [sys.executable, "-P", "-m", "tfagents_system.launch.tune", str(vars_file), "--measure", what]
     done = subprocess.run(
         ["taskset", "-c", ",".join(map(str, ids)), *command, "--secs", str(secs)],
