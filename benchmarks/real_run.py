@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from tfagents_system.report.metrics import read_metrics
 from tfagents_system.report.status import read_status
 
 _POLL_SECS = 0.02
+_END_SECS = 90.0
 
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -61,7 +63,11 @@ class RealRun:
     def __enter__(self) -> RealRun:
         self._output = (self._folder / "output.txt").open("w+")
         self.started = time.monotonic()
-        self._process = subprocess.Popen(
+        self._process = self._start()
+        return self
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             [str(ROOT / "run_script.sh"), str(self.vars_file)],
             cwd=self._folder,
             env=clean_environ(os.environ),
@@ -70,7 +76,6 @@ class RealRun:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -81,6 +86,14 @@ class RealRun:
         end_session(self._process)
         self._output.close()
         self._temporary.cleanup()
+
+    def interrupt(self, number: signal.Signals) -> None:
+        """Ends the run by a signal and starts the same command again; SIGKILL takes all its processes with it."""
+        roles = list(self.processes().values())
+        self._process.send_signal(number)
+        self._process.wait(timeout=_END_SECS)
+        psutil.wait_procs(roles, timeout=_END_SECS)
+        self._process = self._start()
 
     def wait_until(
         self, condition: Callable[[], bool], what: str, timeout_secs: float, poll_secs: float = _POLL_SECS

@@ -78,6 +78,7 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu
     from tfagents_system.replay.connection import Connection
     from tfagents_system.replay.ring import Ring
     from tfagents_system.replay.service import DrawSettings, ReplayService
+    from tfagents_system.replay.snapshots import SnapshotWriter
 
     process = psutil.Process()
     rows = steps + -(-steps // _SEGMENT_STEPS)
@@ -92,7 +93,8 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu
     server = reverb.Server(list(all_tables.values()), port)
     connection = Connection(f"localhost:{port}", lambda: False)
     draw = DrawSettings(BATCH, None, _ITERATION, seed=0)
-    service = ReplayService(ring, connection, all_tables[tables.BLOCKS], num_workers, draw, NoPacing())  # type: ignore[arg-type]
+    blocks, snapshots = all_tables[tables.BLOCKS], SnapshotWriter(ring, None, folder / "checkpoints")
+    service = ReplayService(ring, connection, blocks, num_workers, draw, NoPacing(), snapshots)  # type: ignore[arg-type]
     pipe.send({"step_bytes": ring.layout.step_bytes, "open_secs": opened_secs, "pid": os.getpid()})
     while not pipe.poll():
         for _ in range(20):

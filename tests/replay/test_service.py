@@ -17,6 +17,7 @@ from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sender import SegmentSender
 from tfagents_system.replay.service import DrawSettings, ReplayService
+from tfagents_system.replay.snapshots import SnapshotWriter
 
 DRAW = DrawSettings(batch_size=4, sequence_length=None, max_block_minibatches=8, seed=0)
 
@@ -32,12 +33,14 @@ class Server:
 
     def __init__(self, folder, port, num_workers=1):
         self.ring = Ring.open(folder, LAYOUT, 1000)
+        self.checkpoints = folder.parent / "checkpoints"
+        self.snapshots = SnapshotWriter(self.ring, None, self.checkpoints)
         all_tables = tables.make_tables(num_workers)
         self.reverb = reverb.Server(list(all_tables.values()), port=port)
         self.connection = Connection(f"localhost:{port}", lambda: False)
         pacing = Lockstep(self.ring, num_workers, straggler_secs=60.0)
         blocks = all_tables[tables.BLOCKS]
-        self.service = ReplayService(self.ring, self.connection, blocks, num_workers, DRAW, pacing)
+        self.service = ReplayService(self.ring, self.connection, blocks, num_workers, DRAW, pacing, self.snapshots)
 
     def turn_until(self, condition, secs=20.0):
         deadline = time.monotonic() + secs

@@ -187,8 +187,21 @@ class ForkServer:
             self.wait_until_ready()
         return self._is_ready
 
-    def call(self, module: str, function: str, *arguments: Any, environ: Mapping[str, str]) -> Any:
+    def call(
+        self,
+        module: str,
+        function: str,
+        *arguments: Any,
+        environ: Mapping[str, str],
+        watch: Callable[[], None] = lambda: None,
+    ) -> Any:
         """The result of a function, called in a process of its own; what that leaves behind is killed.
+
+        Args:
+          module, function: What is called.
+          *arguments: Its positional arguments.
+          environ: The process's whole environment.
+          watch: Called ten times a second while it runs.
 
         Raises:
           UserError: The function raised it.
@@ -197,7 +210,7 @@ class ForkServer:
         """
         self.wait_until_ready()
         self._send(_Call(module, function, arguments, dict(environ)))
-        outcome = pickle.loads(self._answer(None))
+        outcome = pickle.loads(self._answer(None, lambda: bool(watch())))
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -491,7 +504,7 @@ def _call(request: _Call, connection: Connection) -> bytes:
         if code := os.waitstatus_to_exitcode(status):
             return pickle.dumps(CallDiedError(signal.Signals(-code).name if code < 0 else f"exit code {code}"))
         result.seek(0)
-        return result.read()
+        return result.read() or pickle.dumps(CallDiedError("exit code 0"))  # It called os._exit.
 
 
 def _become_call(request: _Call, connection: Connection, result: BinaryIO) -> NoReturn:

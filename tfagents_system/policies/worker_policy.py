@@ -13,6 +13,7 @@ from absl import logging
 from tf_agents.policies import greedy_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.errors import UserError
 from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.numpy_actor import NumpyActor, UnsupportedNetworkError
 from tfagents_system.policies.weights import assign_weights, named_variables
@@ -33,6 +34,17 @@ class WorkerPolicy(abc.ABC):
     @abc.abstractmethod
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         """Takes new weights, by name."""
+
+    def reseed(self, seed: int) -> None:
+        """The exploration noise from now on follows from this seed.
+
+        Raises:
+          UserError: It can't be seeded anew.
+        """
+        raise UserError(
+            f"SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, this one runs as a {self.inference} "
+            "(the log says why): use the default actors, or SAC_DETERMINISTIC=0"
+        )
 
     @abc.abstractmethod
     def reset(self, env: int = 0) -> None:
@@ -117,6 +129,9 @@ class NumpyWorkerPolicy(WorkerPolicy):
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         self._actor.assign(weights)
+
+    def reseed(self, seed: int) -> None:
+        self._actor.reseed(seed)
 
     def reset(self, env: int = 0) -> None:
         self._actor.reset(env)
