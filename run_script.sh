@@ -4,9 +4,10 @@ set -euo pipefail
 
 usage() {
   cat <<'HELP'
-Usage: ./run_script.sh VARS.sh
+Usage: ./run_script.sh [--check] VARS.sh
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again goes on with a run that was stopped.
+--check makes the checks of a start, says what it looked at and found, and neither writes nor starts anything.
 Ctrl-C or SIGTERM saves everything and ends; a second one ends at once.
 
 Exit codes: 0 finished, 1 failed, 2 something must be changed first, 75 stopped and saved.
@@ -27,7 +28,12 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   usage
   exit 0
 fi
-if (($# != 1)); then
+tfagents_mode=(--then "$tfagents_root/train_script.sh")
+if [[ ${1:-} == --check ]]; then
+  tfagents_mode=(--check)
+  shift
+fi
+if (($# != 1)) || [[ $1 == -* ]]; then
   usage >&2
   exit 2
 fi
@@ -52,5 +58,4 @@ tfagents_python=$("$tfagents_root/setup.sh" --print-python)
 export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
 export CUDA_VISIBLE_DEVICES=-1
 # One process from here to the end, so that a signal to it reaches whoever is at work.
-exec "$tfagents_python" -P -m tfagents_system.launch.prepare \
-  --vars_file "$tfagents_vars" --then "$tfagents_root/train_script.sh"
+exec "$tfagents_python" -P -m tfagents_system.launch.prepare --vars_file "$tfagents_vars" "${tfagents_mode[@]}"

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.errors import UserError
+from tfagents_system.errors import UserError, shown
 from tfagents_system.spelling import near_misses
 
 APPLY_TO_EVAL = "apply_to_eval"
 _KEYS = ("iters", "range", APPLY_TO_EVAL)
+_GUIDE = "docs/user_guide.md"
 _EXAMPLES = {"iters": "[0, 100, 200]", "range": "[1.0, 2.0]"}
 
 
@@ -81,9 +82,10 @@ class Curriculum:
         """Whether the parameter is set in the evaluation environment, too."""
         return self._parameters[name].apply_to_eval
 
-    def first_values(self) -> dict[str, int | float]:
-        """The first value of each parameter, whenever it is due."""
-        return {name: parameter.values[0] for name, parameter in self._parameters.items()}
+    def end_values(self) -> list[tuple[str, int | float]]:
+        """(name, value) of the first and the last value of each parameter, whenever they are due."""
+        ends = [(name, value) for name, p in self._parameters.items() for value in (p.values[0], p.values[-1])]
+        return list(dict.fromkeys(ends))
 
 
 def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
@@ -92,7 +94,7 @@ def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
         return []
     section = env_config["curriculum"]
     if not isinstance(section, dict):
-        return [f'"curriculum" must be an object of parameters, found {section!r}']
+        return [f'"curriculum" must be an object of parameters, found {shown(section)}: remove it, or see {_GUIDE}']
     findings = []
     names = [name for name in section if name != APPLY_TO_EVAL]
     if not names:
@@ -100,7 +102,7 @@ def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
             '"curriculum" is empty: name a parameter such as {"mass": {"iters": [0, 100], "range": [1, 2]}}'
         )
     if not isinstance(section.get(APPLY_TO_EVAL, False), bool):
-        findings.append(f'"curriculum.{APPLY_TO_EVAL}" must be true or false, found {section[APPLY_TO_EVAL]!r}')
+        findings.append(f'"curriculum.{APPLY_TO_EVAL}" must be true or false, found {shown(section[APPLY_TO_EVAL])}')
     for name in names:
         findings += _check_parameter(f"curriculum.{name}", section[name])
     return findings
@@ -108,7 +110,7 @@ def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
 
 def _check_parameter(where: str, entry: Any) -> list[str]:
     if not isinstance(entry, dict):
-        return [f'"{where}" must be an object with "iters" and "range", found {entry!r}']
+        return [f'"{where}" must be an object with "iters" and "range", found {shown(entry)}']
     misspelt = near_misses(entry, _KEYS, similarity=0.75)
     findings = [f'"{where}.{wrong}" is unknown: "{right}" is meant' for wrong, right in misspelt]
     meant = {right for _, right in misspelt}
@@ -118,19 +120,19 @@ def _check_parameter(where: str, entry: Any) -> list[str]:
         findings += _check_iters(f"{where}.iters", entry["iters"])
     if "range" in entry:
         bounds = entry["range"]
-        if not (isinstance(bounds, list) and len(bounds) == 2 and all(_is_number(bound) for bound in bounds)):
-            findings.append(f'"{where}.range" must be two numbers [first value, last value], found {bounds!r}')
+        if not (isinstance(bounds, list) and len(bounds) == 2 and _are_bounds(*bounds)):
+            findings.append(f'"{where}.range" must be two numbers [first value, last value], found {shown(bounds)}')
     if not isinstance(entry.get(APPLY_TO_EVAL, False), bool):
-        findings.append(f'"{where}.{APPLY_TO_EVAL}" must be true or false, found {entry[APPLY_TO_EVAL]!r}')
+        findings.append(f'"{where}.{APPLY_TO_EVAL}" must be true or false, found {shown(entry[APPLY_TO_EVAL])}')
     return findings
 
 
 def _check_iters(where: str, iters: Any) -> list[str]:
     if not isinstance(iters, list) or not iters or not all(_is_iteration(value) for value in iters):
-        return [f'"{where}" must be a list of at least one iteration (integers from 0), found {iters!r}']
+        return [f'"{where}" must be a list of at least one iteration (integers from 0), found {shown(iters)}']
     # Several values in the same iteration are set one after the other; the last one stays.
     if any(later < earlier for earlier, later in zip(iters, iters[1:], strict=False)):
-        return [f'"{where}" must increase, found {iters!r}: sort them']
+        return [f'"{where}" must increase, found {shown(iters)}: sort them']
     return []
 
 
@@ -142,8 +144,15 @@ def _values(entry: Mapping[str, Any]) -> list[int | float]:
     return list(values)
 
 
+def _are_bounds(low: Any, high: Any) -> bool:
+    return _is_number(low) and _is_number(high) and math.isfinite(float(high) - float(low))
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # An integer beyond every float.
+        return False
 
 
 def _is_iteration(value: Any) -> bool:

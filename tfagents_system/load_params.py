@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
+import re
 import sys
 import traceback
 import types
@@ -11,10 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.errors import UserError
+from tfagents_system.errors import UserError, shown
+from tfagents_system.spelling import near_misses
 from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 _PACKAGE_DIR = Path(__file__).resolve().parent
+_EXAMPLE = '{"horizon": 200}'
 
 
 def load_env_config(path: Path) -> dict[str, Any]:
@@ -24,14 +28,67 @@ def load_env_config(path: Path) -> dict[str, Any]:
       UserError: The file is missing, is not JSON, or is not an object.
     """
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes().decode("utf-8-sig")  # Some editors write a byte order mark.
     except OSError as error:
         raise UserError(f"SAC_CONFIG={path} cannot be read ({error.strerror}): give the path of a JSON file") from None
-    except ValueError as error:
-        raise UserError(f"SAC_CONFIG={path} is not valid JSON: {error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"SAC_CONFIG={path} is not UTF-8 text (byte {error.object[error.start]:#04x} at {error.start}): "
+            "save it as UTF-8"
+        ) from None
+    return parse_env_config(text, path)
+
+
+def parse_env_config(text: str, path: Path) -> dict[str, Any]:
+    """Reads the text of SAC_CONFIG; `path` is named in messages.
+
+    Raises:
+      UserError: It is not JSON, not an object, or has a key twice.
+    """
+    where = f"SAC_CONFIG={path}"
+    if not text.strip():
+        raise UserError(f"{where} is empty: it must hold a JSON object such as {_EXAMPLE}")
+    twice: list[str] = []
+
+    def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = collections.Counter(key for key, _ in pairs)
+        twice.extend(key for key, count in counts.items() if count > 1)
+        return dict(pairs)
+
+    try:
+        config = json.loads(text, object_pairs_hook=as_dict)
+    except json.JSONDecodeError as error:
+        line = text.split("\n")[error.lineno - 1].strip()
+        raise UserError(
+            f"{where} is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno}: {shown(line)})"
+            f"{_json_remedy(text, error)}"
+        ) from None
+    except (ValueError, RecursionError) as error:  # A number with thousands of digits, brackets a thousand deep.
+        raise UserError(f"{where} cannot be read as JSON ({error}): correct it") from None
     if not isinstance(config, dict):
-        raise UserError(f'SAC_CONFIG={path} must hold a JSON object such as {{"horizon": 200}}, found {config!r}')
+        raise UserError(f"{where} must hold a JSON object such as {_EXAMPLE}, found {shown(config)}")
+    if twice:
+        raise UserError(
+            *(
+                f'{where} has the key "{key}" twice in one object, only the last would count: remove one'
+                for key in twice
+            )
+        )
     return config
+
+
+def _json_remedy(text: str, error: json.JSONDecodeError) -> str:
+    """What is usually behind an error, to be appended to it."""
+    before, here = text[: error.pos].rstrip(), text[error.pos :].lstrip()
+    if before.endswith(",") and here[:1] in ("}", "]"):
+        return ": remove the comma before it"
+    if here.startswith("'"):
+        return ": JSON has double quotes only"
+    if here.startswith(("//", "#", "/*")):
+        return ": JSON has no comments, remove it"
+    if re.match(r"(True|False|None)\b", here):
+        return ": JSON writes true, false and null"
+    return ": correct it"
 
 
 def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParamsBase]:
@@ -62,15 +119,36 @@ def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParam
         exec(compile(source, str(origin), "exec"), module.__dict__)
     except UserError:
         raise
-    except Exception as error:
-        raise UserError(f"SAC_PARAMS={origin} cannot be imported: {_where(error, origin)}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"SAC_PARAMS={origin} cannot be imported: {_where(error, origin)}: correct it") from error
     params_class = getattr(module, "TrainParams", None)
+    if params_class is None:
+        others = [name for name, value in vars(module).items() if _is_params_class(value)]
+        hint = f"rename {others[0]}" if others else "add it"
+        raise UserError(f"SAC_PARAMS={origin} has no `class TrainParams(TrainParamsBase)`: {hint}")
     if not (isinstance(params_class, type) and issubclass(params_class, TrainParamsBase)):
         raise UserError(
             f"SAC_PARAMS={origin} must define `class TrainParams(TrainParamsBase)`, "
-            f"found TrainParams = {params_class!r}"
+            f"found TrainParams = {shown(params_class)}: derive it from train_params_base.TrainParamsBase"
         )
+    _check_is_complete(params_class, origin)
     return params_class
+
+
+def _is_params_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, TrainParamsBase) and value is not TrainParamsBase
+
+
+def _check_is_complete(params_class: type[TrainParamsBase], origin: Path) -> None:
+    """Raises:
+    UserError: A method that every TrainParams needs is missing; names the one that may have been meant.
+    """
+    missing = sorted(getattr(params_class, "__abstractmethods__", ()))
+    own = [name for cls in params_class.__mro__ if cls not in TrainParamsBase.__mro__ for name in vars(cls)]
+    for name in missing:
+        meant = [wrong for wrong, _ in near_misses(own, [name])]
+        hint = f"rename {meant[0]}" if meant else "add `def env_ctor(self, *args, seed=None, **kwargs)`"
+        raise UserError(f"TrainParams of {origin} has no {name}, which builds the environment: {hint}")
 
 
 def load_params(
@@ -90,12 +168,17 @@ def load_params(
         params = params_class(dict(env_config))
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = _where(error, (origin or params_path).resolve())
-        raise UserError(f"TrainParams(env_config) of {origin or params_path} raises {where}") from error
+        raise UserError(f"TrainParams(env_config) of {origin or params_path} raises {where}: correct it") from error
     if not hasattr(params, "env_config"):
         raise UserError(
             f"TrainParams.__init__ of {origin or params_path} does not call super().__init__(env_config): add that call"
+        )
+    if not isinstance(params.env_config, dict):
+        raise UserError(
+            f"TrainParams.env_config of {origin or params_path} must stay the dictionary that __init__ was given, "
+            f"found {shown(params.env_config)}: choose another name for yours"
         )
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
     params._source = ParamsSource(params_path, origin, dict(env_config), dict(compute_config or {}))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tfagents_system.errors import shown
 from tfagents_system.spelling import near_misses
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -19,10 +20,7 @@ _Rule = tuple[str, Callable[[Any], bool]]
 
 def _is_number(value: Any) -> bool:
     is_real = isinstance(value, int | float) or type(value).__module__ == "numpy"
-    try:
-        return is_real and not isinstance(value, bool) and math.isfinite(value)
-    except TypeError:
-        return False
+    return is_real and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_integer(value: Any) -> bool:
@@ -95,7 +93,7 @@ def check_env_config(env_config: Mapping[str, Any]) -> list[str]:
                 f'SAC_CONFIG has no "horizon", the maximum steps of an episode: add it, as in {_NESTED_HORIZON}'
             )
     elif not keeps(env_config["horizon"]):
-        findings.append(f'"horizon" in SAC_CONFIG must be {rule}, found {env_config["horizon"]!r}')
+        findings.append(f'"horizon" in SAC_CONFIG must be {rule}, found {shown(env_config["horizon"])}')
     return findings
 
 
@@ -106,14 +104,42 @@ def check_params(params: TrainParamsBase) -> list[str]:
         for is_hook in (True, False)
         for wrong, right in near_misses(_own_names(params, is_hook), _known_names(is_hook))
     ]
-    wrong_values = {
-        name: f"TrainParams.{name} must be {rule}, found {getattr(params, name)!r}"
-        for name, (rule, keeps) in _RULES.items()
-        if not keeps(getattr(params, name))
-    }
+    wrong_values = {name: finding for name in _RULES if (finding := _check_value(params, name)) is not None}
     findings += wrong_values.values()
     findings += _check_hooks(params)
     findings += _check_together(params, wrong_values)
+    return findings
+
+
+def _check_value(params: TrainParamsBase, name: str) -> str | None:
+    rule, keeps = _RULES[name]
+    try:
+        value = getattr(params, name)
+    except Exception as error:  # A property of the user's.
+        return f"TrainParams.{name} raises {type(error).__name__}: {error}: it must be {rule}"
+    return None if _is_kept(keeps, value) else f"TrainParams.{name} must be {rule}, found {shown(value)}"
+
+
+def _is_kept(keeps: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return bool(keeps(value))
+    except Exception:  # Such as of an array where one number is wanted, or an integer beyond every float.
+        return False
+
+
+def check_deterministic(params: TrainParamsBase) -> list[str]:
+    """What of TrainParams can't be had with SAC_DETERMINISTIC=1, one sentence each."""
+    findings = []
+    if params.asynchronous:
+        findings.append(
+            "TrainParams.asynchronous=True can't be had with SAC_DETERMINISTIC=1, what is collected would depend on "
+            "timing: set it to False, or SAC_DETERMINISTIC=0"
+        )
+    if params.matmul_precision == "bfloat16":
+        findings.append(
+            "TrainParams.matmul_precision='bfloat16' can't be had with SAC_DETERMINISTIC=1, a measurement decides "
+            "whether it is used: set it to 'float32', or SAC_DETERMINISTIC=0"
+        )
     return findings
 
 
@@ -130,12 +156,14 @@ def _own_names(params: TrainParamsBase, is_hook: bool) -> list[str]:
     """
     classes = [cls for cls in type(params).__mro__ if cls not in TrainParamsBase.__mro__]
     names = dict.fromkeys([*vars(params), *(name for cls in classes for name in vars(cls))])
-    return [name for name in names if inspect.isroutine(getattr(params, name, None)) == is_hook]
+    # getattr_static: a property of the user's is not asked for its value, which may take long or raise.
+    return [name for name in names if inspect.isroutine(inspect.getattr_static(params, name)) == is_hook]
 
 
 def _check_hooks(params: TrainParamsBase) -> list[str]:
     return [
-        f"TrainParams.{name} must be a method, found {getattr(params, name)!r}: it is a hook, see train_params_base.py"
+        f"TrainParams.{name} must be a method, found {shown(getattr(params, name))}: "
+        "it is a hook, see train_params_base.py; rename yours"
         for name in _known_names(is_hook=True)
         if not callable(getattr(params, name))
     ]
@@ -143,7 +171,7 @@ def _check_hooks(params: TrainParamsBase) -> list[str]:
 
 def _check_together(params: TrainParamsBase, wrong_values: Mapping[str, str]) -> list[str]:
     """Rules over several values; those with a wrong one have been told already."""
-    if not _COUNT[1](params.env_config.get("horizon")):
+    if not _is_kept(_COUNT[1], params.env_config.get("horizon")):
         return []
     horizon = params.horizon
     findings = []

@@ -8,7 +8,10 @@ Load parameters, connect, loop until done or told to stop, save. It holds no exp
 from __future__ import annotations
 
 import collections
+import contextlib
+import os
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import msgspec
@@ -17,28 +20,31 @@ import tensorflow as tf
 from absl import logging
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.checkpoints import TrainerCheckpoints, TrainerState
+from tfagents_system.agents.block_update import BlockUpdate, DivergedError
+from tfagents_system.agents.checkpoints import SaveError, TrainerCheckpoints, TrainerState
 from tfagents_system.agents.matmul_precision import choose_precision
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
-from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
-from tfagents_system.launch.run_paths import TRAINER, RunPaths
+from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, UserError, print_findings
+from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.policies import weights
 from tfagents_system.policies.export import PolicyExport, checkpoint_name
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import Connection, StoppedError, Waiting
 from tfagents_system.report.episodes import Evaluations, Report, summarize
+from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.metrics import MetricsLog, read_metrics
 from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.role import TRAIN_STREAM, Role, run_role, sequence_length
 
 _START_DEADLINE_SECS = 600.0
 _BLOCK_DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.
-_EVALUATION_SECS = 600.0  # without any episode of it ending
 _EVALUATION_POLL_SECS = 0.02
 _POLL_SECS = 0.2
 _ASK_AGAIN_SECS = 3.0
+_REPLAY_SAVE_SECS = 20.0  # that the replay server may take for its part of a checkpoint
+_SAVE_AGAIN_SECS = 30.0
+_LAST_SAVE_AGAIN_SECS = 2.0
 
 
 class Trainer:
@@ -51,6 +57,8 @@ class Trainer:
     def __init__(self, role: Role) -> None:
         self._role = role
         self._params = params = role.params
+        if role.deterministic:
+            tf.config.experimental.enable_op_determinism()
         self._connection = Connection(role.server_address, role.stop.is_set)
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         tf.random.set_seed(role.derived_seed(TRAIN_STREAM))
@@ -59,17 +67,22 @@ class Trainer:
         self._variables = weights.named_variables(self._agent.collect_policy)
         self._state = TrainerState()
         self._checkpoints = TrainerCheckpoints(
-            role.paths.trainer_checkpoints, self._agent, self._state, self._train_step
+            role.paths.trainer_checkpoints, self._agent, self._state, self._train_step, self._ask_for_replay
         )
+        self._checkpoint_secs = 60.0 * float(os.environ.get("SAC_CHECKPOINT_MINUTES") or 10)
+        self._save_deadline_secs = float(os.environ.get("SAC_SAVE_DEADLINE_SECS") or 60)
+        self._straggler_secs = float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
+        self._save_at = 0.0  # set when training starts
+        self._saved_step = -1  # Train step of the last checkpoint.
+        self._save_error: str | None = None
         self._resumed_at = self._restore()
         environment_action_spec = specs.load_environment_action_spec(role.paths.specs)
         self._export = PolicyExport(role.paths, self._agent, environment_action_spec, self._train_step)
         self._curriculum = Curriculum.from_config(params.env_config)
         self._metrics = MetricsLog(role.paths, self._curriculum.names)
         self._metrics.rewind(self.train_step if self._resumed_at is not None else -1)
-        self._evaluations = Evaluations(params.n_eval_episodes)
-        self._evaluated = self._eval_iteration = _last_evaluated(role.paths)  # logged; published to be evaluated
-        self._eval_arrays: list[np.ndarray] = []
+        self._begin_evaluations()
+        self._published: tuple[list[np.ndarray], list[np.ndarray]] = [], []  # policy, progress
         self._train_reports: list[Report] = []
         self._evaluated_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps) when published
         self._losses: dict[str, list[float]] = collections.defaultdict(list)
@@ -77,7 +90,7 @@ class Trainer:
         self._log_mark: tuple[float, int, int] | None = None  # (time, train step, env steps) of the last row
         self._row: dict[str, Any] = {}
         self._curriculum_values: dict[str, float] = {}
-        self._session = time.time_ns()
+        self._session = 0
         self._news_tables = [tables.news(worker_id) for worker_id in range(role.num_workers)]
 
     @property
@@ -89,37 +102,43 @@ class Trainer:
         """Trains until the last iteration is done.
 
         Raises:
-          StoppedError: The role was told to stop; `save` is to be called.
+          StoppedError: The role was told to stop; `save_finally` is to be called.
+          DivergedError: Training has diverged again after it went back to a checkpoint.
+          SaveError: The result can't be written.
         """
         self._connect()
-        self._publish()
-        self._update = self._make_update()
-        self._request(self._state.iteration)
+        self._begin()
         if not self._export.has_models():
-            self._export.save_models()  # Now, while the first experience is collected: tracing them takes seconds.
+            # Now, while the first experience is collected: tracing them takes seconds.
+            self._try_to_write(self._export.save_models)
         while self._state.iteration < self._params.num_iter:
-            self._train_iteration()
-            self._state.iteration += 1
-            self._publish()
-            self._take_reports()
-            self._log_if_due()
-            if self._is_checkpoint_due():
-                self.save()
-        self.save()  # Whatever happens during the last evaluation, the training is done.
+            try:
+                self._train_iteration()
+            except DivergedError as error:
+                self._go_back(error)
+        self.save_finally()  # Whatever happens during the last evaluation, the training is done.
         self._wait_for_evaluation()
         if self._losses:
             self._log(self._train_row())
-        self.save()
+        self.save_finally()
         self._beat("done")
 
-    def save(self) -> None:
-        """Writes a checkpoint to resume from, one of the policy, and the policies as SavedModels."""
-        with self._shares.spend("saving"):
-            self._beat("saving")
-            self._checkpoints.save()
-            self._export.save_checkpoint()
-            self._export.save_models()
-        logging.info("saved at train step %d, iteration %d", self.train_step, self._state.iteration)
+    def save_finally(self) -> None:
+        """Writes all that is kept of this moment, and tries until SAC_SAVE_DEADLINE_SECS have passed.
+
+        Raises:
+          SaveError: It can't be written; the last checkpoint is as it was.
+        """
+        deadline = time.monotonic() + self._save_deadline_secs - _REPLAY_SAVE_SECS
+        while True:
+            try:
+                self._save_all(wait=True)
+                return
+            except SaveError as error:
+                if time.monotonic() >= deadline:
+                    raise
+                logging.error("%s: trying again", error)
+                time.sleep(_LAST_SAVE_AGAIN_SECS)
 
     def close(self) -> None:
         self._metrics.close()
@@ -127,10 +146,10 @@ class Trainer:
     # Starting.
 
     def _restore(self) -> int | None:
-        if not self._checkpoints.restore():
+        if self._checkpoints.restore() is None:
             return None
-        # Random numbers must not repeat those of the first start: the step decides them, so nothing else is saved.
-        tf.random.set_seed(self._role.derived_seed(TRAIN_STREAM, self.train_step))
+        self._saved_step = self.train_step
+        self._seed_noise()
         logging.info("resumed at train step %d, iteration %d", self.train_step, self._state.iteration)
         return self.train_step
 
@@ -144,27 +163,137 @@ class Trainer:
         self._status = self._connection.newest(tables.STATUS)
         self._server = self._server_start()
 
+    def _begin(self) -> None:
+        """Publishes the policy and asks for the first minibatches, at the start and after going back."""
+        self._session = time.time_ns()  # What was asked for or published before is no longer meant.
+        self._publish()
+        self._update = self._make_update()
+        self._request(self._state.iteration)
+        self._save_at = time.monotonic() + self._checkpoint_secs
+
+    def _go_back(self, error: DivergedError) -> None:
+        """Goes on from the newest checkpoint with other random numbers, once in a run.
+
+        Raises:
+          DivergedError: It has been there before.
+        """
+        where = f"training diverged at train step {self.train_step}: {error}"
+        if self._state.recoveries:
+            raise DivergedError(
+                f"{where}, the second time in this run: lower the learning rates, set gradient_clipping, "
+                "or scale the environment's rewards down"
+            )
+        with contextlib.suppress(SaveError):
+            self._checkpoints.wait()
+        found = self._checkpoints.restore()
+        if found is None:
+            raise DivergedError(f"{where}, before the first checkpoint: lower the learning rates")
+        self._state.recoveries += 1
+        self._seed_noise()
+        self._losses.clear()
+        self._log_mark = None
+        self._metrics.rewind(self.train_step)
+        self._begin_evaluations()
+        logging.error("%s. Going back to train step %d, once, with other random numbers", where, self.train_step)
+        self._begin()
+
+    def _begin_evaluations(self) -> None:
+        self._evaluations = Evaluations(self._params.n_eval_episodes, self._role.num_workers)
+        self._evaluated = self._eval_iteration = _last_evaluated(self._role.paths)  # logged; published to be evaluated
+        self._eval_arrays: list[np.ndarray] = []
+
+    def _seed_noise(self) -> None:
+        """For agents that draw their own noise. It must not repeat what an earlier start has drawn."""
+        tf.random.set_seed(self._role.derived_seed(TRAIN_STREAM, self.train_step, self._state.recoveries))
+
     def _make_update(self) -> BlockUpdate:
         params = self._params
         precision, reason = choose_precision(params.matmul_precision)
         if reason:
             logging.warning("matmul_precision=%s is not used: %s", params.matmul_precision, reason)
         update = BlockUpdate(
-            self._agent, params.train_batch_size, sequence_length(params), params.share_log_pi, precision
+            self._agent,
+            params.train_batch_size,
+            sequence_length(params),
+            params.share_log_pi,
+            precision,
+            self._role.derived_seed(TRAIN_STREAM, self._state.recoveries),
         )
+        if self._role.deterministic and update.kind != "fused":
+            raise UserError(
+                "SAC_DETERMINISTIC=1 needs an agent whose noise follows from the train step: TF-Agents' SacAgent in "
+                f"float32, the update of this one is {update.kind} (the log says why)"
+            )
         logging.info("update: %s", update.kind)
         self._row["update"] = update.kind
         return update
 
-    def _is_checkpoint_due(self) -> bool:
-        """Every `checkpoint_period_itrs`; the end of the run saves by itself."""
+    # Saving.
+
+    def _save_all(self, wait: bool) -> None:
+        """Writes a checkpoint to resume from, one of the policy, and the policies as SavedModels."""
+        with self._shares.spend("saving"):
+            self._beat("saving")
+            self._save_checkpoint(wait)
+            try:
+                self._export.save_checkpoint()
+                self._export.save_models()
+            except (OSError, tf.errors.OpError) as error:
+                raise SaveError(f"the policies can't be written: {error}") from error
+        logging.info("saved at train step %d, iteration %d", self.train_step, self._state.iteration)
+
+    def _save_checkpoint(self, wait: bool) -> None:
+        self._save_at = time.monotonic() + self._checkpoint_secs
+        moment = {"env_steps": self._state.env_steps, "curriculum": self._curriculum_values}
+        self._checkpoints.save(min(_REPLAY_SAVE_SECS, self._save_deadline_secs / 2), moment, wait=wait)
+        self._save_error = None
+
+    def _save_if_due(self) -> None:
+        """All of it every `checkpoint_period_itrs`; a checkpoint also before the first update and after
+        SAC_CHECKPOINT_MINUTES without one.
+
+        A disk that is full is told, and tried again: it ends no training.
+        """
         iteration = self._state.iteration
-        return iteration % self._params.checkpoint_period_itrs == 0 and iteration < self._params.num_iter
+        is_period = self._done_in_iteration() == 0 and iteration % self._params.checkpoint_period_itrs == 0
+        is_due = time.monotonic() >= self._save_at or (is_period and self.train_step != self._saved_step)
+        if not is_due or iteration >= self._params.num_iter:
+            return
+        self._saved_step = self.train_step
+        try:
+            if is_period and iteration > 0:
+                self._save_all(wait=False)
+            else:
+                with self._shares.spend("saving"):
+                    self._save_checkpoint(wait=False)
+        except SaveError as error:
+            self._save_error = str(error)
+            self._save_at = time.monotonic() + _SAVE_AGAIN_SECS
+            logging.error("%s. Training goes on, it is tried again in %.0f s", error, _SAVE_AGAIN_SECS)
+
+    def _ask_for_replay(self, name: str) -> None:
+        self._connection.try_put(tables.SNAPSHOTS, tables.Snapshot(name).to_wire(), _POLL_SECS)
+
+    def _try_to_write(self, write: Callable[[], Any]) -> None:
+        """Writes what a run can do without."""
+        try:
+            write()
+        except (OSError, tf.errors.OpError) as error:
+            self._save_error = f"{write.__name__}: {error}"
+            logging.error("%s: %s", write.__name__, error)
 
     # An iteration.
 
     def _train_iteration(self) -> None:
-        """The updates of one iteration that are not done yet, block by block."""
+        """The updates of one iteration that are not done yet, block by block; then what is due after it."""
+        self._do_updates()
+        self._state.iteration += 1
+        self._publish()
+        self._take_reports()
+        self._log_if_due()
+        self._save_if_due()
+
+    def _do_updates(self) -> None:
         iteration, total = self._state.iteration, self._params.num_steps_per_iter
         self._request(iteration + 1)
         done = self._done_in_iteration()
@@ -178,6 +307,8 @@ class Trainer:
             for name, value in losses.items():
                 self._losses[name].append(value)
             done += block.count
+            if done < total:
+                self._save_if_due()
 
     def _done_in_iteration(self) -> int:
         """Updates of the current iteration that were done before a stop."""
@@ -207,6 +338,7 @@ class Trainer:
                 if arrays is None:
                     self._beat("waiting", waiting_for=f"experience of iteration {iteration}")
                     self._take_reports()
+                    self._save_if_due()
                     if time.monotonic() >= ask_again:
                         ask_again = time.monotonic() + _ASK_AGAIN_SECS
                         self._publish_if_restarted()
@@ -223,9 +355,7 @@ class Trainer:
         if server is not None and server != self._server:
             logging.info("the replay server was restarted")
             self._server = server
-            if self._eval_arrays:
-                self._connection.put(tables.EVAL_WEIGHTS, self._eval_arrays)
-            self._publish()
+            self._put_published(with_evaluation=bool(self._eval_arrays))
 
     def _server_start(self) -> int | None:
         arrays = self._status.get(timeout_secs=1.0)
@@ -251,19 +381,25 @@ class Trainer:
                 np.array([self._session, version, self.train_step], np.int64),
                 *weights.to_arrays(weights.read_weights(self._variables)),
             ]
-            self._connection.put(tables.WEIGHTS, arrays)
             if is_evaluated:
                 if self._params.asynchronous:
                     self._log_evaluations(give_up=True)
                 self._eval_iteration, self._eval_arrays = version, arrays
                 self._evaluated_at[version] = (self.train_step, self._state.env_steps)
-                self._connection.put(tables.EVAL_WEIGHTS, arrays)
                 if version > 0:
-                    self._export.save_checkpoint()
+                    self._try_to_write(self._export.save_checkpoint)
             to_evaluate = self._eval_iteration if self._eval_arrays else -1
             progress = tables.Progress(self._session, version, self.train_step, to_evaluate)
-            # The newest first: whoever is woken finds it there.
-            self._connection.put([tables.PROGRESS, *self._news_tables], progress.to_wire())
+            self._published = arrays, progress.to_wire()
+            self._put_published(with_evaluation=is_evaluated)
+
+    def _put_published(self, with_evaluation: bool) -> None:
+        """The policies first, then the word of them: whoever is woken finds them there."""
+        policy, progress = self._published
+        self._connection.put(tables.WEIGHTS, policy)
+        if with_evaluation:
+            self._connection.put(tables.EVAL_WEIGHTS, self._eval_arrays)
+        self._connection.put([tables.PROGRESS, *self._news_tables], progress)
 
     # Metrics.
 
@@ -345,21 +481,33 @@ class Trainer:
         logging.info("%s", "  ".join(f"{name} {value:.5g}" for name, value in row.items()))
 
     def _wait_for_evaluation(self) -> None:
-        """Waits until the policy that was published for it is evaluated; goes on without the share of a lost worker."""
-        deadline, episodes = time.monotonic() + _EVALUATION_SECS, 0
+        """Waits until the policy that was published for it is evaluated, without the shares of workers that are gone.
+
+        Those are the ones without a heartbeat for SAC_STRAGGLER_SECS; how long an episode takes does not matter.
+        """
+        version, began = self._eval_iteration, time.monotonic()
         with self._shares.spend("waiting"):
-            while self._evaluated < self._eval_iteration and time.monotonic() < deadline:
+            while self._evaluated < version:
                 if self._role.stop.is_set():
                     raise StoppedError
-                if self._evaluations.pending_episodes != episodes:
-                    deadline, episodes = time.monotonic() + _EVALUATION_SECS, self._evaluations.pending_episodes
-                self._beat("waiting", waiting_for=f"the evaluation of iteration {self._eval_iteration}")
+                missing = self._evaluations.missing(version)
+                if time.monotonic() - began > self._straggler_secs:
+                    gone = [worker for worker in missing if self._is_gone(worker)]
+                    if gone:
+                        logging.warning("the evaluation of iteration %d goes on without workers %s", version, gone)
+                        self._evaluations.leave_out(gone)
+                    if len(gone) == len(missing):
+                        self._log_evaluations(give_up=True)
+                        break
+                self._beat("waiting", waiting_for=f"the evaluation of iteration {version} by workers {missing}")
                 self._take_reports()
                 self._publish_if_restarted()
                 time.sleep(_EVALUATION_POLL_SECS)
-        if self._evaluated < self._eval_iteration:
-            logging.warning("no episode of the evaluation has ended for %.0f s: going on without", _EVALUATION_SECS)
-            self._log_evaluations(give_up=True)
+        self._evaluated = max(self._evaluated, version)
+
+    def _is_gone(self, worker_id: int) -> bool:
+        beat = read_heartbeat(self._role.paths.heartbeat(worker_role(worker_id)))
+        return beat is None or time.time() - beat["time"] > self._straggler_secs
 
     def _beat(self, state: str, waiting_for: str | None = None) -> None:
         row, iterations_left = self._row, self._params.num_iter - self._state.iteration
@@ -377,6 +525,8 @@ class Trainer:
                 "time_left_s": iterations_left * self._params.num_steps_per_iter / rate if rate else None,
                 "time_shares": self._shares.shares(),
                 "resumed_at_step": self._resumed_at,
+                "recoveries": self._state.recoveries,
+                "save_error": self._save_error,
                 "waiting_for": waiting_for,
             },
         )
@@ -395,10 +545,21 @@ def train(role: Role) -> int:
         trainer.run()
         return EXIT_DONE
     except StoppedError:
-        trainer.save()
-        return EXIT_RESUMABLE
+        return _save(trainer)
+    except (DivergedError, SaveError) as error:
+        print_findings([str(error)])
+        return EXIT_HOPELESS
     finally:
         trainer.close()
+
+
+def _save(trainer: Trainer) -> int:
+    try:
+        trainer.save_finally()
+        return EXIT_RESUMABLE
+    except SaveError as error:
+        print_findings([str(error)])
+        return EXIT_HOPELESS
 
 
 def main() -> NoReturn:

@@ -73,7 +73,7 @@ class TrainParamsBase(abc.ABC):
     """Samples in one minibatch: transitions, or sequences where `recurrent`."""
     share_log_pi: bool = True
     """True: the loss of alpha takes log pi from the actor's loss, as in the paper's algorithm. False: the actor is
-    evaluated once more after its step, as TF-Agents does; about 6 % slower."""
+    evaluated once more after its step, as TF-Agents does; 4 to 20 % slower, by CPUs."""
     matmul_precision: str = "float32"
     """`float32`, or `bfloat16`: hidden layers are multiplied in bfloat16 by the trainer where its CPU does that faster
     (AMX, AVX512-BF16); elsewhere it says so and goes on in float32. Weights, optimizers and losses stay float32."""

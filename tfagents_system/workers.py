@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import math
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ from tfagents_system.replay.segments import Layout, Segment
 from tfagents_system.replay.sender import SegmentSender
 from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.report.time_shares import TimeShares
-from tfagents_system.role import NOISE_STREAM, Role, sequence_length
+from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, Role, sequence_length
 from tfagents_system.rollout import Actor, Observer, SegmentBuilder, StepTimes, run_episodes
 from tfagents_system.worker_environments import Place, WorkerEnvironments
 
@@ -120,6 +121,7 @@ class Worker:
         self._policy = make_worker_policy(agent, role.derived_seed(NOISE_STREAM, worker_id, start, 1), envs_per_worker)
         self._train_observers = list(self._params.train_observers_ctor())
         self._eval_observers = list(self._params.eval_observers_ctor())
+        self._session = 0  # of the trainer that published the policy: it may have gone back to an earlier one
         self._version = -1  # of the policy: iterations that it was trained for
         self._train_step = 0
         self._weights: dict[str, np.ndarray] = {}
@@ -231,13 +233,14 @@ class Worker:
 
     def _wait_for_policy(self, iteration: int) -> None:
         """Takes the newest policy; in lock-step one that is at most an iteration behind."""
-        oldest = 0 if self._params.asynchronous else max(0, iteration - 1)
+        lag = 0 if self._role.deterministic else 1
+        oldest = 0 if self._params.asynchronous else max(0, iteration - lag)
         what = f"the policy of iteration {oldest} from the trainer at {self._connection.address}"
         waiting = Waiting(what, _POLICY_DEADLINE_SECS, self._role.stop.is_set)
         progress = self._newest_progress()
         while True:
             with self._shares.spend("waiting for the policy"):
-                if progress is not None and progress.iteration > self._version:
+                if progress is not None and (progress.session, progress.iteration) > (self._session, self._version):
                     self._take_weights()
                 if self._version >= oldest:
                     return
@@ -250,7 +253,7 @@ class Worker:
     def _take_weights(self) -> None:
         arrays = self._weights_reader.get()
         if arrays is not None:
-            _, self._version, self._train_step = (int(value) for value in arrays[0])
+            self._session, self._version, self._train_step = (int(value) for value in arrays[0])
             self._weights = weights.from_arrays(arrays[1:])
             self._policy.assign(self._weights)
 
@@ -287,6 +290,8 @@ class Worker:
             self._beat("collecting", iteration=iteration, last_return=episode.episode_return)
             self._environments.check_own_memory()
 
+        if self._role.deterministic:
+            self._repeat(COLLECT_STREAM, iteration, self._environments.collect)
         with self._shares.spend("collecting"):
             try:
                 self._guard(self._environments.collect)
@@ -308,6 +313,19 @@ class Worker:
             finally:
                 self._count_step_times()
         return episodes
+
+    def _repeat(self, stream: int, iteration: int, envs: Sequence[TrainingEnvironment]) -> None:
+        """From here on all that is random depends on seed, worker and iteration, and on nothing before."""
+
+        def seed(number: int) -> int:
+            return self._role.derived_seed(stream, self._id, 1 + iteration, number)
+
+        self._rng.bit_generator.state = np.random.default_rng(seed(0)).bit_generator.state
+        self._policy.reseed(seed(1))
+        random.seed(seed(2))  # A user's environment may take numbers from these two.
+        np.random.seed(seed(3))
+        for index, env in enumerate(envs):
+            env.reseed(seed(4 + index) % 2**31)
 
     def _send(self, segment: Segment) -> None:
         with self._server_time():
@@ -365,6 +383,8 @@ class Worker:
             self._report(Report("eval", session, self._id, version, train_step, version, episodes, observed))
 
         self._beat("evaluating", iteration=version)
+        if self._role.deterministic:
+            self._repeat(EVAL_STREAM, version, self._environments.evaluation)
         self._policy.assign(policy_weights)
         self._guard(self._environments.evaluation)
         run_episodes(

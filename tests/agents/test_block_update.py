@@ -1,48 +1,13 @@
 """A block of K minibatches is K updates, each the one that TF-Agents would do."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
-from tf_agents.specs import tensor_spec
+from agent_for_tests import ACT, OBS, B, block, build, build_quiet
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.checkpoints import TrainerCheckpoints, TrainerState
-from tfagents_system.train_params_base import TrainParamsBase
-
-B, OBS, ACT = 16, 3, 2
-ACTION = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
-
-
-class Params(TrainParamsBase):
-    actor_fc_layer_params = (16,)
-    critic_joint_fc_layer_params = (16,)
-    recurrent_sequence_length = 4
-    recurrent_lstm_units = 4
-
-    def env_ctor(self, *args, seed=None, **kwargs):
-        raise AssertionError("not needed")
-
-
-def build(recurrent=False, **attributes):
-    params = Params({"horizon": 10})
-    params.recurrent = recurrent
-    for name, value in attributes.items():
-        setattr(params, name, value)
-    tf.random.set_seed(1)
-    spec = tf.TensorSpec((OBS,), tf.float32, "observation")
-    return params.agent_ctor(ts.time_step_spec(spec), ACTION, tf.Variable(0, dtype=tf.int64))
-
-
-def block(k, seed=0, outer=(B,)):
-    rng = np.random.default_rng(seed)
-
-    def normal(*shape):
-        return rng.standard_normal(shape).astype(np.float32)
-
-    observation, next_observation = normal(k, *outer, OBS), normal(k, *outer, OBS)
-    discount = (rng.random((k, *outer)) > 0.2).astype(np.float32)
-    return [observation, np.tanh(normal(k, *outer, ACT)), normal(k, *outer), discount, next_observation]
+from tfagents_system.agents.block_update import BlockUpdate, DivergedError
 
 
 def test_k_minibatches_are_k_updates_and_all_networks_change():
@@ -69,13 +34,6 @@ def test_the_critics_learn_the_td_target_of_the_transition_they_are_given():
     BlockUpdate(agent, B, None)([observation, action, reward, np.zeros((k, B), np.float32), junk])
     q, _ = agent._critic_network_1((observation[0], action[0]), step_type=tf.fill([B], 1))
     np.testing.assert_allclose(q, 3.0, atol=0.02)
-
-
-def build_quiet():
-    """An agent without noise (std is clipped to e^-20, alpha is e^-50) and with a fixed actor: its numbers repeat."""
-    agent = build(actor_learning_rate=0.0, alpha_learning_rate=0.0, sac_log_alpha=-50.0)
-    agent._actor_network._projection_networks._projection_layer.bias.assign([0.0, 0.0, -50.0, -50.0])
-    return agent
 
 
 def copy_networks(source, target):
@@ -123,33 +81,30 @@ def test_a_recurrent_agent_trains_on_sequences():
     assert np.isfinite(losses["critic_loss"])
 
 
-def test_a_checkpoint_brings_back_weights_optimizers_and_counters(tmp_path):
-    agent, state = build_quiet(), TrainerState(4, 900, -1.5, "policy_checkpoint_0000000003")
-    checkpoints = TrainerCheckpoints(tmp_path, agent, state, agent.train_step_counter)
-    assert not checkpoints.restore()
-    update = BlockUpdate(agent, B, None)
-    update(block(3))
-    checkpoints.save()
-    update(block(2, seed=1))
-
-    other, other_state = build_quiet(), TrainerState()
-    assert TrainerCheckpoints(tmp_path, other, other_state, other.train_step_counter).restore()
-    assert int(other.train_step_counter) == 3
-    assert other_state == state
-    BlockUpdate(other, B, None)(block(2, seed=1))
-    assert int(other._critic_optimizer.iterations) == 5, "3 from the checkpoint and 2 more"
-    for a, b in zip(agent._critic_network_1.variables, other._critic_network_1.variables, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
-        moments = [
-            agent_.get_slot(v, "m") for agent_, v in ((agent._critic_optimizer, a), (other._critic_optimizer, b))
-        ]
-        np.testing.assert_allclose(*moments, atol=1e-6)
+def test_a_loss_that_is_not_finite_is_told():
+    arrays = block(3)
+    arrays[2][1] = np.nan
+    with pytest.raises(DivergedError, match="^Critic loss is inf or nan$"):
+        BlockUpdate(build(), B, None)(arrays)
 
 
-def test_the_last_two_checkpoints_are_kept(tmp_path):
+@pytest.mark.parametrize("weight", [np.nan, np.inf, -2e8])
+def test_a_weight_that_has_exploded_is_told(weight):
     agent = build()
-    checkpoints = TrainerCheckpoints(tmp_path, agent, TrainerState(), agent.train_step_counter)
-    for _ in range(3):
-        agent.train_step_counter.assign_add(10)
-        checkpoints.save()
-    assert sorted(path.stem for path in tmp_path.glob("*.index")) == ["ckpt-20", "ckpt-30"]
+    update = BlockUpdate(agent, B, None)
+    update(block(1))
+    variable = agent._target_critic_network_1.variables[-1]
+    variable.assign(np.full(variable.shape, 9e7, np.float32))
+    agent._actor_network.variables[-1].assign(np.full(agent._actor_network.variables[-1].shape, weight, np.float32))
+    with pytest.raises(DivergedError):
+        update(block(1))
+
+
+def test_an_update_repeats_its_noise_only_where_seed_and_train_step_are_the_same():
+    def losses(seed, train_step=0):
+        agent = build(actor_learning_rate=0.0, critic_learning_rate=0.0, alpha_learning_rate=0.0)
+        agent.train_step_counter.assign(train_step)
+        return BlockUpdate(agent, B, None, seed=seed)(block(1))["actor_loss"]
+
+    assert losses(1) == losses(1)
+    assert len({losses(1), losses(2), losses(1, train_step=1)}) == 3

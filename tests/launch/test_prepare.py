@@ -138,7 +138,7 @@ with open({str(tmp_path / "pid")!r}, "w") as file:
 """
     (tmp_path / "params.py").write_text(PARAMS + tells)
     assert prepare.prepare(environ, None, fork_server=server)
-    assert int((tmp_path / "pid").read_text()) not in (os.getpid(), server._pid)
+    assert int((tmp_path / "pid").read_text()) not in (os.getpid(), server.pid)
     assert RunPaths(tmp_path / "run").specs.stat().st_size > 0
     RunPaths(tmp_path / "run").params.write_text(PARAMS + "import os\nos.kill(os.getpid(), 11)\n")
     with pytest.raises(UserError, match="died with SIGSEGV"):
@@ -148,7 +148,7 @@ with open({str(tmp_path / "pid")!r}, "w") as file:
 def test_where_the_fork_server_has_died_the_checks_are_made_without_it(
     environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    os.kill(server._pid, signal.SIGKILL)
+    os.kill(server.pid, signal.SIGKILL)
     assert prepare.prepare(environ, None, fork_server=server)
     assert "the fork server is gone: params and environment are checked without it" in capsys.readouterr().out
 

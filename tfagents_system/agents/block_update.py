@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,12 @@ from tf_agents.trajectories import policy_step, time_step, trajectory
 
 from tfagents_system.agents.fused_sac import FusedSacUpdate, UnsupportedAgentError
 from tfagents_system.agents.matmul_precision import bfloat16_matmuls
+
+_MAX_WEIGHT = 1e8  # A network with larger weights computes nothing that can be learned from.
+
+
+class DivergedError(Exception):
+    """Training has diverged: a loss or a weight is not finite, or a weight has exploded."""
 
 
 class BlockUpdate:
@@ -28,6 +35,7 @@ class BlockUpdate:
       sequence_length: L, the transitions of a sequence, for recurrent agents; None for transitions.
       share_log_pi: See FusedSacUpdate.
       matmul_precision: `float32`, or `bfloat16` for the hidden layers of networks that the agent holds.
+      seed: See FusedSacUpdate.
 
     Attributes:
       kind: `fused` or `generic`, and `bfloat16` behind it where that is used; for people.
@@ -41,8 +49,10 @@ class BlockUpdate:
         sequence_length: int | None,
         share_log_pi: bool = True,
         matmul_precision: str = "float32",
+        seed: int = 0,
     ) -> None:
         self._agent = agent
+        self._seed = seed
         self._is_bfloat16 = matmul_precision == "bfloat16"
         self._observation_spec, self._action_spec = agent.time_step_spec.observation, agent.action_spec
         is_sequence = sequence_length is not None
@@ -55,13 +65,14 @@ class BlockUpdate:
         update = self._compiled_update(minibatch, share_log_pi)
         zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs)
 
-        def train_block(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+        def train_block(arrays: list[tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
             num_minibatches = tf.shape(arrays[0])[0]
             sums = dict(zeros)
             for k in tf.range(num_minibatches):
                 losses = update([array[k] for array in arrays])
                 sums = {name: total + losses[name] for name, total in sums.items()}
-            return {name: total / tf.cast(num_minibatches, total.dtype) for name, total in sums.items()}
+            means = {name: total / tf.cast(num_minibatches, total.dtype) for name, total in sums.items()}
+            return means, self._weights_are_sane()
 
         self.block_spec = [tf.TensorSpec((None, *spec.shape), spec.dtype) for spec in minibatch]
         self._train_block = tf.function(train_block, input_signature=[self.block_spec]).get_concrete_function()
@@ -74,14 +85,32 @@ class BlockUpdate:
 
         Returns:
           Mean over the K updates of each loss, by name: `loss`, and for SAC `critic_loss`, `actor_loss`, `alpha_loss`.
+
+        Raises:
+          DivergedError: A loss or a weight is not finite, or a weight is beyond 1e8: the agent is of no use any more.
         """
-        losses = self._train_block([tf.convert_to_tensor(array) for array in arrays])
-        return {name: float(loss) for name, loss in losses.items()}
+        try:
+            losses, is_sane = self._train_block([tf.convert_to_tensor(array) for array in arrays])
+        except tf.errors.InvalidArgumentError as error:  # tf.debugging.check_numerics, inside an update
+            if "inf or nan" not in str(error).lower():
+                raise
+            raise DivergedError(_check_numerics_message(error)) from None
+        numbers = {name: float(loss) for name, loss in losses.items()}
+        if wrong := {name: value for name, value in numbers.items() if not math.isfinite(value)}:
+            raise DivergedError(", ".join(f"{name} is {value}" for name, value in wrong.items()))
+        if not is_sane:
+            raise DivergedError(f"a weight is not finite, or beyond {_MAX_WEIGHT:g}")
+        return numbers
+
+    def _weights_are_sane(self) -> tf.Tensor:
+        """Whether all weights are finite and none has exploded; NaN fails every comparison."""
+        weights = [variable for variable in self._agent.trainable_variables if variable.dtype.is_floating]
+        return tf.reduce_all([tf.reduce_all(tf.abs(weight) < _MAX_WEIGHT) for weight in weights])
 
     def _compiled_update(self, minibatch: list[tf.TensorSpec], share_log_pi: bool) -> Any:
         precision = " bfloat16" if self._is_bfloat16 else ""
         try:
-            update = self._compiled(FusedSacUpdate(self._agent, share_log_pi), minibatch)
+            update = self._compiled(FusedSacUpdate(self._agent, share_log_pi, self._seed), minibatch)
             self.kind = f"fused{precision}"
         except UnsupportedAgentError as error:
             logging.info("generic update, not the fused one of SAC: %s", error)
@@ -125,3 +154,9 @@ class BlockUpdate:
 
     def _pack(self, arrays: list[tf.Tensor], is_sequence: bool) -> Any:
         return tf.nest.pack_sequence_as(self._array_specs(is_sequence), arrays)
+
+
+def _check_numerics_message(error: tf.errors.InvalidArgumentError) -> str:
+    """`Critic loss is inf or nan`, out of TensorFlow's long account of where that was."""
+    lines = [line for line in error.message.splitlines() if "inf or nan" in line.lower()]
+    return lines[0].split(" : ")[0].strip().rstrip(".")

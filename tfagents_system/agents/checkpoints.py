@@ -1,15 +1,27 @@
-"""The trainer's checkpoints: agent, optimizers and counters of one moment, complete or absent."""
+"""The trainer's part of a checkpoint, agent, optimizers and counters, and how it is completed."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import threading
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
-_KEEP = 2
+from tfagents_system import run_checkpoints
+from tfagents_system.errors import UserError
+
+_ASK_AGAIN_SECS = 3.0
+_POLL_SECS = 0.02
+
+
+class SaveError(Exception):
+    """A checkpoint could not be written; those before it are as they were."""
 
 
 @dataclasses.dataclass
@@ -21,12 +33,14 @@ class TrainerState:
       env_steps: Environment steps stored when the newest block was drawn.
       best_eval_return: Highest mean return of an evaluation; None before the first.
       best_checkpoint: Name of the policy checkpoint that reached it.
+      recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
     """
 
     iteration: int = 0
     env_steps: int = 0
     best_eval_return: float | None = None
     best_checkpoint: str | None = None
+    recoveries: int = 0
 
 
 class _SavedState(tf.train.experimental.PythonState):
@@ -43,29 +57,115 @@ class _SavedState(tf.train.experimental.PythonState):
 
 
 class TrainerCheckpoints:
-    """Saves and restores; keeps the last two.
+    """Saves and restores; keeps the last two good ones.
+
+    What belongs to the agent is written at once. The replay server's part takes longer where there is much new
+    experience; it is waited for in a thread while training goes on, and only then the checkpoint counts.
 
     Args:
       folder: Where they are.
       agent: A TFAgent; its optimizers are saved with it.
       state: Saved with it, and filled in by `restore`.
       train_step: The agent's counter of updates.
+      ask_for_replay: Asks the replay server for its part of the checkpoint with this name; it may be asked again.
     """
 
-    def __init__(self, folder: Path, agent: Any, state: TrainerState, train_step: tf.Variable) -> None:
-        checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
-        self._manager = tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=_KEEP)
+    def __init__(
+        self,
+        folder: Path,
+        agent: Any,
+        state: TrainerState,
+        train_step: tf.Variable,
+        ask_for_replay: Callable[[str], None],
+    ) -> None:
+        self._folder = folder
+        self._checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
+        self._state = state
         self._train_step = train_step
+        self._ask_for_replay = ask_for_replay
+        self._finishing: threading.Thread | None = None
+        self._error: OSError | None = None
 
-    def restore(self) -> bool:
-        """Loads the newest checkpoint; False where there is none."""
-        path = self._manager.latest_checkpoint
-        if path is None:
-            return False
+    def restore(self) -> run_checkpoints.Checkpoint | None:
+        """Loads the newest complete checkpoint; None where there is none.
+
+        Raises:
+          UserError: What is there was written by an earlier version.
+        """
+        newest = run_checkpoints.newest_complete(self._folder)
+        if newest is None:
+            if any(self._folder.glob("ckpt-*.index")):
+                raise UserError(
+                    f"{self._folder} is of an earlier version and can't be resumed: choose another SAC_EXP_NAME"
+                )
+            return None
         # Slot variables of the optimizers come into being with the first update and are restored then.
-        self._manager.checkpoint.restore(path).assert_existing_objects_matched()
-        return True
+        self._checkpoint.read(str(newest.agent)).assert_existing_objects_matched()
+        return newest
 
-    def save(self) -> None:
-        """Writes a checkpoint named after the train step."""
-        self._manager.save(checkpoint_number=int(self._train_step.numpy()))
+    def save(self, replay_secs: float, further: Mapping[str, Any], *, wait: bool) -> None:
+        """Writes a checkpoint of this moment.
+
+        Args:
+          replay_secs: How long the replay server may take; after that the checkpoint is completed without its part.
+          further: For people who read the manifest.
+          wait: Return when it is complete. Else an error of completing it is raised by the next call.
+
+        Raises:
+          SaveError: It, or the one before it, could not be written.
+        """
+        self.wait()
+        train_step, iteration = int(self._train_step.numpy()), self._state.iteration
+        try:
+            partial = run_checkpoints.begin(self._folder, train_step)
+            self._checkpoint.write(str(partial / run_checkpoints.AGENT))
+        except (OSError, tf.errors.OpError) as error:
+            raise SaveError(f"a checkpoint can't be written to {self._folder}: {_reason(error)}") from error
+
+        def finish() -> None:
+            try:
+                self._wait_for_replay(partial, replay_secs)
+                run_checkpoints.finish(partial, train_step, iteration, further)
+                run_checkpoints.prune(self._folder)
+            except OSError as error:
+                self._error = error
+
+        self._finishing = threading.Thread(target=finish, name="finish checkpoint", daemon=True)
+        self._finishing.start()
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Waits until the last checkpoint is complete.
+
+        Raises:
+          SaveError: It could not be written.
+        """
+        if self._finishing is not None:
+            self._finishing.join()
+            self._finishing = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise SaveError(f"a checkpoint can't be written to {self._folder}: {_reason(error)}") from error
+
+    def _wait_for_replay(self, partial: Path, secs: float) -> None:
+        """Asks now and then: a replay server that was restarted has forgotten it."""
+        deadline, ask_at = time.monotonic() + secs, 0.0
+        while not (partial / run_checkpoints.REPLAY).exists():
+            now = time.monotonic()
+            if now >= deadline:
+                logging.warning(
+                    "%s has no part of the replay server, which did not answer within %.0f s", partial.name, secs
+                )
+                return
+            if now >= ask_at:
+                ask_at = now + _ASK_AGAIN_SECS
+                self._ask_for_replay(run_checkpoints.finished_name(partial))
+            time.sleep(_POLL_SECS)
+
+
+def _reason(error: Exception) -> str:
+    """`No space left on device`, for errors of the system and of TensorFlow."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(getattr(error, "message", error)).splitlines()[0]

@@ -15,6 +15,7 @@ from tf_agents.distributions.utils import SquashToSpecNormal
 from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common, eager_utils
 
+_SAMPLES_PER_UPDATE, _LEAVES_PER_SAMPLE = 4, 64  # More than there are: positions in the run must not meet.
 _LOG_2PI, _LOG_2 = math.log(2.0 * math.pi), math.log(2.0)
 
 
@@ -33,18 +34,21 @@ class FusedSacUpdate:
     Args:
       agent: Its networks, optimizers, counter and settings are used in place, so its checkpoints stay what they are.
       share_log_pi: False evaluates the actor once more for alpha, after the actor's step: TF-Agents' own order.
+      seed: Decides the noise of actions, together with the agent's counter of updates: an update that is repeated after
+        a restart draws the same numbers.
 
     Raises:
       UnsupportedAgentError: The agent is not a plain SacAgent. That its actor's distributions are not tanh-squashed
         Gaussians is found at the first call.
     """
 
-    def __init__(self, agent: Any, share_log_pi: bool = True) -> None:
+    def __init__(self, agent: Any, share_log_pi: bool = True, seed: int = 0) -> None:
         reason = _why_unsupported(agent)
         if reason:
             raise UnsupportedAgentError(reason)
         self._agent = agent
         self._share_log_pi = share_log_pi
+        self._seed = seed
         self._critics = (agent._critic_network_1, agent._critic_network_2)
         self._targets = (agent._target_critic_network_1, agent._target_critic_network_2)
         self._critic_variables = _critic_variables(agent)
@@ -65,7 +69,7 @@ class FusedSacUpdate:
         """
         agent = self._agent
         time_steps, policy_steps, next_time_steps = agent._as_transition(experience)
-        next_noise, actor_noise, alpha_noise = noise if noise is not None else (None, None, None)
+        next_noise, actor_noise, alpha_noise = noise if noise is not None else map(self._drawing, range(3))
         # The actor does not depend on the critics' step: its first half can run beside that.
         with tf.GradientTape(watch_accessed_variables=False) as actor_tape:
             actor_tape.watch(self._actor_variables)
@@ -83,6 +87,9 @@ class FusedSacUpdate:
         extra = SacLossInfo(actor_loss=actor_loss, critic_loss=critic_loss, alpha_loss=alpha_loss)
         return tf_agent.LossInfo(loss=critic_loss + actor_loss + alpha_loss, extra=extra)
 
+    def _drawing(self, number: int) -> _Drawing:
+        return _Drawing(self._seed, self._agent.train_step_counter * _SAMPLES_PER_UPDATE + number)
+
     def _sample(self, time_steps: ts.TimeStep, noise: Any, training: bool) -> tuple[Any, tf.Tensor]:
         """Actions of the actor and their log pi, `[B]` or `[B, T]`.
 
@@ -96,7 +103,7 @@ class FusedSacUpdate:
         actions, log_pis = [], []
         for k, (distribution, spec) in enumerate(zip(tf.nest.flatten(nest), specs, strict=True)):
             mean, std = _mean_and_std(distribution)
-            epsilon = tf.random.normal(tf.shape(mean)) if noise is None else noise[k]
+            epsilon = noise(k, mean) if isinstance(noise, _Drawing) else noise[k]
             u = mean + std * epsilon
             action_mean, magnitude = _constants(spec)
             actions.append(_scale_to_spec(tf.tanh(u), action_mean, magnitude))
@@ -183,6 +190,24 @@ class FusedSacUpdate:
                 tf.raw_ops.ResourceApplyGradientDescent(
                     var=target.handle, alpha=agent._target_update_tau, delta=target - source
                 )
+
+
+class _Drawing:
+    """The noise of one sample of actions, where it is not given.
+
+    Args:
+      seed: Of all updates.
+      position: Of the sample in the run, int64: no two are the same.
+    """
+
+    def __init__(self, seed: int, position: tf.Tensor) -> None:
+        self._seed = seed
+        self._position = position
+
+    def __call__(self, leaf: int, like: tf.Tensor) -> tf.Tensor:
+        """Standard normal numbers in the shape of `like`, for a leaf of the action."""
+        seed = tf.stack([tf.constant(self._seed, tf.int64), self._position * _LEAVES_PER_SAMPLE + leaf])
+        return tf.random.stateless_normal(tf.shape(like), seed)
 
 
 def _why_unsupported(agent: Any) -> str:

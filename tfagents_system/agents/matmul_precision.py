@@ -8,8 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
+from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 
 _MIN_UNITS = 32
+_HEADS = (TanhNormalProjectionNetwork, NormalProjectionNetwork)
 _TRIAL_SIZE, _TRIAL_PRODUCTS, _TRIALS = 256, 20, 5
 _WORTHWHILE = 1.2  # What casting, and all that is no product, would eat up is not worth the lost digits.
 
@@ -19,11 +22,16 @@ def bfloat16_matmuls(networks: Iterable[tf.Module]) -> Iterator[None]:
     """What is traced inside multiplies the hidden Dense layers of `networks` in bfloat16, forwards and backwards.
 
     Operands are rounded to bfloat16 where they enter a product; variables, biases, activations, losses and gradients
-    are float32. Layers of fewer than 32 units stay float32: they give Q-values, means and standard deviations, where
-    the digits count and time does not.
+    are float32. Heads of actors and layers of fewer than 32 units stay float32: they give Q-values, means and standard
+    deviations, where the digits count and time does not.
     """
     modules = {id(module): module for network in networks for module in (network, *network.submodules)}
-    layers = [m for m in modules.values() if type(m) is tf.keras.layers.Dense and m.units >= _MIN_UNITS]
+    in_heads = {id(part) for module in modules.values() if isinstance(module, _HEADS) for part in module.submodules}
+    layers = [
+        module
+        for key, module in modules.items()
+        if key not in in_heads and type(module) is tf.keras.layers.Dense and module.units >= _MIN_UNITS
+    ]
     for layer in layers:
         layer.call = _bfloat16_call(layer)
     try:

@@ -47,6 +47,10 @@ class Backend(abc.ABC):
     own_observation_spec: Any = None
 
     @abc.abstractmethod
+    def reseed(self, seed: int) -> None:
+        """From the next reset on, as if it had been built with this seed."""
+
+    @abc.abstractmethod
     def reset(self) -> Any:
         """Starts an episode; returns its first observation."""
 
@@ -133,9 +137,9 @@ class PyBackend(Backend):
         self._get_info: Callable[[], Any] | None = env.get_info
         self._discount = 1.0
         if seed is not None:
-            self._seed(seed)
+            self.reseed(seed)
 
-    def _seed(self, seed: int) -> None:
+    def reseed(self, seed: int) -> None:
         try:
             self.user_env.seed(seed)
         except (NotImplementedError, AttributeError):

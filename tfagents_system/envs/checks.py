@@ -3,78 +3,287 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import psutil
 import tensorflow as tf
 import tree
+from tf_agents.agents import tf_agent
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.checklist import Check, Checklist
 from tfagents_system.curriculum import Curriculum, check_curriculum
-from tfagents_system.envs import loading
+from tfagents_system.envs import loading, rendering
+from tfagents_system.envs.contract import check_contract
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.errors import UserError
+from tfagents_system.errors import UserError, shown
 from tfagents_system.train_params_base import TrainParamsBase
 
-_TRIAL_STEPS = 5
+ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
+SEEDING, EVALUATION, CURRICULUM = "seeding", "evaluation", "curriculum"
+AGENT, RENDERING = "agent", "rendering"
+
+_EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode is over before, of a slow one this is enough.
+_FEW_STEPS = 5
+_COMPARED_STEPS = 20
+_CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
 
 Specs = tuple[Any, Any]  # (observation spec, the environment's own action spec), as envs.specs.save_specs takes them
+Enter = Callable[[str], None]
 
 
-def check_environment(params: TrainParamsBase, seed: int) -> tuple[list[str], Specs | None]:
-    """Builds worker 0's environments, takes a few random steps in each and sets each parameter of the curriculum.
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """What the environment and the agent turned out to be.
+
+    Attributes:
+      specs: Of the environment.
+      resident_bytes: Memory of this process with environments and agent.
+      agent_bytes: Of the agent's variables, with what its optimizers will add.
+      policy_bytes: Of the policy's variables.
+    """
+
+    specs: Specs
+    resident_bytes: int
+    agent_bytes: int
+    policy_bytes: int
+
+
+def check_environment(
+    params: TrainParamsBase, seed: int, checks: Checklist, enter: Enter = lambda doing: None, *, render: bool = False
+) -> Trial | None:
+    """Builds worker 0's environments and the agent, and tries all that a run will ask of them.
 
     Args:
       params: The user's TrainParams. With an impossible horizon nothing is tried: the check of the JSON has told it.
       seed: For environments and actions.
+      checks: Gets what was looked at and what was found.
+      enter: Called before each call of the user's code that may take long or hang, with what it is.
+      render: A picture is drawn, too: it takes seconds with some simulators.
 
     Returns:
-      What is wrong, one sentence each, and the environment's specs; None where it could not be built.
+      None where the environment could not be built.
     """
-    findings: list[str] = []
-    found_specs = None
     horizon = params.env_config.get("horizon")
     if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-        return findings, None
-    with contextlib.ExitStack() as stack:
-        collect_env = eval_env = None
-        with _told(findings, "the collect environment"):
-            collect_env = stack.enter_context(loading.make_collect_env(params, 0, seed))
-            found_specs = collect_env.observation_spec(), collect_env.environment_action_spec
-            findings += _check_action_count(params, collect_env)
-            _try_steps(collect_env, seed)
-        if collect_env is not None:
-            with _told(findings, "the evaluation environment"):
-                eval_env = stack.enter_context(loading.make_eval_env(params, 0, collect_env, seed))
-                findings += _check_same_specs(collect_env, eval_env)
-                if not findings:  # Else most likely the same again.
-                    _try_steps(eval_env, seed)
-        if collect_env is not None and eval_env is not None and not findings:
-            findings += _check_curriculum(params, collect_env, eval_env)
-        if collect_env is not None and not findings:
-            findings += _check_agent(params, collect_env)
-        with _told(findings, "closing the environments"):
-            stack.close()
-    return findings, found_specs
+        return None
+    return _Check(params, seed, checks, enter).run(render)
 
 
-def _check_agent(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+class _Check:
+    """One check of an environment; the steps of `run` in their order."""
+
+    def __init__(self, params: TrainParamsBase, seed: int, checks: Checklist, enter: Enter) -> None:
+        self._params = params
+        self._seed = seed
+        self._checks = checks
+        self._enter = enter
+        self._build_secs = 0.0
+        self._eval_steps: list[Any] = []
+
+    @property
+    def _is_fine(self) -> bool:
+        own = (ENVIRONMENT, CONTRACT, EPISODE, SEEDING, EVALUATION, CURRICULUM, AGENT)
+        return not any(self._checks[name].errors for name in own if name in self._checks)
+
+    def run(self, render: bool) -> Trial | None:
+        if render:
+            rendering.prepare_headless()  # Before the user's code imports MuJoCo.
+        agent = None
+        with contextlib.ExitStack() as stack:
+            collect_env = self._build_collect_env(stack)
+            if collect_env is None:
+                return None
+            specs = collect_env.observation_spec(), collect_env.environment_action_spec
+            first = self._try_episode(collect_env)
+            eval_env = self._try_evaluation(stack, collect_env)
+            if eval_env is not None and self._is_fine:
+                self._compare_seeds(eval_env, first)
+                self._try_curriculum(collect_env, eval_env)
+            if not self._checks.errors:  # Of the params either: networks are built from them.
+                self._enter("building the agent")
+                agent = _check_agent(self._params, collect_env, self._checks[AGENT])
+            if render and eval_env is not None and self._is_fine:
+                self._try_rendering(eval_env)
+            resident_bytes = psutil.Process().memory_info().rss
+            self._enter("closing the environments")
+            with self._told(ENVIRONMENT, "closing the environments"):
+                stack.close()
+        return Trial(specs, resident_bytes, *_sizes_of(agent))
+
+    def _build_collect_env(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
+        self._enter("building the collect environment")
+        check = self._checks[ENVIRONMENT]
+        began = time.perf_counter()
+        with self._told(ENVIRONMENT, "the collect environment"):
+            env = stack.enter_context(loading.make_collect_env(self._params, 0, self._seed))
+            self._build_secs = time.perf_counter() - began
+            check.facts.append(f"{type(env.user_env).__name__}, built in {self._build_secs:.2g} s")
+            check.facts.append(f"observations {_in_words(env.observation_spec())}")
+            check.facts.append(f"actions {_bounds_in_words(env.environment_action_spec)}")
+            check.errors += _check_action_count(self._params, env)
+            return env
+        return None
+
+    def _try_episode(self, env: TrainingEnvironment) -> list[Any]:
+        """An episode with random actions, as a worker runs it; returns its first time steps."""
+        raw = Check(CONTRACT)
+        first: list[Any] = []
+        with self._told(EPISODE, "the collect environment"):
+            first = self._run_episode(env)
+        self._enter("reset() and step() of the collect environment")
+        # What makes the conversion fail is told best by what the environment itself returns.
+        with contextlib.suppress(Exception):
+            if hasattr(env.user_env, "action_space"):
+                check_contract(env.user_env, raw)
+        if raw.errors:
+            self._checks[EPISODE].errors.clear()
+        self._checks[CONTRACT].facts += raw.facts
+        self._checks[CONTRACT].errors += raw.errors
+        return first
+
+    def _run_episode(self, env: TrainingEnvironment) -> list[Any]:
+        rng = np.random.default_rng(self._seed)
+        self._enter("reset() of the collect environment")
+        time_step = env.reset()
+        first = [time_step]
+        self._enter("step() of the collect environment")
+        began, steps = time.perf_counter(), 0
+        while time_step.step_type != ts.StepType.LAST and time.perf_counter() - began < _EPISODE_SECS:
+            time_step = env.step(_random_action(env, rng))
+            steps += 1
+            if len(first) <= _COMPARED_STEPS:
+                first.append(time_step)
+        secs = max(1e-9, time.perf_counter() - began)
+        check = self._checks[EPISODE]
+        check.facts.append(_end_in_words(time_step, steps, self._params.horizon))
+        check.facts.append(f"{steps / secs:,.0f} steps/s")
+        return first
+
+    def _try_evaluation(self, stack: contextlib.ExitStack, collect_env: TrainingEnvironment) -> Any:
+        self._enter("building the evaluation environment")
+        was_fine, check = self._is_fine, self._checks[EVALUATION]
+        with self._told(EVALUATION, "the evaluation environment"):
+            eval_env = stack.enter_context(loading.make_eval_env(self._params, 0, collect_env, self._seed))
+            check.errors += _check_same_specs(collect_env, eval_env)
+            if was_fine and not check.errors:  # Else most likely the same again.
+                self._enter("reset() or step() of the evaluation environment")
+                self._eval_steps = _take_steps(eval_env, self._seed, _COMPARED_STEPS)
+                check.facts.append("the same observations and actions as for collecting")
+            return eval_env
+        return None
+
+    def _compare_seeds(self, eval_env: TrainingEnvironment, first: list[Any]) -> None:
+        """Whether the same seed gives the same episode twice."""
+        again = self._eval_steps
+        if not _are_alike(self._params):
+            if self._build_secs > _CHEAP_SECS:
+                self._checks[SEEDING].facts.append("not looked at: building another environment takes too long")
+                return
+            self._enter("building the collect environment again")
+            with contextlib.ExitStack() as stack, self._told(SEEDING, "a second collect environment"):
+                other = stack.enter_context(loading.make_collect_env(self._params, 0, self._seed))
+                again = _take_steps(other, self._seed, _COMPARED_STEPS)
+        differs = next((k for k, pair in enumerate(zip(first, again, strict=False)) if not _same(*pair)), None)
+        if differs is None:
+            self._checks[SEEDING].facts.append("the same seed gives the same episode")
+            return
+        where = f"in step {differs}" if differs else "in the first observation"
+        self._checks[SEEDING].notes.append(
+            f"two environments with the same seed differ {where}: a run can't be repeated exactly. Draw random numbers "
+            "from self.np_random or from a generator seeded by reset(seed=...) or by env_ctor's seed"
+        )
+
+    def _try_curriculum(self, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment) -> None:
+        """Sets every parameter to its first and to its last value and takes a few steps with each."""
+        if not self._params.env_config.get("curriculum") or check_curriculum(self._params.env_config):
+            return  # None, or told by the check of the JSON.
+        check = self._checks[CURRICULUM]
+        curriculum = Curriculum.from_config(self._params.env_config)
+        for name, value in curriculum.end_values():
+            self._enter(f"set_state() of {name} = {value} or step() with it")
+            for env in (collect_env, eval_env) if curriculum.apply_to_eval(name) else (collect_env,):
+                found: list[str] = []
+                with _told_set_state(found, name, value):
+                    env.set_state({name: value})
+                if not found:
+                    with _told(found, f"the environment with {name} = {value}"):
+                        _take_steps(env, 0, _FEW_STEPS)
+                check.errors += [finding for finding in found if finding not in check.errors]
+        if not check.errors:
+            values = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
+            check.facts.append(f"set_state works with {values}")
+
+    def _try_rendering(self, env: TrainingEnvironment) -> None:
+        self._enter(RENDERING)
+        check = self._checks[RENDERING]
+        try:
+            rendering.enable_frames(env.user_env)
+            env.reset()
+            frame = env.render_frame()
+        except Exception as error:
+            told = error.findings[0] if isinstance(error, UserError) else describe_error(error)
+            check.notes.append(f"{told}; training needs no pictures")
+        else:
+            check.facts.append(f"frames of {frame.shape[1]} x {frame.shape[0]}")
+
+    @contextlib.contextmanager
+    def _told(self, name: str, what: str) -> Iterator[None]:
+        with _told(self._checks[name].errors, what):
+            yield
+
+
+def _check_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> Any:
     """Builds what the user's other hooks build: a mistake in them would end every role again and again."""
     specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
     try:
-        params.agent_ctor(ts.time_step_spec(specs[0]), specs[1], tf.Variable(0, dtype=tf.int64))
-    except Exception as error:
-        return [f"agent_ctor, actor_ctor or critic_ctor raised {describe_error(error)}"]
+        agent = params.agent_ctor(ts.time_step_spec(specs[0]), specs[1], tf.Variable(0, dtype=tf.int64))
+    except (Exception, SystemExit) as error:
+        check.errors.append(
+            f"agent_ctor, actor_ctor or critic_ctor raised {describe_error(error)}: correct the hook, or remove it"
+        )
+        return None
+    if not isinstance(agent, tf_agent.TFAgent):
+        check.errors.append(f"agent_ctor must return a TFAgent, found {shown(agent)}")
+        return None
+    check.facts.append(f"{type(agent).__name__}, {sum(map(_count, agent.trainable_variables)):,} weights")
+    for name in ("train_observers_ctor", "eval_observers_ctor"):
+        check.errors += _check_observers(name, getattr(params, name))
+    return agent
+
+
+def _check_observers(name: str, hook: Callable[[], Any]) -> list[str]:
     try:
-        for observer in (*params.train_observers_ctor(), *params.eval_observers_ctor()):
-            if not callable(observer):
-                return [f"an observer must be callable with a Trajectory, found {observer!r}"]
-    except Exception as error:
-        return [f"train_observers_ctor or eval_observers_ctor raised {describe_error(error)}"]
-    return []
+        observers = hook()
+    except (Exception, SystemExit) as error:
+        return [f"{name} raised {describe_error(error)}: correct the hook, or remove it"]
+    if not isinstance(observers, tuple | list):
+        return [f"{name} must return a list or tuple of observers, found {shown(observers)}: () is none"]
+    return [
+        f"{name}: an observer must be callable with a Trajectory, found {shown(observer)}"
+        for observer in observers
+        if not callable(observer)
+    ]
+
+
+def _sizes_of(agent: Any) -> tuple[int, int]:
+    """(bytes of the agent's variables with Adam's two moments, bytes of the policy's)."""
+    if agent is None:
+        return 0, 0
+    own = sum(_count(variable) * variable.dtype.size for variable in agent.variables)
+    moments = 2 * sum(_count(variable) * variable.dtype.size for variable in agent.trainable_variables)
+    policy = sum(_count(variable) * variable.dtype.size for variable in agent.policy.variables())
+    return own + moments, policy
+
+
+def _count(variable: Any) -> int:
+    return int(np.prod(variable.shape, dtype=np.int64))
 
 
 @contextlib.contextmanager
@@ -87,21 +296,60 @@ def _told(findings: list[str], what: str) -> Iterator[None]:
     except EnvironmentFault as fault:
         where = f"step {fault.step}" if fault.step else "its first reset"
         findings.append(f"{what} failed in {where}: {describe_error(fault.__cause__ or fault)}")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         findings.append(f"{what}: env_ctor or one of its hooks raised {describe_error(error)}")
 
 
-def _try_steps(env: TrainingEnvironment, seed: int) -> None:
+@contextlib.contextmanager
+def _told_set_state(findings: list[str], name: str, value: Any) -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        findings += [f"curriculum.{name}: {finding}" for finding in error.findings]
+    except Exception as error:
+        findings.append(
+            f"curriculum.{name}: set_state({{{name!r}: {value}}}) of the environment raised {describe_error(error)}"
+        )
+
+
+def _random_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
+    return tree.map_structure(lambda spec: rng.uniform(-1.0, 1.0, spec.shape), env.action_spec())
+
+
+def _take_steps(env: TrainingEnvironment, seed: int, steps: int) -> list[Any]:
+    """Time steps of the first episode, at most as many; the actions are those of `_run_episode`."""
     rng = np.random.default_rng(seed)
-    env.reset()
-    for _ in range(_TRIAL_STEPS):
-        env.step(tree.map_structure(lambda spec: rng.uniform(-1.0, 1.0, spec.shape), env.action_spec()))
+    time_steps = [env.reset()]
+    while len(time_steps) <= steps and time_steps[-1].step_type != ts.StepType.LAST:
+        time_steps.append(env.step(_random_action(env, rng)))
+    return time_steps
+
+
+def _same(ours: ts.TimeStep, theirs: ts.TimeStep) -> bool:
+    pairs = zip(
+        tree.flatten((ours.observation, ours.reward)), tree.flatten((theirs.observation, theirs.reward)), strict=True
+    )
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def _are_alike(params: TrainParamsBase) -> bool:
+    """Whether evaluation environments are built as those for collecting: by the same hooks, with the same arguments."""
+    return not {"collect_env_args_kwargs", "eval_env_args_kwargs"} & _overridden(params)
+
+
+def _end_in_words(last: ts.TimeStep, steps: int, horizon: int) -> str:
+    if last.step_type != ts.StepType.LAST:
+        return f"no end within {steps} steps ({_EPISODE_SECS:g} s); horizon={horizon} ends it at the latest"
+    if last.discount == 0.0:
+        return f"terminates, with random actions after {steps} steps"
+    limit = "time limit of its own" if steps < horizon else f"time limit (horizon={horizon})"
+    return f"ends by a {limit} after {steps} steps"
 
 
 def _check_action_count(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
     """The default networks have one action; hooks of the user's own may do with more."""
     names = [spec.name for spec in tree.flatten(env.action_spec())]
-    own = {name for name in ("agent_ctor", "actor_ctor") if name in _overridden(params)}
+    own = {"agent_ctor", "actor_ctor"} & _overridden(params)
     if len(names) == 1 or own:
         return []
     return [
@@ -111,7 +359,11 @@ def _check_action_count(params: TrainParamsBase, env: TrainingEnvironment) -> li
 
 
 def _overridden(params: TrainParamsBase) -> set[str]:
-    return {name for name in dir(TrainParamsBase) if getattr(type(params), name) is not getattr(TrainParamsBase, name)}
+    return {
+        name
+        for name in dir(TrainParamsBase)
+        if getattr(type(params), name) is not getattr(TrainParamsBase, name) or name in vars(params)
+    }
 
 
 def _check_same_specs(collect_env: TrainingEnvironment, eval_env: TrainingEnvironment) -> list[str]:
@@ -136,33 +388,8 @@ def _in_words(nest: Any) -> str:
     return ", ".join(f"{spec.name} {tuple(spec.shape)} {np.dtype(spec.dtype)}" for spec in tree.flatten(nest))
 
 
-def _check_curriculum(
-    params: TrainParamsBase, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment
-) -> list[str]:
-    """Sets every parameter to its first value and takes a few steps with it."""
-    if check_curriculum(params.env_config):
-        return []  # Told by the check of the JSON.
-    findings: list[str] = []
-    curriculum = Curriculum.from_config(params.env_config)
-    for name, value in curriculum.first_values().items():
-        for env in (collect_env, eval_env) if curriculum.apply_to_eval(name) else (collect_env,):
-            found: list[str] = []
-            with _told_set_state(found, name, value):
-                env.set_state({name: value})
-            if not found:
-                with _told(found, f"the environment with {name} = {value}"):
-                    _try_steps(env, 0)
-            findings += [finding for finding in found if finding not in findings]
-    return findings
+def _bounds_in_words(nest: Any) -> str:
+    def words(spec: Any) -> str:
+        return f"{tuple(spec.shape)} in [{np.min(spec.minimum):g}, {np.max(spec.maximum):g}]"
 
-
-@contextlib.contextmanager
-def _told_set_state(findings: list[str], name: str, value: Any) -> Iterator[None]:
-    try:
-        yield
-    except UserError as error:
-        findings += [f"curriculum.{name}: {finding}" for finding in error.findings]
-    except Exception as error:
-        findings.append(
-            f"curriculum.{name}: set_state({{{name!r}: {value}}}) of the environment raised {describe_error(error)}"
-        )
+    return ", ".join(words(spec) for spec in tree.flatten(nest))

@@ -34,6 +34,10 @@ class GymDriver:
         self._env = env
         self._seed_for_reset = _seed_gym(env, seed) if seed is not None else None
 
+    def reseed(self, seed: int) -> None:
+        """From the next reset on, as if it had been built with this seed."""
+        self._seed_for_reset = _seed_gym(self._env, seed)
+
     def reset(self) -> Any:
         """Starts an episode; returns its first observation."""
         if self._seed_for_reset is None:

@@ -134,6 +134,11 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         """About where it is, for a message: `environment 0 (about step 12 of episode 3)`."""
         return f"{self._name} (about step {self._steps} of episode {self._episodes})"
 
+    def reseed(self, seed: int) -> None:
+        """The next episode, and those after it, follow from this seed."""
+        self._backend.reseed(seed)
+        self._is_over = True
+
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets parameters of the environment; the next step starts a new episode.
 

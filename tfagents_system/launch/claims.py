@@ -89,7 +89,7 @@ class Claims:
     def answer(self) -> None:
         """Lets go of those who asked who holds a claim (see `holder`); call it now and then, or their queue fills."""
         for claim in self._sockets.values():
-            with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(OSError):  # Nobody asks, or there is no file descriptor left for it.
                 while True:
                     claim.accept()[0].close()
 
@@ -233,6 +233,10 @@ class RunLock:
             os.close(self._fd)
             self._fd = None
 
+    def describe_owner(self) -> str:
+        """Who has the lock, as the file says."""
+        return _describe_owner(self._owner())
+
     def __enter__(self) -> RunLock:
         self.acquire()
         return self
@@ -290,6 +294,23 @@ def _describe_owner(owner: Mapping[str, Any]) -> str:
         return "another run"
     job = f", SLURM job {owner['slurm_job_id']}" if owner.get("slurm_job_id") else ""
     return f"the run with pid {owner.get('pid')} on {owner.get('host')}{job}, started {owner.get('started')}"
+
+
+def owner_of_run(paths: RunPaths) -> str | None:
+    """Who holds a run directory, in words; None if nobody does. Nothing is written."""
+    try:
+        fd = os.open(paths.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return RunLock(paths).describe_owner()
+    except OSError:
+        return None  # A file system without locks.
+    finally:
+        os.close(fd)
+    return None
 
 
 def processes_of_run(exp_dir: Path) -> Iterator[int]:

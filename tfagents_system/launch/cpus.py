@@ -87,18 +87,23 @@ def slurm_allotment(environ: Mapping[str, str]) -> int | None:
     """CPUs that SLURM allotted to this job on this node; None outside a job."""
     if "SLURM_JOB_ID" not in environ:
         return None
-    counts = []
-    if environ.get("SLURM_CPUS_ON_NODE", "").isdigit():
-        counts.append(int(environ["SLURM_CPUS_ON_NODE"]))
     # `8(x2),4`: two nodes with 8 CPUs, then one with 4; this node is number SLURM_NODEID of them.
-    per_node: list[int] = []
-    for part in filter(None, environ.get("SLURM_JOB_CPUS_PER_NODE", "").split(",")):
-        if match := re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part):
-            per_node += [int(match[1])] * int(match[2] or 1)
-    node = int(environ.get("SLURM_NODEID", "0") or 0)
-    if node < len(per_node):
-        counts.append(per_node[node])
-    return min(counts, default=None)
+    per_node: list[tuple[int, int]] = []
+    for part in environ.get("SLURM_JOB_CPUS_PER_NODE", "").split(","):
+        if match := re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part):
+            per_node.append((int(match[1]), int(match[2] or 1)))
+    node = _small_integer(environ.get("SLURM_NODEID", "")) or 0
+    counts = [_small_integer(environ.get("SLURM_CPUS_ON_NODE", "")) or 0]
+    for count, nodes in per_node:
+        if node < nodes:
+            counts.append(count)
+            break
+        node -= nodes
+    return min((count for count in counts if count > 0), default=None)
+
+
+def _small_integer(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,15 @@ def tree_resident_bytes(pid: int) -> int:
     return resident_bytes(pid) + sum(map(tree_resident_bytes, children(pid)))
 
 
+def oom_kills() -> int:
+    """Processes that the kernel of this machine has killed for lack of memory since it started."""
+    try:
+        lines = (_PROC / "vmstat").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def children(pid: int) -> list[int]:
     """The children of a process, by /proc alone: looking at every process of the machine would take milliseconds."""
     found: list[int] = []

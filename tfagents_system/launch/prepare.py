@@ -1,174 +1,82 @@
 """Checks everything that a run needs before any of its processes starts, then prepares its run directory.
 
-    python -m tfagents_system.launch.prepare --vars_file VARS.sh [--then PROGRAM]
+    python -m tfagents_system.launch.prepare --vars_file VARS.sh [--check | --then PROGRAM]
 
 All findings are told together, with exit code 2. A run that is finished says so and ends with 0. Else PROGRAM takes the
-place of this process: signals reach one process, whatever stage the start is in.
+place of this process: signals reach one process, whatever stage the start is in. With --check all that was looked at is
+told, and nothing is written or started.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import shutil
 import signal
 import sys
-import tempfile
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
 
-from tfagents_system import params_check
-from tfagents_system.curriculum import check_curriculum
-from tfagents_system.errors import EXIT_DONE, UserError, exit_with
-from tfagents_system.launch import run_directory
-from tfagents_system.launch.claims import Claims, RunLock, held_cpus
-from tfagents_system.launch.cpus import CpuPlan, plan_for
-from tfagents_system.launch.fork_server import HANDLE_VARIABLE, CallDiedError, ForkServer, ForkServerError
+from tfagents_system.checklist import Checklist
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
+from tfagents_system.launch import pinned_packages, resources, run_directory
+from tfagents_system.launch.claims import Claims, RunLock, held_cpus, owner_of_run
+from tfagents_system.launch.cpus import CpuPlan, format_cpu_list, plan_for
+from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
+from tfagents_system.launch.inspection import Inspection, run_inspection
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.variables import RunVariables, read_variables
-from tfagents_system.load_params import compute_config_from, load_env_config, load_params, load_params_class
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.load_params import load_env_config
 
 ROOT = Path(__file__).resolve().parents[2]
-_MODULE = "tfagents_system.launch.prepare"  # Also where this one is run as __main__.
 _PLAN_FIELDS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
-_T = TypeVar("_T")
-
-
-@dataclasses.dataclass
-class Inspection:
-    """What the user's own files turned out to be.
-
-    Attributes:
-      findings: What the user must change.
-      notes: What the user should know.
-      num_iter: Of the params; None where they can't be loaded.
-      specs: The content of specs.pbtxt; None where the environment could not be built.
-    """
-
-    findings: list[str]
-    notes: list[str]
-    num_iter: int | None = None
-    specs: bytes | None = None
-
-
-def inspect(environ: Mapping[str, str], vars_file: Path | None) -> Inspection:
-    """Loads params and configuration, builds the environment and tries it: all that runs a user's own code."""
-    preparation = Preparation(environ, vars_file)
-    preparation.findings.clear()  # Of the variables: whoever asks has them.
-    params = preparation.load_inputs()
-    specs = preparation.check_environment(params) if params is not None and params.env_config.get("horizon") else None
-    return Inspection(
-        preparation.findings,
-        preparation.notes,
-        num_iter=params.num_iter if params is not None else None,
-        specs=_specs_file(specs) if specs is not None else None,
-    )
-
-
-def _specs_file(specs: Any) -> bytes:
-    from tfagents_system.envs.specs import save_specs
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "specs.pbtxt"
-        save_specs(path, *specs)
-        return path.read_bytes()
 
 
 class Preparation:
-    """The checks, from the cheapest to the dearest; each is made if what it needs is there.
+    """The checks of a start: first those of variables and machine, then those that run a user's own code.
 
     Args:
       environ: Usually os.environ, after the vars file was sourced.
       vars_file: For messages and relative paths.
 
     Attributes:
-      findings: What the user must change.
-      notes: What the user should know.
+      checks: What was looked at, and what was found.
+      plan: The CPU plan; None where there is none.
+      inspection: Of the user's files.
     """
 
     def __init__(self, environ: Mapping[str, str], vars_file: Path | None) -> None:
-        self.findings: list[str] = []
-        self.notes: list[str] = []
+        self.checks = Checklist()
+        self.plan: CpuPlan | None = None
+        self.inspection = Inspection()
         self._environ = environ
+        self._vars_file = vars_file
         self._values, findings = read_variables(environ, vars_file=vars_file, root=ROOT)
-        self.findings += findings
+        self.checks["variables"].errors += findings
+        own = sorted(name for name in environ if name.startswith("SAC_"))
+        self.checks["variables"].facts.append(f"{len(own)} of {vars_file or 'the environment'}")
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
 
-    def check_machine(self) -> CpuPlan | None:
-        """CPUs, taskset and the port; returns the CPU plan if there is one."""
-        plan = None
-        if self._values.keys() >= _PLAN_FIELDS:
-            counts = types.SimpleNamespace(**({"share_cpus": False} | self._values))
-            plan = self._try(lambda: plan_for(counts, self._environ, held=held_cpus()))
-        if plan is not None and plan.pinned and shutil.which("taskset") is None:
-            self.findings.append("taskset is not installed: install util-linux (apt-get install util-linux)")
-        if "reverb_port" in self._values:
-            self._try(lambda: _check_port(self._values["reverb_port"]))
-        return plan
+    def run(self, fork_server: ForkServer | None, *, starts: bool = True) -> None:
+        """Makes all checks.
 
-    def load_inputs(self) -> TrainParamsBase | None:
-        """Params and configuration, which are checked on their own and together; returns the params if they load."""
-        config = None
-        if "config" in self._values:
-            config_path = self._choose("config")
-            config = self._try(lambda: load_env_config(config_path))
-        if config is not None:
-            env_config = config
-            self.findings += params_check.check_env_config(env_config)
-            self.findings += check_curriculum(env_config)
-        if "params" not in self._values:
-            return None
-        params_path, origin = self._choose("params"), self._values["params"]
-        if config is None:
-            self._try(lambda: load_params_class(params_path, origin))
-            return None
-        compute = {name: self._values[name] for name in _PLAN_FIELDS if name in self._values}
-        known = {f"SAC_{name.upper()}": str(value) for name, value in compute.items()}
-        known["SAC_SEED"] = str(self.seed)
-        params = self._try(
-            lambda: load_params(params_path, env_config, origin=origin, compute_config=compute_config_from(known))
-        )
-        if params is not None:
-            self.findings += params_check.check_params(params)
-        return params
-
-    def check_environment(self, params: TrainParamsBase) -> Any | None:
-        """Builds and steps the environment; returns its specs. Not asked when the configuration itself is wrong."""
-        # Imported here: TensorFlow takes seconds, and earlier findings should not wait for it where it is broken.
-        from tfagents_system.envs import checks
-
-        if "env_python" in self._values:
-            os.environ["SAC_ENV_PYTHON"] = str(self._values["env_python"])  # Found, where it was given as relative.
-        findings, specs = checks.check_environment(params, self.seed)
-        self.findings += findings
-        return specs
+        Args:
+          fork_server: A user's own code then runs in a child of it, else in this process.
+          starts: A start follows, which takes the run directory itself and has no time to draw a picture.
+        """
+        self._check_directories(starts)
+        self._check_machine()
+        self._check_packages()
+        if not self.checks["run directory"].errors:
+            self.inspection = run_inspection(self._environ, self._vars_file, fork_server, render=not starts)
+            self.checks.extend(self.inspection.checks)
 
     @property
     def seed(self) -> int:
         """The seed that the run began with, else SAC_SEED."""
-        wanted = int(self._values.get("seed", 0))
-        return int(run_directory.read_run_json(self._paths).get("seed", wanted)) if self._paths else wanted
-
-    def _choose(self, kind: str) -> Path:
-        source: Path = self._values[kind]
-        if self._paths is None:
-            return source
-        path, note = run_directory.choose_input(getattr(self._paths, kind), source)
-        if note:
-            self.notes.append(note)
-        return path
-
-    def _try(self, check: Callable[[], _T]) -> _T | None:
-        try:
-            return check()
-        except UserError as error:
-            self.findings += error.findings
-            return None
+        return run_directory.seed_of_run(self._paths, int(self._values.get("seed", 0)))
 
     def variables(self) -> RunVariables:
         """All variables, checked.
@@ -176,11 +84,64 @@ class Preparation:
         Raises:
           UserError: With everything that was found.
         """
-        if self.findings:
-            for note in self.notes:
+        if self.checks.errors:
+            for note in self.checks.notes:
                 print(f"note: {note}", file=sys.stderr)
-            raise UserError(*dict.fromkeys(self.findings))
+            raise UserError(*self.checks.errors)
         return RunVariables(**self._values)
+
+    def _check_directories(self, starts: bool) -> None:
+        if self._paths is None:
+            return
+        check = self.checks["run directory"]
+        fault = resources.folder_fault(self._paths.exp_dir, "SAC_EXP_DIR")
+        if fault is None and (replay_dir := self._values.get("replay_dir")) is not None:
+            fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR")
+        if fault is not None:
+            check.errors.append(fault)
+            return
+        check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
+        if not starts and (owner := owner_of_run(self._paths)) is not None:
+            check.errors.append(
+                f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
+                "SAC_EXP_NAME"
+            )
+
+    def _state_of_run(self, paths: RunPaths) -> str:
+        if not paths.run_json.exists():
+            return "a new run"
+        return "finished" if run_directory.is_finished(paths) else "a run that goes on"
+
+    def _check_machine(self) -> None:
+        knows_share = "share_cpus" in self._values or not self._environ.get("SAC_SHARE_CPUS")
+        if self._values.keys() >= _PLAN_FIELDS and knows_share:
+            check = self.checks["CPUs"]
+            counts = types.SimpleNamespace(**({"share_cpus": False} | self._values))
+            with check.catching():
+                self.plan = plan_for(counts, self._environ, held=held_cpus())
+                roles = ", ".join(
+                    f"{role} {format_cpu_list(ids) or 'any'}" for role, ids in self.plan.by_role().items()
+                )
+                check.facts.append(f"{roles} ({'pinned' if self.plan.pinned else 'not pinned'})")
+                check.notes += self.plan.notes
+        if self.plan is not None and self.plan.pinned:
+            check = self.checks["taskset"]
+            if (taskset := shutil.which("taskset")) is None:
+                check.errors.append("taskset is not installed: install util-linux (apt-get install util-linux)")
+            else:
+                check.facts.append(taskset)
+        if "reverb_port" in self._values:
+            with self.checks["port"].catching():
+                _check_port(self._values["reverb_port"])
+                self.checks["port"].facts.append(f"{self._values['reverb_port']} is free")
+        if "num_collect_workers" in self._values:
+            resources.check_open_files(self.checks["open files"], self._values["num_collect_workers"])
+
+    def _check_packages(self) -> None:
+        check = self.checks["packages"]
+        differing = pinned_packages.missing(dev=False)
+        check.notes += [f"{package}: this version was not tested" for package in differing]
+        check.facts.append(f"Python {sys.version.split()[0]}, {len(pinned_packages.pinned(dev=False))} pinned packages")
 
 
 def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:
@@ -217,14 +178,12 @@ def prepare(
       UserError: With all findings.
     """
     preparation = Preparation(environ, vars_file)
-    plan = preparation.check_machine()
-    inspection = _inspect(fork_server, environ, vars_file)
-    preparation.findings += inspection.findings
-    preparation.notes += inspection.notes
-    variables = preparation.variables()
-    assert plan is not None and inspection.num_iter is not None and inspection.specs is not None
-    for note in preparation.notes:
-        print(f"note: {note}")
+    preparation.run(fork_server)
+    variables, inspection = preparation.variables(), preparation.inspection
+    assert preparation.plan is not None and inspection.num_iter is not None and inspection.specs is not None
+    for note in preparation.checks.notes:
+        if note not in preparation.plan.notes:  # Those stand below the plan.
+            print(f"note: {note}")
     paths = RunPaths(variables.exp_dir)
     with RunLock(paths):
         run_directory.write_inputs(paths, variables, inspection.num_iter)
@@ -241,22 +200,16 @@ def prepare(
         return False
     print(f"{variables.exp_name}: params {variables.params}, config {variables.config}, run directory {paths.exp_dir}")
     if not quiet_plan:
-        print(plan.table())
+        print(preparation.plan.table())
     return True
 
 
-def _inspect(fork_server: ForkServer | None, environ: Mapping[str, str], vars_file: Path | None) -> Inspection:
-    """`inspect`, in a process of its own where that can be forked: what a simulator starts does not stay here."""
-    if fork_server is None:
-        return inspect(environ, vars_file)
-    try:
-        inspection: Inspection = fork_server.call(_MODULE, "inspect", dict(environ), vars_file, environ=environ)
-    except CallDiedError as error:
-        return Inspection([f"the check of params and environment died with {error}: see above, and correct it"], [])
-    except ForkServerError as error:
-        print(f"note: {error}: params and environment are checked without it", flush=True)
-        return inspect(environ, vars_file)
-    return inspection
+def check(environ: Mapping[str, str], vars_file: Path | None, fork_server: ForkServer | None = None) -> int:
+    """Makes the checks of a start, prints what was looked at and found, and returns the exit code; writes nothing."""
+    preparation = Preparation(environ, vars_file)
+    preparation.run(fork_server, starts=False)
+    print(preparation.checks.report())
+    return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
 
 
 def _write_specs(paths: RunPaths, specs: bytes) -> None:
@@ -277,10 +230,18 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Nothing is running yet: Ctrl-C just ends, without a traceback.
     parser = argparse.ArgumentParser(description="Check and prepare a run.")
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
+    parser.add_argument("--check", action="store_true", help="only check, and tell all that was looked at")
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # What TensorFlow says of itself would hide what the user must read.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # Names may hold any bytes.
     fork_server = start_fork_server(os.environ, args.vars_file)
+    if args.check:
+        code = check(os.environ, args.vars_file, fork_server)
+        if fork_server is not None:
+            fork_server.close()
+        return code
     is_to_run = prepare(os.environ, args.vars_file, quiet_plan=args.then is not None, fork_server=fork_server)
     if not is_to_run or args.then is None:
         return EXIT_DONE

@@ -42,6 +42,12 @@ def read_run_json(paths: RunPaths) -> dict[str, Any]:
     return read_json(paths.run_json) or {}
 
 
+def seed_of_run(paths: RunPaths | None, wanted: int) -> int:
+    """The seed that the run began with; `wanted` for one that was never prepared."""
+    seed = read_run_json(paths).get("seed") if paths is not None else None
+    return seed if isinstance(seed, int) else wanted
+
+
 def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int) -> None:
     """Copies params and configuration unless they are there, and writes run.json; the first start's seed stays."""
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
@@ -52,7 +58,7 @@ def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int) -> Non
     run = {
         "params_source": str(variables.params),
         "config_source": str(variables.config),
-        "seed": before.get("seed", variables.seed),
+        "seed": seed_of_run(paths, variables.seed),
         "num_iter": num_iter,
         "env_python": str(variables.env_python) if variables.env_python else None,
         "created": before.get("created", datetime.datetime.now().astimezone().isoformat(timespec="seconds")),

@@ -47,16 +47,25 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SAC_PARAMS", "Python file with `class TrainParams(TrainParamsBase)`", None, "file", "my_params.py"),
     Variable("SAC_CONFIG", "JSON file with `horizon`, environment arguments and curriculum", None, "file", "my.json"),
     Variable("SAC_EXP_NAME", "name of the run", None, "name", "my_run"),
-    Variable("SAC_EXP_DIR", "run directory, relative to the repository root", "logs/<SAC_EXP_NAME>", "text"),
+    Variable("SAC_EXP_DIR", "run directory, relative to the repository root", "logs/<SAC_EXP_NAME>", "path"),
     Variable(
         "SAC_REVERB_PORT", "TCP port of the replay server", "the first free one from 8008 upwards", "port", "8008"
     ),
     Variable("SAC_SEED", "seed that decides every other seed of the run", "0", "seed"),
     Variable("SAC_SHARE_CPUS", "1: roles share CPUs where there are too few; 0: such a start is refused", "0", "flag"),
     Variable("SAC_SAVE_DEADLINE_SECS", "seconds that a stopped role may take to save", "60", "seconds", "60"),
+    Variable(
+        "SAC_CHECKPOINT_MINUTES", "minutes after which a checkpoint is taken at the latest", "10", "minutes", "10"
+    ),
+    Variable(
+        "SAC_DETERMINISTIC",
+        "1: the same seed gives the same weights, bit by bit, also after stops and crashes; slower",
+        "0",
+        "flag",
+    ),
     Variable("SAC_MAX_RESTARTS", "restarts in a row of one role before it is given up", "10", "whole", "10"),
     Variable(
-        "SAC_REPLAY_DIR", "folder for the replay ring, such as node-local scratch", "<run directory>/replay", "text"
+        "SAC_REPLAY_DIR", "folder for the replay ring, such as node-local scratch", "<run directory>/replay", "path"
     ),
     Variable(
         "SAC_STRAGGLER_SECS", "seconds that the others wait for a worker late with its iteration", "120", "seconds"
@@ -92,6 +101,8 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("SAC_LOG_SECS", "seconds between two progress lines where there is no terminal", "5", "seconds", "5"),
 )
+_MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
+_SHOWN_CHARS = 200
 _NAMES = tuple(variable.name for variable in VARIABLES)
 
 
@@ -117,6 +128,8 @@ class RunVariables:
     seed: int = 0
     share_cpus: bool = False
     save_deadline_secs: float = 60.0
+    checkpoint_minutes: float = 10.0
+    deterministic: bool = False
     max_restarts: int = 10
     replay_dir: Path | None = None
     straggler_secs: float = 120.0
@@ -176,7 +189,7 @@ def read_variables(
             find = _FINDERS.get(variable.kind)
             values[field] = find(text, folders) if find else _PARSERS[variable.kind](text)
         except ValueError as error:
-            findings.append(f"{variable.name}={text} must be {error}")
+            findings.append(f"{variable.name}={_plain(text)} must be {error}")
     _resolve_directories(values, environ, root)
     return values, findings
 
@@ -184,15 +197,15 @@ def read_variables(
 def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], root: Path) -> None:
     """Makes `exp_dir` and `replay_dir` absolute, one for each task of a job array and for each run."""
     if "exp_dir" in values or "exp_name" in values:
-        exp_dir = str(root / Path(values.get("exp_dir") or f"logs/{values['exp_name']}").expanduser())
+        exp_dir = str(root / (values.get("exp_dir") or f"logs/{values['exp_name']}"))
         task = environ.get("SLURM_ARRAY_TASK_ID", "")
         if task and not exp_dir.endswith(f"_task_{task}"):
             exp_dir += f"_task_{task}"
         values["exp_dir"] = Path(os.path.normpath(exp_dir))
     if "replay_dir" in values:
-        replay_dir = root / Path(values["replay_dir"]).expanduser()
+        replay_dir = root / values["replay_dir"]
         # Runs that were given the same scratch folder, such as two of one name, must not share a ring.
-        own = hashlib.sha256(str(values.get("exp_dir")).encode()).hexdigest()[:8]
+        own = hashlib.sha256(str(values.get("exp_dir")).encode(errors="surrogatepass")).hexdigest()[:8]
         values["replay_dir"] = replay_dir if replay_dir.name == own else replay_dir / own
 
 
@@ -217,25 +230,48 @@ def _find_program(text: str, folders: list[Path]) -> Path:
 
 def _find_file(text: str, folders: list[Path]) -> Path:
     """The first existing `folder / text`; an absolute path is the same in all folders."""
-    candidates = list(dict.fromkeys((folder / Path(text).expanduser()).absolute() for folder in folders))
+    path = Path(_path(text))
+    candidates = list(dict.fromkeys((folder / path).absolute() for folder in folders))
     for candidate in candidates:
-        if candidate.is_file():
+        if _is_file(candidate):
             return Path(os.path.normpath(candidate))
-    raise ValueError(f"an existing file, none of these is one: {', '.join(map(str, candidates))}")
+    raise ValueError(f"an existing file, none of these is one: {', '.join(_plain(str(c)) for c in candidates)}")
 
 
-def _integer(text: str, low: int, high: float, rule: str) -> int:
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # Too long, or below a folder that is not ours to look into.
+        return False
+
+
+def _path(text: str) -> str:
+    """With the home directory in place of a leading `~`."""
+    if not text.isprintable():
+        raise ValueError("a path of printable characters")
+    try:
+        return str(Path(text).expanduser())
+    except RuntimeError:
+        raise ValueError("a path; there is no user of that name after ~") from None
+
+
+def _plain(text: str) -> str:
+    """As it is where it can be printed, and not longer than a message should be."""
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
+def _integer(text: str, low: int, high: int, rule: str) -> int:
     try:
         value = int(text)
     except ValueError:
         raise ValueError(rule) from None
     if not low <= value <= high:
-        raise ValueError(rule)
+        raise ValueError(f"{rule} and at most {high}" if value > high and str(high) not in rule else rule)
     return value
 
 
-def _seconds(text: str) -> float:
-    rule = "a number of seconds above 0, such as 60"
+def _positive(text: str, rule: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -247,21 +283,22 @@ def _seconds(text: str) -> float:
 
 def _name(text: str) -> str:
     parts = Path(text).parts
-    if Path(text).is_absolute() or ".." in parts or not text.isprintable():
+    if not parts or Path(text).is_absolute() or ".." in parts or not text.isprintable():
         raise ValueError("a name for the run directory below logs/, such as pendulum; SAC_EXP_DIR takes any path")
     return text
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "count": lambda text: _integer(text, 1, math.inf, "a whole number of at least 1"),
-    "whole": lambda text: _integer(text, 0, math.inf, "a whole number of at least 0"),
+    "count": lambda text: _integer(text, 1, _MOST, "a whole number of at least 1"),
+    "whole": lambda text: _integer(text, 0, 10**9, "a whole number of at least 0"),
     "seed": lambda text: _integer(text, 0, 2**31 - 1, "a whole number from 0 to 2147483647"),
     "megabytes": lambda text: _integer(text, 1, math.inf, "a whole number of MiB of at least 1"),
     "port": lambda text: _integer(text, 1, 65535, "a TCP port from 1 to 65535"),
     "flag": lambda text: bool(_integer(text, 0, 1, "0 or 1")),
-    "seconds": _seconds,
+    "seconds": lambda text: _positive(text, "a number of seconds above 0, such as 60"),
+    "minutes": lambda text: _positive(text, "a number of minutes above 0, such as 10"),
     "name": _name,
-    "text": str,
+    "path": _path,
 }
 _FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {"file": _find_file, "program": _find_program}
 

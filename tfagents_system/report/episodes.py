@@ -96,40 +96,44 @@ class Evaluations:
     """Gathers the evaluations of policies from all workers.
 
     Args:
-      num_episodes: Episodes of a whole evaluation.
+      num_episodes: Episodes of a whole evaluation; worker i has every `num_workers`-th of them, from the i-th.
+      num_workers: Workers of the run.
     """
 
-    def __init__(self, num_episodes: int) -> None:
-        self._num_episodes = num_episodes
+    def __init__(self, num_episodes: int, num_workers: int) -> None:
+        shares = {worker: len(range(worker, num_episodes, num_workers)) for worker in range(num_workers)}
+        self._shares = {worker: share for worker, share in shares.items() if share}
         self._reports: dict[int, dict[int, Report]] = {}
         self._closed = -1
-        self._lost = 0  # episodes of workers that were missing when the last evaluation was given up
+        self._absent: set[int] = set()
 
     def add(self, report: Report) -> None:
         """Takes what a worker has of its share so far; it replaces what the same worker told of the policy before."""
+        self._absent.discard(report.worker_id)
         if report.iteration > self._closed:
             self._reports.setdefault(report.iteration, {})[report.worker_id] = report
 
-    @property
-    def pending_episodes(self) -> int:
-        """Episodes of evaluations that are not complete yet: it grows while workers evaluate."""
-        return sum(self._episodes(version) for version in self._reports)
+    def missing(self, version: int) -> list[int]:
+        """Workers that have not told all of their share of a policy's evaluation, and are waited for."""
+        reports = self._reports.get(version, {})
+        return [
+            worker
+            for worker, share in self._shares.items()
+            if worker not in self._absent and (worker not in reports or len(reports[worker].episodes) < share)
+        ]
+
+    def leave_out(self, workers: Iterable[int]) -> None:
+        """Evaluations are complete without these workers, until they are heard of again."""
+        self._absent.update(workers)
 
     def pop_ready(self, *, give_up: bool = False) -> list[tuple[int, list[Report]]]:
         """Evaluations that are complete, or superseded by a complete newer one: (version of the policy, shares).
 
         Args:
-          give_up: Those that are not complete, too: later ones are complete without the workers that were missing,
-            until these are back.
+          give_up: Those that are not complete, too.
         """
-        enough = max(1, self._num_episodes - self._lost)
-        complete = [version for version in self._reports if self._episodes(version) >= enough]
-        last = max(self._reports, default=-1) if give_up else max(complete, default=-1)
+        complete = [version for version in self._reports if give_up or not self.missing(version)]
+        last = max(complete, default=-1)
         ready = sorted(version for version in self._reports if version <= last)
-        if ready:
-            self._lost = max(0, self._num_episodes - self._episodes(last))
         self._closed = max(self._closed, last)
         return [(version, list(self._reports.pop(version).values())) for version in ready]
-
-    def _episodes(self, version: int) -> int:
-        return sum(len(report.episodes) for report in self._reports[version].values())

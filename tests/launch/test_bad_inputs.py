@@ -1,0 +1,527 @@
+"""A table of what users get wrong, each with what it must be told: the rule, the value found and the remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tfagents_system.launch import prepare, resources
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PARAMS = """
+import gymnasium
+import numpy as np
+from tfagents_system.train_params_base import TrainParamsBase
+
+class Env(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    mass = 1.0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observe(), {}
+
+    def observe(self):
+        return np.zeros(2, np.float32)
+
+    def step(self, action):
+        return self.observe(), 0.0, False, False, {}
+
+class TrainParams(TrainParamsBase):
+    num_iter = 3
+    num_steps_per_iter = 5
+    train_batch_size = 8
+    n_episodes_in_buffer = 10
+    actor_fc_layer_params = (8,)
+    critic_joint_fc_layer_params = (8,)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return Env()
+
+"""
+VARIABLES = {
+    "SAC_REVERB_CPUS": "1",
+    "SAC_TRAIN_CPUS": "1",
+    "SAC_NUM_COLLECT_WORKERS": "1",
+    "SAC_COLLECT_WORKER_CPUS": "1",
+    "SAC_PARAMS": "params.py",
+    "SAC_CONFIG": "config.json",
+    "SAC_EXP_NAME": "try",
+    "SAC_EXP_DIR": "run",
+    "SAC_SHARE_CPUS": "1",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Bad:
+    """One mistake.
+
+    Attributes:
+      told: Parts of the one finding that tells it, in their order.
+      more: Appended to the params file.
+      config: Text of the JSON.
+      variables: Changed ones; None removes one.
+      params: Text of the params file.
+      is_alone: Nothing else is told.
+    """
+
+    told: tuple[str, ...]
+    more: str = ""
+    config: str = '{"horizon": 20}'
+    variables: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    params: str = PARAMS
+    is_alone: bool = True
+
+
+def variable(name: str, value: str | None, *told: str) -> Bad:
+    return Bad(told, variables={name: value})
+
+
+def config(text: str, *told: str) -> Bad:
+    return Bad(told, config=text)
+
+
+def curriculum(section: object, *told: str) -> Bad:
+    return Bad(told, config=json.dumps({"horizon": 20, "curriculum": section}))
+
+
+def params(more: str, *told: str) -> Bad:
+    return Bad(told, more=more)
+
+
+def step(result: str, *told: str) -> Bad:
+    return Bad(told, more=f"Env.step = lambda self, action: {result}")
+
+
+MASS = {"iters": [0, 5], "range": [1, 2]}
+BAD: dict[str, Bad] = {
+    # Variables.
+    "missing count": variable(
+        "SAC_TRAIN_CPUS", None, "SAC_TRAIN_CPUS is missing", "policy updates", "add SAC_TRAIN_CPUS=1"
+    ),
+    "missing name": variable("SAC_EXP_NAME", None, "SAC_EXP_NAME is missing", "add SAC_EXP_NAME=my_run"),
+    "missing params": variable("SAC_PARAMS", "", "SAC_PARAMS is missing", "add SAC_PARAMS=my_params.py"),
+    "zero workers": variable("SAC_NUM_COLLECT_WORKERS", "0", "SAC_NUM_COLLECT_WORKERS=0 must be", "at least 1"),
+    "negative CPUs": variable("SAC_REVERB_CPUS", "-2", "SAC_REVERB_CPUS=-2 must be", "at least 1"),
+    "words for a number": variable("SAC_TRAIN_CPUS", "two", "SAC_TRAIN_CPUS=two must be a whole number"),
+    "a fraction of a CPU": variable("SAC_COLLECT_WORKER_CPUS", "0.5", "=0.5 must be a whole number of at least 1"),
+    "a million workers": variable("SAC_NUM_COLLECT_WORKERS", "1000000", "=1000000 must be", "at most 4096"),
+    "flag": variable("SAC_SHARE_CPUS", "yes", "SAC_SHARE_CPUS=yes must be 0 or 1"),
+    "port": variable("SAC_REVERB_PORT", "70000", "SAC_REVERB_PORT=70000 must be a TCP port from 1 to 65535"),
+    "seconds": variable("SAC_SAVE_DEADLINE_SECS", "nan", "=nan must be a number of seconds above 0, such as 60"),
+    "seed": variable("SAC_SEED", "-1", "SAC_SEED=-1 must be a whole number from 0"),
+    "misspelt variable": variable("SAC_SEEDS", "2", "SAC_SEEDS is not a known variable, SAC_SEED is", "rename it"),
+    "missing file": variable("SAC_CONFIG", "nowhere.json", "nowhere.json must be an existing file", "/nowhere.json"),
+    "folder for a file": variable("SAC_PARAMS", "/tmp", "SAC_PARAMS=/tmp must be an existing file"),
+    "no such home": variable("SAC_EXP_DIR", "~nobody-here/run", "must be a path", "no user of that name"),
+    "name outside": variable("SAC_EXP_NAME", "../elsewhere", "SAC_EXP_NAME=../elsewhere must be a name", "SAC_EXP_DIR"),
+    "name of nothing": variable("SAC_EXP_NAME", ".", "SAC_EXP_NAME=. must be a name", "such as pendulum"),
+    # The machine.
+    "too few CPUs": Bad(
+        ("SAC_NUM_COLLECT_WORKERS=999", "needs 1001 CPUs", "are available", "set SAC_SHARE_CPUS=1"),
+        variables={"SAC_NUM_COLLECT_WORKERS": "999", "SAC_SHARE_CPUS": "0"},
+        is_alone=False,  # So many need much memory, too.
+    ),
+    "too large a ring": params(
+        "TrainParams.n_episodes_in_buffer = 10**12",
+        "a run needs",
+        "replay buffer",
+        "are free",
+        "lower n_episodes_in_buffer",
+        "SAC_REPLAY_DIR",
+    ),
+    "a ring beyond all numbers": params("TrainParams.n_episodes_in_buffer = 10**400", "a run needs", "are free"),
+    "run directory below a file": variable(
+        "SAC_EXP_DIR", "params.py/run", "can't be a folder", "params.py is none", "set SAC_EXP_DIR"
+    ),
+    "replay directory below a file": variable(
+        "SAC_REPLAY_DIR", "params.py/run", "can't be a folder", "set SAC_REPLAY_DIR"
+    ),
+    "too long a name": variable("SAC_EXP_DIR", "x" * 300, "more than 255 bytes", "shorten SAC_EXP_NAME"),
+    # The params file.
+    "syntax": params("def broken(:", "cannot be imported: SyntaxError", "(line 32)", "correct it"),
+    "tabs and spaces": params("if True:\n\tx = 1\n        y = 2", "cannot be imported: SyntaxError", "line 34"),
+    "zero bytes": params("x = '\0'", "cannot be imported", "null bytes"),
+    "missing module": params(
+        "import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (line 32)"
+    ),
+    "exception": params("1 / 0", "ZeroDivisionError: division by zero (line 32)", "correct it"),
+    "exit": params("raise SystemExit(3)", "cannot be imported: SystemExit: 3 (line 32)"),
+    "no class": params(
+        "Params = TrainParams; del TrainParams", "has no `class TrainParams(TrainParamsBase)`: rename Params"
+    ),
+    "nothing at all": Bad(("has no `class TrainParams(TrainParamsBase)`: add it",), params=""),
+    "wrong base class": params(
+        "class TrainParams: pass", "must define", "found TrainParams = <class", "derive it from"
+    ),
+    "an object for the class": params("TrainParams = 3", "must define `class TrainParams", "found TrainParams = 3"),
+    "no env_ctor": Bad(("has no env_ctor", "add `def env_ctor("), params=PARAMS.replace("env_ctor", "build")),
+    "misspelt env_ctor": Bad(("has no env_ctor", "rename env_ctr"), params=PARAMS.replace("env_ctor", "env_ctr")),
+    "constructor that raises": params(
+        "def init(self, env_config): env_config['gravity']\nTrainParams.__init__ = init",
+        "TrainParams(env_config)",
+        "raises KeyError: 'gravity' (line 32)",
+        "correct it",
+    ),
+    "constructor without super": params(
+        "TrainParams.__init__ = lambda self, env_config: None",
+        "does not call super().__init__(env_config)",
+        "add that call",
+    ),
+    "misspelt attribute": params(
+        "TrainParams.train_batchsize = 3", "train_batchsize is not known: train_batch_size is meant"
+    ),
+    "misspelt hook": params("TrainParams.actor_ctr = lambda self: 0", "actor_ctr is not known: actor_ctor is meant"),
+    "hook that is no method": params(
+        "TrainParams.agent_ctor = 3", "agent_ctor must be a method, found 3", "rename yours"
+    ),
+    "discount": params("TrainParams.discount = 1.5", "discount must be a number in [0, 1], found 1.5"),
+    "text for a rate": params("TrainParams.actor_learning_rate = '3e-4'", "must be a number above 0, found '3e-4'"),
+    "float for a count": params("TrainParams.num_iter = 3.0", "num_iter must be an integer of at least 1, found 3.0"),
+    "array for a number": params(
+        "TrainParams.discount = np.ones(2)", "discount must be a number in [0, 1], found array("
+    ),
+    "layers": params(
+        "TrainParams.actor_fc_layer_params = 256",
+        "must be a tuple of positive integers such as (256, 256)",
+        "found 256",
+    ),
+    "precision": params("TrainParams.matmul_precision = 'float16'", "must be 'float32' or 'bfloat16', found 'float16'"),
+    "property that raises": params(
+        "TrainParams.num_iter = property(lambda self: 1 / 0)",
+        "num_iter raises ZeroDivisionError",
+        "it must be an integer",
+    ),
+    "batch larger than the buffer": params(
+        "TrainParams.train_batch_size = 1000", "train_batch_size=1000 is larger", "= 200 steps", "lower it, or raise"
+    ),
+    "sequence longer than an episode": params(
+        "TrainParams.recurrent = True", "recurrent_sequence_length=20 must be below", "horizon=20", "lower it"
+    ),
+    # JSON.
+    "empty": config(" ", "is empty", 'such as {"horizon": 200}'),
+    "trailing comma": config('{"horizon": 20,\n}', "is not valid JSON", "(line 2, column 1", "remove the comma"),
+    "single quotes": config("{'horizon': 20}", "(line 1, column 2", "double quotes"),
+    "comment": config('{"horizon": 20 // steps\n}', "(line 1, column 16", "JSON has no comments"),
+    "Python's True": config('{"horizon": 20, "wind": True}', "(line 1, column 25", "true, false and null"),
+    "cut off": config('{"horizon": 20', "is not valid JSON: Expecting ',' delimiter (line 1, column 15", "correct it"),
+    "a list": config("[20]", 'must hold a JSON object such as {"horizon": 200}, found [20]'),
+    "twice": config('{"horizon": 20, "horizon": 30}', 'has the key "horizon" twice', "remove one"),
+    "a thousand brackets": config("[" * 5000, "cannot be read as JSON", "recursion"),
+    "no horizon": config('{"gravity": 9.81}', 'has no "horizon"', "add it"),
+    "misspelt horizon": config('{"horzion": 20}', '"horzion" in SAC_CONFIG is not known: "horizon" is meant'),
+    "horizon 0": config('{"horizon": 0}', '"horizon" in SAC_CONFIG must be an integer of at least 1, found 0'),
+    "horizon in quotes": config('{"horizon": "20"}', "must be an integer of at least 1, found '20'"),
+    # Curriculum.
+    "curriculum is a list": curriculum([1], '"curriculum" must be an object of parameters, found [1]', "remove it"),
+    "empty curriculum": curriculum({}, '"curriculum" is empty', "name a parameter"),
+    "misspelt curriculum": config('{"horizon": 20, "curiculum": {}}', '"curriculum" is meant'),
+    "parameter is a number": curriculum({"mass": 3}, '"curriculum.mass" must be an object', "found 3"),
+    "no range": curriculum({"mass": {"iters": [0]}}, '"curriculum.mass" has no "range"', "[1.0, 2.0] is one"),
+    "misspelt iters": curriculum({"mass": {"iter": [0], "range": [1, 2]}}, '"iters" is meant'),
+    "range of three": curriculum({"mass": MASS | {"range": [1, 2, 3]}}, "must be two numbers", "found [1, 2, 3]"),
+    "unsorted iters": curriculum({"mass": MASS | {"iters": [5, 0]}}, "must increase, found [5, 0]: sort them"),
+    "negative iteration": curriculum({"mass": MASS | {"iters": [-1]}}, "integers from 0", "found [-1]"),
+    "apply_to_eval": curriculum({"mass": MASS | {"apply_to_eval": 1}}, "must be true or false, found 1"),
+    "unknown parameter": curriculum({"weight": MASS}, "Env has no parameter 'weight'", "it knows", "mass", "set_state"),
+    # The environment.
+    "env_ctor that raises": params(
+        "TrainParams.env_ctor = lambda self, **k: {}['robot']",
+        "the collect environment",
+        "raised KeyError: 'robot'",
+        "line 32",
+    ),
+    "env_ctor that exits": params(
+        "def f(self, **k): raise SystemExit(1)\nTrainParams.env_ctor = f", "raised SystemExit: 1"
+    ),
+    "env_ctor returns nothing": params(
+        "TrainParams.env_ctor = lambda self, **k: None", "env_ctor returned None, which has no action_space", "return a"
+    ),
+    "vector environment": params(
+        "TrainParams.env_ctor = lambda self, **k: gymnasium.vector.SyncVectorEnv([Env])",
+        "vector environment",
+        "return a single one",
+    ),
+    "arguments": params(
+        "TrainParams.collect_env_args_kwargs = lambda self: {}",
+        "must return a tuple of arguments and a dictionary",
+        "found {}",
+    ),
+    "arguments that env_ctor has not": params(
+        "TrainParams.env_ctor = lambda self, seed=None: Env()\n"
+        "TrainParams.collect_env_args_kwargs = lambda self: ((), {'mass': 3})",
+        "raised TypeError",
+        "'mass'",
+    ),
+    "discrete actions": params(
+        "Env.action_space = gymnasium.spaces.Discrete(3)",
+        "the action space is Discrete(3)",
+        "continuous actions",
+        "use a Box",
+    ),
+    "integer actions": params(
+        "Env.action_space = gymnasium.spaces.Box(0, 5, (1,), np.int32)",
+        "the action space is discrete (dtype int32)",
+        "float dtype",
+    ),
+    "unbounded actions": params(
+        "Env.action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))", "is unbounded (low [-inf]", "finite bounds"
+    ),
+    "actions of no dimension": params(
+        "Env.action_space = gymnasium.spaces.Box(-1, 1, (0,))",
+        "shape (0,), which holds no number",
+        "give it at least one",
+    ),
+    "text observations": params(
+        "Env.observation_space = gymnasium.spaces.Text(3)", "which has no fixed shape", "use Box"
+    ),
+    "NaN": params(
+        "Env.observe = lambda self: np.full(2, np.nan, np.float32)", "the observation of reset() is not finite", "nan"
+    ),
+    "infinity later": step(
+        "(np.array([0, np.inf], np.float32), 0.0, False, False, {})", "observation of step() is not finite"
+    ),
+    "wrong shape": params(
+        "Env.observe = lambda self: np.zeros(3)", "must have shape (2,)", "found (3,)", "correct the one"
+    ),
+    "no numbers": params("Env.observe = lambda self: ['a', 'b']", "must be numbers, found ['a', 'b']", "NumPy array"),
+    "out of bounds": step(
+        "(np.full(2, 7.0), 0.0, False, False, {})", "is 7 where its space has bounds [-1, 1]", "widen"
+    ),
+    "floats where the space says integers": params(
+        "Env.observation_space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)\nEnv.observe = lambda self: np.ones(2) / 2",
+        "is float64 where its space is uint8",
+        "float dtype",
+    ),
+    "dictionary without a key": params(
+        "Env.observation_space = gymnasium.spaces.Dict(a=gymnasium.spaces.Box(0, 1), b=gymnasium.spaces.Box(0, 1))\n"
+        "Env.observe = lambda self: {'a': np.zeros(1)}",
+        "has no b",
+        "return all keys",
+    ),
+    "reset that returns nothing": params(
+        "Env.reset = lambda self, seed=None: None", "observation of reset()", "found None"
+    ),
+    "reset that raises": params(
+        "Env.reset = lambda self, seed=None: 1 / 0", "its first reset: ZeroDivisionError", "line 32"
+    ),
+    "step of three": step(
+        "(self.observe(), 0.0, False)", "step() must return", "terminated, truncated", "found 3 values"
+    ),
+    "step of nothing": step("None", "step() must return", "found None"),
+    "step that raises": step("1 / 0", "failed in step 1: ZeroDivisionError", "line 32"),
+    "no reward": step(
+        "(self.observe(), None, False, False, {})", "the reward of step() must be a finite number, found None"
+    ),
+    "infinite reward": step(
+        "(self.observe(), np.inf, False, False, {})", "reward of step()", "finite number, found inf"
+    ),
+    "terminated": step(
+        "(self.observe(), 0.0, None, False, {})", "terminated of step() must be True or False, found None"
+    ),
+    "done in words": step("(self.observe(), 0.0, 'no', {})", "done of step() must be True or False, found 'no'"),
+    "info": step("(self.observe(), 0.0, False, False, 3)", "info of step() must be a dictionary, found 3"),
+    "evaluation differs": params(
+        "class Other(Env):\n    observation_space = gymnasium.spaces.Box(-1, 1, (3,))\n"
+        "TrainParams.env_ctor = lambda self, kind=Env, seed=None: kind()\n"
+        "TrainParams.eval_env_args_kwargs = lambda self: ((Other,), {})",
+        "evaluation environment differ",
+        "the same spaces",
+    ),
+    "set_state that raises": Bad(
+        ("curriculum.mass: set_state({'mass': 2})", "raised ValueError: too heavy (params.py, line 33)"),
+        "def set_state(self, state):\n    if state['mass'] > 1: raise ValueError('too heavy')\nEnv.set_state = set_state",
+        json.dumps({"horizon": 20, "curriculum": {"mass": MASS}}),
+    ),
+    # Networks and agent.
+    "actor that raises": params(
+        "TrainParams.actor_ctor = lambda self, *a: 1 / 0", "actor_ctor", "ZeroDivisionError", "line 32"
+    ),
+    "no agent": params(
+        "TrainParams.agent_ctor = lambda self, *a: None", "agent_ctor must return a TFAgent, found None"
+    ),
+    "no observers": params(
+        "TrainParams.train_observers_ctor = lambda self: None", "train_observers_ctor must return a list", "found None"
+    ),
+    "observer that can't be called": params(
+        "TrainParams.eval_observers_ctor = lambda self: [3]", "eval_observers_ctor", "must be callable", "found 3"
+    ),
+}
+
+
+def make(folder: Path, bad: Bad) -> dict[str, str]:
+    """Writes a user's files; returns the variables."""
+    (folder / "params.py").write_text(bad.params + bad.more)
+    (folder / "config.json").write_text(bad.config)
+    variables = {**VARIABLES, **bad.variables}
+    for name in ("SAC_PARAMS", "SAC_CONFIG", "SAC_EXP_DIR", "SAC_REPLAY_DIR"):
+        if (value := variables.get(name)) and not value.startswith(("~", "/")):
+            variables[name] = str(folder / value)
+    return {name: value for name, value in variables.items() if value is not None}
+
+
+def environ_of(variables: Mapping[str, str]) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
+    return {**clean, **variables}
+
+
+@pytest.fixture(autouse=True)
+def own_modules() -> Iterator[None]:
+    """A params file puts its folder on sys.path and itself among the modules."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    sys.modules.pop("sac_params", None)
+
+
+def test_the_table_is_long_enough() -> None:
+    assert len(BAD) >= 100
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+def test_bad_input_is_told(bad: Bad, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environ = environ_of(make(tmp_path, bad))
+    before = tree_hash(tmp_path)
+    preparation = prepare.Preparation(environ, None)
+    preparation.run(None)
+    errors = preparation.checks.errors
+    assert any(_has_in_order(error, bad.told) for error in errors), errors
+    assert len(errors) == 1 or not bad.is_alone, errors
+    assert all("\n" not in error and len(error) < 900 for error in errors)
+    assert "Traceback" not in capsys.readouterr().err
+    assert tree_hash(tmp_path) == before
+
+
+def _has_in_order(text: str, parts: tuple[str, ...]) -> bool:
+    place = 0
+    for part in parts:
+        place = text.find(part, place)
+        if place < 0:
+            return False
+        place += len(part)
+    return True
+
+
+def test_good_input_is_told_nothing(tmp_path: Path) -> None:
+    preparation = prepare.Preparation(environ_of(make(tmp_path, Bad((), config='{"horizon": 20, "mine": [1]}'))), None)
+    preparation.run(None)
+    assert preparation.checks.errors == []
+    assert preparation.inspection.num_iter == 3 and preparation.inspection.specs
+
+
+def test_a_port_in_use_is_told_with_the_remedy(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        environ = environ_of(make(tmp_path, variable("SAC_REVERB_PORT", str(port))))
+        preparation = prepare.Preparation(environ, None)
+        preparation.run(None)
+    (error,) = preparation.checks.errors
+    assert f"SAC_REVERB_PORT={port} is in use by" in error and "choose another port" in error
+
+
+@pytest.mark.parametrize(
+    ("writable", "flags", "told"), [(False, 0, "can't be written"), (True, 1, "mounted read-only")]
+)
+def test_a_run_directory_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool, flags: int, told: str
+) -> None:
+    """As root every folder can be written: what the system says is made up here."""
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: writable if mode & os.W_OK else access(path, mode))
+    state = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((*tuple(state)[:8], flags, *tuple(state)[9:])))
+    preparation = prepare.Preparation(environ_of(make(tmp_path, Bad(()))), None)
+    preparation.run(None)
+    (error,) = preparation.checks.errors
+    assert told in error and "set SAC_EXP_DIR to a folder that is yours" in error
+
+
+# Through run_script.sh itself: exit code 2, no traceback, nothing written.
+
+
+def run_script(folder: Path, variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    lines = [f"{name}='{value}'" for name, value in variables.items()]
+    (folder / "vars.sh").write_text("\n".join(lines) + "\n")
+    return subprocess.run(
+        [str(ROOT / "run_script.sh"), *arguments, str(folder / "vars.sh")],
+        cwd=folder,
+        env=environ_of({}) | {"VIRTUAL_ENV": sys.prefix},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+SCRIPTED = ["missing count", "trailing comma", "syntax", "run directory below a file", "wrong shape"]
+
+
+@pytest.mark.parametrize("check", [False, True], ids=["start", "check"])
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_the_script_refuses_bad_input(name: str, check: bool, tmp_path: Path) -> None:
+    variables = make(tmp_path, BAD[name])
+    (tmp_path / "vars.sh").write_text("")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    done = run_script(tmp_path, variables, *(["--check"] if check else []))
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    lines = done.stdout.splitlines() if check else done.stderr.splitlines()
+    wanted = "ERROR " if check else "error: "
+    assert any(line.startswith(wanted) and _has_in_order(line, BAD[name].told) for line in lines), lines
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+# What is saved stays as it is.
+
+
+def tree_hash(folder: Path) -> str:
+    """Of every file's path, content, mode and time of change."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        stat = path.lstat()
+        digest.update(f"{path.relative_to(folder)} {stat.st_mode} {stat.st_mtime_ns}".encode())
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+CHANGES = {
+    "params": variable("SAC_PARAMS", "nowhere.py"),
+    "workers": Bad((), variables={"SAC_NUM_COLLECT_WORKERS": "999", "SAC_SHARE_CPUS": "0"}),
+    "the run's own configuration": Bad((), config='{"horizon": 0}'),
+    "the run's own params": params("TrainParams.train_batch_size = 10**6"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_refused_change_leaves_a_run_with_checkpoints_as_it_was(change: Bad, tmp_path: Path) -> None:
+    assert prepare.prepare(environ_of(make(tmp_path, Bad(()))), None)
+    run = tmp_path / "run"
+    for name in (
+        "checkpoints/checkpoint_0000000010/agent.index",
+        "replay/reward.bin",
+        "policies/best.json",
+        "status.json",
+    ):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_bytes(name.encode() * 100)
+    variables = make(tmp_path, change)
+    (run / "params.py").write_text((tmp_path / "params.py").read_text())
+    (run / "config.json").write_text((tmp_path / "config.json").read_text())
+    before = tree_hash(run)
+    assert prepare.check(environ_of(variables), None) == 2
+    with pytest.raises(prepare.UserError):
+        prepare.prepare(environ_of(variables), None)
+    assert tree_hash(run) == before

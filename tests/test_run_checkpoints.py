@@ -1,0 +1,130 @@
+"""Checkpoints are complete or absent; what is damaged is passed over; nothing else is ever deleted."""
+
+import json
+import shutil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfagents_system import run_checkpoints
+from tfagents_system.run_checkpoints import DamagedCheckpointError
+
+
+def write(folder, train_step, content=b"weights", replay=b"rows"):
+    partial = run_checkpoints.begin(folder, train_step)
+    (partial / "agent.index").write_bytes(b"index")
+    (partial / "agent.data-00000-of-00001").write_bytes(content * 50)
+    if replay is not None:
+        (partial / "replay.bin").write_bytes(replay)
+    return run_checkpoints.finish(partial, train_step, train_step // 10, {"env_steps": 7})
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_newest_is_found_with_what_it_holds(tmp_path):
+    assert run_checkpoints.newest_complete(tmp_path / "absent") is None
+    write(tmp_path, 990)
+    write(tmp_path, 1000, replay=None)
+    found = run_checkpoints.newest_complete(tmp_path)
+    assert (found.name, found.train_step, found.iteration) == ("checkpoint_0000001000", 1000, 100)
+    assert not found.has_replay
+    assert found.agent == tmp_path / "checkpoint_0000001000" / "agent"
+    assert json.loads((found.folder / "manifest.json").read_text())["env_steps"] == 7
+
+
+def test_a_second_one_of_the_same_train_step_is_newer_and_leaves_the_first(tmp_path):
+    write(tmp_path, 20)
+    write(tmp_path, 20, content=b"changed")
+    for number in range(3, 12):
+        write(tmp_path, 20)
+        assert run_checkpoints.newest_complete(tmp_path).name == f"checkpoint_0000000020_{number}"
+    write(tmp_path, 30)
+    assert run_checkpoints.newest_complete(tmp_path).train_step == 30
+
+
+def test_one_that_was_not_finished_does_not_count(tmp_path):
+    good = write(tmp_path, 10)
+    partial = run_checkpoints.begin(tmp_path, 20)
+    (partial / "agent.index").write_bytes(b"index")
+    assert run_checkpoints.newest_complete(tmp_path) == good
+    (partial / "manifest.json").write_text("{}")
+    assert run_checkpoints.newest_complete(tmp_path) == good
+    run_checkpoints.prune(tmp_path)
+    assert names(tmp_path) == [good.name]
+
+
+def damage_truncate(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def damage_flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def damage_empty(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("file", ["agent.index", "agent.data-00000-of-00001", "replay.bin", "manifest.json"])
+@pytest.mark.parametrize("damage", [damage_truncate, damage_flip, damage_empty, lambda path: path.unlink()])
+def test_a_damaged_one_is_passed_over(tmp_path, file, damage, caplog):
+    before = write(tmp_path, 10)
+    newest = write(tmp_path, 20)
+    damage(newest.folder / file)
+    if file == "manifest.json" and damage in (damage_truncate,):
+        assert run_checkpoints.newest_complete(tmp_path) == newest, "only its last line end is gone"
+        return
+    assert run_checkpoints.newest_complete(tmp_path) == before
+    assert newest.name in caplog.text
+
+
+def test_all_damaged_is_none(tmp_path):
+    for step in (10, 20):
+        damage_flip(write(tmp_path, step).folder / "agent.index")
+    assert run_checkpoints.newest_complete(tmp_path) is None
+
+
+def test_two_good_ones_are_kept_whatever_else_there_is(tmp_path):
+    for step in (10, 20, 30, 40, 50):
+        write(tmp_path, step)
+    damage_flip(tmp_path / "checkpoint_0000000040" / "agent.index")
+    (tmp_path / "my_notes").mkdir()
+    run_checkpoints.prune(tmp_path)
+    assert names(tmp_path) == [
+        "checkpoint_0000000030",
+        "checkpoint_0000000040",
+        "checkpoint_0000000050",
+        "my_notes",
+    ], "the damaged one stays beside two good ones, for whoever wants to look at it"
+
+
+@settings(max_examples=150)
+@given(
+    st.one_of(
+        st.binary(max_size=80),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(["files", "train_step", "iteration", "agent.index", "../x", "a"]), inner
+                )
+            ),
+            max_leaves=8,
+        ).map(lambda value: json.dumps(value).encode()),
+    )
+)
+def test_no_manifest_is_more_than_damaged(tmp_path_factory, manifest):
+    folder = tmp_path_factory.mktemp("fuzz")
+    good = write(folder, 10)
+    newest = write(folder, 20)
+    (newest.folder / "manifest.json").write_bytes(manifest)
+    with pytest.raises(DamagedCheckpointError):
+        run_checkpoints.read(newest.folder)
+    assert run_checkpoints.newest_complete(folder) == good
+    shutil.rmtree(folder)

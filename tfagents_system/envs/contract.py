@@ -1,0 +1,142 @@
+"""What `reset` and `step` of a gym-like environment return, looked at as it is, before anything is converted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.checklist import Check
+from tfagents_system.envs.specs import space_kind
+from tfagents_system.errors import shown
+
+_STEPS = 5
+_TOLERANCE = 1e-3  # Of the range: rounding and simulators' slack are no fault.
+_SHAPES_OF_STEP = "observation, reward, terminated, truncated and info (or observation, reward, done and info)"
+
+
+def check_contract(env: Any, check: Check) -> None:
+    """Resets the environment and takes a few random steps; what is wrong goes to `check`, one sentence each.
+
+    Args:
+      env: A gym or Gymnasium environment, or a class that looks like one. What it raises is not caught.
+      check: Gets facts and errors.
+    """
+    result = env.reset()
+    observation, has_info = _first_observation(result, env.observation_space)
+    form = "observation and info" if has_info else "the observation alone"
+    faults = _observation_faults("reset()", env.observation_space, observation)
+    is_one_buffer = False
+    for _ in range(_STEPS):
+        if faults:
+            break
+        before = observation
+        result = env.step(env.action_space.sample())
+        faults = _step_faults(result)
+        if not faults:
+            observation = result[0]
+            faults = _observation_faults("step()", env.observation_space, observation)
+            is_one_buffer |= isinstance(observation, np.ndarray) and observation is before
+            if result[2] or (len(result) == 5 and result[3]):
+                observation, _ = _first_observation(env.reset(), env.observation_space)
+    check.errors += faults
+    if not faults:
+        check.facts.append(f"reset() gives {form}, step() {len(result)} values")
+        if is_one_buffer:
+            check.facts.append("all observations are one array, written anew: each is copied")
+
+
+def _first_observation(result: Any, space: Any) -> tuple[Any, bool]:
+    """(observation, whether an info came with it)."""
+    is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
+    if not is_pair or (space_kind(space) == "Tuple" and len(space.spaces) == 2 and not isinstance(result[0], tuple)):
+        return result, False
+    return result[0], True
+
+
+def _step_faults(result: Any) -> list[str]:
+    if not isinstance(result, tuple | list) or len(result) not in (4, 5):
+        found = f"{len(result)} values" if isinstance(result, tuple | list) else shown(result)
+        return [f"step() must return {_SHAPES_OF_STEP}, found {found}"]
+    names = ("terminated", "truncated") if len(result) == 5 else ("done",)
+    faults = [
+        f"{name} of step() must be True or False, found {shown(value)}"
+        for name, value in zip(names, result[2:], strict=False)
+        if not _is_truth_value(value)
+    ]
+    if not _is_finite_number(result[1]):
+        faults.append(f"the reward of step() must be a finite number, found {shown(result[1])}")
+    if not (result[-1] is None or isinstance(result[-1], Mapping)):
+        faults.append(
+            f"info of step() must be a dictionary, found {shown(result[-1])}: return {{}} if there is nothing"
+        )
+    return faults
+
+
+def _is_truth_value(value: Any) -> bool:
+    value = np.asarray(value)
+    return value.size == 1 and (value.dtype == np.bool_ or (value.dtype.kind in "iuf" and value.item() in (0, 1)))
+
+
+def _is_finite_number(value: Any) -> bool:
+    value = np.asarray(value)
+    return value.size == 1 and value.dtype.kind in "iufb" and bool(np.isfinite(value).all())
+
+
+def _observation_faults(what: str, space: Any, value: Any, path: str = "") -> list[str]:
+    """Where an observation does not fit its space; the parts of nests one by one."""
+    where = f"the observation of {what}" + (f' at "{path}"' if path else "")
+    kind = space_kind(space)
+    if kind == "Dict":
+        if not isinstance(value, Mapping):
+            return [f"{where} must be a dictionary as its space is, found {shown(value)}"]
+        missing = [str(key) for key in space.spaces if key not in value]
+        if missing:
+            return [f"{where} has no {', '.join(missing)}, which its space has: return all keys of observation_space"]
+        parts = [(str(key), sub, value[key]) for key, sub in space.spaces.items()]
+    elif kind == "Tuple":
+        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+            return [f"{where} must be a tuple of {len(space.spaces)} as its space is, found {shown(value)}"]
+        parts = [(str(k), sub, part) for k, (sub, part) in enumerate(zip(space.spaces, value, strict=True))]
+    else:
+        return _box_faults(where, space, value) if kind == "Box" else []
+    return [
+        fault for key, sub, part in parts for fault in _observation_faults(what, sub, part, f"{path}/{key}".strip("/"))
+    ]
+
+
+def _box_faults(where: str, space: Any, value: Any) -> list[str]:
+    try:
+        array = np.asarray(value)
+    except ValueError:  # Rows of different lengths.
+        return [f"{where} is no array, found {shown(value)}: return one of shape {tuple(space.shape)}"]
+    if array.dtype.kind not in "iufb":
+        return [f"{where} must be numbers, found {shown(value)} (dtype {array.dtype}): return a NumPy array"]
+    if array.shape != tuple(space.shape):
+        return [
+            f"{where} must have shape {tuple(space.shape)} as its space has, found {array.shape}: "
+            "correct the one or the other"
+        ]
+    if np.dtype(space.dtype).kind in "iu" and array.dtype.kind == "f":
+        return [f"{where} is {array.dtype} where its space is {np.dtype(space.dtype)}: give the space a float dtype"]
+    if not np.isfinite(array).all():
+        return [f"{where} is not finite: {shown(array)}"]
+    outside = _outside(array.astype(np.float64), space)
+    if outside is None:
+        return []
+    number, low, high = outside
+    return [f"{where} is {number:.6g} where its space has bounds [{low:.6g}, {high:.6g}]: widen the bounds, or clip it"]
+
+
+def _outside(array: np.ndarray, space: Any) -> tuple[float, float, float] | None:
+    """(number, low, high) of one that is out of bounds by more than the tolerance."""
+    low, high = (np.broadcast_to(np.asarray(bound, np.float64), array.shape) for bound in (space.low, space.high))
+    with np.errstate(invalid="ignore", over="ignore"):
+        size = np.where(np.isfinite(high - low), high - low, np.maximum(1.0, np.minimum(np.abs(low), np.abs(high))))
+        slack = _TOLERANCE * np.where(np.isfinite(size), size, 0.0)
+        wrong = np.argwhere((array < low - slack) | (array > high + slack))
+    if not len(wrong):
+        return None
+    place = tuple(wrong[0])
+    return float(array[place]), float(low[place]), float(high[place])

@@ -1,0 +1,318 @@
+"""The checks that run a user's own code: params, configuration, environment, and what they will need.
+
+They run in a process of their own, which tells in a file what it has found so far and what it is doing: a crash or a
+hang of the user's code becomes a finding, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pickle
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tfagents_system import params_check
+from tfagents_system.checklist import Checklist
+from tfagents_system.curriculum import check_curriculum
+from tfagents_system.errors import EXIT_BAD_INPUT, print_findings
+from tfagents_system.launch import resources, run_directory
+from tfagents_system.launch.fork_server import CallDiedError, ForkServer, ForkServerError
+from tfagents_system.launch.role_process import kill_session
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.variables import read_variables
+from tfagents_system.load_params import compute_config_from, load_env_config, load_params, load_params_class
+from tfagents_system.train_params_base import TrainParamsBase
+
+ROOT = Path(__file__).resolve().parents[2]
+PARAMS, CONFIG = "params", "config"
+_MODULE = "tfagents_system.launch.inspection"
+_COMPUTE_FIELDS = ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
+_STEP_TIMEOUT_SECS = 300.0  # The default of SAC_STEP_TIMEOUT_SECS.
+_BUILDING_FACTOR, _LEAST_BUILDING_SECS = 4.0, 600.0
+_SPEAK_SECS = 20.0
+_POLL_SECS = 0.2
+
+
+@dataclasses.dataclass
+class Inspection:
+    """What the user's own files turned out to be.
+
+    Attributes:
+      checks: What was looked at, and what was found.
+      num_iter: Of the params; None where they can't be loaded.
+      specs: The content of specs.pbtxt; None where the environment could not be built.
+      doing: What is going on now; empty once the inspection is complete.
+      pid: Of the process that is at it.
+    """
+
+    checks: Checklist = dataclasses.field(default_factory=Checklist)
+    num_iter: int | None = None
+    specs: bytes | None = None
+    doing: str = ""
+    pid: int = 0
+
+
+class Progress:
+    """A file in which an inspection tells how far it is.
+
+    Args:
+      path: Of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+        self._since = self._spoke = time.monotonic()
+
+    def write(self, inspection: Inspection) -> None:
+        """Called by the inspection when it begins something."""
+        beside = self._path.with_suffix(".new")
+        beside.write_bytes(pickle.dumps(inspection))
+        os.replace(beside, self._path)
+
+    def read(self) -> Inspection:
+        """What was written last."""
+        try:
+            inspection: Inspection = pickle.loads(self._path.read_bytes())
+        except (OSError, EOFError, pickle.PickleError):
+            return Inspection()
+        return inspection
+
+    def overdue(self, step_timeout_secs: float) -> bool:
+        """Whether what the inspection is doing takes too long; tells now and then what is being waited for."""
+        with contextlib.suppress(FileNotFoundError):
+            stat = self._path.stat()
+            if (seen := (stat.st_ino, stat.st_mtime_ns)) != self._seen:
+                self._seen, self._since = seen, time.monotonic()
+                self._spoke = self._since
+                return False
+        now = time.monotonic()
+        if self._seen is None or now - self._spoke < min(_SPEAK_SECS, step_timeout_secs):
+            return False
+        self._spoke = now
+        doing = self.read().doing
+        limit_secs = _limit_secs(doing, step_timeout_secs)
+        if not doing or now - self._since >= limit_secs:
+            return bool(doing)
+        print(f"note: check: {doing} takes {now - self._since:.0f} s, of at most {limit_secs:g} s", flush=True)
+        return False
+
+
+def _limit_secs(doing: str, step_timeout_secs: float) -> float:
+    """As workers have it: for a step or reset what is given, for all else four times as much."""
+    if _is_step(doing):
+        return step_timeout_secs
+    return max(_BUILDING_FACTOR * step_timeout_secs, _LEAST_BUILDING_SECS)
+
+
+def _is_step(doing: str) -> bool:
+    return "step()" in doing or "reset()" in doing
+
+
+def inspect(environ: Mapping[str, str], vars_file: Path | None, progress_path: Path, render: bool) -> Inspection:
+    """Loads params and configuration, builds the environment and tries it: all that runs a user's own code."""
+    return _Inspector(environ, vars_file, Progress(progress_path)).run(render)
+
+
+def run_inspection(
+    environ: Mapping[str, str], vars_file: Path | None, fork_server: ForkServer | None, *, render: bool
+) -> Inspection:
+    """`inspect`, in a process of its own where that can be forked: what a simulator starts does not stay here."""
+    timeout_secs = float(
+        read_variables(environ, vars_file=vars_file, root=ROOT)[0].get("step_timeout_secs", _STEP_TIMEOUT_SECS)
+    )
+    with tempfile.TemporaryDirectory(prefix="sac_check_") as folder:
+        path = Path(folder) / "progress"
+        if fork_server is not None:
+            try:
+                return _inspect_forked(environ, vars_file, fork_server, path, timeout_secs, render)
+            except ForkServerError as error:
+                print(f"note: {error}: params and environment are checked without it", flush=True)
+        with _ended_when_overdue(Progress(path), timeout_secs):
+            return inspect(environ, vars_file, path, render)
+
+
+def _inspect_forked(
+    environ: Mapping[str, str],
+    vars_file: Path | None,
+    fork_server: ForkServer,
+    path: Path,
+    timeout_secs: float,
+    render: bool,
+) -> Inspection:
+    progress = Progress(path)
+    was_hung = False
+
+    def watch() -> None:
+        nonlocal was_hung
+        if not was_hung and progress.overdue(timeout_secs):
+            was_hung = True
+            kill_session(progress.read().pid)
+
+    try:
+        inspection: Inspection = fork_server.call(
+            _MODULE, "inspect", dict(environ), vars_file, path, render, environ=environ, watch=watch
+        )
+        return inspection
+    except CallDiedError as error:
+        return _ended_early(progress.read(), timeout_secs if was_hung else None, str(error))
+
+
+def _ended_early(so_far: Inspection, timeout_secs: float | None, died_with: str) -> Inspection:
+    """What was found before the user's code hung or took the process down, and that it did."""
+    doing = so_far.doing or "the check of params and environment"
+    if timeout_secs is not None:
+        fault = f"{doing} has not returned for {_limit_secs(doing, timeout_secs):g} s: correct it"
+        if _is_step(doing):
+            fault += ", or raise SAC_STEP_TIMEOUT_SECS"
+    else:
+        fault = f"the process died with {died_with} in {doing}: see above, and correct it"
+    if doing == "rendering":
+        so_far.checks["rendering"].notes.append(f"{fault}; training needs no pictures")
+    else:
+        so_far.checks[PARAMS if so_far.num_iter is None else "environment"].errors.append(fault)
+    return so_far
+
+
+@contextlib.contextmanager
+def _ended_when_overdue(progress: Progress, timeout_secs: float) -> Iterator[None]:
+    """Where the check runs in this process: a thread ends it with the findings when the user's code hangs."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(_POLL_SECS):
+            if progress.overdue(timeout_secs):
+                print_findings(_ended_early(progress.read(), timeout_secs, "").checks.errors)
+                os._exit(EXIT_BAD_INPUT)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+class _Inspector:
+    """The checks of `inspect`, from the cheapest to the dearest; each is made if what it needs is there."""
+
+    def __init__(self, environ: Mapping[str, str], vars_file: Path | None, progress: Progress) -> None:
+        self._values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
+        self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
+        self._seed = run_directory.seed_of_run(self._paths, int(self._values.get("seed", 0)))
+        self._progress = progress
+        self._found = Inspection(pid=os.getpid())
+
+    def run(self, render: bool) -> Inspection:
+        before_bytes = psutil.Process().memory_info().rss
+        params = self._load_inputs()
+        if params is not None and params.env_config.get("horizon"):
+            # Imported here: TensorFlow takes seconds, and earlier findings should not wait for it where it is broken.
+            from tfagents_system.envs import checks
+
+            if "env_python" in self._values:
+                os.environ["SAC_ENV_PYTHON"] = str(self._values["env_python"])  # Found, where it was given as relative.
+            trial = checks.check_environment(params, self._seed, self._found.checks, self._enter, render=render)
+            if trial is not None:
+                self._found.specs = _specs_file(trial.specs)
+                self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
+        self._found.doing = ""
+        return self._found
+
+    def _enter(self, doing: str) -> None:
+        self._found.doing = doing
+        self._progress.write(self._found)
+
+    def _load_inputs(self) -> TrainParamsBase | None:
+        """Params and configuration, which are checked on their own and together; returns the params if they load."""
+        checks = self._found.checks
+        config = None
+        if "config" in self._values:
+            check, path = checks[CONFIG], self._choose(CONFIG)
+            with check.catching():
+                config = load_env_config(path)
+                check.errors += params_check.check_env_config(config)
+                check.errors += check_curriculum(config)
+                check.facts.append(f"{path}: {', '.join(config) or 'no keys'}")
+        if "params" not in self._values:
+            return None
+        check, path, origin = checks[PARAMS], self._choose(PARAMS), self._values["params"]
+        self._enter(f"importing {origin}")
+        params = None
+        with check.catching():
+            if config is None:
+                load_params_class(path, origin)
+                return None
+            compute = {
+                f"SAC_{name.upper()}": str(self._values[name]) for name in _COMPUTE_FIELDS if name in self._values
+            }
+            compute_config = compute_config_from(compute | {"SAC_SEED": str(self._seed)})
+            params = load_params(path, config, origin=origin, compute_config=compute_config)
+            check.errors += params_check.check_params(params)
+            if self._values.get("deterministic"):
+                check.errors += params_check.check_deterministic(params)
+            if not check.errors:
+                check.facts.append(f"{path}: {_in_words(params)}")
+                self._found.num_iter = params.num_iter
+        return params
+
+    def _choose(self, kind: str) -> Path:
+        source: Path = self._values[kind]
+        if self._paths is None:
+            return source
+        path, note = run_directory.choose_input(getattr(self._paths, kind), source)
+        if note:
+            self._found.checks[kind].notes.append(note)
+        return path
+
+    def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
+        """Memory and disk; not where a value that they follow from is wrong."""
+        if self._paths is None or self._found.checks[PARAMS].errors or self._found.checks[CONFIG].errors:
+            return
+        checks, values = self._found.checks, self._values
+        ring_bytes = _ring_bytes(params, trial.specs)
+        replay_dir = values.get("replay_dir") or self._paths.replay
+        run_bytes = resources.disk_of_run(
+            trial.agent_bytes, trial.policy_bytes, params.num_iter, params.checkpoint_period_itrs
+        )
+        missing = max(0, ring_bytes - resources.reserved_bytes(replay_dir))
+        needed = {
+            replay_dir: ("replay buffer", missing),
+            self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes),
+        }
+        with contextlib.suppress(OSError):  # The run directory can't be looked at, which is told elsewhere.
+            resources.check_disk(checks["disk"], needed)
+        resources.check_memory(checks["memory"], values.get("num_collect_workers", 1), own_bytes, ring_bytes)
+
+
+def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:
+    """Of the replay server's files."""
+    from tfagents_system.replay.segments import Layout
+    from tfagents_system.sac_replay_buffer import capacity_rows
+
+    layout = Layout.from_specs(*specs)
+    return capacity_rows(params, layout) * layout.step_bytes
+
+
+def _in_words(params: TrainParamsBase) -> str:
+    return (
+        f"{params.num_iter} iterations of {params.num_steps_per_iter} updates with batches of {params.train_batch_size}"
+    )
+
+
+def _specs_file(specs: Any) -> bytes:
+    from tfagents_system.envs.specs import save_specs
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "specs.pbtxt"
+        save_specs(path, *specs)
+        return path.read_bytes()

@@ -1,0 +1,226 @@
+"""Memory, disk and open files: what a run needs against what there is.
+
+Pure functions judge; the others only look. None of them writes anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from tfagents_system.checklist import Check
+
+# Memory, measured with Pendulum and networks of (256, 256); see docs/scaling.md.
+_WORKER_BYTES = 70 * 2**20  # A forked worker, without what the user's own code takes.
+_OTHERS_BYTES = 900 * 2**20  # Fork server, replay server, trainer and supervisor.
+_TIGHT = 0.8
+
+# Open files of one process, measured: a worker's connections to the replay server and its log.
+_FILES = 128
+_FILES_A_WORKER = 8
+
+_CHECKPOINTS = 3  # The last two, and one being written.
+_MODEL_BYTES = 2 * 2**20  # Of a SavedModel, beside the weights.
+_MODELS = 3
+_POLICY_CHECKPOINT_BYTES = 50 * 2**10  # Beside the weights.
+_LOGS_BYTES = 200 * 2**20
+_BEYOND = 10**6 * 2**30
+
+
+def in_words(num_bytes: int) -> str:
+    """`1.5 GiB`, of integers of any size: a user's may have hundreds of digits."""
+    if num_bytes >= _BEYOND:
+        return "more than 1,000,000 GiB"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= size:
+            tenths = num_bytes * 10 // size
+            return f"{tenths // 10:,}.{tenths % 10} {unit}" if tenths < 1000 else f"{tenths // 10:,} {unit}"
+    return f"{num_bytes} bytes"
+
+
+# The run directory.
+
+
+def existing_ancestor(path: Path) -> Path:
+    """The path itself, or the nearest folder above it that exists."""
+    while not os.path.lexists(path) and path != path.parent:
+        path = path.parent
+    return path
+
+
+def folder_fault(path: Path, variable: str) -> str | None:
+    """Why a folder can't be made or written; None where it can. Nothing is written to find out."""
+    there = existing_ancestor(path)
+    remedy = f"set {variable} to a folder that is yours"
+    if max(map(len, map(os.fsencode, path.parts))) > 255:
+        return f"{path} has a name of more than 255 bytes: shorten SAC_EXP_NAME or {variable}"
+    if not there.is_dir():
+        return f"{path} can't be a folder, {there} is none: {remedy}"
+    try:
+        flags = os.statvfs(there).f_flag
+    except OSError as error:
+        return f"{there} can't be looked at ({error.strerror}): {remedy}"
+    if flags & os.ST_RDONLY:
+        return f"{there} is on a file system that is mounted read-only: mount it writable, or {remedy}"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} can't be written by this user: change its permissions, or {remedy}"
+    return None
+
+
+# Disk.
+
+
+def disk_of_run(agent_bytes: int, policy_bytes: int, num_iter: int, checkpoint_period_itrs: int) -> int:
+    """Bytes of checkpoints, policies, metrics and logs at the end of a run."""
+    policies = num_iter // checkpoint_period_itrs + 2
+    return (
+        _CHECKPOINTS * agent_bytes
+        + _MODELS * (policy_bytes + _MODEL_BYTES)
+        + policies * (policy_bytes + _POLICY_CHECKPOINT_BYTES)
+        + _LOGS_BYTES
+    )
+
+
+def reserved_bytes(folder: Path) -> int:
+    """What a folder's own files take on the disk already; 0 where there is none."""
+    try:
+        return sum(entry.stat().st_blocks * 512 for entry in os.scandir(folder) if entry.is_file())
+    except OSError:
+        return 0
+
+
+def check_disk(check: Check, needed: Mapping[Path, tuple[str, int]]) -> None:
+    """Compares what is needed with what is free, once for each file system.
+
+    Args:
+      check: Gets facts, notes and errors.
+      needed: What will be written, in words and bytes, by folder.
+    """
+    by_device: dict[int, list[Path]] = {}
+    for folder in needed:
+        by_device.setdefault(os.stat(existing_ancestor(folder)).st_dev, []).append(folder)
+    for folders in by_device.values():
+        free = shutil.disk_usage(existing_ancestor(folders[0])).free
+        total = sum(needed[folder][1] for folder in folders)
+        parts = " + ".join(f"{in_words(needed[folder][1])} {needed[folder][0]}" for folder in folders)
+        where = f"in {', '.join(map(str, folders))}"
+        judge_disk(check, total, free, f"{parts} {where}")
+
+
+def judge_disk(check: Check, needed: int, free: int, what: str) -> None:
+    """An error where it does not fit, a note where it is tight."""
+    if needed > free:
+        check.errors.append(
+            f"a run needs {in_words(needed)} of disk ({what}), {in_words(free)} are free: lower n_episodes_in_buffer, "
+            "free space, or set SAC_EXP_DIR or SAC_REPLAY_DIR to a larger disk"
+        )
+        return
+    check.facts.append(f"{what}; {in_words(free)} free")
+    if needed > _TIGHT * free:
+        check.notes.append(f"disk is tight: {in_words(needed)} of {in_words(free)} will be used ({what})")
+
+
+# Memory.
+
+
+def available_memory(
+    membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
+) -> tuple[int, str]:
+    """(bytes that this job's processes may still take, what limits them): the machine or the tightest cgroup."""
+    limits = [(int(psutil.virtual_memory().available), "of this machine's memory")]
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        _, _, controllers_and_group = line.partition(":")
+        controllers, _, group = controllers_and_group.partition(":")
+        if controllers == "":
+            top, names = mounts, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            top = mounts / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        folder = top / group.strip("/")
+        for level in (folder, *folder.parents):
+            if (left := _left_in_cgroup(level, *names)) is not None:
+                limits.append((left, "under the cgroup's limit"))
+            if level == top:
+                break
+    return min(limits)
+
+
+def _left_in_cgroup(folder: Path, limit: str, usage: str, cache: str) -> int | None:
+    try:
+        most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
+        stat = (folder / "memory.stat").read_text()
+    except (OSError, ValueError):  # No such group, or `max`.
+        return None
+    # Cached files count as used, but give way.
+    cached = re.search(rf"^{cache} (\d+)$", stat, re.MULTILINE)
+    return max(0, most - used + (int(cached[1]) if cached else 0))
+
+
+def check_memory(
+    check: Check, num_workers: int, own_bytes: int, ring_bytes: int, available: tuple[int, str] | None = None
+) -> None:
+    """Compares what the run's processes will take with what there is.
+
+    Args:
+      check: Gets facts, notes and errors.
+      num_workers: Workers of the run.
+      own_bytes: What the user's own code takes in each of them.
+      ring_bytes: Of the replay ring, which lies in files: it should fit, but need not.
+      available: As `available_memory` gives it, which is asked if None.
+    """
+    free, limit = available or available_memory()
+    worker_bytes = _WORKER_BYTES + own_bytes
+    needed = _OTHERS_BYTES + num_workers * worker_bytes
+    what = (
+        f"about {in_words(needed)} for {num_workers} worker{'' if num_workers == 1 else 's'} of "
+        f"{in_words(worker_bytes)} and the other programs"
+    )
+    if needed > free:
+        check.errors.append(
+            f"a run needs {what}, {in_words(free)} {limit} are available: lower SAC_NUM_COLLECT_WORKERS "
+            "(SAC_ENVS_PER_WORKER lets fewer workers step as many environments), or give it more memory"
+        )
+        return
+    check.facts.append(f"{what}; {in_words(free)} {limit} available")
+    if needed > _TIGHT * free:
+        check.notes.append(f"memory is tight: {what}, {in_words(free)} {limit} are available")
+    elif needed + ring_bytes > free:
+        check.notes.append(
+            f"the replay buffer of {in_words(ring_bytes)} does not fit into the {in_words(free - needed)} of memory "
+            "that are left: minibatches will be read from the disk, which is slower. A lower n_episodes_in_buffer helps"
+        )
+
+
+# Open files.
+
+
+def check_open_files(check: Check, num_workers: int, limit: int | None = None) -> None:
+    """Whether every process may open as many files as it needs: the replay server has connections of every worker.
+
+    Args:
+      check: Gets facts and errors.
+      num_workers: Workers of the run.
+      limit: The soft limit, which is asked if None.
+    """
+    if limit is None:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = _FILES + _FILES_A_WORKER * num_workers
+    if limit == resource.RLIM_INFINITY or limit >= needed:
+        check.facts.append(f"{'any number' if limit == resource.RLIM_INFINITY else limit} allowed, {needed} needed")
+        return
+    check.errors.append(
+        f"a process may open {limit} files (ulimit -n), with SAC_NUM_COLLECT_WORKERS={num_workers} the replay server "
+        f"needs {needed}: run `ulimit -n {needed}` first, or lower SAC_NUM_COLLECT_WORKERS"
+    )
