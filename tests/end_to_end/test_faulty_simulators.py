@@ -74,7 +74,8 @@ class Faulty(gymnasium.Env):
         if self.worker == 3 and self.dies and once("died"):
             os._exit(5)
         elif self.worker == 3 and once("grown"):
-            self.kept = np.ones(1 << 28)
+            self.kept = np.zeros(430 << 20, np.uint8)
+            self.kept[::4096] = 1
 
 
 class AlwaysFaulty(Faulty):
@@ -137,7 +138,7 @@ def line_of(text):
 
 
 def test_a_run_survives_simulators_that_raise_lie_hang_and_grow(tmp_path):
-    run = start(tmp_path, always=1, dies=False, max_restarts=1, step_timeout_secs=2, worker_memory_mb=2000)
+    run = start(tmp_path, always=1, dies=False, max_restarts=1, step_timeout_secs=5, worker_memory_mb=450)
     # The check at the start steps worker 0's environment only.
     code, output = run.finish()
     assert code == 0, f"{output}\n{run.logs()}"
@@ -161,16 +162,14 @@ def test_a_run_survives_simulators_that_raise_lie_hang_and_grow(tmp_path):
 
     # Worker 2 hung once: its line, and ours before it.
     log = run.log("worker_2")
-    ours = re.search(r"worker 2: environment 0 \(about step \d+ of episode \d+\) has not returned for 2 s\n", log)
+    ours = re.search(r"worker 2: environment 0 \(about step \d+ of episode \d+\) has not returned for 5 s\n", log)
     assert ours is not None, log
     assert f'faulty.py", line {line_of("# the line where it hangs")} in misbehave' in log[ours.end() :]
     assert "worker 2: environment 0" in output
     assert status["roles"]["worker_2"]["restarts"] == 1 and not status["roles"]["worker_2"]["given_up"]
 
     # Worker 3 grew too large once.
-    assert re.search(
-        r"worker 3: its process takes [\d,]+ MiB, more than SAC_WORKER_MEMORY_MB=2000", run.log("worker_3")
-    )
+    assert re.search(r"worker 3: its process takes [\d,]+ MiB, more than SAC_WORKER_MEMORY_MB=450", run.log("worker_3"))
     assert status["roles"]["worker_3"]["given_up"] is False
 
     observed = check_ring(run)
@@ -185,8 +184,8 @@ def test_a_run_survives_them_in_processes_of_another_python_without_a_restart(tm
         always=99,
         dies=True,
         max_restarts=0,
-        step_timeout_secs=2,
-        worker_memory_mb=1500,
+        step_timeout_secs=5,
+        worker_memory_mb=450,
         env_python="env/bin/python",
     )
     code, output = run.finish()
@@ -196,8 +195,10 @@ def test_a_run_survives_them_in_processes_of_another_python_without_a_restart(tm
     assert "observation[1] is 1188, above its high of 100" in run.log("worker_0")
     assert f"ZeroDivisionError: the motor is off (faulty.py, line {line_of('the motor is off')})" in run.log("worker_1")
     hung = line_of("# the line where it hangs")
-    assert re.search(rf"step\(\) has not returned for 2 s .*\(faulty.py, line {hung}\)", run.log("worker_2"))
-    assert re.search(r"the process of environment 0 takes [\d,]+ MiB.*it is built again", run.log("worker_3"))
+    assert re.search(rf"step\(\) has not returned for 5 s .*\(faulty.py, line {hung}\)", run.log("worker_2"))
+    assert re.search(
+        r"process of environment 0 takes [\d,]+ MiB, more than SAC_WORKER_MEMORY_MB=450", run.log("worker_3")
+    )
     assert "its process ended with exit code 5" in run.log("worker_3")
     assert roles["worker_3"]["env_faults"] >= 1
     observed = check_ring(run)

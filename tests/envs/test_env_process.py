@@ -486,29 +486,32 @@ def test_who_waits_can_give_up(user: Folder) -> None:
     assert len(asked) == 2
 
 
-def test_it_dies_with_its_parent_however_that_dies(user: Folder, tmp_path: Path) -> None:
+def test_it_dies_with_its_parent_however_that_dies_and_whatever_it_does(user: Folder) -> None:
     program = (
-        "import sys, os, signal\n"
+        "import sys, os, signal, time\n"
         "from pathlib import Path\n"
+        "from tfagents_system.envs import wire\n"
         "from tfagents_system.envs.env_process import EnvProcess, ProcessSettings\n"
         "from tfagents_system.load_params import load_params\n"
-        "params = load_params(Path('my_params.py'), {'horizon': 5, 'name': 'Counter'})\n"
+        "config = {'horizon': 5, 'name': 'Counter', 'kwargs': {'does': 'hang in reset'}}\n"
+        "params = load_params(Path('my_params.py'), config)\n"
         "env = EnvProcess(ProcessSettings(Path(sys.argv[1])), params, {'kind': 'collect', 'env_id': 0, 'seed': 0})\n"
-        "env.reset(seed=1)\n"
+        "env._send(wire.RESET, {'seed': None})\n"
+        "time.sleep(0.5)\n"
         "print(env.pid, sorted(os.sched_getaffinity(env.pid)), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     cpu = min(os.sched_getaffinity(0))
     done = subprocess.run(
         ["taskset", "-c", str(cpu), sys.executable, "-c", program, str(user.settings.python)],
-        cwd=tmp_path,
+        cwd=user.folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert done.returncode == -signal.SIGKILL
     pid, _, cpus = done.stdout.strip().partition(" ")
     assert cpus == f"[{cpu}]", "on the worker's CPUs"
     assert gone(int(pid), 10.0)

@@ -6,6 +6,7 @@ import pytest
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.variables import VARIABLES, RunVariables, documentation
+from tfagents_system.workers import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +51,34 @@ def test_relative_files_are_looked_for_in_the_current_folder_first(
     assert read(environ, tmp_path).params == here / "my_params.py"
     environ["SAC_PARAMS"] = "tfagents_system/pendulum_params.py"
     assert read(environ, tmp_path).params == ROOT / "tfagents_system/pendulum_params.py"
+
+
+def test_how_a_worker_deals_with_its_environments(environ: dict[str, str], tmp_path: Path) -> None:
+    variables = read(environ, tmp_path)
+    assert (variables.step_timeout_secs, variables.worker_memory_mb, variables.env_python) == (300.0, None, None)
+    assert WorkerSettings.from_environ(variables.to_environ()) == WorkerSettings()
+    (tmp_path / "python").symlink_to("/bin/sh")
+    environ |= {"SAC_STEP_TIMEOUT_SECS": "2.5", "SAC_WORKER_MEMORY_MB": "900", "SAC_ENV_PYTHON": "python"}
+    variables = read(environ, tmp_path)
+    assert variables.env_python == tmp_path / "python", "beside the vars file, and its link not followed"
+    told = WorkerSettings.from_environ(variables.to_environ())
+    assert told == WorkerSettings(1, 2.5, 900, tmp_path / "python")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rule"),
+    [
+        ("SAC_STEP_TIMEOUT_SECS", "0", "a number of seconds above 0"),
+        ("SAC_WORKER_MEMORY_MB", "0.5", "a whole number of MiB of at least 1"),
+        ("SAC_ENV_PYTHON", "my_params.py", "my_params.py is not executable"),
+        ("SAC_ENV_PYTHON", "nowhere/python", "an existing file, none of these is one"),
+    ],
+)
+def test_impossible_values_for_environments(
+    environ: dict[str, str], tmp_path: Path, name: str, text: str, rule: str
+) -> None:
+    with pytest.raises(UserError, match=rule):
+        read({**environ, name: text}, tmp_path)
 
 
 def test_a_job_array_task_gets_its_own_directory_once(environ: dict[str, str], tmp_path: Path) -> None:
