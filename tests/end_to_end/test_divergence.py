@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tfagents_system.train_params_base import TrainParamsBase
 
-POISONS = Path(__file__).parent.parent / "poisons"  # the run's copy of this file lies in the run directory
+POISONS = Path("FOLDER")
 
 
 def poison(step):
@@ -50,8 +50,8 @@ class TrainParams(TrainParamsBase):
     def agent_ctor(self, time_step_spec, action_spec, train_step):
         agent = super().agent_ctor(time_step_spec, action_spec, train_step)
         loss = agent._td_errors_loss_fn
-        agent._td_errors_loss_fn = lambda target, value: loss(target, value) + tf.numpy_function(
-            poison, [train_step], tf.float32
+        agent._td_errors_loss_fn = lambda target, value: loss(target, value) + tf.ensure_shape(
+            tf.numpy_function(poison, [train_step], tf.float32), ()
         )
         return agent
 """
@@ -61,7 +61,8 @@ def start(folder, *poisons):
     (folder / "poisons").mkdir()
     for step in poisons:
         (folder / "poisons" / str(step)).touch()
-    return UserRun(folder, PARAMS, {"horizon": 50}, num_collect_workers=1)
+    params = PARAMS.replace("FOLDER", str(folder / "poisons"))
+    return UserRun(folder, params, {"horizon": 50}, num_collect_workers=1, max_restarts=1)
 
 
 def test_it_goes_back_once_and_finishes(tmp_path):

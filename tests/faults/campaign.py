@@ -113,6 +113,7 @@ class NumberedRun(UserRun):
         }
         own = {"num_collect_workers": WORKERS, "straggler_secs": STRAGGLER_SECS, "log_secs": 60}
         super().__init__(folder, params, config, **{**own, **variables})
+        self.exp_dir = Path(str(variables.get("exp_dir", self.exp_dir)))
         self.paths = RunPaths(self.exp_dir)
         self.output = folder / "output.txt"
 
@@ -170,7 +171,7 @@ class Campaign:
         """Starts the run and waits until it trains; returns the seconds that took."""
         began, earlier = time.monotonic(), self._beat(TRAINER).get("pid")
         self._process = self.run.start()
-        if self._wait_until(lambda: self._beat(TRAINER).get("pid") != earlier and self._is_training()) is None:
+        if self.wait_until(lambda: self._beat(TRAINER).get("pid") != earlier and self._is_training()) is None:
             raise RuntimeError(f"the run did not start:\n{self.run.output.read_text()[-3000:]}\n{self.run.logs()}")
         return time.monotonic() - began
 
@@ -206,17 +207,33 @@ class Campaign:
 
         Plot and video, which come after the end, are cut short.
         """
-        assert self._process is not None
         self.run.set_pace(0.0)
-        if self._wait_until(lambda: self.run.status().get("run", {}).get("state") == "done", timeout_secs) is not None:
-            self._process.send_signal(signal.SIGTERM)
+        if self.wait_until(lambda: self.run.status().get("run", {}).get("state") == "done", timeout_secs) is not None:
+            self.process.send_signal(signal.SIGTERM)
         try:
-            code = self._process.wait(timeout_secs)
+            code = self.process.wait(timeout_secs)
         except subprocess.TimeoutExpired:
             self.violations.append(f"the run did not end within {timeout_secs:.0f} s")
             return self._end()
         self._check_end(code)
         return code
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """The supervisor."""
+        assert self._process is not None
+        return self._process
+
+    def wait_for_end(self, timeout_secs: float) -> int:
+        """The exit code of the run.
+
+        Raises:
+          TimeoutError: It goes on.
+        """
+        try:
+            return self.process.wait(timeout_secs)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"the run has not ended within {timeout_secs:.0f} s") from None
 
     def close(self) -> None:
         """Ends whatever is left of the run."""
@@ -231,19 +248,23 @@ class Campaign:
     def _beat(self, role: str) -> dict[str, Any]:
         return self.run.beat(role)
 
-    def _pid(self, role: str) -> int | None:
+    def pid(self, role: str) -> int | None:
         """The process of a role that is alive."""
         pid = self._beat(role).get("pid")
         return pid if pid is not None and pid in {process.pid for process in processes_of(self.run.exp_dir)} else None
+
+    def iteration_of(self, role: str) -> int:
+        """The iteration that a role was last heard to be in."""
+        return int(self._beat(role).get("iteration") or 0)
 
     def _is_training(self) -> bool:
         beat = self._beat(TRAINER)
         return (beat.get("train_step") or 0) > (beat.get("resumed_at_step") or 0)
 
     def _has_far_to_go(self) -> bool:
-        return (self._beat(TRAINER).get("iteration") or 0) < self.run.iterations - 20
+        return self.iteration_of(TRAINER) < self.run.iterations - 20
 
-    def _wait_until(self, condition: Callable[[], bool], timeout_secs: float = RECOVERY_SECS) -> float | None:
+    def wait_until(self, condition: Callable[[], bool], timeout_secs: float = RECOVERY_SECS) -> float | None:
         """Seconds until the condition held; None if it did not in time, or the run ended."""
         began = time.monotonic()
         while not condition():
@@ -252,34 +273,34 @@ class Campaign:
             time.sleep(_POLL_SECS)
         return time.monotonic() - began
 
-    def _until_it_goes_on(self, before: dict[str, int | None]) -> float | None:
+    def until_it_goes_on(self, before: Mapping[str, int | None] | None = None) -> float | None:
         """Seconds until these roles, killed just now, are at work again, and the trainer updates.
 
         Args:
           before: The process of each that was killed.
         """
-        trainer = self._beat(TRAINER)
+        trainer, killed = self._beat(TRAINER), before or {}
 
         def goes_on() -> bool:
-            beats = {role: self._beat(role) for role in before}
+            beats = {role: self._beat(role) for role in killed}
             is_back = all(
-                beat.get("pid") != before[role] and beat.get("state") != "starting" for role, beat in beats.items()
+                beat.get("pid") != killed[role] and beat.get("state") != "starting" for role, beat in beats.items()
             )
             now = self._beat(TRAINER)
             is_same = now.get("pid") == trainer.get("pid")
             base = trainer.get("train_step") if is_same else now.get("resumed_at_step")
             return is_back and (now.get("train_step") or 0) > (base or 0)
 
-        return self._wait_until(goes_on)
+        return self.wait_until(goes_on)
 
     # Faults: each returns whom it struck, and the seconds until the run went on.
 
     def _kill(self, roles: Sequence[str]) -> tuple[list[str], float | None]:
-        before = {role: self._pid(role) for role in roles}
+        before = {role: self.pid(role) for role in roles}
         for pid in before.values():
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
-        return list(roles), self._until_it_goes_on(before)
+        return list(roles), self.until_it_goes_on(before)
 
     def _a_worker(self) -> str:
         return worker_role(self._random.randrange(WORKERS))
@@ -298,7 +319,7 @@ class Campaign:
 
     def _kill_fork_server(self) -> tuple[list[str], float | None]:
         """And a role, which must come back without it."""
-        roles = {self._pid(role) for role in (TRAINER, REPLAY, *map(worker_role, range(WORKERS)))}
+        roles = {self.pid(role) for role in (TRAINER, REPLAY, *map(worker_role, range(WORKERS)))}
         for process in list(processes_of(self.run.exp_dir)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if any("fork_server" in part for part in process.cmdline()) and process.pid not in roles:
@@ -307,18 +328,16 @@ class Campaign:
         return ["fork server", *struck], recovery_secs
 
     def _kill_everything(self) -> tuple[list[str], float | None]:
-        assert self._process is not None
         while processes := list(processes_of(self.run.exp_dir)):
             for process in processes:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-        self._process.wait(_END_SECS)
+        self.process.wait(_END_SECS)
         return ["everything"], self._start_again()
 
     def _kill_supervisor(self) -> tuple[list[str], float | None]:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(_END_SECS)
+        self.process.kill()
+        self.process.wait(_END_SECS)
         return ["supervisor"], self._start_again()
 
     def _stop(self) -> tuple[list[str], float | None]:
@@ -327,48 +346,45 @@ class Campaign:
         return [f"the run with {number.name}"], self._start_again()
 
     def _interrupt_twice(self) -> tuple[list[str], float | None]:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGINT)
+        self.process.send_signal(signal.SIGINT)
         time.sleep(0.5)  # Signals within a moment count once.
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-        self._expect_end({1, EXIT_RESUMABLE}, timeout_secs=10.0)
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.expect_end({1, EXIT_RESUMABLE}, timeout_secs=10.0)
         return ["the run with SIGINT twice"], self._start_again()
 
     def _pause_worker(self) -> tuple[list[str], float | None]:
         """Longer than the others wait for it; the time is until they go on, and it must work again afterwards."""
         worker = self._a_worker()
-        pid = self._pid(worker)
+        pid = self.pid(worker)
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         time.sleep(1.0)  # What was collected already is still trained on.
-        recovery_secs = self._until_it_goes_on({})
-        before = self._beat(worker).get("iteration") or 0
+        recovery_secs = self.until_it_goes_on()
+        iteration = self.iteration_of(worker)
         os.kill(pid, signal.SIGCONT)
-        joins = self._wait_until(lambda: (self._beat(worker).get("iteration") or 0) > before)
+        joins = self.wait_until(lambda: self.iteration_of(worker) > iteration)
         return [worker], None if recovery_secs is None or joins is None else recovery_secs + 1.0
 
     # Ending.
 
     def signal(self, number: signal.Signals) -> float:
         """Stops the run with a signal and checks how it ends; returns the seconds that took."""
-        assert self._process is not None
         began = time.monotonic()
-        self._process.send_signal(number)
-        self._expect_end({EXIT_RESUMABLE}, timeout_secs=60.0)
+        self.process.send_signal(number)
+        self.expect_end({EXIT_RESUMABLE}, timeout_secs=60.0)
         return time.monotonic() - began
 
-    def _expect_end(self, codes: set[int], timeout_secs: float) -> None:
-        assert self._process is not None
+    def expect_end(self, codes: set[int], timeout_secs: float) -> None:
         try:
-            code = self._process.wait(timeout_secs)
+            code = self.process.wait(timeout_secs)
         except subprocess.TimeoutExpired:
             self.violations.append(f"it did not end within {timeout_secs:.0f} s")
             self._end()
             return
         if code not in codes:
             self.violations.append(f"exit code {code} instead of {codes}: {self.run.output.read_text()[-500:]}")
-        self._check_nothing_left()
+        self.check_nothing_left()
 
     def _start_again(self) -> float | None:
         try:
@@ -378,11 +394,10 @@ class Campaign:
             return None
 
     def _end(self) -> int:
-        assert self._process is not None
-        self._process.kill()
-        return self._process.wait()
+        self.process.kill()
+        return self.process.wait()
 
-    def _check_nothing_left(self) -> None:
+    def check_nothing_left(self) -> None:
         left = [process.pid for process in processes_of(self.run.exp_dir)]
         if left:
             self.violations.append(f"processes {left} outlived the run")
@@ -396,7 +411,7 @@ class Campaign:
                 f"{trainer.get('train_step')} updates in {trainer.get('iteration')} iterations instead of "
                 f"{asked * UPDATES} in {asked}"
             )
-        self._check_nothing_left()
+        self.check_nothing_left()
 
 
 KINDS: dict[str, Callable[[Campaign], tuple[list[str], float | None]]] = {

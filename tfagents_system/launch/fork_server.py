@@ -365,6 +365,7 @@ def serve(connection: Connection) -> None:
             request = connection.recv()
         except EOFError:
             return
+        answer: tuple[bool, Any]
         try:
             if isinstance(request, _Fork):
                 with Connection(recv_handle(connection), writable=False) as begin:
