@@ -49,7 +49,7 @@ def serve(role: Role) -> int:
         Places(_replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints),
         layout,
         capacity_rows(params, layout),
-        default_slack_rows(capacity_rows(params, layout), segment_steps(params, layout) + 1),
+        slack_rows(params, layout),
         run_checkpoints.newest_complete,
         from_checkpoint=role.deterministic,
     )
@@ -92,6 +92,16 @@ def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
     """Rows of the ring: an episode of full length takes one more for each of its segments than it has steps."""
     segments = -(-params.horizon // segment_steps(params, layout))
     return params.n_episodes_in_buffer * (params.horizon + segments)
+
+
+def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """Rows beyond those, in which the last checkpoints' oldest experience stays."""
+    return default_slack_rows(capacity_rows(params, layout), segment_steps(params, layout) + 1)
+
+
+def ring_bytes(params: TrainParamsBase, layout: Layout) -> int:
+    """Of the ring's files; as much again in the run directory where SAC_REPLAY_DIR is another folder."""
+    return (capacity_rows(params, layout) + slack_rows(params, layout)) * layout.step_bytes
 
 
 def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSettings:
