@@ -287,7 +287,13 @@ class _Inspector:
         }
         with contextlib.suppress(OSError):  # The run directory can't be looked at, which is told elsewhere.
             resources.check_disk(checks["disk"], needed)
-        resources.check_memory(checks["memory"], values.get("num_collect_workers", 1), own_bytes, ring_bytes)
+        resources.check_memory(
+            checks["memory"],
+            values.get("num_collect_workers", 1),
+            own_bytes,
+            ring_bytes,
+            are_forked=values.get("fork_roles", True),
+        )
 
 
 def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:
