@@ -123,10 +123,9 @@ def test_inputs_that_cannot_be_read_are_told_without_a_fork_server(environ: dict
     assert prepare.start_fork_server({k: v for k, v in environ.items() if k != "SAC_PARAMS"}, None) is None
 
 
-@pytest.fixture
-def server(environ: dict[str, str]) -> Iterator[ForkServer]:
-    server = prepare.start_fork_server(environ, None)
-    assert server is not None
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer.start(dict(os.environ))
     yield server
     server.close()
 
@@ -189,6 +188,7 @@ def test_code_that_hangs_ends_as_a_finding_beside_the_others(
     assert not (tmp_path / "run").exists()
     # What hung is gone, and the server goes on.
     assert not [pid for pid in psutil.Process(server._pid).children(recursive=True) if pid.status() != "zombie"]
+    monkeypatch.undo()
     (tmp_path / "config.json").write_text('{"horizon": 20}')
     (tmp_path / "params.py").write_text(PARAMS)
     assert prepare.prepare(environ, None, fork_server=server)
@@ -246,8 +246,10 @@ def test_a_run_that_is_at_work_is_named_by_a_check(
 
 
 def test_where_the_fork_server_has_died_the_checks_are_made_without_it(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
+    environ: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    server = prepare.start_fork_server(environ, None)
+    assert server is not None
     os.kill(server._pid, signal.SIGKILL)
     assert prepare.prepare(environ, None, fork_server=server)
     assert "the fork server is gone: params and environment are checked without it" in capsys.readouterr().out
