@@ -3,7 +3,7 @@
     python -m benchmarks.many_clients [--quick]
 
 Simulated workers: each sends a segment of 1,000 steps, reads what is stored, and reads the newest policy of a
-(256, 256) network, over and over, from a few processes that share the machine's other CPUs with nobody else.
+(256, 256) network, over and over, from a few processes. The server has a CPU of its own where there are two or more.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import psutil
 
 from benchmarks.outcome import Outcome, parse_args
 from benchmarks.replay import make_segment, replay_server
+from tfagents_system.launch.cpus import allowed_cpus, format_cpu_list
 
 _DEADLINE_SECS = 120.0
 _PROCESSES = 4
@@ -107,12 +108,12 @@ class Clients:
             process.join()
 
 
-def measure(outcome: Outcome, count: int, secs: float) -> None:
+def measure(outcome: Outcome, count: int, server_cpu: int, secs: float) -> None:
     """All figures of one number of workers."""
     from tfagents_system.replay import tables
     from tfagents_system.replay.connection import Connection
 
-    with replay_server(100_000, count) as (port, told):
+    with replay_server(100_000, server_cpu, count) as (port, told):
         connection = Connection(f"localhost:{port}", lambda: False)
         connection.put(tables.WEIGHTS, [np.zeros(_POLICY_BYTES, np.uint8)])
         clients = Clients(port, count)
@@ -154,9 +155,12 @@ def publish_news(clients: Clients, connection: Any, count: int) -> tuple[float, 
 def main() -> None:
     args = parse_args()
     outcome = Outcome(__doc__.splitlines()[0])
+    cpus = allowed_cpus()
+    others = cpus[1:] or cpus
+    os.sched_setaffinity(0, others)  # The simulated workers inherit it.
     for count in (8,) if args.quick else (16, 256, 1000):
-        measure(outcome, count, 1.0 if args.quick else 8.0)
-    outcome.note("the server has a CPU of its own; the simulated workers share what is left")
+        measure(outcome, count, cpus[0], 1.0 if args.quick else 8.0)
+    outcome.note(f"the server on CPU {cpus[0]}, the simulated workers on {format_cpu_list(others)}")
     outcome.print()
 
 

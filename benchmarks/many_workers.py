@@ -15,7 +15,6 @@ import psutil
 from benchmarks.outcome import Outcome, parse_args
 from benchmarks.processes import ROOT, end_on_sigterm
 from benchmarks.real_run import RealRun
-from tfagents_system.report.metrics import read_metrics
 
 _STEP_MS, _HORIZON = 20.0, 200
 _WARM_UP_ITERATIONS = 2
@@ -27,23 +26,18 @@ def measure(num_workers: int, iterations: int) -> dict[str, Any]:
     config = {"horizon": _HORIZON, "step_ms": _STEP_MS}
     variables = {"SAC_NUM_COLLECT_WORKERS": num_workers}
     with RealRun(ROOT / "benchmarks" / "sleeping_params.py", config, variables) as run:
-        run.wait_until(lambda: len(_rows(run)) >= _WARM_UP_ITERATIONS, "its first iterations", _DEADLINE_SECS)
+        run.wait_until(lambda: len(run.iterations()) >= _WARM_UP_ITERATIONS, "its first iterations", _DEADLINE_SECS)
         before, started = _cpu_secs(run), time.monotonic()
         total = _WARM_UP_ITERATIONS + iterations
-        run.wait_until(lambda: len(_rows(run)) >= total, f"{total} iterations", _DEADLINE_SECS)
+        run.wait_until(lambda: len(run.iterations()) >= total, f"{total} iterations", _DEADLINE_SECS)
         elapsed, after = time.monotonic() - started, _cpu_secs(run)
-        rows = _rows(run)
+        rows = run.iterations()
         secs = rows[total - 1]["wall_time_s"] - rows[_WARM_UP_ITERATIONS - 1]["wall_time_s"]
         return {
             # In lock-step every iteration is one episode of each worker.
             "steps_per_s": iterations * num_workers * _HORIZON / secs,
             "cpus": {name: (after[name] - before[name]) / elapsed for name in after},
         }
-
-
-def _rows(run: RealRun) -> list[dict[str, Any]]:
-    """One an iteration."""
-    return [row for row in read_metrics(run.paths.metrics_csv) if row["updates_per_s"] is not None]
 
 
 def _cpu_secs(run: RealRun) -> dict[str, float]:

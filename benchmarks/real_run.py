@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -17,9 +19,18 @@ import psutil
 from benchmarks.processes import ROOT, end_session
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.report.heartbeat import read_heartbeat
+from tfagents_system.report.metrics import read_metrics
 from tfagents_system.report.status import read_status
 
 _POLL_SECS = 0.02
+_END_SECS = 90.0
+
+
+def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what would change the run, and with the Python that runs this."""
+    removed = ("SAC_", "SLURM_", "TF_", "OMP_")
+    kept = {name: value for name, value in environ.items() if not name.startswith(removed)}
+    return kept | {"PYTHONPATH": str(ROOT), "VIRTUAL_ENV": sys.prefix}
 
 
 class RealRun:
@@ -31,6 +42,7 @@ class RealRun:
       variables: Further SAC_ variables.
 
     Attributes:
+      vars_file: What run_script.sh is given.
       paths: The run directory.
       started: When run_script.sh was started, time.monotonic().
     """
@@ -45,23 +57,25 @@ class RealRun:
         own |= {"SAC_CONFIG": self._folder / "config.json", "SAC_REVERB_CPUS": 1, "SAC_SHARE_CPUS": 1}
         own |= {"SAC_TRAIN_CPUS": 1, "SAC_COLLECT_WORKER_CPUS": 1, **variables}
         lines = [f"{name}={value}\n" for name, value in own.items()]
-        (self._folder / "vars.sh").write_text("# shellcheck shell=bash\n" + "".join(lines))
+        self.vars_file = self._folder / "vars.sh"
+        self.vars_file.write_text("# shellcheck shell=bash\n" + "".join(lines))
 
     def __enter__(self) -> RealRun:
-        removed = ("SAC_", "SLURM_", "TF_", "OMP_")
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
         self._output = (self._folder / "output.txt").open("w+")
         self.started = time.monotonic()
-        self._process = subprocess.Popen(
-            [str(ROOT / "run_script.sh"), str(self._folder / "vars.sh")],
+        self._process = self._start()
+        return self
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(ROOT / "run_script.sh"), str(self.vars_file)],
             cwd=self._folder,
-            env=environ | {"PYTHONPATH": str(ROOT)},
+            env=clean_environ(os.environ),
             text=True,
             stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -73,8 +87,24 @@ class RealRun:
         self._output.close()
         self._temporary.cleanup()
 
-    def wait_until(self, condition: Callable[[], bool], what: str, timeout_secs: float) -> float:
+    def interrupt(self, number: signal.Signals) -> None:
+        """Ends the run by a signal and starts the same command again; SIGKILL takes all its processes with it."""
+        roles = list(self.processes().values())
+        self._process.send_signal(number)
+        self._process.wait(timeout=_END_SECS)
+        psutil.wait_procs(roles, timeout=_END_SECS)
+        self._process = self._start()
+
+    def wait_until(
+        self, condition: Callable[[], bool], what: str, timeout_secs: float, poll_secs: float = _POLL_SECS
+    ) -> float:
         """Waits; returns the seconds since the run was started.
+
+        Args:
+          condition: What is waited for.
+          what: The same in words.
+          timeout_secs: From now on.
+          poll_secs: Between two looks, which take time that the run may need.
 
         Raises:
           RuntimeError: The run ended before, or the time is up.
@@ -84,12 +114,16 @@ class RealRun:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._output.seek(0)
                 raise RuntimeError(f"the run did not reach: {what}\n{self._output.read()[-2000:]}")
-            time.sleep(_POLL_SECS)
+            time.sleep(poll_secs)
         return time.monotonic() - self.started
 
     def heartbeat(self, role: str) -> dict[str, Any]:
         """The last heartbeat of a role; empty before the first."""
         return read_heartbeat(self.paths.heartbeat(role)) or {}
+
+    def iterations(self) -> list[dict[str, Any]]:
+        """Rows of the metrics, one for each iteration that is done."""
+        return [row for row in read_metrics(self.paths.metrics_csv) if row["updates_per_s"] is not None]
 
     def processes(self) -> dict[str, psutil.Process]:
         """The processes of the roles, by their names, and the fork server's as `fork server`."""

@@ -25,6 +25,7 @@ import numpy as np
 import psutil
 
 from benchmarks.outcome import Outcome, parse_args
+from tfagents_system.launch.cpus import allowed_cpus
 
 OBSERVATION, ACTION, BATCH = 28, 8, 256
 _DEADLINE_SECS = 300.0
@@ -68,16 +69,17 @@ class NoPacing:
         return ""
 
 
-def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int) -> None:
-    """A replay server with a full ring; serves until the pipe says so."""
+def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu: int) -> None:
+    """A replay server with a full ring, on one CPU; serves until the pipe says so."""
+    os.sched_setaffinity(0, {cpu})  # Reverb's threads, which start later, inherit it.
     import reverb
 
     from tfagents_system.replay import tables
     from tfagents_system.replay.connection import Connection
     from tfagents_system.replay.ring import Ring
     from tfagents_system.replay.service import DrawSettings, ReplayService
+    from tfagents_system.replay.snapshots import SnapshotWriter
 
-    os.sched_setaffinity(0, {0})
     process = psutil.Process()
     rows = steps + -(-steps // _SEGMENT_STEPS)
     started = time.perf_counter()
@@ -91,7 +93,8 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int) -> 
     server = reverb.Server(list(all_tables.values()), port)
     connection = Connection(f"localhost:{port}", lambda: False)
     draw = DrawSettings(BATCH, None, _ITERATION, seed=0)
-    service = ReplayService(ring, connection, all_tables[tables.BLOCKS], num_workers, draw, NoPacing())  # type: ignore[arg-type]
+    blocks, snapshots = all_tables[tables.BLOCKS], SnapshotWriter(ring, None, folder / "checkpoints")
+    service = ReplayService(ring, connection, blocks, num_workers, draw, NoPacing(), snapshots)  # type: ignore[arg-type]
     pipe.send({"step_bytes": ring.layout.step_bytes, "open_secs": opened_secs, "pid": os.getpid()})
     while not pipe.poll():
         for _ in range(20):
@@ -102,20 +105,29 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int) -> 
 
 
 @contextlib.contextmanager
-def replay_server(steps: int, num_workers: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
-    """A server process; gives its port and a dictionary of what it says, complete when the server has ended."""
+def replay_server(steps: int, cpu: int, num_workers: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
+    """A server process on a CPU; gives its port and a dictionary of what it says, complete when the server has ended.
+
+    Raises:
+      RuntimeError: It ended before it served.
+    """
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
     ours, theirs = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory(dir=os.environ.get("SAC_REPLAY_DIR")) as folder:
         context = multiprocessing.get_context("spawn")
-        process = context.Process(target=serve, args=(theirs, port, Path(folder), steps, num_workers), daemon=True)
+        arguments = (theirs, port, Path(folder), steps, num_workers, cpu)
+        process = context.Process(target=serve, args=arguments, daemon=True)
         process.start()
+        theirs.close()  # Now the pipe ends with the server, and nobody waits for one that has died.
         try:
             if not ours.poll(_DEADLINE_SECS):
                 raise TimeoutError("the replay server did not start")
-            told = ours.recv()
+            try:
+                told = ours.recv()
+            except EOFError:
+                raise RuntimeError("the replay server ended before it served: see above") from None
             yield port, told
             ours.send("stop")
             told["pss"] = ours.recv() if ours.poll(_DEADLINE_SECS) else float("nan")
@@ -207,7 +219,7 @@ def main() -> None:
     args = parse_args(parser)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus = allowed_cpus()
     os.sched_setaffinity(0, {cpus[-1]})  # As the launcher does it: the trainer's CPU is its own.
     outcome = Outcome(__doc__.splitlines()[0])
     secs = 1.0 if args.quick else 8.0
@@ -216,7 +228,7 @@ def main() -> None:
     )
     for steps in sizes:
         is_claim = steps == 1_000_000
-        with replay_server(steps) as (port, told):
+        with replay_server(steps, cpus[0]) as (port, told):
             out = minibatches_per_sec(port, secs)
             into = steps_in_per_sec(port, secs, _SEGMENT_STEPS)
             outcome.row(f"out of {steps:,} steps", out, "minibatches/s")

@@ -14,23 +14,18 @@ import argparse
 import collections
 import dataclasses
 import functools
-import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.outcome import Outcome, parse_args
-from benchmarks.processes import ROOT, end_on_sigterm, end_session, run_json
+from benchmarks.processes import ROOT, end_on_sigterm, run_json
+from benchmarks.real_run import RealRun
 from tfagents_system.launch.cpus import allowed_cpus
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.report.metrics import read_metrics
 
+_PARAMS = ROOT / "benchmarks" / "half_cheetah" / "params.py"
 _N_CPUS = 2
 _LEARNING_STARTS = 1000
 # Iterations before the stretch that is measured. In the first one TensorFlow compiles; while the trainer is busy with
@@ -101,81 +96,32 @@ class Measurement:
 
 def train_ours(task: Task) -> Measurement:
     """A real run by run_script.sh, ended as soon as enough iterations are in its metrics."""
-    with tempfile.TemporaryDirectory() as folder:
-        exp_dir = Path(folder) / "run"
-        vars_file = write_vars_file(Path(folder), exp_dir, task)
-        with (Path(folder) / "output.txt").open("w+") as output:
-            process = subprocess.Popen(
-                [str(ROOT / "run_script.sh"), str(vars_file)],
-                cwd=folder,
-                env=clean_environ(os.environ),
-                text=True,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                rows = wait_for_rows(process, exp_dir, task)
-            except RuntimeError as error:
-                output.seek(0)
-                raise RuntimeError(f"{error}:\n{output.read()[-2000:]}") from None
-            finally:
-                # Told twice, it ends at once: nothing is worth saving.
-                process.terminate()
-                time.sleep(0.5)
-                end_session(process)
-    return measure_rows(rows, n_iterations(task))
+    count = n_iterations(task)
+    total = _WARM_UP_ITERATIONS + count
+    with RealRun(_PARAMS, config_of(task), variables_of(task)) as run:
+        run.wait_until(lambda: len(run.iterations()) >= total, f"{total} iterations", task.timeout_secs, poll_secs=0.2)
+        return measure_rows(run.iterations(), count)
 
 
-def write_vars_file(folder: Path, exp_dir: Path, task: Task) -> Path:
-    config = {
+def config_of(task: Task) -> dict[str, Any]:
+    """What our run has as SAC_CONFIG."""
+    return {
         "horizon": task.horizon,
         "step_ms": task.step_ms,
         "busy": task.busy,
         "random_episodes": max(1, _LEARNING_STARTS // task.horizon),
         "updates_per_iteration": task.horizon * task.n_envs,  # one for each step: an episode a worker
     }
-    (folder / "config.json").write_text(json.dumps(config))
-    variables: dict[str, object] = {
-        "SAC_EXP_NAME": "whole_system",
-        "SAC_EXP_DIR": exp_dir,
-        "SAC_PARAMS": ROOT / "benchmarks" / "half_cheetah" / "params.py",
-        "SAC_CONFIG": folder / "config.json",
-        "SAC_REVERB_CPUS": 1,
-        "SAC_TRAIN_CPUS": _N_CPUS,
-        "SAC_NUM_COLLECT_WORKERS": task.n_envs,
-        "SAC_COLLECT_WORKER_CPUS": 1,
-        "SAC_SHARE_CPUS": 1,
-        "SAC_SEED": task.seed,
-    }
-    path = folder / "vars.sh"
-    path.write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
-    return path
 
 
-def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what would change the run, and with the Python that runs this."""
-    kept = {name: value for name, value in environ.items() if not name.startswith(("SAC_", "SLURM_"))}
-    return {**kept, "VIRTUAL_ENV": sys.prefix}
+def variables_of(task: Task) -> dict[str, int]:
+    """The SAC_ variables of our run that follow from the task."""
+    return {"SAC_TRAIN_CPUS": _N_CPUS, "SAC_NUM_COLLECT_WORKERS": task.n_envs, "SAC_SEED": task.seed}
 
 
 def n_iterations(task: Task) -> int:
     """Iterations that are measured; each has an episode a worker."""
     return max(1, round(task.steps / (task.horizon * task.n_envs)))
-
-
-def wait_for_rows(process: subprocess.Popen[str], exp_dir: Path, task: Task) -> list[dict[str, Any]]:
-    """The training rows of the metrics, as soon as there are enough of them."""
-    deadline = time.monotonic() + task.timeout_secs
-    while True:
-        rows = [row for row in read_metrics(RunPaths(exp_dir).metrics_csv) if row["updates_per_s"] is not None]
-        if len(rows) >= _WARM_UP_ITERATIONS + n_iterations(task):
-            return rows
-        if process.poll() is not None:
-            raise RuntimeError(f"our run ended with exit code {process.returncode}")
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"our run was not done within {task.timeout_secs:.0f} s")
-        time.sleep(0.2)
 
 
 def measure_rows(rows: list[dict[str, Any]], n_measured: int) -> Measurement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import reprlib
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +13,16 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_HOPELESS = 3  # Of a role: failed, and another start of it would fail in the same way.
 EXIT_RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: everything is saved, the same command goes on.
+EXIT_RENEW = 76  # Between a role and its supervisor: it has grown too large, and starts anew with what is saved.
+
+_REMEDIES = {
+    errno.ENOSPC: "free space on the disk",
+    errno.EDQUOT: "free space in your quota",
+    errno.EROFS: "make the disk writable",
+    errno.EACCES: "make it writable",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "the machine has too many open files: end some programs",
+}
 
 
 class UserError(Exception):
@@ -46,10 +57,20 @@ def print_findings(findings: Sequence[str]) -> None:
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
-    """Runs `main` and exits with its code; a UserError is printed without a traceback and exits with 2."""
+    """Runs `main` and exits with its code.
+
+    Errors that are not the program's own are printed without a traceback: a UserError exits with 2, a full or read-only
+    disk and the like with 1.
+    """
     try:
         code = main()
     except UserError as error:
         print_findings(error.findings)
         code = EXIT_BAD_INPUT
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0)
+        if remedy is None:
+            raise
+        print_findings([f"{error}: {remedy}, then start the same command again"])
+        code = EXIT_FAILED
     sys.exit(code)

@@ -15,7 +15,7 @@ from typing import Any
 
 from tfagents_system.errors import UserError, shown
 from tfagents_system.spelling import near_misses
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 _PACKAGE_DIR = Path(__file__).resolve().parent
 _EXAMPLE = '{"horizon": 200}'
@@ -181,6 +181,7 @@ def load_params(
             f"found {shown(params.env_config)}: choose another name for yours"
         )
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
+    params._source = ParamsSource(params_path, origin, dict(env_config), dict(compute_config or {}))
     return params
 
 

@@ -127,6 +127,22 @@ def _is_kept(keeps: Callable[[Any], bool], value: Any) -> bool:
         return False
 
 
+def check_deterministic(params: TrainParamsBase) -> list[str]:
+    """What of TrainParams can't be had with SAC_DETERMINISTIC=1, one sentence each."""
+    findings = []
+    if params.asynchronous:
+        findings.append(
+            "TrainParams.asynchronous=True can't be had with SAC_DETERMINISTIC=1, what is collected would depend on "
+            "timing: set it to False, or SAC_DETERMINISTIC=0"
+        )
+    if params.matmul_precision == "bfloat16":
+        findings.append(
+            "TrainParams.matmul_precision='bfloat16' can't be had with SAC_DETERMINISTIC=1, a measurement decides "
+            "whether it is used: set it to 'float32', or SAC_DETERMINISTIC=0"
+        )
+    return findings
+
+
 def _known_names(is_hook: bool) -> list[str]:
     names = [name for name in dir(TrainParamsBase) if not name.startswith("_")]
     known = [name for name in names if callable(getattr(TrainParamsBase, name)) == is_hook]

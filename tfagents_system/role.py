@@ -34,6 +34,7 @@ class Role:
       num_workers: Workers of the run.
       seed: SAC_SEED.
       server_address: Where the replay server listens.
+      deterministic: SAC_DETERMINISTIC: what the role does follows from the seed alone.
       stop: Set when the role is told to stop.
       heartbeat: Tells the supervisor what the role does.
     """
@@ -44,6 +45,7 @@ class Role:
     num_workers: int
     seed: int
     server_address: str
+    deterministic: bool
     stop: StopFlag
     heartbeat: Heartbeat
 
@@ -73,6 +75,7 @@ class Role:
             num_workers=int(os.environ["SAC_NUM_COLLECT_WORKERS"]),
             seed=int(os.environ["SAC_SEED"]),
             server_address=f"localhost:{os.environ['SAC_REVERB_PORT']}",
+            deterministic=os.environ.get("SAC_DETERMINISTIC") == "1",
             stop=stop,
             heartbeat=heartbeat,
         )

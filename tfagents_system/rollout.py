@@ -13,13 +13,13 @@ import tree
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.info_keys import LOG_PREFIX, SUCCESS_KEYS
 from tfagents_system.replay.segments import Layout, Segment
-from tfagents_system.report.episodes import SUCCESS_KEYS, Episode
+from tfagents_system.report.episodes import Episode
 
 Observer = Callable[[Any], None]
-
-_LOG_PREFIX = "log/"
 
 
 class SegmentBuilder:
@@ -106,7 +106,7 @@ class EpisodeLog:
                 self._add_entry(key, info[key])
 
     def _add_entry(self, key: Any, value: Any) -> None:
-        if isinstance(key, str) and key.startswith(_LOG_PREFIX):
+        if isinstance(key, str) and key.startswith(LOG_PREFIX):
             if _is_finite_number(value):
                 total, count = self._sums.get(key, (0.0, 0))
                 self._sums[key] = (total + float(value), count + 1)
@@ -116,7 +116,7 @@ class EpisodeLog:
             self._ignored.add(key)
 
     def episode(self) -> Episode:
-        means = {key.removeprefix(_LOG_PREFIX): total / count for key, (total, count) in self._sums.items()}
+        means = {key.removeprefix(LOG_PREFIX): total / count for key, (total, count) in self._sums.items()}
         return Episode(self._return, self._length, self._success, means)
 
 
@@ -155,6 +155,8 @@ def run_episodes(
     observers: Sequence[Observer] = (),
     on_step: Callable[[int], None] = lambda steps: None,
     on_episode: Callable[[Episode], None] = lambda episode: None,
+    on_start: Callable[[int], None] = lambda env: None,
+    on_fault: Callable[[int, EnvironmentFault], None] | None = None,
     times: StepTimes | None = None,
 ) -> list[Episode]:
     """Runs exactly `count` episodes from reset to their ends, side by side where there are several environments.
@@ -170,6 +172,10 @@ def run_episodes(
         another, each when it has ended.
       on_step: Called with the number of environments before they step; may raise to end all episodes early.
       on_episode: Called after each episode.
+      on_start: Called with an environment's index before an episode begins in it; may put another one in its place.
+      on_fault: Called when an environment has failed: puts another one in its place, in which the episode is begun
+        anew, or raises to end all episodes. The steps before the fault have been handed over, as an episode that was
+        cut short; the step that failed is dropped with all its values. None: every fault is raised.
       times: Counts the time of policy and simulator.
 
     Returns:
@@ -179,20 +185,32 @@ def run_episodes(
     later = len(envs) > 1
     episodes: list[Episode] = []
     running: dict[int, _Running] = {}
+    faults: dict[int, EnvironmentFault] = {}
     started = 0
     try:
         while len(episodes) < count:
             for env in [env for env in range(len(envs)) if env not in running][: count - started]:
+                on_start(env)
                 actor.reset(env)
-                running[env] = _Running(envs[env], new_builder and new_builder(), observers, later, times)
-                started += 1
-            ended = (
-                _step_one(running[0], actor, on_step, times) if not later else _step_all(running, actor, on_step, times)
-            )
-            for env in ended:
-                run = running.pop(env)
-                episodes.append(run.end(end_of_iteration=len(episodes) + 1 == count))
-                on_episode(episodes[-1])
+                try:
+                    running[env] = _Running(envs[env], new_builder and new_builder(), observers, later, times)
+                    started += 1
+                except EnvironmentFault as fault:
+                    faults[env] = fault
+            if running:
+                step = _step_all if later else _step_one
+                for env in step(running, actor, on_step, times, faults):
+                    run = running.pop(env)
+                    episodes.append(run.end(end_of_iteration=len(episodes) + 1 == count))
+                    on_episode(episodes[-1])
+            while faults:
+                env, failure = faults.popitem()
+                if env in running:
+                    running.pop(env).break_off()
+                    started -= 1
+                if on_fault is None:
+                    raise failure
+                on_fault(env, failure)
     except BaseException:
         # Stopped, or a fault of an environment: the steps before it are true all the same.
         for run in running.values():
@@ -201,31 +219,49 @@ def run_episodes(
     return episodes
 
 
-def _step_one(run: _Running, actor: Actor, on_step: Callable[[int], None], times: StepTimes) -> list[int]:
-    """Runs the episode of the only environment to its end."""
+def _step_one(
+    running: Mapping[int, _Running],
+    actor: Actor,
+    on_step: Callable[[int], None],
+    times: StepTimes,
+    faults: dict[int, EnvironmentFault],
+) -> list[int]:
+    """Runs the episode of the only environment to its end, or to its fault."""
+    run = running[0]
     advance, choose = run.advance, actor.action
-    while not run.is_over:
-        on_step(1)
-        began = perf_counter()
-        action = choose(run.time_step)
-        times.policy += perf_counter() - began
-        advance(action)
+    try:
+        while not run.is_over:
+            on_step(1)
+            began = perf_counter()
+            action = choose(run.time_step)
+            times.policy += perf_counter() - began
+            advance(action)
+    except EnvironmentFault as fault:
+        faults[0] = fault
+        return []
     return [0]
 
 
 def _step_all(
-    running: Mapping[int, _Running], actor: Actor, on_step: Callable[[int], None], times: StepTimes
+    running: Mapping[int, _Running],
+    actor: Actor,
+    on_step: Callable[[int], None],
+    times: StepTimes,
+    faults: dict[int, EnvironmentFault],
 ) -> list[int]:
-    """Steps all environments together until an episode ends; returns where one did."""
+    """Steps all environments together until an episode ends or an environment fails; returns where one ended."""
     while True:
         on_step(len(running))
         began = perf_counter()
         actions = actor.actions({env: run.time_step for env, run in running.items()})
         times.policy += perf_counter() - began
         for env, run in running.items():
-            run.advance(actions[env])
+            try:
+                run.advance(actions[env])
+            except EnvironmentFault as fault:
+                faults[env] = fault
         ended = [env for env, run in running.items() if run.is_over]
-        if ended:
+        if ended or faults:
             return ended
 
 

@@ -30,10 +30,11 @@ import numpy as np
 
 from tfagents_system.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
+from tfagents_system.info_keys import SUCCESS_KEYS
+from tfagents_system.launch.run_directory import read_run_json
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.load_params import load_env_config, load_params
 from tfagents_system.params_check import check_env_config
-from tfagents_system.report.episodes import SUCCESS_KEYS
 from tfagents_system.train_params_base import TrainParamsBase
 
 _EXIT_INTERRUPTED = 130  # As shells tell of a program that Ctrl-C ended.
@@ -68,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from tfagents_system.envs import rendering
 
         rendering.prepare_headless()
+    if env_python := read_run_json(paths).get("env_python"):
+        os.environ.setdefault("SAC_ENV_PYTHON", str(env_python))  # The environment runs where it was trained.
     params = _load_params(paths, flags.params, flags.config)
     video_dir = None if flags.no_video else Path(flags.video_dir or paths.videos).absolute()
     from tfagents_system.envs.faults import EnvironmentFault
@@ -197,11 +200,9 @@ def _origin(paths: RunPaths, params_path: Path) -> Path | None:
     """Where the run's own copy came from: modules beside the original are imported from there."""
     if params_path.resolve() != paths.params.resolve():
         return None
-    try:
-        origin = Path(json.loads(paths.run_json.read_text())["params_source"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return origin if origin.parent.is_dir() else None
+    source = read_run_json(paths).get("params_source")
+    origin = Path(source) if isinstance(source, str) else None
+    return origin if origin is not None and origin.parent.is_dir() else None
 
 
 def _load_policy(paths: RunPaths, checkpoint: Path) -> Any:

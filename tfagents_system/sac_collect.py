@@ -8,28 +8,40 @@ Load parameters, connect, loop until told to stop, close.
 from __future__ import annotations
 
 import os
+import sys
 from typing import NoReturn
 
-from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
+from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE
 from tfagents_system.launch.run_paths import worker_role
 from tfagents_system.role import Role, run_role
-from tfagents_system.workers import Worker
+from tfagents_system.worker_environments import MAX_FAULTS_IN_A_ROW, TooLargeError
+from tfagents_system.workers import Worker, WorkerSettings
 
 
-def collect(role: Role, worker_id: int, envs_per_worker: int) -> int:
+def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:
     """Runs one worker; returns its exit code."""
-    worker = Worker(role, worker_id, envs_per_worker)
+    worker = Worker(role, worker_id, settings)
+    code, last_line = EXIT_DONE, ""
     try:
         worker.run()
+    except EnvironmentFault as fault:
+        code, last_line = EXIT_FAILED, f"{fault}; that were {MAX_FAULTS_IN_A_ROW} faults in a row: the worker ends"
+    except TooLargeError as error:
+        code, last_line = EXIT_RENEW, f"{error}: it starts anew"
     finally:
         worker.close()
-    return EXIT_RESUMABLE if role.stop.is_set() else EXIT_DONE
+    if role.stop.is_set():
+        return EXIT_RESUMABLE
+    if last_line:
+        print(f"error: {last_line}", file=sys.stderr)
+    return code
 
 
 def main() -> NoReturn:
     worker_id = int(os.environ["SLURM_PROCID"])
-    envs_per_worker = int(os.environ.get("SAC_ENVS_PER_WORKER", "1"))
-    run_role(worker_role(worker_id), lambda role: collect(role, worker_id, envs_per_worker))
+    settings = WorkerSettings.from_environ(os.environ)
+    run_role(worker_role(worker_id), lambda role: collect(role, worker_id, settings))
 
 
 if __name__ == "__main__":

@@ -15,35 +15,41 @@ from typing import NoReturn
 
 import reverb
 import reverb.platform.checkpointers_lib
-from absl import logging
 
+from tfagents_system import run_checkpoints
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.launch.run_paths import REPLAY
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.pacing import Asynchronous, Lockstep
+from tfagents_system.replay.recovery import Places, open_ring
 from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.ring_files import default_slack_rows
 from tfagents_system.replay.segments import Layout
 from tfagents_system.replay.service import DrawSettings, ReplayService
+from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.role import Role, run_role, sequence_length
 from tfagents_system.train_params_base import TrainParamsBase
 
 _MAX_BLOCK_BYTES = 32 * 2**20
 _MAX_BLOCK_MINIBATCHES = 100
 _DRAIN_SECS = 5.0
+_SNAPSHOT_SECS = 30.0
 
 
 def serve(role: Role) -> int:
     """Serves until told to stop; returns the exit code."""
     params = role.params
     layout = Layout.from_specs(*specs.load_specs(role.paths.specs))
-    ring = Ring.open(_replay_folder(role), layout, capacity_rows(params, layout))
-    if ring.filled_rows == 0 and any(role.paths.trainer_checkpoints.glob("*.index")):
-        logging.warning("the run has a checkpoint but no experience in %s: it starts with an empty ring", ring.folder)
-    logging.info(
-        "ring: %d of %d rows filled, %d env steps so far", ring.filled_rows, ring.capacity_rows, ring.env_steps
+    ring, copy = open_ring(
+        Places(_replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints),
+        layout,
+        capacity_rows(params, layout),
+        default_slack_rows(capacity_rows(params, layout), segment_steps(params, layout) + 1),
+        run_checkpoints.newest_complete,
     )
+    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints)
     all_tables = tables.make_tables(role.num_workers)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(
@@ -53,19 +59,16 @@ def serve(role: Role) -> int:
         role.num_workers,
         draw_settings(params, layout, role.seed),
         _pacing(role, ring),
+        snapshots,
     )
-    saved_iteration = service.newest_iteration
     while not role.stop.is_set():
         service.step()
-        _beat(role, ring, service, "serving")
-        if service.newest_iteration >= saved_iteration + params.checkpoint_period_itrs:
-            saved_iteration = service.newest_iteration
-            service.save_in_background()
-    _beat(role, ring, service, "saving")
+        _beat(role, ring, service, snapshots, "serving")
+    _beat(role, ring, service, snapshots, "saving")
     service.drain(_DRAIN_SECS)
-    ring.sync()
+    snapshots.close(_SNAPSHOT_SECS)
     server.stop()
-    _beat(role, ring, service, "stopped")
+    _beat(role, ring, service, snapshots, "stopped")
     return EXIT_RESUMABLE
 
 
@@ -75,9 +78,14 @@ def _start_server(port: int, all_tables: Sequence[reverb.Table]) -> reverb.Serve
         return reverb.Server(all_tables, port, reverb.platform.checkpointers_lib.DefaultCheckpointer(unused))
 
 
+def segment_steps(params: TrainParamsBase, layout: Layout) -> int:
+    """Steps of this run's segments, at most."""
+    return min(params.horizon, layout.max_segment_steps(sequence_length(params)))
+
+
 def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
     """Rows of the ring: an episode of full length takes one more for each of its segments than it has steps."""
-    segments = -(-params.horizon // layout.max_segment_steps(sequence_length(params)))
+    segments = -(-params.horizon // segment_steps(params, layout))
     return params.n_episodes_in_buffer * (params.horizon + segments)
 
 
@@ -108,7 +116,7 @@ def _pacing(role: Role, ring: Ring) -> Lockstep | Asynchronous:
     return Lockstep(ring, role.num_workers, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
 
 
-def _beat(role: Role, ring: Ring, service: ReplayService, state: str) -> None:
+def _beat(role: Role, ring: Ring, service: ReplayService, snapshots: SnapshotWriter, state: str) -> None:
     role.heartbeat.beat(
         state,
         env_steps=ring.env_steps,
@@ -118,6 +126,9 @@ def _beat(role: Role, ring: Ring, service: ReplayService, state: str) -> None:
         duplicates=service.duplicates,
         malformed=service.malformed,
         bytes=ring.filled_rows * ring.layout.step_bytes,
+        checkpoint_wanted=snapshots.is_wanted,
+        snapshots=snapshots.written,
+        snapshot_error=snapshots.error,
         time_shares=service.time_shares.shares(),
         waiting_for=service.waiting_for,
     )

@@ -25,7 +25,7 @@ from tfagents_system.agents.checkpoints import SaveError, TrainerCheckpoints, Tr
 from tfagents_system.agents.matmul_precision import choose_precision
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
-from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, print_findings
+from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, UserError, print_findings
 from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.policies import weights
 from tfagents_system.policies.export import PolicyExport, checkpoint_name
@@ -57,6 +57,8 @@ class Trainer:
     def __init__(self, role: Role) -> None:
         self._role = role
         self._params = params = role.params
+        if role.deterministic:
+            tf.config.experimental.enable_op_determinism()
         self._connection = Connection(role.server_address, role.stop.is_set)
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         tf.random.set_seed(role.derived_seed(TRAIN_STREAM))
@@ -217,6 +219,11 @@ class Trainer:
             precision,
             self._role.derived_seed(TRAIN_STREAM, self._state.recoveries),
         )
+        if self._role.deterministic and update.kind != "fused":
+            raise UserError(
+                "SAC_DETERMINISTIC=1 needs an agent whose noise follows from the train step: TF-Agents' SacAgent in "
+                f"float32, the update of this one is {update.kind} (the log says why)"
+            )
         logging.info("update: %s", update.kind)
         self._row["update"] = update.kind
         return update

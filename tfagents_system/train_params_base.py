@@ -15,10 +15,28 @@ This module imports neither TensorFlow nor Reverb: the defaults that need them i
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 EnvArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ParamsSource:
+    """What TrainParams were loaded from, so that another process can load the same.
+
+    Attributes:
+      path: The file.
+      origin: Where it was copied from; None: it is the original.
+      env_config, compute_config: What the constructor got, and what was filled in.
+    """
+
+    path: Path
+    origin: Path | None
+    env_config: dict[str, Any]
+    compute_config: dict[str, Any]
 
 
 class TrainParamsBase(abc.ABC):
@@ -102,6 +120,8 @@ class TrainParamsBase(abc.ABC):
     """Iterations between two rows of metrics."""
     checkpoint_period_itrs: int = 50
     """Iterations between two checkpoints of agent, optimizers, counters and policy."""
+
+    _source: ParamsSource | None = None
 
     def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
         self.env_config: dict[str, Any] = dict(env_config)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import math
+import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +18,11 @@ from absl import logging
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.curriculum import Curriculum
-from tfagents_system.envs import loading, specs
+from tfagents_system.envs import specs
+from tfagents_system.envs.env_process import ProcessSettings, build_timeout_secs, step_timeout_secs
+from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.launch.watchdog import Watchdog
 from tfagents_system.policies import weights
 from tfagents_system.policies.actors import PolicyActor, RandomActor
 from tfagents_system.policies.worker_policy import make_worker_policy
@@ -29,7 +35,7 @@ from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, Role, sequence_length
 from tfagents_system.rollout import Actor, Observer, SegmentBuilder, StepTimes, run_episodes
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.worker_environments import Place, WorkerEnvironments
 
 _POLL_SECS = 0.01
 _NEWS_SECS = 0.2  # How soon a stop is noticed.
@@ -40,20 +46,51 @@ _FLUSH_SECS = 20.0
 _BEAT_SECS = 1.0
 
 
+@dataclasses.dataclass(frozen=True)
+class WorkerSettings:
+    """How a worker deals with its environments.
+
+    Attributes:
+      envs_per_worker: SAC_ENVS_PER_WORKER: environments that it steps together.
+      step_timeout_secs: SAC_STEP_TIMEOUT_SECS: what they may take for a step or reset.
+      memory_mb: SAC_WORKER_MEMORY_MB; None: no limit.
+      env_python: SAC_ENV_PYTHON; None: they run in the worker itself.
+    """
+
+    envs_per_worker: int = 1
+    step_timeout_secs: float = 300.0
+    memory_mb: int | None = None
+    env_python: Path | None = None
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> WorkerSettings:
+        """The variables, as the supervisor sets them."""
+        memory_mb, python = environ.get("SAC_WORKER_MEMORY_MB"), environ.get("SAC_ENV_PYTHON")
+        return cls(
+            int(environ.get("SAC_ENVS_PER_WORKER") or 1),
+            step_timeout_secs(environ),
+            int(memory_mb) if memory_mb else None,
+            Path(python) if python else None,
+        )
+
+
 class Worker:
     """Collects and evaluates for one run.
 
     Args:
       role: The process it runs in.
       worker_id: SLURM_PROCID: from 0.
-      envs_per_worker: SAC_ENVS_PER_WORKER: environments that it steps together.
+      settings: How it deals with its environments.
     """
 
-    def __init__(self, role: Role, worker_id: int, envs_per_worker: int = 1) -> None:
+    def __init__(self, role: Role, worker_id: int, settings: WorkerSettings) -> None:
         self._role = role
         self._params = role.params
         self._id = worker_id
-        self._connection = Connection(role.server_address, role.stop.is_set)
+        self._settings = settings
+        envs_per_worker = settings.envs_per_worker
+        self._watchdog = Watchdog(role.paths.hang(role.name), settings.step_timeout_secs)
+        self._connection = Connection(role.server_address, self._is_stopped)
         self._connection.wait_until_up(_START_DEADLINE_SECS)
         self._progress_reader = self._connection.newest(tables.PROGRESS)
         self._news = self._connection.news(tables.news(worker_id))
@@ -72,13 +109,8 @@ class Worker:
         # A restarted worker must not live through the episodes of its first start again.
         start = incarnation if record.incarnation else 0
         self._rng = np.random.default_rng(role.derived_seed(NOISE_STREAM, worker_id, start))
-        self._envs, self._eval_envs = make_envs(
-            self._params,
-            worker_id,
-            envs_per_worker,
-            max(1, min(envs_per_worker, self._eval_share())),
-            lambda stream, *env: role.derived_seed(stream, worker_id, start, *env),
-        )
+        self._curriculum = Curriculum.from_config(self._params.env_config)
+        self._environments = self._build_environments(envs_per_worker, start)
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         self._layout = Layout.from_specs(observation_spec, action_spec)
         self._segment_steps = self._layout.max_segment_steps(sequence_length(self._params))
@@ -89,7 +121,7 @@ class Worker:
         self._policy = make_worker_policy(agent, role.derived_seed(NOISE_STREAM, worker_id, start, 1), envs_per_worker)
         self._train_observers = list(self._params.train_observers_ctor())
         self._eval_observers = list(self._params.eval_observers_ctor())
-        self._curriculum = Curriculum.from_config(self._params.env_config)
+        self._session = 0  # of the trainer that published the policy: it may have gone back to an earlier one
         self._version = -1  # of the policy: iterations that it was trained for
         self._train_step = 0
         self._weights: dict[str, np.ndarray] = {}
@@ -102,7 +134,12 @@ class Worker:
         self._step_times = StepTimes()
 
     def run(self) -> None:
-        """Collects and evaluates until the role is told to stop, which is when the trainer has finished."""
+        """Collects and evaluates until the role is told to stop, which is when the trainer has finished.
+
+        Raises:
+          EnvironmentFault: An environment has failed three times in a row.
+          TooLargeError: The process has grown too large.
+        """
         gc.freeze()  # The modules are here to stay: searching them for garbage again and again takes time.
         try:
             self._collect_init_episodes()
@@ -121,14 +158,33 @@ class Worker:
 
     def close(self) -> None:
         """Waits until all experience is stored, then closes the environments."""
+        self._watchdog.cancel()
         deadline = time.monotonic() + _FLUSH_SECS
         try:
             self._sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
         except StoppedError:
             logging.warning("%d segments are not known to be stored", self._sender.unconfirmed_segments)
         self._beat("stopped")
-        for env in [*self._envs, *self._eval_envs]:
-            env.close()
+        self._watchdog.arm(f"worker {self._id}: close() of its environments")
+        self._environments.close()
+        self._watchdog.cancel()
+
+    def _build_environments(self, count: int, start: int) -> WorkerEnvironments:
+        python = self._settings.env_python
+        process = ProcessSettings(python, self._settings.step_timeout_secs, self._wait_for_env) if python else None
+        self._guard_building(f"worker {self._id}: building its environments")
+        environments = WorkerEnvironments(
+            self._params,
+            self._id,
+            count,
+            max(1, min(count, self._eval_share())),
+            lambda stream, *further: self._role.derived_seed(stream, self._id, start, *further),
+            self._curriculum,
+            process=process,
+            memory_mb=self._settings.memory_mb,
+        )
+        self._watchdog.cancel()
+        return environments
 
     def _eval_share(self) -> int:
         """Episodes of an evaluation that are this worker's."""
@@ -177,13 +233,14 @@ class Worker:
 
     def _wait_for_policy(self, iteration: int) -> None:
         """Takes the newest policy; in lock-step one that is at most an iteration behind."""
-        oldest = 0 if self._params.asynchronous else max(0, iteration - 1)
+        lag = 0 if self._role.deterministic else 1
+        oldest = 0 if self._params.asynchronous else max(0, iteration - lag)
         what = f"the policy of iteration {oldest} from the trainer at {self._connection.address}"
         waiting = Waiting(what, _POLICY_DEADLINE_SECS, self._role.stop.is_set)
         progress = self._newest_progress()
         while True:
             with self._shares.spend("waiting for the policy"):
-                if progress is not None and progress.iteration > self._version:
+                if progress is not None and (progress.session, progress.iteration) > (self._session, self._version):
                     self._take_weights()
                 if self._version >= oldest:
                     return
@@ -196,16 +253,14 @@ class Worker:
     def _take_weights(self) -> None:
         arrays = self._weights_reader.get()
         if arrays is not None:
-            _, self._version, self._train_step = (int(value) for value in arrays[0])
+            self._session, self._version, self._train_step = (int(value) for value in arrays[0])
             self._weights = weights.from_arrays(arrays[1:])
             self._policy.assign(self._weights)
 
     def _apply_curriculum(self, iteration: int) -> None:
-        for name, value in self._curriculum.due(iteration):
-            logging.info("iteration %d: %s = %s", iteration, name, value)
-            envs = [*self._envs, *(self._eval_envs if self._curriculum.apply_to_eval(name) else [])]
-            for env in envs:
-                env.set_state({name: value})
+        self._guard_building(f"worker {self._id}: set_state() in iteration {iteration}")
+        self._environments.set_due(iteration)
+        self._watchdog.cancel()
 
     # Collecting.
 
@@ -233,24 +288,44 @@ class Worker:
         def on_episode(episode: Episode) -> None:
             self._episodes += 1
             self._beat("collecting", iteration=iteration, last_return=episode.episode_return)
+            self._environments.check_own_memory()
 
+        if self._role.deterministic:
+            self._repeat(COLLECT_STREAM, iteration, self._environments.collect)
         with self._shares.spend("collecting"):
             try:
+                self._guard(self._environments.collect)
                 episodes = run_episodes(
-                    self._envs,
+                    self._environments.collect,
                     actor,
                     count,
                     new_builder=lambda: SegmentBuilder(self._layout, iteration, self._segment_steps, self._send),
                     observers=self._train_observers,
                     on_step=self._on_step,
                     on_episode=on_episode,
+                    on_start=lambda env: self._environments.renew_if_too_large(Place(False, env)),
+                    on_fault=lambda env, fault: self._replace(Place(False, env), fault),
                     times=self._step_times,
                 )
+                self._watchdog.cancel()
                 self._iteration_done = iteration
                 self._confirm()
             finally:
                 self._count_step_times()
         return episodes
+
+    def _repeat(self, stream: int, iteration: int, envs: Sequence[TrainingEnvironment]) -> None:
+        """From here on all that is random depends on seed, worker and iteration, and on nothing before."""
+
+        def seed(number: int) -> int:
+            return self._role.derived_seed(stream, self._id, 1 + iteration, number)
+
+        self._rng.bit_generator.state = np.random.default_rng(seed(0)).bit_generator.state
+        self._policy.reseed(seed(1))
+        random.seed(seed(2))  # A user's environment may take numbers from these two.
+        np.random.seed(seed(3))
+        for index, env in enumerate(envs):
+            env.reseed(seed(4 + index) % 2**31)
 
     def _send(self, segment: Segment) -> None:
         with self._server_time():
@@ -308,15 +383,21 @@ class Worker:
             self._report(Report("eval", session, self._id, version, train_step, version, episodes, observed))
 
         self._beat("evaluating", iteration=version)
+        if self._role.deterministic:
+            self._repeat(EVAL_STREAM, version, self._environments.evaluation)
         self._policy.assign(policy_weights)
+        self._guard(self._environments.evaluation)
         run_episodes(
-            self._eval_envs,
+            self._environments.evaluation,
             PolicyActor(self._policy, greedy=True),
             share,
             observers=self._eval_observers,
             on_step=self._on_eval_step,
             on_episode=on_episode,
+            on_start=lambda env: self._environments.renew_if_too_large(Place(True, env)),
+            on_fault=lambda env, fault: self._replace(Place(True, env), fault),
         )
+        self._watchdog.cancel()
         if self._weights:
             self._policy.assign(self._weights)
 
@@ -325,6 +406,32 @@ class Worker:
         if time.monotonic() >= self._beat_due:
             self._beat("evaluating")
         self._check_stop()
+
+    # Environments that fail, hang or grow.
+
+    def _replace(self, place: Place, fault: EnvironmentFault) -> None:
+        self._check_stop()  # Waiting for an environment's process ends with a fault when the worker is to stop.
+        self._guard_building(f"worker {self._id}: building {place.name} again")
+        self._environments.replace(place, fault)
+        self._guard(self._environments.evaluation if place.is_eval else self._environments.collect)
+
+    def _guard(self, envs: Sequence[TrainingEnvironment]) -> None:
+        """Gives these environments their time from now on; done once a second while they run."""
+        where = ", ".join(env.position for env in envs)
+        self._watchdog.arm(f"worker {self._id}: {where}")
+
+    def _guard_building(self, what: str) -> None:
+        self._watchdog.arm(what, build_timeout_secs(self._settings.step_timeout_secs))
+
+    def _wait_for_env(self) -> bool:
+        """Called while an environment's own process is waited for: that one has deadlines of its own."""
+        self._watchdog.keep()
+        return self._role.stop.is_set()
+
+    def _is_stopped(self) -> bool:
+        """Asked by whatever waits for the replay server."""
+        self._watchdog.keep()
+        return self._role.stop.is_set()
 
     def _check_stop(self) -> None:
         if self._role.stop.is_set():
@@ -339,6 +446,9 @@ class Worker:
         self._beat_due = time.monotonic() + _BEAT_SECS
         self._told.update(fields)
         self._count_step_times()
+        self._environments.look_at_memory()
+        if state in ("collecting", "evaluating") and self._watchdog.is_due():
+            self._guard(self._environments.collect if state == "collecting" else self._environments.evaluation)
         shares = self._shares.shares()
         self._role.heartbeat.beat(
             state,
@@ -347,41 +457,11 @@ class Worker:
             steps_per_s=self._steps / max(1e-9, time.monotonic() - self._started),
             inference=self._policy.inference,
             curriculum=self._curriculum.values,
+            env_faults=self._environments.faults,
+            last_env_fault=self._environments.last_fault,
             time_shares={**shares, "other": max(0.0, 1.0 - sum(shares.values()))},
             **{**self._told, "waiting_for": fields.get("waiting_for")},
         )
-
-
-def make_envs(
-    params: TrainParamsBase, worker_id: int, count: int, eval_count: int, derived_seed: Callable[..., int]
-) -> tuple[list[TrainingEnvironment], list[TrainingEnvironment]]:
-    """The environments of one worker.
-
-    Args:
-      params: The user's TrainParams.
-      worker_id: The worker.
-      count: Collect environments. Their `id` for the hooks is worker_id * count + index.
-      eval_count: Evaluation environments, at most `count`: each has the collect environment of the same index.
-      derived_seed: From a stream, and the index of an environment after the first, to a seed.
-    """
-    envs, eval_envs = [], []
-    for index in range(count):
-        # The first one's seeds are the same for any number of them.
-        seeds = [derived_seed(stream, *([index] if index else [])) for stream in (COLLECT_STREAM, EVAL_STREAM)]
-        env_id = worker_id * count + index
-        envs.append(loading.make_collect_env(params, worker_id, seeds[0], env_id))
-        if index < eval_count:
-            eval_envs.append(loading.make_eval_env(params, worker_id, envs[index], seeds[1], env_id))
-    idle = count - params.n_train_episodes_per_iter
-    if idle > 0:
-        logging.warning(
-            "SAC_ENVS_PER_WORKER=%d, but a worker collects n_train_episodes_per_iter=%d in an iteration: "
-            "%d of its environments have nothing to do",
-            count,
-            params.n_train_episodes_per_iter,
-            idle,
-        )
-    return envs, eval_envs
 
 
 def _results(observers: list[Observer]) -> dict[str, float]:

@@ -26,7 +26,7 @@ def build(recurrent=False, **attributes):
     params.recurrent = recurrent
     for name, value in attributes.items():
         setattr(params, name, value)
-    tf.random.set_seed(1)
+    tf.keras.utils.set_random_seed(1)  # Keras draws initial weights from Python's own numbers.
     spec = tf.TensorSpec((OBS,), tf.float32, "observation")
     return params.agent_ctor(ts.time_step_spec(spec), ACTION, tf.Variable(0, dtype=tf.int64))
 

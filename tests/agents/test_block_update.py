@@ -81,11 +81,10 @@ def test_a_recurrent_agent_trains_on_sequences():
     assert np.isfinite(losses["critic_loss"])
 
 
-@pytest.mark.parametrize("what", ["reward", "observation"])
-def test_a_loss_that_is_not_finite_is_told(what):
+def test_a_loss_that_is_not_finite_is_told():
     arrays = block(3)
-    arrays[{"observation": 0, "reward": 2}[what]][1] = np.nan
-    with pytest.raises(DivergedError, match="[Cc]ritic loss is inf or nan"):
+    arrays[2][1] = np.nan
+    with pytest.raises(DivergedError, match="^Critic loss is inf or nan$"):
         BlockUpdate(build(), B, None)(arrays)
 
 

@@ -39,9 +39,8 @@ def test_iterations_are_whole_episodes_of_all_workers():
 
 
 @pytest.mark.parametrize("n_envs", [1, 8])
-def test_params_do_an_update_a_step(tmp_path, n_envs):
-    whole_system.write_vars_file(tmp_path, tmp_path / "run", Task(2000, 5.0, True, horizon=250, n_envs=n_envs))
-    config = json.loads((tmp_path / "config.json").read_text())
+def test_params_do_an_update_a_step(n_envs):
+    config = whole_system.config_of(Task(2000, 5.0, True, horizon=250, n_envs=n_envs))
     params = load_params(whole_system.ROOT / "benchmarks" / "half_cheetah" / "params.py", config)
     assert params.num_steps_per_iter == n_envs * params.n_train_episodes_per_iter * params.horizon
     assert params.n_buffer_init_episodes * params.horizon == 1000
@@ -49,14 +48,43 @@ def test_params_do_an_update_a_step(tmp_path, n_envs):
     assert params.eval_env_args_kwargs() == ((), {}), "evaluation does not wait for slow steps"
 
 
-def test_vars_file_starts_nothing_of_the_users(tmp_path):
-    task = Task(2000, 5.0, True, horizon=250, n_envs=2, seed=3)
-    lines = whole_system.write_vars_file(tmp_path, tmp_path / "run", task).read_text().splitlines()
-    assert {"SAC_SEED=3", "SAC_NUM_COLLECT_WORKERS=2", f"SAC_EXP_DIR={tmp_path / 'run'}"} <= set(lines)
-    assert set(whole_system.clean_environ({"SAC_SEED": "1", "SLURM_JOB_ID": "2", "HOME": "/"})) == {
-        "HOME",
-        "VIRTUAL_ENV",
-    }
+def test_our_run_has_the_tasks_seed_and_workers_and_all_cpus_for_updates():
+    variables = whole_system.variables_of(Task(2000, 5.0, True, horizon=250, n_envs=2, seed=3))
+    assert variables == {"SAC_SEED": 3, "SAC_NUM_COLLECT_WORKERS": 2, "SAC_TRAIN_CPUS": 2}
+
+
+def test_our_run_ends_once_its_iterations_are_measured(monkeypatch):
+    """Two of warm-up, then as many as the task has steps for; another run's rows stand for what it does."""
+    rows = [row(k, 10.0 * k, -float(k)) for k in range(1, 7)]
+    runs = []
+
+    class Run:
+        def __init__(self, params, config, variables):
+            assert params.is_file()
+            assert (config, variables) == (whole_system.config_of(task), whole_system.variables_of(task))
+            self.done = 0
+            runs.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.has_ended = True
+
+        def iterations(self):
+            self.done += 1
+            return rows[: self.done]
+
+        def wait_until(self, condition, what, timeout_secs, poll_secs):
+            while not condition():
+                pass
+            assert self.done == 4 and what == "4 iterations" and timeout_secs == task.timeout_secs
+
+    task = Task(2000, horizon=1000)
+    monkeypatch.setattr(whole_system, "RealRun", Run)
+    measurement = whole_system.train_ours(task)
+    assert measurement == Measurement(2000.0 / 20.0, [-1.0, -2.0])
+    assert len(runs) == 1 and runs[0].has_ended
 
 
 def test_who_takes_part():

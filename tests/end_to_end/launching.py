@@ -48,8 +48,8 @@ class UserRun:
         self.vars_file = folder / "my_vars.sh"
         self.vars_file.write_text("\n".join(lines) + "\n")
 
-    def start(self) -> subprocess.Popen[str]:
-        """Starts `run_script.sh` with the Python that runs the tests."""
+    def start(self, **options: Any) -> subprocess.Popen[str]:
+        """Starts `run_script.sh` with the Python that runs the tests; options go to Popen."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
         environ["VIRTUAL_ENV"] = sys.prefix
         return subprocess.Popen(
@@ -57,9 +57,9 @@ class UserRun:
             cwd=self.folder,
             env=environ,
             text=True,
-            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            **{"stdout": subprocess.PIPE, **options},
         )
 
     def finish(self, timeout_secs: float = 200.0) -> tuple[int, str]:

@@ -3,12 +3,12 @@
 import os
 import re
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
 from launching import UserRun, finish
 
+from tfagents_system import run_checkpoints
 from tfagents_system.report.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def pid_of(run, role):
 
 def saved_step(run):
     """The train step of the newest checkpoint."""
-    return max(int(path.stem.partition("-")[2]) for path in Path(run.exp_dir, "checkpoints").glob("*.index"))
+    return run_checkpoints.newest_complete(run.exp_dir / "checkpoints").train_step
 
 
 def test_stop_resume_kill_and_finish(tmp_path):
@@ -91,7 +91,9 @@ def test_stop_resume_kill_and_finish(tmp_path):
     assert run.trainer()["train_step"] == ITERATIONS * UPDATES
     resumed = [int(step) for step in re.findall(r"resumed at train step (\d+)", run.log("trainer"))]
     assert resumed[0] == stopped_at
-    assert len(resumed) == 2
+    # gRPC may abort a client whose server is killed: a restart like any other, and told as what it is.
+    aborted = run.log("trainer").count("trainer ended with SIGABRT")
+    assert len(resumed) == 2 + aborted
     env_steps = run.status()["roles"]["replay"]["env_steps"]
     whole = INIT_STEPS + ITERATIONS * STEPS_PER_ITERATION
     # Lost or added: parts of the episodes that killed and stopped workers were in.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import types
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +20,14 @@ import pytest
 
 from tests.launch.test_signals import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import role_starter
+from tfagents_system.launch import fork_server, role_starter
 from tfagents_system.launch.claims import processes_of_run
 from tfagents_system.launch.fork_server import (
     HANDLE_VARIABLE,
     CallDiedError,
     ForkedProcess,
     ForkServer,
+    ForkServerError,
 )
 from tfagents_system.launch.role_process import kill_session
 from tfagents_system.launch.role_starter import RoleStarter
@@ -69,7 +72,7 @@ def told(log: Path, secs: float = 30.0) -> dict[str, Any]:
 
 
 def test_the_server_has_one_thread_and_has_imported_tensorflow(server: ForkServer, tmp_path: Path) -> None:
-    assert psutil.Process(server._pid).num_threads() == 1
+    assert psutil.Process(server.pid).num_threads() == 1
     log = tmp_path / "role.log"
     assert ended(server.fork(ROLE, "sac_worker_0", environ(), log, [])) == 75
     assert told(log)["imported"]
@@ -99,6 +102,19 @@ def test_a_role_is_a_child_of_this_process_with_its_own_session_cpus_environment
     assert all("to stderr" in log.read_text() for log in logs)
 
 
+@pytest.mark.parametrize("run", ["pendulum", "a" * 1000])
+def test_the_command_line_of_a_role_says_what_it_is(server: ForkServer, tmp_path: Path, run: str) -> None:
+    command = Path(f"/proc/{server.pid}/cmdline").read_text()
+    assert "fork_server" in command
+    assert ended(server.fork(ROLE, "sac_worker_3", environ(SAC_EXP_NAME=run), tmp_path / "role.log", [])) == 75
+    said = told(tmp_path / "role.log")
+    title = f"{ROLE} worker_3 (run {run})"[: len(command) - 1]
+    assert said["title"] == title.ljust(len(command), "\0")
+    # What follows it in memory is whole: by this a run's processes are found.
+    of_the_server = Path(f"/proc/{server.pid}/environ").read_bytes()
+    assert said["environ_of_proc"] == hashlib.sha256(of_the_server).hexdigest()
+
+
 def test_random_numbers_differ_between_roles(server: ForkServer, tmp_path: Path) -> None:
     logs = [tmp_path / f"{k}.log" for k in range(2)]
     for log in logs:
@@ -109,8 +125,28 @@ def test_random_numbers_differ_between_roles(server: ForkServer, tmp_path: Path)
 
 def test_tensorflow_works_in_a_forked_role(server: ForkServer, tmp_path: Path) -> None:
     log = tmp_path / "role.log"
-    assert ended(server.fork(ROLE, "sac_trainer", environ("tensorflow"), log, []), 60.0) == 1
+    wrong = environ("tensorflow", TF_CPU_ALLOCATOR_USE_BFC="nonsense")
+    assert ended(server.fork(ROLE, "sac_trainer", wrong, log, []), 60.0) == 1
     assert "64.0" in log.read_text()  # And then main() returned, which a role's never does: exit code 1.
+    assert "Failed to parse the env-var ${TF_CPU_ALLOCATOR_USE_BFC}" in log.read_text()  # TensorFlow says so itself.
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_imports_say_is_shown_only_where_they_fail(fails: bool) -> None:
+    script = f"""
+import os
+from tfagents_system.launch.fork_server import _stderr_held_back
+try:
+    with _stderr_held_back():
+        os.system("echo said >&2")
+        if {fails}:
+            raise ImportError
+except ImportError:
+    os.system("echo failed >&2")
+os.system("echo later >&2")
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ("said\nfailed\nlater\n" if fails else "later\n")
 
 
 def test_an_exception_is_exit_code_1_with_its_traceback_in_the_log(server: ForkServer, tmp_path: Path) -> None:
@@ -175,7 +211,7 @@ from tfagents_system.launch.claims import processes_of_run
 print(*processes_of_run(Path({EXP_DIR!r})))
 """
         found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
-        assert {role.pid, server._pid} <= {int(pid) for pid in found.stdout.split()}
+        assert {role.pid, server.pid} <= {int(pid) for pid in found.stdout.split()}
     finally:
         role.kill()
         kill_session(role.pid)
@@ -193,7 +229,7 @@ def test_when_the_server_is_killed_roles_go_on_the_next_is_a_program_and_later_o
     log, second, third = (tmp_path / f"{k}.log" for k in range(3))
     role = servers[0].fork(ROLE, "sac_worker_0", environ("wait"), log, [])
     told(log)
-    os.kill(servers[0]._pid, signal.SIGKILL)
+    os.kill(servers[0].pid, signal.SIGKILL)
     monkeypatch.setattr(role_starter, "module_of_role", lambda name: ROLE)
     starter = RoleStarter(lambda name: ["sh", "-c", f"echo {name} as a program; exit 7"], servers[0], start_server)
     try:
@@ -209,6 +245,106 @@ def test_when_the_server_is_killed_roles_go_on_the_next_is_a_program_and_later_o
         starter.close()
 
 
+@pytest.mark.parametrize("is_killed", [False, True], ids=["late", "killed"])
+def test_a_role_that_was_forked_but_not_told_of_in_time_never_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_killed: bool
+) -> None:
+    server = ForkServer.start({**os.environ, "SAC_EXP_DIR": EXP_DIR})
+    server.wait_until_ready()
+    assert capfd.readouterr().err == ""  # TensorFlow's import has reported what are no errors.
+    answer, forked = server._answer, []
+
+    def late_answer(*args: Any) -> Any:
+        forked.append(answer(*args))
+        if is_killed:
+            os.kill(server.pid, signal.SIGKILL)
+        time.sleep(0.5)  # Time enough to begin for a role that does not wait.
+        raise ForkServerError("too late")
+
+    monkeypatch.setattr(server, "_answer", late_answer)
+    monkeypatch.setattr(role_starter, "module_of_role", lambda name: ROLE)
+    starter = RoleStarter(lambda name: ["echo", "as a program"], server)
+    log = tmp_path / "role.log"
+    try:
+        assert starter.start("replay", [], environ("wait"), log).wait() == 0
+        assert ended(ForkedProcess(forked[0])) == 1
+        assert "as a program\n" in log.read_text() and "{" not in log.read_text()
+    finally:
+        starter.close()
+        kill_session(forked[0])
+
+
+@pytest.mark.parametrize("dies_by", ["an error", "SIGKILL"])
+def test_a_fork_that_fails_in_the_process_between_is_told_and_never_doubles_the_server(dies_by: str) -> None:
+    script = f"""
+import errno, os, signal
+from tfagents_system.launch import fork_server
+fork, server = os.fork, os.getpid()
+def fork_once():
+    if os.getpid() != server:
+        if {dies_by == "SIGKILL"}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError(errno.EAGAIN, "no more processes")
+    return fork()
+os.fork = fork_once
+request = fork_server._Fork("no_module", "sac_worker_0", {{}}, "/nowhere/log", ())
+connection, begin = fork_server.Pipe()
+try:
+    fork_server._fork_role(request, connection, begin)
+except fork_server.ForkServerError as error:
+    print(f"{{os.getpid() == server}} {{error}}", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    reason = "no more processes" if dies_by == "an error" else "the process in between died"
+    assert done.stdout == f"True sac_worker_0 can't be forked ({reason})\n", done.stderr
+    assert done.stderr == ""
+
+
+def is_zombie(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_orphans_of_roles_are_waited_for_and_exit_codes_of_roles_are_left(server: ForkServer, tmp_path: Path) -> None:
+    starter = RoleStarter(fork_server=server)
+    starter.reap_strangers([])  # Nothing is forked yet: the children of this process are nobody's orphans.
+    log = tmp_path / "role.log"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(role_starter, "module_of_role", lambda name: ROLE)
+        roles = [starter.start("worker_0", [], environ(does), log) for does in ("wait", "exit")]
+    told(log)
+    deadline = time.monotonic() + 30.0
+    while not (orphans := psutil.Process(roles[0].pid).children()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    roles[0].kill()
+    roles[0].wait()
+    kill_session(roles[0].pid)
+    while not (is_zombie(orphans[0].pid) and is_zombie(roles[1].pid)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert orphans[0].ppid() == os.getpid()
+    starter.reap_strangers([roles[1].pid])
+    assert is_zombie(roles[1].pid)
+    assert roles[1].poll() == 75
+    starter.reap_strangers([roles[1].pid])  # What an exit code that nobody had taken may have hidden.
+    assert not psutil.pid_exists(orphans[0].pid)
+    assert psutil.pid_exists(server.pid)
+
+
+def test_where_the_kernel_lets_nothing_be_adopted_roles_are_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ours, theirs = fork_server._pipe()
+    pid = subprocess.Popen(["sleep", "300"]).pid
+    server = ForkServer(ours, pid)
+    server._is_ready = True
+    monkeypatch.setattr(fork_server.ctypes, "CDLL", lambda *_, **__: types.SimpleNamespace(prctl=lambda *_: -1))
+    starter = RoleStarter(lambda name: ["sh", "-c", "exit 7"], server)
+    assert starter.start("trainer", [], environ(), tmp_path / "role.log").wait() == 7
+    assert "trainer is started as a program of its own" in capfd.readouterr().out
+    with pytest.raises(EOFError):  # It was asked for nothing.
+        theirs.recv()
+    assert gone(pid, within_secs=5.0)
+
+
 def test_roles_and_server_end_with_the_supervisor(tmp_path: Path) -> None:
     """kill -9 of the process that asked: the role gets SIGTERM, the server ends."""
     log = tmp_path / "role.log"
@@ -219,7 +355,7 @@ from tfagents_system.launch.fork_server import ForkServer
 server = ForkServer.start({{**os.environ, "SAC_EXP_DIR": {EXP_DIR!r}}})
 environ = {environ("wait")!r} | {{"{SUPERVISOR_PID_VARIABLE}": str(os.getpid())}}
 role = server.fork({ROLE!r}, "sac_worker_0", environ, Path({str(log)!r}), [])
-print(server._pid, role.pid, flush=True)
+print(server.pid, role.pid, flush=True)
 time.sleep(300)
 """
     with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True) as asking:

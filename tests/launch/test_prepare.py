@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tfagents_system.envs import env_process
 from tfagents_system.errors import UserError
-from tfagents_system.launch import inspection, prepare, run_directory
+from tfagents_system.launch import prepare, run_directory
 from tfagents_system.launch.claims import RunLock
 from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.run_paths import RunPaths
@@ -140,7 +141,7 @@ with open({str(tmp_path / "pid")!r}, "w") as file:
 """
     (tmp_path / "params.py").write_text(PARAMS + tells)
     assert prepare.prepare(environ, None, fork_server=server)
-    assert int((tmp_path / "pid").read_text()) not in (os.getpid(), server._pid)
+    assert int((tmp_path / "pid").read_text()) not in (os.getpid(), server.pid)
     assert RunPaths(tmp_path / "run").specs.stat().st_size > 0
     RunPaths(tmp_path / "run").params.write_text(PARAMS + "import os\nos.kill(os.getpid(), 11)\n")
     with pytest.raises(UserError, match="died with SIGSEGV"):
@@ -173,21 +174,20 @@ TrainParams.env_ctor = lambda self, **kwargs: Hanging()
 def test_code_that_hangs_ends_as_a_finding_beside_the_others(
     environ: dict[str, str], tmp_path: Path, server: ForkServer, monkeypatch: pytest.MonkeyPatch, code: str, told: str
 ) -> None:
-    monkeypatch.setattr(inspection, "_STEP_TIMEOUT_SECS", 1.0)
-    monkeypatch.setattr(inspection, "_LEAST_BUILDING_SECS", 1.0)
-    monkeypatch.setattr(inspection, "_BUILDING_FACTOR", 1.0)
+    monkeypatch.setattr(env_process, "_MIN_BUILD_TIMEOUT_SECS", 1.0)
+    monkeypatch.setattr(env_process, "_BUILD_TIMES_STEP", 1.0)
     (tmp_path / "params.py").write_text(PARAMS + "TrainParams.discount = 2\n" + code)
     (tmp_path / "config.json").write_text('{"horizon": 20, "curriculum": 3}')
     began = time.monotonic()
     with pytest.raises(UserError) as raised:
-        prepare.prepare(environ, None, fork_server=server)
+        prepare.prepare(environ | {"SAC_STEP_TIMEOUT_SECS": "1"}, None, fork_server=server)
     assert time.monotonic() - began < 30.0
     text = "\n".join(raised.value.findings)
     assert told in text and '"curriculum" must be an object' in text
     assert ("discount" in text) == (code != "import time; time.sleep(1000)")
     assert not (tmp_path / "run").exists()
     # What hung is gone, and the server goes on.
-    assert not [pid for pid in psutil.Process(server._pid).children(recursive=True) if pid.status() != "zombie"]
+    assert not [pid for pid in psutil.Process(server.pid).children(recursive=True) if pid.status() != "zombie"]
     monkeypatch.undo()
     (tmp_path / "config.json").write_text('{"horizon": 20}')
     (tmp_path / "params.py").write_text(PARAMS)
@@ -250,7 +250,7 @@ def test_where_the_fork_server_has_died_the_checks_are_made_without_it(
 ) -> None:
     server = prepare.start_fork_server(environ, None)
     assert server is not None
-    os.kill(server._pid, signal.SIGKILL)
+    os.kill(server.pid, signal.SIGKILL)
     assert prepare.prepare(environ, None, fork_server=server)
     assert "the fork server is gone: params and environment are checked without it" in capsys.readouterr().out
 

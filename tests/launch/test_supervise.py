@@ -21,7 +21,7 @@ import pytest
 
 from tests.launch.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
 from tests.launch.test_signals import gone
-from tfagents_system.launch import role_process, supervise, wrap_up
+from tfagents_system.launch import memory, role_process, supervise, wrap_up
 from tfagents_system.launch.claims import Claims, processes_of_run
 from tfagents_system.launch.cpus import allowed_cpus, plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
@@ -153,10 +153,10 @@ def test_no_worker_left_fails_the_run(
 def test_a_trainer_or_replay_server_that_is_given_up_fails_the_run(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], role: str
 ) -> None:
-    program = "for i in $(seq 20); do echo line $i; done; exit 3"
+    program = "for i in $(seq 20); do echo line $i; done; exit 4"
     assert make_supervisor(run_dir, stop, {role: program}, max_restarts=1).run() == 1
     out = capfd.readouterr().out
-    assert f"error: {role} ended with exit code 3 and is given up after 1 restarts in a row" in out
+    assert f"error: {role} ended with exit code 4 and is given up after 1 restarts in a row" in out
     assert "line 5\n" not in out and "  line 6\n" in out and "  line 20\n" in out  # the last 15
     status = read_status(run_dir / "status.json")
     assert status is not None and status["run"]["state"] == "failed" and status["run"]["exit_code"] == 1
@@ -329,3 +329,34 @@ def test_a_port_that_another_run_holds_is_refused_by_name(start: Callable[..., F
     first.wait_until_up()
     code, out = start("b", port=port).end()
     assert code == 2 and f"SAC_REVERB_PORT={port} is in use by pid {first.process.pid}" in out
+
+
+def test_a_role_that_says_it_is_hopeless_ends_the_run_in_its_words(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = "echo chatter; echo 'error: training diverged twice' >&2; exit 3"
+    assert make_supervisor(run_dir, stop, {"trainer": program}).run() == 1
+    assert "error: trainer can't go on\n  error: training diverged twice\n" in capfd.readouterr().out
+    assert log(run_dir, "trainer").count("chatter") == 1
+
+
+@pytest.mark.parametrize(("deterministic", "starts"), [(True, 2), (False, 1)])
+def test_a_deterministic_run_starts_all_anew_with_the_trainer(
+    run_dir: Path, stop: StopFlag, fast: None, deterministic: bool, starts: int
+) -> None:
+    # The trainer fails once and is then done.
+    trainer = f"sleep 0.5; test -e {run_dir}/failed && exit 0; touch {run_dir}/failed; exit 1"
+    waits = "echo begins; trap 'exit 75' TERM; while :; do sleep 0.02; done"
+    roles = {"trainer": trainer, "replay": waits, "worker": waits}
+    assert make_supervisor(run_dir, stop, roles, deterministic=deterministic).run() == 0
+    assert [log(run_dir, role).count("begins") for role in ("replay", "worker_0")] == [starts, starts]
+
+
+def test_a_role_that_lacks_memory_is_named_and_not_started_for_ever(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = iter(range(100))
+    monkeypatch.setattr(memory, "oom_kills", lambda: next(kills))
+    program = beating(run_dir, "updating") + "kill -9 $$"
+    assert make_supervisor(run_dir, stop, {"trainer": program}, max_restarts=1).run() == 1
+    assert "the kernel has killed a process for lack of memory" in capfd.readouterr().out

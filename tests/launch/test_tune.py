@@ -1,5 +1,7 @@
 """The split that is proposed follows from what was measured."""
 
+import json
+import os
 import subprocess
 import sys
 import types
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tfagents_system.errors import UserError
 from tfagents_system.launch.tune import Measured, advice, propose, updates_per_step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,9 +80,68 @@ def test_more_workers_mean_more_updates_an_iteration():
     assert len(advice(best, 1, params(asynchronous=True), workers_now=2)) == 5
 
 
-def tune(*args, timeout=60):
+@pytest.mark.parametrize(("cpus", "worker_cpus"), [(6, 8), (6, 6), (2, 3), (1, 2)])
+def test_workers_that_do_not_fit_are_refused_with_the_remedy(cpus, worker_cpus):
+    with pytest.raises(UserError, match=f"SAC_COLLECT_WORKER_CPUS={worker_cpus} .* {cpus} CPUs: lower SAC_COLLECT_WO"):
+        propose(Measured(10.0, 200.0, {1: 100.0, 2: 180.0}), cpus, worker_cpus, updates_per_step=1.0)
+
+
+def test_as_many_workers_share_all_cpus_with_the_trainer_as_fit_on_them():
+    (only,) = propose(Measured(1000.0, 200.0, {1: 100.0, 2: 190.0}), cpus=2, worker_cpus=2, updates_per_step=1.0)
+    assert (only.train_cpus, only.workers, only.is_shared) == (2, 1, True)
+    assert only.steps_per_s == pytest.approx(1 / (1 / 190 + 1 / 1000 + REPLAY_SECS))
+
+
+def tune(*args, timeout=60, **more):
     command = [sys.executable, "-m", "tfagents_system.launch.tune", *args]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    more = {"cwd": ROOT, "env": environ} | more
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **more)
+
+
+PARAMS_THAT_TELL = """
+import json, os, sys
+import beside, exported
+from tfagents_system.train_params_base import TrainParamsBase
+
+print(json.dumps({"gl": os.environ["MUJOCO_GL"], "path": sys.path, "pwd": os.environ["PWD"]}))
+
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, seed=None, **kwargs):
+        raise AssertionError("not needed")
+"""
+
+
+def test_the_users_files_are_loaded_in_the_environment_of_a_run(tmp_path):
+    """Exports of the vars file, its PYTHONPATH and the folder of the user; what it prints is shown and not read."""
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    for folder in (home, elsewhere):
+        folder.mkdir()
+    (home / "beside.py").touch()
+    (elsewhere / "exported.py").touch()
+    (home / "params.py").write_text(PARAMS_THAT_TELL)
+    (home / "config.json").write_text('{"horizon": 10}')
+    (home / "vars.sh").write_text(
+        f"echo SAC_TRAIN_CPUS=none\ncd {elsewhere}\nexport MUJOCO_GL=osmesa PYTHONPATH={elsewhere}\n"
+        "SAC_EXP_NAME=x SAC_PARAMS=params.py SAC_CONFIG=config.json\n"
+        "SAC_TRAIN_CPUS=1 SAC_REVERB_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1000\n"
+    )
+    done = tune("vars.sh", "--cpus", "6", cwd=home)
+    assert done.returncode == 2, done.stderr
+    assert "SAC_TRAIN_CPUS=none" in done.stderr
+    assert "error: SAC_COLLECT_WORKER_CPUS=1000 and at least one CPU of the trainer do not fit on 6 CPUs" in done.stderr
+    (told,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (told["gl"], told["pwd"]) == ("osmesa", str(home))
+    own = [entry for entry in told["path"] if entry in map(str, (ROOT, elsewhere, home))]
+    assert own == [str(ROOT), str(elsewhere), str(home)], "in the order of run_script.sh"
+
+
+def test_a_vars_file_that_exits_is_refused(tmp_path):
+    (tmp_path / "vars.sh").write_text("exit 0\n")
+    done = tune(str(tmp_path / "vars.sh"))
+    assert done.returncode == 2
+    assert "fails" in done.stderr
 
 
 def test_a_missing_vars_file_is_refused_without_a_traceback(tmp_path):

@@ -15,7 +15,7 @@ from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import weights
 from tfagents_system.policies.export import PolicyExport, checkpoint_name
 from tfagents_system.policies.graph_session import GraphSession
-from tfagents_system.policies.numpy_actor import NumpyActor, UnsupportedNetworkError
+from tfagents_system.policies.numpy_actor import NumpyActor, UnsupportedNetworkError, _Layer
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -235,11 +235,29 @@ def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
     monkeypatch.setattr(NumpyActor, "act_on_all", lambda self, observations, greedy: {0: np.full(2, 0.9)})
     assert make_worker_policy(agent, seed=0).inference == "tensorflow session"
     monkeypatch.setattr(GraphSession, "__call__", lambda self, name, leaves: [np.full((1, 2), 0.9)])
+    closed = []
+    monkeypatch.setattr(GraphSession, "close", lambda self: closed.append(self))
     policy = make_worker_policy(agent, seed=0)
     assert policy.inference == "tensorflow function"
+    assert len(closed) == 2, "both sessions that were tried"
     step = time_step(VECTOR)
     expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
     np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=1e-6)
+
+
+def test_a_memory_that_works_differently_is_seen_in_the_second_step(monkeypatch):
+    """The gates of the recurrent kernel in another order; in an episode's first step it multiplies zeros."""
+    fill = _Layer.fill
+
+    def fill_wrongly(self, matrix, values):
+        fill(self, matrix, values)
+        if self.memory:
+            recurrent = matrix[-1 - self.memory : -1]
+            recurrent[:] = np.roll(recurrent, self.memory, axis=1)
+
+    assert make_worker_policy(build(recurrent=True), seed=0).inference == "numpy"
+    monkeypatch.setattr(_Layer, "fill", fill_wrongly)
+    assert make_worker_policy(build(recurrent=True), seed=0).inference == "tensorflow session"
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "gru"])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
+from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.segments import Column, Layout, Segment
 
 LAYOUT = Layout(
@@ -48,3 +52,37 @@ def numbered_segment(
         reward=(1000.0 * episode + step[:-1]).astype(np.float32),
         discount=discount,
     )
+
+
+def filled_ring(folder: Path, segments: int = 10, capacity: int = 60, slack: int = 24, steps: int = 5) -> Ring:
+    """Segments of `steps + 1` rows, of worker 0."""
+    ring = Ring.open(folder, LAYOUT, capacity, slack)
+    append_more(ring, segments, steps)
+    return ring
+
+
+def append_more(ring: Ring, count: int, steps: int = 5) -> None:
+    """The next segments of worker 0, one an iteration."""
+    for number in range(ring.worker(0).number + 1, ring.worker(0).number + 1 + count):
+        assert ring.append(numbered_segment(number=number, steps=steps, iteration=number))
+
+
+def content(ring: Ring) -> dict[str, Any]:
+    """All that a run can see of a ring."""
+    rows = ring.held_rows
+    columns = [*ring.observation, *ring.action, ring.reward, ring.discount]
+    is_start = ring.steps_left[rows] > 0
+    return {
+        "counters": (
+            ring.env_steps,
+            ring.init_steps,
+            ring.ring_steps,
+            ring.segments,
+            ring.total_rows,
+            ring.filled_rows,
+        ),
+        "workers": [ring.worker(worker_id) for worker_id in range(3)],
+        "steps_left": ring.steps_left[rows].tolist(),
+        "transitions": [column[rows][is_start].tolist() for column in columns],
+        "step_type": ring.step_type[rows].tolist(),
+    }

@@ -54,6 +54,19 @@ def test_a_late_worker_is_left_out_after_the_deadline_and_waited_for_again_when_
     assert pacing.allowed(request(1), 0) == 10
 
 
+def test_the_deadline_holds_although_two_iterations_are_asked_for_in_turn(ring):
+    clock = Clock()
+    pacing = Lockstep(ring, num_workers=2, straggler_secs=10.0, clock=clock)
+    ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
+    ring.append(numbered_segment(0, 1, iteration=1, end_of_iteration=True))
+    for clock.now in (0.0, 3.0, 6.0, 9.0):
+        assert pacing.allowed(request(0), 0) == 0
+        assert pacing.allowed(request(1), 0) == 0
+    clock.now = 10.0
+    assert pacing.allowed(request(0), 0) == 10
+    assert pacing.allowed(request(1), 0) == 10
+
+
 def test_without_new_experience_nothing_is_drawn_even_if_all_others_are_lost(ring):
     clock = Clock()
     pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, clock=clock)

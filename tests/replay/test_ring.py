@@ -1,20 +1,22 @@
 """The ring holds every step once, survives restarts, and never shows a torn row."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segments_for_tests import LAYOUT, numbered_segment
+from segments_for_tests import LAYOUT, append_more, content, filled_ring, numbered_segment
 
 from tfagents_system.errors import UserError
-from tfagents_system.replay.ring import NEVER, Ring
+from tfagents_system.replay.ring import NEVER, OverwrittenError, Ring
+from tfagents_system.replay.ring_header import DamagedHeaderError
 from tfagents_system.replay.segments import Column, Layout
 
 
 def held_transitions(ring):
     """(worker, episode, step) of every transition in the ring, oldest first."""
-    rows = (ring.oldest_row + np.arange(ring.filled_rows)) % ring.capacity_rows
-    rows = rows[ring.steps_left[rows] > 0]
+    rows = ring.held_rows[ring.steps_left[ring.held_rows] > 0]
     return [tuple(int(value) for value in ring.observation[0][row]) for row in rows]
 
 
@@ -79,7 +81,8 @@ def test_a_crash_in_the_middle_of_an_append_leaves_no_torn_row(tmp_path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         ring.append(numbered_segment(number=3, episode=77))
     again = Ring.open(tmp_path / "ring", LAYOUT, 20)
-    assert held_transitions(again) == [(0, 0, 4)] + [(0, e, s) for e in (1, 2) for s in range(5)]
+    assert held_transitions(again) == [(0, e, s) for e in (0, 1, 2) for s in range(5)]
+    assert again.verify() == 0
     assert again.env_steps == 15
     assert again.append(numbered_segment(number=3, episode=77)), "it was not stored, so it is taken when sent again"
 
@@ -133,3 +136,148 @@ def test_the_ring_is_the_tail_of_all_rows(tmp_path_factory, capacity, lengths):
     assert held_transitions(ring) == expected
     assert ring.ring_steps == len(expected)
     assert ring.env_steps == sum(steps for _, steps in lengths)
+
+
+@pytest.mark.parametrize("later", [0, 1, 3, 4])
+def test_a_rollback_is_the_moment_of_the_snapshot_exactly(tmp_path, later):
+    ring = filled_ring(tmp_path / "ring", segments=13)
+    before, snapshot = content(ring), ring.snapshot()
+    append_more(ring, later)
+    ring.rollback(snapshot)
+    assert content(ring) == before
+    assert ring.verify() == 0
+    assert content(ring) == before
+    assert content(Ring.open(tmp_path / "ring", LAYOUT, 60)) == before, "and it is what the next process finds"
+    append_more(ring, 1)
+    assert ring.worker(0).number == 13
+
+
+def test_a_rollback_past_the_slack_is_refused_and_changes_nothing(tmp_path):
+    ring = filled_ring(tmp_path / "ring", segments=13)  # It holds 60 rows; 24 more, 4 segments, may come.
+    snapshot = ring.snapshot()
+    append_more(ring, 5)
+    before = content(ring)
+    with pytest.raises(OverwrittenError, match="6 of its 60 rows have been overwritten: 30 rows came after it, 24 may"):
+        ring.rollback(snapshot)
+    with pytest.raises(OverwrittenError):
+        ring.check_covered(snapshot)
+    assert content(ring) == before
+
+
+def test_what_was_rolled_back_counts_as_written(tmp_path):
+    ring = filled_ring(tmp_path / "ring", segments=10)
+    older = ring.snapshot()
+    append_more(ring, 3)
+    newer = ring.snapshot()
+    append_more(ring, 4)
+    ring.rollback(newer)
+    with pytest.raises(OverwrittenError):
+        ring.rollback(older)
+
+
+def test_a_snapshot_that_is_damaged_or_of_another_ring_is_refused(tmp_path):
+    ring = filled_ring(tmp_path / "ring")
+    snapshot = bytearray(ring.snapshot())
+    for index in (0, 5, 40, len(snapshot) - 1):
+        damaged = snapshot.copy()
+        damaged[index] ^= 16
+        with pytest.raises(DamagedHeaderError, match="checksum"):
+            ring.rollback(bytes(damaged))
+    with pytest.raises(DamagedHeaderError, match="bytes"):
+        ring.rollback(bytes(snapshot[:-1]))
+    with pytest.raises(DamagedHeaderError, match="another layout or size"):
+        ring.rollback(filled_ring(tmp_path / "other", capacity=61).snapshot())
+
+
+DATA_COLUMNS = ["observation/id", "observation/image", "action", "reward", "discount", "steps_left", "step_type"]
+
+
+@pytest.mark.parametrize("name", DATA_COLUMNS)
+def test_every_flipped_bit_is_found_and_its_segment_is_left_out(tmp_path, name):
+    ring = filled_ring(tmp_path / "ring", segments=13)
+    column = dict(zip([column.name for column in ring.files.columns], ring.columns, strict=True))[name]
+    snapshot = ring.snapshot()
+    for segment in range(3, 13):
+        ring.rollback(snapshot)
+        before = column.copy(), ring.steps_left.copy()
+        row = (segment * 6 + 2) % ring.num_rows
+        column[row : row + 1].view(np.uint8).reshape(-1)[0] ^= 1
+        assert ring.verify() == 5
+        assert held_transitions(ring) == [(0, e, s) for e in range(3, 13) for s in range(5) if e != segment]
+        assert ring.ring_steps == 45
+        column[:], ring.steps_left[:] = before
+        ring.rollback(snapshot)
+        assert ring.verify() == 0
+
+
+def test_a_cut_piece_has_its_checksum_in_the_snapshot_and_is_believed_without(tmp_path):
+    ring = filled_ring(tmp_path / "ring", segments=13, capacity=57)  # The oldest piece has 3 rows, 2 transitions.
+    assert held_transitions(ring)[:3] == [(0, 3, 3), (0, 3, 4), (0, 4, 0)]
+    snapshot = ring.snapshot()
+    assert ring.verify() == 0
+    ring.reward[ring.oldest_row] += 1
+    assert ring.verify() == 0, "nothing tells what it was"
+    ring.rollback(snapshot)
+    assert ring.verify() == 2
+    assert held_transitions(ring)[0] == (0, 4, 0)
+
+
+def test_a_segment_of_another_time_in_its_place_is_not_taken_for_it(tmp_path):
+    """After a power cut rows may be newer than every header: whole segments, but not those that the header means."""
+    ring = filled_ring(tmp_path / "ring", segments=14)  # 84 rows: the next is written at the files' beginning.
+    snapshot = ring.snapshot()
+    header = ring._header.copy()
+    append_more(ring, 6)
+    ring._header = header  # What came after it is not known.
+    ring.rollback(snapshot)
+    assert ring.verify() == 10, "two segments were overwritten by newer ones"
+    assert held_transitions(ring) == [(0, e, s) for e in range(6, 14) for s in range(5)]
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.integers(1, 7), min_size=1, max_size=40), st.integers(8, 60), st.integers(0, 39), st.integers(0, 1000)
+)
+def test_any_ring_is_whole_before_and_after_a_rollback(tmp_path_factory, lengths, capacity, at, seed):
+    ring = Ring.open(tmp_path_factory.mktemp("ring"), LAYOUT, capacity, 24)
+    moments = []
+    for number, steps in enumerate(lengths):
+        assert ring.append(numbered_segment(number=number, steps=steps))
+        moments.append((ring.snapshot(), content(ring)))
+    snapshot, expected = moments[at % len(moments)]
+    if ring.total_rows - ring.num_rows <= expected["counters"][-2] - expected["counters"][-1]:
+        ring.rollback(snapshot)
+        assert ring.verify() == 0
+        assert content(ring) == expected
+    else:
+        with pytest.raises(OverwrittenError):
+            ring.rollback(snapshot)
+    ring.steps_left[:] = np.random.default_rng(seed).integers(-3, 8, ring.num_rows)
+    ring.verify()
+    left = ring.steps_left[ring.held_rows]
+    assert ring.ring_steps == np.count_nonzero(left)
+    assert all(0 <= steps < len(left) - index for index, steps in enumerate(left)), "nothing leads out of the ring"
+
+
+def test_nothing_that_a_checkpoint_may_need_is_overwritten_by_the_slack_that_a_ring_has_by_itself(tmp_path):
+    ring = Ring.open(tmp_path / "ring", LAYOUT, 8000)
+    assert ring.num_rows == 8000 + 4 * 1001, "four of the longest segments"
+    ring = Ring.open(tmp_path / "large", LAYOUT, 40_000)
+    assert ring.num_rows == 50_000, "a quarter"
+    assert ring.files.num_bytes == 50_000 * LAYOUT.step_bytes
+    assert sum(path.stat().st_size for path in ring.folder.glob("*.bin")) < ring.files.num_bytes + 300_000
+
+
+def test_a_ring_of_an_earlier_version_is_refused_with_the_remedy(tmp_path):
+    Ring.open(tmp_path / "ring", LAYOUT, 100)
+    path = tmp_path / "ring" / "layout.json"
+    found = json.loads(path.read_text())
+    del found["version"], found["slack_rows"]
+    path.write_text(json.dumps(found))
+    with pytest.raises(
+        UserError, match=r"another version of this program \(ring format 1, this one has 2\).*SAC_EXP_NAME"
+    ):
+        Ring.open(tmp_path / "ring", LAYOUT, 100)
+    path.write_text("{")
+    with pytest.raises(UserError, match="layout.json is damaged"):
+        Ring.open(tmp_path / "ring", LAYOUT, 100)

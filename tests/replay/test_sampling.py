@@ -53,7 +53,7 @@ def test_every_row_is_a_true_transition(ring):
 
 def test_the_discount_is_zero_in_terminating_transitions_only(ring):
     batch = draw_transitions(ring, np.random.default_rng(2), 50, 64)
-    rows = np.flatnonzero(ring.discount[:] == 0)
+    rows = ring.held_rows[ring.discount[ring.held_rows] == 0]
     terminating = {tuple(ring.observation[0][row]) for row in rows if ring.steps_left[row] > 0}
     drawn = {tuple(row) for row in batch.observation[0].reshape(-1, 3)[batch.discount.reshape(-1) == 0]}
     assert drawn == terminating
@@ -74,7 +74,7 @@ def test_sequences_stay_within_an_episode_and_are_uniform_over_their_starts(ring
     ids = batch.observation[0].reshape(-1, length + 1, 3)
     assert (ids[:, :, :2] == ids[:, :1, :2]).all(), "one worker, one episode"
     np.testing.assert_array_equal(np.diff(ids[:, :, 2], axis=1), 1)
-    starts = int(np.count_nonzero(np.asarray(ring.steps_left) >= length))
+    starts = int(np.count_nonzero(ring.steps_left[ring.held_rows] >= length))
     _, counts = np.unique(ids[:, 0], axis=0, return_counts=True)
     assert len(counts) == starts
     assert_uniform(counts)

@@ -24,7 +24,7 @@ def test_layout_names_columns_by_their_path_and_counts_bytes():
     assert [column.name for column in layout.observation] == ["observation/camera", "observation/joints"]
     assert layout.action[0].name == "action"
     # 48 pixels, 5 + 2 floats, reward, discount, steps_left of 4 bytes, step_type of 1.
-    assert layout.step_bytes == 48 + 4 * 7 + 13
+    assert layout.step_bytes == 48 + 4 * 7 + 17
     assert layout.max_segment_steps(None) == 1000
     large = Layout.from_specs(np.zeros((1024, 1024), np.uint8), np.zeros(2, np.float32))
     assert large.max_segment_steps(None) == 15

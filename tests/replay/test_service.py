@@ -11,12 +11,15 @@ import pytest
 import reverb
 from segments_for_tests import LAYOUT, numbered_segment
 
+from tfagents_system import run_checkpoints
+from tfagents_system.replay import sender as sender_module
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import Connection, ServerUnreachableError, StoppedError, Waiting
 from tfagents_system.replay.pacing import Lockstep
-from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sender import SegmentSender
+from tfagents_system.replay.ring import Ring, WorkerRecord
+from tfagents_system.replay.sender import RefusedError, SegmentSender
 from tfagents_system.replay.service import DrawSettings, ReplayService
+from tfagents_system.replay.snapshots import SnapshotWriter
 
 DRAW = DrawSettings(batch_size=4, sequence_length=None, max_block_minibatches=8, seed=0)
 
@@ -32,12 +35,14 @@ class Server:
 
     def __init__(self, folder, port, num_workers=1):
         self.ring = Ring.open(folder, LAYOUT, 1000)
+        self.checkpoints = folder.parent / "checkpoints"
+        self.snapshots = SnapshotWriter(self.ring, None, self.checkpoints)
         all_tables = tables.make_tables(num_workers)
         self.reverb = reverb.Server(list(all_tables.values()), port=port)
         self.connection = Connection(f"localhost:{port}", lambda: False)
         pacing = Lockstep(self.ring, num_workers, straggler_secs=60.0)
         blocks = all_tables[tables.BLOCKS]
-        self.service = ReplayService(self.ring, self.connection, blocks, num_workers, DRAW, pacing)
+        self.service = ReplayService(self.ring, self.connection, blocks, num_workers, DRAW, pacing, self.snapshots)
 
     def turn_until(self, condition, secs=20.0):
         deadline = time.monotonic() + secs
@@ -216,3 +221,70 @@ def test_a_queue_with_items_in_it_has_no_stream_to_be_fed(server):
         server.connection.put(tables.REPORTS, [np.array([number], np.int64)])
     server.connection.feed_dead_reader(tables.REPORTS, [np.array([0], np.int64)])
     assert server.connection.size(tables.REPORTS) == 2
+
+
+def test_a_snapshot_is_written_into_the_checkpoint_that_asks_for_it(server):
+    server.connection.put(tables.SEGMENTS, numbered_segment(steps=50).to_wire())
+    server.turn_until(lambda: server.ring.env_steps == 50)
+    partial = run_checkpoints.begin(server.checkpoints, 10)
+    message = tables.Snapshot(run_checkpoints.finished_name(partial)).to_wire()
+    for _ in range(3):
+        server.connection.put(tables.SNAPSHOTS, message)
+    replay = partial / run_checkpoints.REPLAY
+    server.turn_until(replay.exists)
+    server.connection.put(tables.SEGMENTS, numbered_segment(number=1, steps=50).to_wire())
+    server.turn_until(lambda: server.ring.env_steps == 100)
+    server.ring.rollback(replay.read_bytes())
+    assert server.ring.env_steps == 50
+    assert server.snapshots.written == 1, "it was asked for three times"
+
+
+def test_the_trainer_is_told_that_a_checkpoint_is_wanted_and_when_it_is_no_more(server):
+    status = server.connection.newest(tables.STATUS)
+
+    def is_wanted():
+        return tables.Stored.from_wire(status.get()).checkpoint_wanted
+
+    assert not is_wanted()
+    rows = 0.4 * server.ring.files.slack_rows
+    for number in range(int(rows // 501) + 1):
+        server.connection.put(tables.SEGMENTS, numbered_segment(number=number, steps=500).to_wire())
+    server.turn_until(is_wanted)
+    partial = run_checkpoints.begin(server.checkpoints, 10)
+    server.connection.put(tables.SNAPSHOTS, tables.Snapshot(run_checkpoints.finished_name(partial)).to_wire())
+    server.turn_until(lambda: not is_wanted())
+    assert server.ring.segments == int(rows // 501) + 1
+
+
+def test_what_is_stored_travels_whole():
+    stored = tables.Stored(7, 100, (WorkerRecord(1, 2, 3, 4), WorkerRecord(5, 6, 7, 8)), True, 9)
+    assert tables.Stored.from_wire(stored.to_wire()) == stored
+
+
+def test_a_worker_whose_segment_is_never_stored_ends_with_an_error(server, monkeypatch):
+    monkeypatch.setattr(sender_module, "_RESEND_SECS", 0.05)
+    sender = SegmentSender(server.connection, worker_id=0, incarnation=7)
+    wrong = numbered_segment(iteration=4)
+    wrong.reward = np.full(5, np.nan, np.float32)
+    sender.send(wrong)
+    sender.send(numbered_segment())
+    with pytest.raises(RefusedError, match=r"segment 0 \(5 steps of iteration 4\), sent 6 times.*replay.log"):
+        server.turn_until(lambda: sender.confirm() is None)
+    assert server.service.malformed == 6
+    assert server.ring.env_steps == 0
+    restarted = SegmentSender(server.connection, worker_id=0, incarnation=8)
+    restarted.send(numbered_segment())
+    server.turn_until(lambda: restarted.confirm() is not None and restarted.unconfirmed_segments == 0)
+    assert server.ring.env_steps == 5
+
+
+def test_a_server_that_takes_in_nothing_is_waited_for(server, monkeypatch):
+    monkeypatch.setattr(sender_module, "_RESEND_SECS", 0.02)
+    sender = SegmentSender(server.connection, worker_id=0, incarnation=7)
+    sender.send(numbered_segment())
+    for _ in range(30):
+        assert sender.confirm() is not None
+        time.sleep(0.02)
+    server.turn_until(lambda: sender.confirm() is not None and sender.unconfirmed_segments == 0)
+    assert server.ring.env_steps == 5
+    assert server.service.duplicates > 6

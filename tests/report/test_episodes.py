@@ -39,10 +39,15 @@ def test_reports_survive_the_wire():
     assert Report.from_wire(report.to_wire()) == report
 
 
+def versions(ready):
+    return [version for version, _ in ready]
+
+
 def test_an_evaluation_is_ready_when_all_its_episodes_are_there():
-    evaluations = Evaluations(num_episodes=3)
+    evaluations = Evaluations(num_episodes=3, num_workers=2)
     evaluations.add(share(2, 0, 1.0, 2.0))
     assert evaluations.pop_ready() == []
+    assert evaluations.missing(2) == [1]
     evaluations.add(share(2, 1, 3.0))
     [(version, reports)] = evaluations.pop_ready()
     assert version == 2
@@ -51,34 +56,45 @@ def test_an_evaluation_is_ready_when_all_its_episodes_are_there():
 
 
 def test_a_restarted_worker_counts_once_and_a_share_that_comes_too_late_not_at_all():
-    evaluations = Evaluations(num_episodes=2)
+    evaluations = Evaluations(num_episodes=2, num_workers=2)
     evaluations.add(share(2, 0, 1.0))
     evaluations.add(share(2, 0, 5.0))
     assert evaluations.pop_ready() == []
     evaluations.add(share(4, 0, 1.0))
     evaluations.add(share(4, 1, 1.0))
-    assert [version for version, _ in evaluations.pop_ready()] == [2, 4], "a complete newer one ends the older"
+    assert versions(evaluations.pop_ready()) == [2, 4], "a complete newer one ends the older"
     evaluations.add(share(2, 1, 1.0))
     assert evaluations.pop_ready(give_up=True) == []
 
 
 def test_what_there_is_can_be_taken_in_the_end():
-    evaluations = Evaluations(num_episodes=10)
+    evaluations = Evaluations(num_episodes=10, num_workers=2)
     evaluations.add(share(8, 0, 1.0))
-    assert [version for version, _ in evaluations.pop_ready(give_up=True)] == [8]
+    assert versions(evaluations.pop_ready(give_up=True)) == [8]
+    evaluations.add(share(9, 0, 1.0, 2.0, 3.0, 4.0, 5.0))
+    assert evaluations.pop_ready() == [], "one that was given up changes nothing for those after it"
 
 
-def test_a_lost_worker_is_waited_for_once():
-    evaluations = Evaluations(num_episodes=3)
+def test_a_worker_that_is_gone_is_not_waited_for_until_it_is_heard_of_again():
+    evaluations = Evaluations(num_episodes=3, num_workers=2)
     evaluations.add(share(2, 0, 1.0, 2.0))
-    assert len(evaluations.pop_ready(give_up=True)) == 1
+    evaluations.leave_out([1])
+    assert versions(evaluations.pop_ready()) == [2]
+    evaluations.add(share(4, 0, 1.0))
+    assert evaluations.pop_ready() == [], "the others' shares are whole"
     evaluations.add(share(4, 0, 1.0, 2.0))
-    assert [version for version, _ in evaluations.pop_ready()] == [4], "complete without it"
+    assert versions(evaluations.pop_ready()) == [4], "complete without it"
     evaluations.add(share(6, 1, 3.0))
     evaluations.add(share(6, 0, 1.0, 2.0))
-    assert [version for version, _ in evaluations.pop_ready()] == [6]
+    assert versions(evaluations.pop_ready()) == [6]
     evaluations.add(share(8, 0, 1.0, 2.0))
     assert evaluations.pop_ready() == [], "it is back"
+    assert evaluations.missing(8) == [1]
+
+
+def test_workers_without_a_share_are_never_missing():
+    evaluations = Evaluations(num_episodes=2, num_workers=5)
+    assert evaluations.missing(0) == [0, 1]
 
 
 def test_time_is_counted_from_the_first_update_on_and_once():

@@ -1,11 +1,16 @@
-"""Exceptions of a user's environment, told with the place they come from."""
+"""Exceptions of a user's environment, told with the place they come from.
+
+Runs under SAC_ENV_PYTHON as well: standard library only, Python 3.9.
+"""
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 
 _OWN_DIR = str(Path(__file__).resolve().parent)
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in ')
 
 
 class EnvironmentFault(Exception):
@@ -14,21 +19,66 @@ class EnvironmentFault(Exception):
     Args:
       worker_id: The worker that runs it.
       step: Steps taken in the episode, the failing one included; 0 is the reset.
-      episode: Episodes begun by this environment, from 1.
+      episode: Episodes begun by this environment since it was built, from 1.
       error: What was raised.
+      name: Which environment of the worker.
+      where: What failed, if it was neither step nor reset.
     """
 
-    def __init__(self, worker_id: int, step: int, episode: int, error: BaseException) -> None:
-        self.worker_id, self.step, self.episode = worker_id, step, episode
-        where = f"step {step} of episode {episode}" if step else f"the reset before episode {episode}"
-        super().__init__(f"worker {worker_id}: the environment failed in {where}: {describe_error(error)}")
+    def __init__(
+        self,
+        worker_id: int,
+        step: int,
+        episode: int,
+        error: BaseException,
+        name: str = "the environment",
+        where: str = "",
+    ) -> None:
+        self.worker_id, self.step, self.episode, self.name = worker_id, step, episode, name
+        where = where or (f"step {step} of episode {episode}" if step else f"the reset before episode {episode}")
+        super().__init__(f"worker {worker_id}: {name} failed in {where}: {describe_error(error)}")
+
+
+class EnvironmentProcessError(Exception):
+    """What happened in the process of an environment (SAC_ENV_PYTHON), told there already.
+
+    Args:
+      description: As `describe_error` gives it.
+    """
 
 
 def describe_error(error: BaseException) -> str:
     """`ValueError: text (my_env.py, line 12)`: the last line that is neither ours nor an installed package's."""
+    if isinstance(error, EnvironmentProcessError):
+        return str(error)
     frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if not frame.filename.startswith(_OWN_DIR)]
-    users = [frame for frame in outside if "site-packages" not in frame.filename]
+    outside = [frame for frame in frames if not _is_own(frame.filename)]
+    users = [frame for frame in outside if not _is_installed(frame.filename)]
     frame = (users or outside or [None])[-1]  # type: ignore[list-item]
     where = f" ({Path(frame.filename).name}, line {frame.lineno})" if frame else ""
     return f"{type(error).__name__}: {error}{where}"
+
+
+def line_of_trace(trace: str, through: str) -> str:
+    """` (my_env.py, line 12)`: where a thread was, the latest line that is neither ours nor an installed package's.
+
+    Args:
+      trace: What Python's faulthandler wrote, of one or several threads.
+      through: File name of ours that the thread has on its stack.
+    """
+    for thread in trace.split("\n\n"):
+        frames = [match for line in thread.splitlines() if (match := _FRAME.match(line))]
+        if any(Path(frame["file"]).name == through for frame in frames):
+            outside = [frame for frame in frames if not _is_own(frame["file"])]
+            users = [frame for frame in outside if not _is_installed(frame["file"])]
+            for frame in [*users, *outside][:1]:
+                return f" ({Path(frame['file']).name}, line {frame['line']})"
+    return ""
+
+
+def _is_own(filename: str) -> bool:
+    return filename.startswith(_OWN_DIR)
+
+
+def _is_installed(filename: str) -> bool:
+    return "site-packages" in filename

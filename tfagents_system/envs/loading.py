@@ -1,23 +1,27 @@
-"""Builds the environments of a run from the hooks of TrainParams."""
+"""Builds the environments of a run from the hooks of TrainParams, here or each in a process of its own."""
 
 from __future__ import annotations
 
-import inspect
+import os
 import sys
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import logging
 
+from tfagents_system.envs import hooks
+from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.errors import UserError
-from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase
-
-_SEED_LIMIT = 2**31  # Some environments keep their seed in a signed 32-bit integer.
+from tfagents_system.train_params_base import TrainParamsBase
 
 
 def make_collect_env(
-    params: TrainParamsBase, worker_id: int, seed: int, env_id: int | None = None
+    params: TrainParamsBase,
+    worker_id: int,
+    seed: int,
+    env_id: int | None = None,
+    *,
+    name: str = "the environment",
+    process: ProcessSettings | None = None,
 ) -> TrainingEnvironment:
     """An environment in which worker `worker_id` collects experience.
 
@@ -26,12 +30,19 @@ def make_collect_env(
       worker_id: Named in errors.
       seed: For the environment.
       env_id: `id` for the hook; None: the worker's. It differs where workers have several environments.
+      name: Named in errors.
+      process: Where it runs; None: as SAC_ENV_PYTHON says.
 
     Raises:
       UserError: The hooks return something else than they should.
     """
-    arguments = _call_hook(params.collect_env_args_kwargs, id=worker_id if env_id is None else env_id)
-    return _make(params, arguments, worker_id, seed)
+    env_id = worker_id if env_id is None else env_id
+    process = process or ProcessSettings.from_environ(os.environ)
+    if process is not None:
+        env = EnvProcess(process, params, {"kind": "collect", "env_id": env_id, "seed": seed})
+    else:
+        env = _built(lambda: hooks.build_collect_env(params, env_id, seed))
+    return _wrapped(env, params, worker_id, seed, name)
 
 
 def make_eval_env(
@@ -40,11 +51,21 @@ def make_eval_env(
     collect_env: TrainingEnvironment,
     seed: int,
     env_id: int | None = None,
+    *,
+    name: str = "the evaluation environment",
+    process: ProcessSettings | None = None,
 ) -> TrainingEnvironment:
-    """An environment in which worker `worker_id` evaluates. See `make_collect_env`."""
+    """An environment in which worker `worker_id` evaluates. See `make_collect_env`.
+
+    In a process of its own, a hook that asks for the collect environment gets another one, built for it in there.
+    """
     env_id = worker_id if env_id is None else env_id
-    arguments = _call_hook(params.eval_env_args_kwargs, id=env_id, collect_env=collect_env.user_env)
-    return _make(params, arguments, worker_id, seed)
+    process = process or ProcessSettings.from_environ(os.environ)
+    if process is not None:
+        env = EnvProcess(process, params, {"kind": "eval", "env_id": env_id, "seed": seed})
+    else:
+        env = _built(lambda: hooks.build_eval_env(params, env_id, seed, collect_env.user_env))
+    return _wrapped(env, params, worker_id, seed, name)
 
 
 def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingEnvironment:
@@ -55,47 +76,28 @@ def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingE
       seed: For the environment.
       render: `render_frame` will be called.
     """
-    arguments: EnvArgsKwargs
-    if "collect_env" in _names_used(params.eval_env_args_kwargs, type(params)):
-        with make_collect_env(params, 0, seed) as collect_env:
-            arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=collect_env.user_env)
+    process = ProcessSettings.from_environ(os.environ)
+    if process is not None:
+        env = EnvProcess(process, params, {"kind": "play", "seed": seed, "render": render})
     else:
-        arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=None)
-    if render and "render_mode" in inspect.signature(params.env_ctor).parameters:
-        arguments = arguments[0], {"render_mode": "rgb_array", **arguments[1]}
-    env = _construct(params, arguments, seed)
-    if render:
-        from tfagents_system.envs import rendering
-
-        rendering.enable_frames(env)
-    return TrainingEnvironment(env, params.horizon, seed=seed % _SEED_LIMIT)
+        env = _built(lambda: hooks.build_play_env(params, seed, render))
+    return _wrapped(env, params, 0, seed, "the environment")
 
 
-def _make(params: TrainParamsBase, arguments: EnvArgsKwargs, worker_id: int, seed: int) -> TrainingEnvironment:
-    env = _construct(params, arguments, seed)
-    return TrainingEnvironment(env, params.horizon, seed=seed % _SEED_LIMIT, worker_id=worker_id)
+def _wrapped(env: Any, params: TrainParamsBase, worker_id: int, seed: int, name: str) -> TrainingEnvironment:
+    try:
+        return TrainingEnvironment(env, params.horizon, seed=seed % hooks.SEED_LIMIT, worker_id=worker_id, name=name)
+    except BaseException:
+        if isinstance(env, EnvProcess):
+            env.close()  # It has spaces that can't be used.
+        raise
 
 
-def _construct(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int) -> Any:
+def _built(build: Any) -> Any:
     _log_mujoco_warnings()
-    env = _call_env_ctor(params, arguments, seed)
+    env = build()
     _log_mujoco_warnings()  # It may have been imported only now.
     return env
-
-
-def _call_env_ctor(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int) -> Any:
-    args, kwargs = arguments
-    parameters = inspect.signature(params.env_ctor).parameters
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    if "seed" in kwargs or not ("seed" in parameters or takes_any):
-        return params.env_ctor(*args, **kwargs)
-    try:
-        return params.env_ctor(*args, seed=seed % _SEED_LIMIT, **kwargs)
-    except TypeError as error:
-        # env_ctor(*args, **kwargs) may hand all it gets to a constructor that takes no seed.
-        if "seed" in parameters or "seed" not in str(error):
-            raise
-        return params.env_ctor(*args, **kwargs)
 
 
 def _log_mujoco_warnings() -> None:
@@ -106,37 +108,3 @@ def _log_mujoco_warnings() -> None:
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None:
         mujoco.set_mju_user_warning(lambda text: logging.info("MuJoCo: %s", text))
-
-
-def _call_hook(hook: Callable[..., Any], **known: Any) -> EnvArgsKwargs:
-    """Calls a hook with those of the known arguments that it takes, by name, or by position under other names."""
-    parameters = inspect.signature(hook).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        named = known
-    else:
-        named = {p.name: known[p.name] for p in parameters if p.name in known}
-    unknown = [p for p in parameters if p.name not in known and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    others = [value for name, value in known.items() if name not in named]
-    if any(p.default is p.empty for p in unknown) and not named:
-        result = hook(*others[: len(unknown)])
-    else:
-        result = hook(**named)
-    return _check_arguments(hook, result)
-
-
-def _check_arguments(hook: Callable[..., Any], result: Any) -> EnvArgsKwargs:
-    is_pair = isinstance(result, tuple | list) and len(result) == 2
-    if not (is_pair and isinstance(result[0], tuple | list) and isinstance(result[1], Mapping)):
-        raise UserError(
-            f"{getattr(hook, '__name__', hook)} must return a tuple of arguments and a dictionary of keyword arguments "
-            f"for env_ctor, such as (), {{}}, found {result!r}"
-        )
-    return tuple(result[0]), dict(result[1])
-
-
-def _names_used(hook: Callable[..., Any], params_class: type) -> frozenset[str]:
-    """The arguments of a hook that a user has overridden; none where it is the base's own."""
-    name = getattr(hook, "__name__", "")
-    if getattr(params_class, name, None) is getattr(TrainParamsBase, name, None):
-        return frozenset()
-    return frozenset(inspect.signature(hook).parameters)

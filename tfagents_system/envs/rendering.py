@@ -1,4 +1,7 @@
-"""Pictures of environments without a screen, and videos of them."""
+"""Pictures of environments without a screen, and videos of them.
+
+Drawing runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9; writing a video does not.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ def frames_per_second(layers: list[Any]) -> float:
 
 
 def _is_rate(value: Any) -> bool:
-    return isinstance(value, int | float) and value > 0
+    return isinstance(value, (int, float)) and value > 0
 
 
 class VideoWriter:

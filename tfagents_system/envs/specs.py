@@ -15,9 +15,10 @@ import tensorflow as tf
 import tree
 from tf_agents.specs import array_spec, tensor_spec
 
+from tfagents_system.envs.spaces import box_dtype, no_fixed_shape, one_hot_sizes, space_kind, text_key
 from tfagents_system.errors import UserError
 
-_UNBOUNDED = 1e30  # Bounds beyond are how some libraries write "none": scaling to them would lose all precision.
+UNBOUNDED = 1e30  # Bounds beyond are how some libraries write "none": scaling to them would lose all precision.
 
 
 def save_specs(path: Path, observation_spec: Any, environment_action_spec: Any) -> None:
@@ -51,7 +52,7 @@ def agent_action_spec(spec: Any) -> tensor_spec.BoundedTensorSpec:
 def plain_nest(nest: Any) -> Any:
     """The same nest with plain dictionaries for all other mappings: that is what comes back from disk."""
     if isinstance(nest, Mapping):
-        return {_text(key): plain_nest(value) for key, value in nest.items()}
+        return {text_key(key): plain_nest(value) for key, value in nest.items()}
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
         return type(nest)(*(plain_nest(value) for value in nest))
     if isinstance(nest, list | tuple):
@@ -73,15 +74,6 @@ def observation_dtype(dtype: Any) -> np.dtype:
     raise UserError(f"observations must be numbers, found dtype {dtype}: return float32 or an integer type")
 
 
-def space_kind(space: Any) -> str:
-    """`Box`, `Dict`, ...: the same for the spaces of gym, of Gymnasium and for classes that only look like them."""
-    known = ("Box", "Dict", "Tuple", "Discrete", "MultiDiscrete", "MultiBinary")
-    for cls in type(space).__mro__:
-        if cls.__name__ in known:
-            return cls.__name__
-    return "Box" if all(hasattr(space, name) for name in ("low", "high", "shape")) else type(space).__name__
-
-
 def observation_spec_of_space(space: Any, name: str = "observation") -> Any:
     """The spec of an observation space.
 
@@ -93,7 +85,7 @@ def observation_spec_of_space(space: Any, name: str = "observation") -> Any:
     kind = space_kind(space)
     if kind == "Dict":
         return {
-            _text(key): observation_spec_of_space(sub, _leaf_name(name, (key,))) for key, sub in space.spaces.items()
+            text_key(key): observation_spec_of_space(sub, _leaf_name(name, (key,))) for key, sub in space.spaces.items()
         }
     if kind == "Tuple":
         return tuple(observation_spec_of_space(sub, f"{name}/{k}") for k, sub in enumerate(space.spaces))
@@ -102,17 +94,9 @@ def observation_spec_of_space(space: Any, name: str = "observation") -> Any:
     if kind == "MultiBinary":
         return array_spec.ArraySpec(tuple(space.shape), np.float32, name)
     if kind != "Box":
-        raise UserError(
-            f"{name} has the space {space}, which has no fixed shape: "
-            "use Box, Dict, Tuple, Discrete, MultiDiscrete or MultiBinary"
-        )
-    dtype = observation_dtype(getattr(space, "dtype", None) or np.asarray(space.low).dtype)
+        raise UserError(no_fixed_shape(name, space))
+    dtype = observation_dtype(box_dtype(space))
     return array_spec.ArraySpec(tuple(space.shape), dtype, name)
-
-
-def one_hot_sizes(space: Any) -> np.ndarray:
-    """Number of values of each element of a Discrete or MultiDiscrete space."""
-    return np.asarray(space.nvec if hasattr(space, "nvec") else [space.n], np.int64).reshape(-1)
 
 
 def observation_spec_of_array_specs(nest: Any) -> Any:
@@ -136,7 +120,7 @@ def action_spec_of_space(space: Any, name: str = "action") -> Any:
     """
     kind = space_kind(space)
     if kind == "Dict":
-        return {_text(key): action_spec_of_space(sub, _leaf_name(name, (key,))) for key, sub in space.spaces.items()}
+        return {text_key(key): action_spec_of_space(sub, _leaf_name(name, (key,))) for key, sub in space.spaces.items()}
     if kind == "Tuple":
         return tuple(action_spec_of_space(sub, f"{name}/{k}") for k, sub in enumerate(space.spaces))
     if kind != "Box":
@@ -144,8 +128,7 @@ def action_spec_of_space(space: Any, name: str = "action") -> Any:
             f"the {name} space is {space}, but SAC needs continuous actions: "
             "use a Box with finite bounds and a float dtype"
         )
-    dtype = getattr(space, "dtype", None) or np.asarray(space.low).dtype
-    return _bounded_action(name, tuple(space.shape), dtype, space.low, space.high)
+    return _bounded_action(name, tuple(space.shape), box_dtype(space), space.low, space.high)
 
 
 def action_spec_of_array_specs(nest: Any) -> Any:
@@ -156,12 +139,6 @@ def action_spec_of_array_specs(nest: Any) -> Any:
         return _bounded_action(_leaf_name("action", path), tuple(leaf.shape), leaf.dtype, low, high)
 
     return tree.map_structure_with_path(convert, plain_nest(nest))
-
-
-def _text(key: Any) -> str:
-    if not isinstance(key, str):
-        raise UserError(f"a dictionary of spaces has the key {key!r}: keys must be strings")
-    return key
 
 
 def _leaf_name(root: str, path: tuple[Any, ...]) -> str:
@@ -180,7 +157,7 @@ def _bounded_action(name: str, shape: tuple[int, ...], dtype: Any, low: Any, hig
     if size == 0:
         raise UserError(f"the {name} space has shape {shape}, which holds no number: give it at least one")
     low, high = (np.broadcast_to(np.asarray(bound, dtype), shape).reshape(size) for bound in (low, high))
-    if not (np.all(np.abs(low) < _UNBOUNDED) and np.all(np.abs(high) < _UNBOUNDED)):
+    if not (np.all(np.abs(low) < UNBOUNDED) and np.all(np.abs(high) < UNBOUNDED)):
         raise UserError(
             f"the {name} space is unbounded (low {_short(low)}, high {_short(high)}): "
             "give every dimension finite bounds, actions are scaled to them"

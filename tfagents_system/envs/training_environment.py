@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,15 @@ from tf_agents.environments import py_environment
 from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.envs import specs
 from tfagents_system.envs.backends import Shape, make_backend
 from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.observations import Convert, nest_converter, observation_converter
+from tfagents_system.errors import UserError
 
 _FIRST, _MID, _LAST = ts.StepType.FIRST, ts.StepType.MID, ts.StepType.LAST
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 _NO_REWARD, _KEPT = np.float32(0.0), np.float32(1.0)
 _DISCOUNTS = {0.0: np.float32(0.0), 1.0: _KEPT}
-
-Convert = Callable[[Any], Any]
 
 
 class TrainingEnvironment(py_environment.PyEnvironment):
@@ -39,17 +38,27 @@ class TrainingEnvironment(py_environment.PyEnvironment):
       horizon: Maximum steps of an episode.
       seed: For the environment and its action space; None leaves them as they are.
       worker_id: Named in errors.
+      name: Which environment of the worker; named in errors.
 
     Attributes:
       user_env: What `env_ctor` returned.
       environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds, each of one dimension.
       info: What the environment told beside the last step; empty after a reset.
+      episodes_ended: Episodes that came to their end since it was built.
 
     Raises:
       UserError: It is no environment, or one that SAC can't be trained on.
     """
 
-    def __init__(self, env: Any, horizon: int, *, seed: int | None = None, worker_id: int = 0) -> None:
+    def __init__(
+        self,
+        env: Any,
+        horizon: int,
+        *,
+        seed: int | None = None,
+        worker_id: int = 0,
+        name: str = "the environment",
+    ) -> None:
         super().__init__(handle_auto_reset=False)
         self._backend = make_backend(env, seed)
         self.user_env = env
@@ -57,13 +66,17 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self.info: Mapping[str, Any] = {}
         self._observation_spec = self._backend.observation_spec
         self._action_spec = tf.nest.map_structure(_agent_action_spec, self.environment_action_spec)
-        self._convert_observation = _observation_converter(self._observation_spec, self._backend.observation_space)
-        self._scale = _nest_converter(_action_scaler, self.environment_action_spec, self._backend.action_shapes)
-        self._shape = _nest_converter(_action_shaper, self.environment_action_spec, self._backend.action_shapes)
+        self._convert_observation = observation_converter(
+            self._observation_spec, self._backend.observation_space, self._backend.own_observation_spec
+        )
+        self._scale = nest_converter(_action_scaler, self.environment_action_spec, self._backend.action_shapes)
+        self._shape = nest_converter(_action_shaper, self.environment_action_spec, self._backend.action_shapes)
         self._horizon = horizon
         self._worker_id = worker_id
+        self._name = name
         self._steps = 0
         self._episodes = 0
+        self.episodes_ended = 0
         self._is_over = True
 
     def observation_spec(self) -> Any:
@@ -103,16 +116,28 @@ class TrainingEnvironment(py_environment.PyEnvironment):
             reward = _to_number("reward", raw_reward)
             discount = _DISCOUNTS.get(raw_discount)
             if discount is None:
-                discount = _to_number("discount", raw_discount)
+                discount = _to_discount(raw_discount)
         except Exception as error:
             raise self._fault(error) from error
         self.info = info if info else {}
-        self._is_over = is_over or self._steps >= self._horizon
+        if is_over or self._steps >= self._horizon:
+            self._is_over = True
+            self.episodes_ended += 1
         return ts.TimeStep(_LAST if self._is_over else _MID, reward, discount, observation)
 
     def _fault(self, error: Exception) -> EnvironmentFault:
         self._is_over = True
-        return EnvironmentFault(self._worker_id, self._steps, self._episodes, error)
+        return EnvironmentFault(self._worker_id, self._steps, self._episodes, error, self._name)
+
+    @property
+    def position(self) -> str:
+        """About where it is, for a message: `environment 0 (about step 12 of episode 3)`."""
+        return f"{self._name} (about step {self._steps} of episode {self._episodes})"
+
+    def reseed(self, seed: int) -> None:
+        """The next episode, and those after it, follow from this seed."""
+        self._backend.reseed(seed)
+        self._is_over = True
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets parameters of the environment; the next step starts a new episode.
@@ -137,6 +162,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
 
         try:
             picture = self._backend.render()
+        except UserError:
+            raise
         except Exception as error:
             raise rendering.explain(error, self.user_env) from error
         return rendering.as_frame(picture, self.user_env)
@@ -162,88 +189,15 @@ def _to_number(name: str, value: Any) -> np.float32:
     return np.float32(number)
 
 
+def _to_discount(value: Any) -> np.float32:
+    discount = _to_number("discount", value)
+    if not 0.0 <= discount <= 1.0:
+        raise ValueError(f"the discount is {discount}: it must be from 0 to 1")
+    return discount
+
+
 def _agent_action_spec(spec: array_spec.BoundedArraySpec) -> array_spec.BoundedArraySpec:
     return array_spec.BoundedArraySpec(spec.shape, np.float32, -1.0, 1.0, spec.name)
-
-
-def _nest_converter(make_leaf: Callable[..., Convert], *nests: Any) -> Convert:
-    """A function that converts a nest of the structure of `nests`, leaf by leaf.
-
-    Args:
-      make_leaf: Makes the function of one leaf from the leaves of `nests`.
-      *nests: Nests of one structure; it is walked once, here, not in every step.
-    """
-    structure = nests[0]
-    if isinstance(structure, Mapping):
-        by_key = {key: _nest_converter(make_leaf, *(nest[key] for nest in nests)) for key in structure}
-        return lambda value: {key: convert(value[key]) for key, convert in by_key.items()}
-    if isinstance(structure, tuple | list):
-        parts = [_nest_converter(make_leaf, *children) for children in zip(*nests, strict=True)]
-        kind: Any = type(structure)._make if hasattr(structure, "_make") else type(structure)
-        return lambda value: kind([convert(part) for convert, part in zip(parts, value, strict=True)])
-    return make_leaf(*nests)
-
-
-def _observation_converter(spec: Any, space: Any) -> Convert:
-    if space is None:
-        return _nest_converter(_array_converter, spec)
-    return _nest_converter(_space_converter, spec, _space_nest(space))
-
-
-def _space_nest(space: Any) -> Any:
-    kind = specs.space_kind(space)
-    if kind == "Dict":
-        return {str(key): _space_nest(sub) for key, sub in space.spaces.items()}
-    if kind == "Tuple":
-        return tuple(_space_nest(sub) for sub in space.spaces)
-    return space
-
-
-def _space_converter(spec: array_spec.ArraySpec, space: Any) -> Convert:
-    if specs.space_kind(space) in ("Discrete", "MultiDiscrete"):
-        return _one_hot_converter(specs.one_hot_sizes(space), getattr(space, "start", 0))
-    return _array_converter(spec)
-
-
-def _array_converter(spec: array_spec.ArraySpec) -> Convert:
-    shape, dtype = tuple(spec.shape), np.dtype(spec.dtype)
-    is_vector = len(shape) == 1
-
-    def convert_floats(value: Any) -> np.ndarray:
-        array = np.array(value, dtype)  # A copy: many environments write every observation into the same buffer.
-        if array.shape != shape:
-            raise ValueError(f"{spec.name}: expected shape {shape} but found {array.shape}")
-        # The inner product is the quickest test; it may overflow where all numbers are finite.
-        product = array.dot(array) if is_vector else np.vdot(array, array)
-        if not math.isfinite(product) and not np.isfinite(array).all():
-            raise ValueError(f"{spec.name} is not finite: {np.array2string(array, threshold=20)}")
-        return array
-
-    def convert_integers(value: Any) -> np.ndarray:
-        if np.asarray(value).dtype.kind not in "iub":
-            raise TypeError(f"{spec.name}: the space says {dtype}, but the observation is {np.asarray(value).dtype}")
-        array = np.array(value, dtype)
-        if array.shape != shape:
-            raise ValueError(f"{spec.name}: expected shape {shape} but found {array.shape}")
-        return array
-
-    return convert_floats if np.issubdtype(dtype, np.floating) else convert_integers
-
-
-def _one_hot_converter(sizes: np.ndarray, start: Any) -> Convert:
-    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    first = np.asarray(start).reshape(-1)
-    length = int(sizes.sum())
-
-    def convert(value: Any) -> np.ndarray:
-        index = np.asarray(value, np.int64).reshape(-1) - first
-        if index.shape != sizes.shape or np.any(index < 0) or np.any(index >= sizes):
-            raise ValueError(f"the observation {value!r} is not within its discrete space of sizes {sizes.tolist()}")
-        array = np.zeros(length, np.float32)
-        array[offsets + index] = 1.0
-        return array
-
-    return convert
 
 
 def _action_scaler(spec: array_spec.BoundedArraySpec, shape: Shape) -> Convert:

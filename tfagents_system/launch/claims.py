@@ -89,7 +89,7 @@ class Claims:
     def answer(self) -> None:
         """Lets go of those who asked who holds a claim (see `holder`); call it now and then, or their queue fills."""
         for claim in self._sockets.values():
-            with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(OSError):  # Nobody asks, or there is no file descriptor left for it.
                 while True:
                     claim.accept()[0].close()
 

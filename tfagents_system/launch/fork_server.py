@@ -8,6 +8,9 @@ one of them pays that; forked from here they start at once and share the memory.
 The server never runs TensorFlow, a user's code or a second thread: a fork copies the calling thread alone, so there
 may be no other. A role is forked twice, and its first parent ends at once: the kernel then makes it a child of the
 supervisor, which can wait for it, and which it must not outlive; the server is needed for the next fork only.
+
+A forked role begins when the supervisor says so, in a pipe that the two of them have. A supervisor that hears nothing
+of it in time closes the pipe, which ends the role, and starts a program instead: the role never runs twice.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import gc
 import importlib
 import os
@@ -24,17 +28,18 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from tfagents_system.errors import EXIT_FAILED, UserError
+from tfagents_system.launch.python_path import folders_of_python_path, run_python_path
 from tfagents_system.launch.role_process import kill_session
 from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent
 
 HANDLE_VARIABLE = "TFAGENTS_FORK_SERVER"  # `<file descriptor>,<pid>`, for the program that takes prepare's place.
-ROOT = Path(__file__).resolve().parents[2]
 _PRELOADED = (
     "tfagents_system.sac_replay_buffer",
     "tfagents_system.sac_train",
@@ -47,10 +52,11 @@ _PRELOADED = (
 )
 _READY_SECS = 300.0  # A network file system may take minutes for the first import.
 _FORK_SECS = 30.0
-_ADOPTION_SECS = 10.0
+_BEGIN = "begin"
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 # NumPy's BLAS starts its threads when it is imported.
-_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}  # TensorFlow reads both when it is imported.
+# TensorFlow reads both when it is imported, for all that is forked later: roles write its errors, as programs would.
+_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -64,7 +70,7 @@ class CallDiedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class _Fork:
-    """Asks for a role.
+    """Asks for a role; the pipe in which it is told to begin comes after this.
 
     Attributes:
       module: Its `main` is run.
@@ -72,7 +78,6 @@ class _Fork:
       environ: Its whole environment.
       log: Where its output is appended.
       cpus: CPU ids that it is pinned to; empty: none.
-      parent: The supervisor, which it becomes a child of.
     """
 
     module: str
@@ -80,7 +85,6 @@ class _Fork:
     environ: Mapping[str, str]
     log: str
     cpus: tuple[int, ...]
-    parent: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,13 +108,14 @@ class ForkServer:
 
     Args:
       connection: To the server.
-      pid: Of the server.
+      pid: Of the server, a child of this process.
     """
 
     def __init__(self, connection: Connection, pid: int) -> None:
         self._connection = connection
-        self._pid = pid
+        self.pid = pid
         self._is_ready = False
+        self._has_ended = False
 
     @classmethod
     def start(cls, environ: Mapping[str, str]) -> ForkServer:
@@ -121,7 +126,7 @@ class ForkServer:
             one for forked roles as well.
         """
         ours, theirs = _pipe()
-        own = {SUPERVISOR_PID_VARIABLE: str(os.getpid()), "PYTHONPATH": _python_path(environ), **_QUIET}
+        own = {SUPERVISOR_PID_VARIABLE: str(os.getpid()), "PYTHONPATH": run_python_path(environ), **_TENSORFLOW}
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tfagents_system.launch.fork_server", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
@@ -160,7 +165,7 @@ class ForkServer:
         self.wait_until_ready()
         descriptor = self._connection.fileno()
         os.set_inheritable(descriptor, True)
-        return descriptor, f"{descriptor},{self._pid}"
+        return descriptor, f"{descriptor},{self.pid}"
 
     def wait_until_ready(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Waits until everything is imported.
@@ -214,24 +219,41 @@ class ForkServer:
         """Starts a role, as a child of the calling process.
 
         Raises:
-          ForkServerError: It was not started.
+          ForkServerError: It was not started, and will not be.
         """
         self.wait_until_ready()
         become_subreaper()
-        self._send(_Fork(module, name, dict(environ), str(log), tuple(cpus), os.getpid()))
-        return ForkedProcess(self._answer(_FORK_SECS))
+        told, tell = Pipe(duplex=False)
+        with tell:  # Closed without a word, it ends a role that was forked all the same.
+            with told:
+                self._send(_Fork(module, name, dict(environ), str(log), tuple(cpus)), told)
+            process = ForkedProcess(self._answer(_FORK_SECS))
+            with contextlib.suppress(OSError):  # Dead already: its exit code tells.
+                tell.send(_BEGIN)
+            return process
 
     def close(self) -> None:
         """Ends the server; what was forked goes on."""
         self._connection.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
+        self.reap()
+        if not self._has_ended:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self._has_ended = True
 
-    def _send(self, message: _Fork | _Call) -> None:
+    def reap(self) -> None:
+        """Takes note of a server that has ended: from then on its pid may be another process's."""
+        if not self._has_ended:
+            try:
+                self._has_ended = os.waitpid(self.pid, os.WNOHANG) != (0, 0)
+            except ChildProcessError:
+                self._has_ended = True
+
+    def _send(self, message: _Fork | _Call, pipe: Connection | None = None) -> None:
         try:
             self._connection.send(message)
+            if pipe is not None:
+                send_handle(self._connection, pipe.fileno(), self.pid)
         except OSError as error:
             raise ForkServerError(f"the fork server is gone ({error.strerror})") from None
 
@@ -291,8 +313,26 @@ class ForkedProcess:
 
 
 def become_subreaper() -> None:
-    """From now on, descendants whose parent has ended become children of this process."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    """From now on, descendants whose parent has ended become children of this process.
+
+    Raises:
+      ForkServerError: The kernel refuses.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        reason = os.strerror(ctypes.get_errno())
+        raise ForkServerError(f"this process can't become the parent of what is forked for it ({reason})")
+
+
+def reap_strangers(own: Collection[int]) -> None:
+    """Waits for what has ended among the children that this process adopted, and did not start.
+
+    Args:
+      own: Pids of those that somebody else here waits for. While one of them has ended and nobody has taken its exit
+        code, it may hide others: call it again.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in own:
+            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def _pipe() -> tuple[Connection, Connection]:
@@ -302,20 +342,15 @@ def _pipe() -> tuple[Connection, Connection]:
     return Connection(ours.detach()), Connection(theirs.detach())
 
 
-def _python_path(environ: Mapping[str, str]) -> str:
-    """The repository first, then what was there already."""
-    folders = environ.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, folders)]))
-
-
 # The server's side.
 
 
 def serve(connection: Connection) -> None:
     """Imports, then forks what it is asked for, until the asking end is closed."""
     try:
-        for module in _PRELOADED:
-            importlib.import_module(module)
+        with _stderr_held_back():
+            for module in _PRELOADED:
+                importlib.import_module(module)
         if (threads := len(os.listdir("/proc/self/task"))) != 1:
             raise RuntimeError(f"after its imports the fork server has {threads} threads instead of one")
     except Exception as error:
@@ -330,36 +365,93 @@ def serve(connection: Connection) -> None:
             request = connection.recv()
         except EOFError:
             return
+        answer: tuple[bool, Any]
         try:
-            answer = (
-                True,
-                _fork_role(request, connection) if isinstance(request, _Fork) else _call(request, connection),
-            )
+            if isinstance(request, _Fork):
+                with Connection(recv_handle(connection), writable=False) as begin:
+                    answer = True, _fork_role(request, connection, begin)
+            else:
+                answer = True, _call(request, connection)
+        except EOFError:
+            return
         except Exception as error:
-            answer = (False, str(error))
+            answer = False, str(error)
         connection.send(answer)
 
 
-def _fork_role(request: _Fork, connection: Connection) -> int:
-    """Forks twice; returns the pid of the role."""
-    reader, writer = os.pipe()
-    between = os.fork()
-    if between == 0:
-        role = os.fork()
-        if role == 0:
-            os.close(reader)
-            os.close(writer)
-            _become_role(request, connection)
-        os.write(writer, str(role).encode())
-        os._exit(0)
-    os.close(writer)
-    pid = os.read(reader, 32)
-    os.close(reader)
-    os.waitpid(between, 0)  # From now on the role is the supervisor's child.
-    return int(pid)
+@contextlib.contextmanager
+def _stderr_held_back() -> Iterator[None]:
+    """What the block writes to stderr is shown only if an exception ends it.
+
+    TensorFlow's import reports as errors that three parts for GPUs are registered twice, which means nothing here.
+    """
+    stderr = os.dup(2)
+    with open(os.memfd_create("stderr"), "w+b") as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(stderr, held.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
-def _become_role(request: _Fork, connection: Connection) -> NoReturn:
+def _fork(child: Callable[[], None], what: str) -> int:
+    """Forks a process that calls `child` and ends: whatever happens there, it never comes back into the server's code.
+
+    Raises:
+      ForkServerError: There can be no further process.
+    """
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise ForkServerError(f"{what} can't be forked ({error.strerror})") from None
+    if pid == 0:
+        try:
+            child()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(EXIT_FAILED)
+    return pid
+
+
+def _fork_role(request: _Fork, connection: Connection, begin: Connection) -> int:
+    """Forks twice; returns the pid of the role.
+
+    Raises:
+      ForkServerError: There is none, or it is not known and will end by itself.
+    """
+    reader, writer = Pipe(duplex=False)
+
+    def role() -> None:
+        reader.close()
+        writer.close()
+        _become_role(request, connection, begin)
+
+    def first_parent() -> None:
+        try:
+            writer.send((True, _fork(role, request.name)))
+        except ForkServerError as error:
+            writer.send((False, str(error)))
+
+    with reader:
+        with writer:
+            between = _fork(first_parent, request.name)
+        try:
+            is_fine, content = reader.recv()
+        except (EOFError, OSError):
+            is_fine, content = False, f"{request.name} can't be forked (the process in between died)"
+        os.waitpid(between, 0)  # From now on the role is the supervisor's child.
+    if not is_fine:
+        raise ForkServerError(content)
+    return int(content)
+
+
+def _become_role(request: _Fork, connection: Connection, begin: Connection) -> NoReturn:
     code = EXIT_FAILED
     try:
         connection.close()
@@ -368,8 +460,10 @@ def _become_role(request: _Fork, connection: Connection) -> NoReturn:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-        _fresh_process(request.environ, request.name)
-        _wait_for_adoption(request.parent)
+        run = f" (run {request.environ['SAC_EXP_NAME']})" if "SAC_EXP_NAME" in request.environ else ""
+        title = f"{request.module} {request.name.removeprefix('sac_')}{run}"
+        _fresh_process(request.environ, request.name, title)
+        _wait_for_the_word(begin)
         if request.cpus:
             ids = ",".join(map(str, request.cpus))
             subprocess.run(["taskset", "-a", "-p", "-c", ids, str(os.getpid())], stdout=subprocess.DEVNULL, check=True)
@@ -383,22 +477,21 @@ def _become_role(request: _Fork, connection: Connection) -> NoReturn:
     os._exit(code)
 
 
-def _wait_for_adoption(parent: int) -> None:
-    deadline = time.monotonic() + _ADOPTION_SECS
-    while os.getppid() != parent:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"process {parent}, which is to wait for this one, is gone")
-        time.sleep(0.001)
+def _wait_for_the_word(begin: Connection) -> None:
+    """Until the supervisor, whose child this process is by then, says that this is the role; else ends."""
+    with begin:
+        try:
+            begin.recv()
+        except (EOFError, OSError):
+            print("note: this process was forked too late and ends before it has begun", file=sys.stderr)
+            sys.exit(EXIT_FAILED)
 
 
 def _call(request: _Call, connection: Connection) -> bytes:
     """Forks a process for a function; returns what the asking end is to return or raise, pickled."""
     # Not a pipe: its end would never come while a process that the function has started holds it open.
     with open(os.memfd_create("result"), "w+b") as result:
-        pid = os.fork()
-        if pid == 0:
-            connection.close()
-            _become_call(request, result)
+        pid = _fork(functools.partial(_become_call, request, connection, result), "the check")
 
         def end(*_: Any) -> NoReturn:
             kill_session(pid)
@@ -414,11 +507,13 @@ def _call(request: _Call, connection: Connection) -> bytes:
         return result.read() or pickle.dumps(CallDiedError("exit code 0"))  # It called os._exit.
 
 
-def _become_call(request: _Call, result: BinaryIO) -> NoReturn:
+def _become_call(request: _Call, connection: Connection, result: BinaryIO) -> NoReturn:
     code = EXIT_FAILED
     try:
+        connection.close()
         os.setsid()
-        _fresh_process({**request.environ, SUPERVISOR_PID_VARIABLE: str(os.getppid())}, "sac_check")
+        environ = {**request.environ, SUPERVISOR_PID_VARIABLE: str(os.getppid())}
+        _fresh_process(environ, "sac_check", f"{request.module} {request.function}")
         die_with_parent()
         outcome: Any
         try:
@@ -437,17 +532,34 @@ def _become_call(request: _Call, result: BinaryIO) -> NoReturn:
     os._exit(code)
 
 
-def _fresh_process(environ: Mapping[str, str], name: str) -> None:
-    """What distinguishes a program that was just started from one that was forked."""
+def _fresh_process(environ: Mapping[str, str], name: str, title: str) -> None:
+    """What distinguishes a program that was just started from one that was forked.
+
+    Args:
+      environ: Its whole environment.
+      name: What `ps` and `top` show.
+      title: What `ps -f` shows.
+    """
     os.environ.clear()
     os.environ.update(environ)
     # As Python itself would have made it of PYTHONPATH; the server's own entries come after it.
-    folders = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    sys.path[:] = list(dict.fromkeys([*folders, *sys.path]))
+    sys.path[:] = list(dict.fromkeys([*folders_of_python_path(environ), *sys.path]))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    _write_over_command_line(title)
     import numpy as np
 
     np.random.seed()  # Python's own generator does this by itself.
+
+
+def _write_over_command_line(title: str) -> None:
+    """The server's own command line is what a forked process has: nobody reads it there but /proc."""
+    # proc_pid_stat(5): arg_start and arg_end, fields 48 and 49 of which the first two end with the last parenthesis.
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = (int(field) for field in fields[45:47])
+    if 0 < start < end:
+        # It stays as long as it is, and ends with a zero: else the kernel takes what follows, the environment, for it.
+        length = end - start
+        ctypes.memmove(start, title.encode()[: length - 1].ljust(length, b"\0"), length)
 
 
 def main() -> NoReturn:

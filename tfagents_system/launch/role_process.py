@@ -12,9 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from tfagents_system.errors import EXIT_FAILED
+
 _FIRST_BACKOFF_SECS = 1.0
 _MAX_BACKOFF_SECS = 30.0
 _HEALTHY_SECS = 600.0
+_RENEW_SECS = 60.0
 _SHOWN_LINES = 15
 _SHOWN_BYTES = 64 * 1024
 _LAST_WORDS_CHARS = 200
@@ -56,10 +59,12 @@ class RoleProcess:
       max_restarts: Failures in a row after which it is given up.
 
     Attributes:
-      failures: Failures in a row; a role that was alive for ten minutes starts from none.
+      failures: Failures in a row; a role that was alive for ten minutes, or was killed at its work by somebody else,
+        starts from none.
       restarts: Restarts in all.
       exit_code: Of the last process that ended, None before; negative: the signal that ended it.
       given_up: It has failed too often.
+      given_up_because: What to tell of that.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class RoleProcess:
         self.restarts = 0
         self.exit_code: int | None = None
         self.given_up = False
+        self.given_up_because = ""
         self._start_process = start
         self._log = log
         self._max_restarts = max_restarts
@@ -84,16 +90,27 @@ class RoleProcess:
         self._started_at = 0.0
         self._log_start = 0
         self._restart_at: float | None = None
+        self._start_error: OSError | None = None
 
     def start(self) -> None:
-        """Starts the process."""
+        """Starts the process.
+
+        Raises:
+          OSError: It can't be started.
+        """
         self._restart_at = None
+        self._start_error = None
         self.exit_code = None
         with contextlib.suppress(OSError):
             self._log_start = self._log.stat().st_size
         self._process = self._start_process(self.environ, self._log)
         self._session = self._process.pid
         self._started_at = time.monotonic()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process whose exit code has not been taken yet."""
+        return self._process.pid if self._process is not None else None
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -107,13 +124,10 @@ class RoleProcess:
         """Starts it when a restart is due.
 
         Returns:
-          The exit code, once, when the process has ended.
+          The exit code, once, when the process has ended or could not be started.
         """
         if self._process is None:
-            if self._restart_at is not None and time.monotonic() >= self._restart_at:
-                self.restarts += 1
-                self.start()
-            return None
+            return self._start_if_due()
         code = self._process.poll()
         if code is None:
             return None
@@ -123,14 +137,33 @@ class RoleProcess:
         self._kill_session()
         return code
 
-    def restart_later(self) -> float | None:
-        """Schedules a restart of a process that has just failed.
+    def _start_if_due(self) -> int | None:
+        if self._restart_at is None or time.monotonic() < self._restart_at:
+            return None
+        self.restarts += 1
+        try:
+            self.start()
+        except OSError as error:  # No file descriptor, no process, no disk: that may pass.
+            self._start_error = error
+            self._started_at = time.monotonic()
+            self.exit_code = EXIT_FAILED
+            return EXIT_FAILED
+        return None
+
+    def restart_later(self, *, blameless: bool = False) -> float | None:
+        """Schedules a restart of a process that has just ended.
+
+        Args:
+          blameless: Somebody else has ended it, at its work: that is no failure, however often it happens.
 
         Returns:
           Seconds until then, None if it is given up.
         """
-        if time.monotonic() - self._started_at > _HEALTHY_SECS:
+        if blameless or time.monotonic() - self._started_at > _HEALTHY_SECS:
             self.failures = 0
+        if blameless:
+            self._restart_at = time.monotonic() + _FIRST_BACKOFF_SECS
+            return _FIRST_BACKOFF_SECS
         self.failures += 1
         if self.failures > self._max_restarts:
             self.given_up = True
@@ -138,6 +171,22 @@ class RoleProcess:
         delay_secs = min(_MAX_BACKOFF_SECS, _FIRST_BACKOFF_SECS * 2.0 ** min(self.failures - 1, 10))
         self._restart_at = time.monotonic() + delay_secs
         return delay_secs
+
+    def renew(self) -> bool:
+        """Schedules a restart of a process that has ended in order to start anew, at once: no failure.
+
+        Returns:
+          False where it had hardly begun: that is one.
+        """
+        if time.monotonic() - self._started_at < _RENEW_SECS:
+            return False
+        self._restart_at = time.monotonic()
+        return True
+
+    def restart_now(self) -> None:
+        """Kills the process and starts another one with the next `poll`: that is no failure of its own."""
+        self.kill()
+        self._restart_at = time.monotonic()
 
     def terminate(self) -> None:
         """Asks the process to save and end; a restart that was due is off."""
@@ -165,14 +214,20 @@ class RoleProcess:
     # Its log.
 
     def log_line(self, text: str) -> str:
-        """Appends a line of the supervisor to the role's log; returns `text`."""
+        """Appends a line of the supervisor to the role's log, if that can be written; returns `text`."""
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        with open(self._log, "ab") as log:
-            log.write(f"{now} supervisor: {text}\n".encode())
+        self.log_text(f"{now} supervisor: {text}")
         return text
 
+    def log_text(self, text: str) -> None:
+        """Appends lines to the role's log, if that can be written."""
+        with contextlib.suppress(OSError), open(self._log, "ab") as log:
+            log.write(f"{text}\n".encode())
+
     def last_lines(self) -> list[str]:
-        """The last lines that the process wrote since it was started."""
+        """The last lines that the process wrote since it was started, or why it could not be."""
+        if self._start_error is not None:
+            return [f"it can't be started: {self._start_error}"]
         try:
             with open(self._log, "rb") as log:
                 size = log.seek(0, os.SEEK_END)
@@ -197,8 +252,9 @@ def kill_session(session: int) -> None:
     """SIGKILL for every process of a session, and for the process group of its leader."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(session, signal.SIGKILL)
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if os.getsid(int(entry.name)) == session:
-                    os.kill(int(entry.name), signal.SIGKILL)
+    with contextlib.suppress(OSError):  # /proc can't be listed without a file descriptor to spare.
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    if os.getsid(int(entry)) == session:
+                        os.kill(int(entry), signal.SIGKILL)

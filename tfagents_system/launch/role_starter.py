@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from tfagents_system.launch.fork_server import ForkServer, ForkServerError
+from tfagents_system.launch.fork_server import ForkServer, ForkServerError, reap_strangers
 from tfagents_system.launch.role_process import Process, start_program
 from tfagents_system.launch.run_paths import REPLAY, TRAINER
 
@@ -41,6 +41,7 @@ class RoleStarter:
         self._command = command
         self._fork_server = fork_server
         self._start_server = start_server
+        self._adopts = False  # Whether this process may have become the parent of what it did not start.
 
     def wait_until_ready(self, stop: Callable[[], bool]) -> None:
         """Waits for the fork server's imports; returns early when the run is to stop."""
@@ -57,12 +58,26 @@ class RoleStarter:
         if self._fork_server is not None:
             try:
                 if self._fork_server.is_ready():
+                    self._adopts = True
                     return self._fork_server.fork(module_of_role(role), f"sac_{role}", environ, log, cpus)
             except ForkServerError as error:
                 self._say(f"{error}: {role} is started as a program of its own")
                 self.close()
                 self._fork_server = self._start_server() if self._start_server is not None else None
         return start_program(pinned(self._command(role), cpus), environ, log)
+
+    def reap_strangers(self, roles: Collection[int]) -> None:
+        """Waits for what has ended of the children that are neither a role nor the fork server: orphans of roles.
+
+        Args:
+          roles: Pids of the roles' processes.
+        """
+        own = set(roles)
+        if self._fork_server is not None:
+            self._fork_server.reap()
+            own.add(self._fork_server.pid)
+        if self._adopts:
+            reap_strangers(own)
 
     def close(self) -> None:
         """Ends the fork server."""

@@ -60,6 +60,7 @@ def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int) -> Non
         "config_source": str(variables.config),
         "seed": seed_of_run(paths, variables.seed),
         "num_iter": num_iter,
+        "env_python": str(variables.env_python) if variables.env_python else None,
         "created": before.get("created", datetime.datetime.now().astimezone().isoformat(timespec="seconds")),
         "versions": versions(),
     }

@@ -113,3 +113,7 @@ class RunPaths:
     def heartbeat(self, role: str) -> Path:
         """What one role last said of itself (see report/heartbeat.py)."""
         return self.heartbeats / f"{role}.json"
+
+    def hang(self, role: str) -> Path:
+        """Where a role that hung was (see launch/watchdog.py)."""
+        return self.heartbeats / f"{role}.hang"

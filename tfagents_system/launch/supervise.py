@@ -11,12 +11,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import errno
 import functools
+import math
 import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +27,33 @@ from tfagents_system.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_HOPELESS,
+    EXIT_RENEW,
     EXIT_RESUMABLE,
     UserError,
     exit_with,
 )
-from tfagents_system.launch import run_directory, wrap_up
+from tfagents_system.launch import memory, run_directory, watchdog, wrap_up
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, processes_of_run
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.python_path import ROOT, run_python_path
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths
 from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.launch.variables import RunVariables
 from tfagents_system.report.heartbeat import read_heartbeat
-from tfagents_system.report.status import time_shares, write_status
+from tfagents_system.report.status import given_up_lines, time_shares, write_status
 from tfagents_system.report.terminal import ProgressView
 
-ROOT = Path(__file__).resolve().parents[2]
 _STEP_SECS = 0.2
 _STATUS_SECS = 1.0
 _ALL_WORKERS_GONE_SECS = 120.0
 _PLAN_TRIES = 5
 _SPEAK_SECS = 10.0
+_ABORT_SECS = 10.0  # Within these, gRPC may abort the clients of a server that was killed.
+# Of the time to save. Workers have nothing to save but the segment that they are in.
+_WORKERS_SHARE, _REPLAY_SHARE, _REPLAY_SECS = 0.5, 0.25, 10.0
 
 
 class Supervisor:
@@ -87,6 +93,9 @@ class Supervisor:
         self._started_at = time.time()
         self._status_due = 0.0
         self._workers_gone_at: float | None = None
+        self._replay_died_at = -math.inf
+        self._oom_kills = memory.oom_kills()  # Those that are known.
+        self._directory: int | None = None  # Open, so that no other one gets its inode number.
         common = role_environ(variables, port, seed)
         self._roles = {
             role: RoleProcess(
@@ -104,7 +113,18 @@ class Supervisor:
         return [role for name, role in self._roles.items() if name not in (REPLAY, TRAINER)]
 
     def run(self) -> int:
-        """Supervises until the trainer is done, the run fails, or it is told to stop; returns the exit code."""
+        """Supervises until the trainer is done, the run fails, or it is told to stop; returns the exit code.
+
+        Raises:
+          OSError: The supervisor itself has no file descriptors or disk left.
+        """
+        try:
+            return self._run()
+        finally:
+            if self._directory is not None:
+                os.close(self._directory)
+
+    def _run(self) -> int:
         final_lines: list[str] = []
         try:
             self._start()
@@ -119,13 +139,13 @@ class Supervisor:
                 final_lines = wrap_up.write_results(
                     self.paths, ROOT, cpus=self._plan.trainer, environ=self._roles[TRAINER].environ, stop=self._stop
                 )
-        except BaseException:
+        except BaseException as error:
             # Whatever went wrong in here: no process is left, and the status says so.
             self._kill_all()
             self._starter.close()
             self._view.stop([])
             self._exit_code = EXIT_FAILED
-            self._tell("failed", "the supervisor itself failed")
+            self._tell("failed", f"the supervisor itself failed: {error}")
             raise
         self._exit_code = code
         state = {EXIT_DONE: "done", EXIT_RESUMABLE: "stopped"}.get(code, "failed")
@@ -139,7 +159,9 @@ class Supervisor:
             code = role.poll()
             if code is not None:
                 self._ended(role, code)
+        self._starter.reap_strangers([role.pid for role in self._roles.values() if role.pid is not None])
         self._check_workers()
+        self._check_directory()
         self._claims.answer()
         if time.monotonic() >= self._status_due:
             self._status_due = time.monotonic() + _STATUS_SECS
@@ -150,6 +172,7 @@ class Supervisor:
     def _start(self) -> None:
         for folder in (self.paths.logs, self.paths.heartbeats):
             folder.mkdir(parents=True, exist_ok=True)
+        self._directory = os.open(self.paths.exp_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in self._roles:
             self.paths.heartbeat(name).unlink(missing_ok=True)  # What an earlier start said is no news.
         self._view.start()
@@ -163,6 +186,8 @@ class Supervisor:
     # Roles that end by themselves.
 
     def _ended(self, role: RoleProcess, code: int) -> None:
+        if role.name == REPLAY:
+            self._replay_died_at = time.monotonic()
         if role.name == TRAINER and code == EXIT_DONE:
             self._exit_code = EXIT_DONE
         elif self._exit_code is not None or self._stop.is_set():
@@ -173,17 +198,52 @@ class Supervisor:
             self._fail(EXIT_FAILED, f"{role.name} can't go on", role.error_lines())
         elif role.name not in (REPLAY, TRAINER) and code == EXIT_DONE:
             self._say(f"{role.name} is done")
-        elif (delay_secs := role.restart_later()) is not None:
+        elif code == EXIT_RENEW and role.renew():
+            self._say(role.log_line(f"{role.name} starts anew{role.last_words()}"))
+        elif self._is_blameless(role, code):
+            delay_secs = role.restart_later(blameless=True)
+            self._say(role.log_line(f"{role.name} ended with {describe_exit(code)}: restart in {delay_secs:g} s"))
+        else:
+            self._failed(role, code)
+        if self._variables.deterministic and role.name in (REPLAY, TRAINER) and not role.is_over:
+            self._restart_all_with(role)
+
+    def _restart_all_with(self, ended: RoleProcess) -> None:
+        """All go on from the last checkpoint: what one of them did since then must not be seen by another."""
+        for role in self._roles.values():
+            if role is not ended and not role.is_over:
+                role.restart_now()
+                role.log_line(f"{role.name} starts anew with {ended.name}: SAC_DETERMINISTIC=1")
+
+    def _failed(self, role: RoleProcess, code: int) -> None:
+        """Restarts a role, or gives it up."""
+        hang = watchdog.take_report(self.paths.hang(role.name))
+        words = f" ({hang[0]})" if hang else role.last_words()
+        if hang:
+            role.log_text("\n".join(hang))
+        if code == -signal.SIGKILL and memory.oom_kills() > self._oom_kills:
+            self._oom_kills = memory.oom_kills()
+            words = " (the kernel has killed a process for lack of memory)"
+        if (delay_secs := role.restart_later()) is not None:
             self._say(
                 role.log_line(
-                    f"{role.name} ended with {describe_exit(code)}{role.last_words()}: restart {role.failures} "
+                    f"{role.name} ended with {describe_exit(code)}{words}: restart {role.failures} "
                     f"of at most {self._variables.max_restarts} in a row, in {delay_secs:g} s"
                 )
             )
         elif role.name in (REPLAY, TRAINER):
             self._fail(EXIT_FAILED, _given_up(role, code), role.last_lines())
         else:
+            role.given_up_because = f"{describe_exit(code)}{words}"
             self._say(role.log_line(f"{_given_up(role, code)}; the other workers go on"))
+
+    def _is_blameless(self, role: RoleProcess, code: int) -> bool:
+        """Whether somebody else has ended a role that was at its work, be it through the replay server's death."""
+        if code == -signal.SIGABRT and role.name != REPLAY:
+            by_others = time.monotonic() - self._replay_died_at < _ABORT_SECS
+        else:
+            by_others = code == -signal.SIGKILL and memory.oom_kills() == self._oom_kills
+        return by_others and self._is_at_work(role.name)
 
     def _check_workers(self) -> None:
         """A run without any worker waits forever: it fails, unless the trainer is just finishing."""
@@ -197,6 +257,17 @@ class Supervisor:
             self._workers_gone_at = time.monotonic()
         elif time.monotonic() - self._workers_gone_at > _ALL_WORKERS_GONE_SECS:
             self._fail(EXIT_FAILED, "every worker has ended, but the trainer is not done", [])
+
+    def _check_directory(self) -> None:
+        """What is written into a directory that was removed is lost: that is told now, not when the run is done."""
+        if self._exit_code is None and self._directory is not None and _is_gone(self.paths.exp_dir, self._directory):
+            self._kill_all()  # They have nowhere to save to.
+            self._fail(
+                EXIT_FAILED,
+                f"the run directory {self.paths.exp_dir} was removed or replaced while the run was going: put it back "
+                "and start the same command again, or begin anew with it",
+                [],
+            )
 
     def _fail(self, code: int, message: str, lines: Sequence[str]) -> None:
         self._exit_code = code
@@ -212,50 +283,57 @@ class Supervisor:
         deadline_secs = self._variables.save_deadline_secs
         self._say(f"{signal_name}: saving, within {deadline_secs:g} s; a second signal stops at once, unsaved")
         trainer, replay = self._roles[TRAINER], self._roles[REPLAY]
-        had_work = self._trainer_has_work()
-        in_time = self._end([trainer, *self._workers], deadline_secs) and self._end([replay], deadline_secs)
+        had_work = self._is_at_work(TRAINER)
+        self._end_in_order(deadline_secs)
         if trainer.exit_code == EXIT_DONE:
             return EXIT_DONE
         saved = (EXIT_RESUMABLE, EXIT_DONE)
-        if in_time and (not had_work or (trainer.exit_code in saved and replay.exit_code in saved)):
+        if not had_work or (trainer.exit_code in saved and replay.exit_code in saved):
             return EXIT_RESUMABLE
         self._message += ", not everything was saved: the same command goes on from the last checkpoint"
         return EXIT_FAILED
 
-    def _trainer_has_work(self) -> bool:
-        """Whether the trainer came so far that stopping it without its saving would lose something."""
-        heartbeat = read_heartbeat(self.paths.heartbeat(TRAINER)) or {}
+    def _is_at_work(self, role: str) -> bool:
+        """Whether a role came so far that ending it without its saving would lose something."""
+        heartbeat = read_heartbeat(self.paths.heartbeat(role)) or {}
         return heartbeat.get("state") not in (None, "starting")
 
     def _end_roles(self) -> None:
         """What still runs once the outcome is known; the trainer is over."""
-        self._end([self._roles[TRAINER], *self._workers], self._variables.save_deadline_secs)
-        self._end([self._roles[REPLAY]], self._variables.save_deadline_secs)
+        self._end_in_order(self._variables.save_deadline_secs)
         self._kill_all()
 
-    def _end(self, roles: Sequence[RoleProcess], deadline_secs: float) -> bool:
-        """SIGTERM, then SIGKILL after the deadline or at a second signal; False if that was needed."""
+    def _end_in_order(self, deadline_secs: float) -> None:
+        """The trainer and the workers, then the replay server, all of them within the deadline."""
+        began = time.monotonic()
+        trainer_secs = deadline_secs - min(_REPLAY_SECS, _REPLAY_SHARE * deadline_secs)
+        worker_secs = _WORKERS_SHARE * deadline_secs
+        deadlines = {role: worker_secs for role in self._workers} | {self._roles[TRAINER]: trainer_secs}
+        self._end(deadlines)
+        self._end({self._roles[REPLAY]: deadline_secs - (time.monotonic() - began)})
+
+    def _end(self, deadlines_secs: Mapping[RoleProcess, float]) -> None:
+        """SIGTERM, then SIGKILL after each role's deadline or at a second signal."""
         start = spoke = time.monotonic()
-        for role in roles:
+        for role in deadlines_secs:
             role.terminate()
-        while any(role.is_running() for role in roles):
+        while running := [role for role in deadlines_secs if role.is_running()]:
             waited_secs = time.monotonic() - start
-            if waited_secs > deadline_secs or self._stop.count > 1:
-                names = ", ".join(role.name for role in roles if role.is_running())
-                self._say(f"killing {names} after {waited_secs:.0f} s, unsaved")
-                for role in roles:
-                    role.kill()
-                return False
+            late = [role for role in running if waited_secs > deadlines_secs[role] or self._stop.count > 1]
+            if late:
+                self._say(f"killing {', '.join(role.name for role in late)} after {waited_secs:.0f} s, unsaved")
+            for role in late:
+                role.kill()
             if time.monotonic() - spoke > _SPEAK_SECS:
                 spoke = time.monotonic()
-                names = ", ".join(role.name for role in roles if role.is_running())
-                self._say(f"waiting for {names} to save: {waited_secs:.0f} of at most {deadline_secs:g} s")
+                names = ", ".join(role.name for role in running)
+                most_secs = max(deadlines_secs[role] for role in running)
+                self._say(f"waiting for {names} to save: {waited_secs:.0f} of at most {most_secs:g} s")
             self._claims.answer()
             self._write_status()
             time.sleep(min(self._step_secs, 0.1))
-        for role in roles:
+        for role in deadlines_secs:
             role.kill()  # What a role left behind in its session, such as processes of its environment.
-        return True
 
     def _kill_all(self) -> None:
         for role in self._roles.values():
@@ -282,7 +360,8 @@ class Supervisor:
         """What status.json says: the run, its plan, and every role's last heartbeat."""
         roles = {
             name: (read_heartbeat(self.paths.heartbeat(name)) or {})
-            | {"alive": role.is_running(), "restarts": role.restarts}
+            | {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
+            | ({"given_up_because": role.given_up_because} if role.given_up_because else {})
             for name, role in self._roles.items()
         }
         run = {
@@ -300,12 +379,13 @@ class Supervisor:
 
     def _closing_lines(self, code: int) -> list[str]:
         name, logs = self._variables.exp_name, self.paths.logs
+        lost = given_up_lines(self.status())
         if code == EXIT_DONE:
-            return [*self._time_lines(), f"{name} is finished"]
+            return [*self._time_lines(), *lost, f"{name} is finished"]
         if code == EXIT_RESUMABLE:
             saved = f"{name}: {self._message}; everything is saved, the same command goes on from here"
-            return [*self._time_lines(), saved]
-        return [f"{name} failed: {self._message} (logs in {logs})"]
+            return [*self._time_lines(), *lost, saved]
+        return [*lost, f"{name} failed: {self._message} (logs in {logs})"]
 
     def _time_lines(self) -> list[str]:
         """`trainer's time: updates 93%, waiting 4%`, a line for each kind of role."""
@@ -319,17 +399,13 @@ def role_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str
     own = {
         "SAC_REVERB_PORT": str(port),
         "SAC_SEED": str(seed),
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, _python_path())])),
+        "PYTHONPATH": run_python_path(os.environ),
         "PYTHONUNBUFFERED": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "-1",
         SUPERVISOR_PID_VARIABLE: str(os.getpid()),
     }
     return {**os.environ, **variables.to_environ(), **own}
-
-
-def _python_path() -> list[str]:
-    return os.environ.get("PYTHONPATH", "").split(os.pathsep)
 
 
 def _worker_environ(role: str) -> dict[str, str]:
@@ -344,6 +420,14 @@ def describe_exit(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"signal {-code}"
+
+
+def _is_gone(directory: Path, opened: int) -> bool:
+    """Whether a path no longer leads to the directory that was opened there; trouble of a file system is no proof."""
+    try:
+        return not os.path.samestat(os.stat(directory), os.fstat(opened))
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
 
 def _given_up(role: RoleProcess, code: int) -> str:

@@ -16,16 +16,17 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.launch.cpus import CpuPlan, allowed_cpus, plan_cpus
+from tfagents_system.launch.python_path import ROOT, run_python_path
 from tfagents_system.launch.run_paths import TRAINER, worker_role
 from tfagents_system.launch.variables import RunVariables
 
-ROOT = Path(__file__).resolve().parents[2]
+_COMMAND = [sys.executable, "-P", "-m", "tfagents_system.launch.tune"]
 _DEADLINE_SECS = 600.0
 _MAX_SHOWN = 5
 _MINIBATCHES = 20
@@ -70,6 +71,43 @@ class Split:
     worker_share: float
 
 
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """A way to share the CPUs, before its rates are known.
+
+    Attributes:
+      train_cpus, workers: As in Split.
+      reverb_cpus: 0: the replay server is on the workers' CPUs.
+      is_all_shared: Everybody is on all CPUs.
+    """
+
+    train_cpus: int
+    workers: int
+    reverb_cpus: int
+    is_all_shared: bool = False
+
+
+def possible_shapes(train_cpus: Iterable[int], cpus: int, worker_cpus: int) -> list[_Shape]:
+    """All ways to share `cpus` CPUs among a trainer with one of these numbers of CPUs, and workers of `worker_cpus`.
+
+    Raises:
+      UserError: There is none.
+    """
+    shapes = []
+    for count in train_cpus:
+        if count == cpus and worker_cpus <= cpus:
+            shapes.append(_Shape(count, cpus // worker_cpus, reverb_cpus=1, is_all_shared=True))
+        for reverb_cpus in (0, 1):
+            most = (cpus - count - reverb_cpus) // worker_cpus
+            shapes += [_Shape(count, workers, reverb_cpus) for workers in range(1, most + 1)]
+    if not shapes:
+        raise UserError(
+            f"SAC_COLLECT_WORKER_CPUS={worker_cpus} and at least one CPU of the trainer do not fit on {cpus} CPUs: "
+            "lower SAC_COLLECT_WORKER_CPUS, or give more CPUs with --cpus"
+        )
+    return shapes
+
+
 def propose(measured: Measured, cpus: int, worker_cpus: int, updates_per_step: float) -> list[Split]:
     """All splits of `cpus` CPUs, the fastest first; of equally fast ones that with fewer CPUs.
 
@@ -78,44 +116,50 @@ def propose(measured: Measured, cpus: int, worker_cpus: int, updates_per_step: f
       cpus: To be shared.
       worker_cpus: CPUs of each worker.
       updates_per_step: Updates for each environment step, as the run's parameters have it.
+
+    Raises:
+      UserError: There is none.
     """
     splits = []
-    for train_cpus, updates_per_s in measured.updates_per_s.items():
-        if train_cpus == cpus:
-            splits.append(_everything_shared(measured, cpus, updates_per_s, updates_per_step))
-        for reverb_cpus in (0, 1):
-            most = (cpus - train_cpus - reverb_cpus) // worker_cpus
-            for workers in range(1, most + 1):
-                splits.append(_split(measured, reverb_cpus, train_cpus, workers, updates_per_s, updates_per_step))
+    for shape in possible_shapes(measured.updates_per_s, cpus, worker_cpus):
+        updates_per_s = measured.updates_per_s[shape.train_cpus]
+        rates_of = _everything_shared if shape.is_all_shared else _split
+        splits.append(rates_of(measured, shape, updates_per_s, updates_per_step))
     # Within 2 % all are the same: then the one that leaves most CPUs to others.
     return sorted(
         splits, key=lambda s: (-round(math.log(s.steps_per_s) / 0.02), s.reverb_cpus + s.workers + s.train_cpus)
     )
 
 
-def _everything_shared(measured: Measured, cpus: int, updates_per_s: float, updates_per_step: float) -> Split:
+def _everything_shared(measured: Measured, shape: _Shape, updates_per_s: float, updates_per_step: float) -> Split:
     """The trainer has all CPUs, and gives way to a worker on each where that has something to do."""
-    worker_secs = 1 / measured.steps_per_s + _replay_secs(updates_per_step)
+    worker_secs = (1 / measured.steps_per_s + _replay_secs(updates_per_step)) / shape.workers
     train_secs = updates_per_step / updates_per_s
-    rate = 1 / (train_secs + worker_secs / cpus)
+    rate = 1 / (train_secs + worker_secs)
     return Split(
-        1, cpus, cpus, True, rate, rate * updates_per_step, rate * train_secs, min(1.0, rate * worker_secs / cpus)
+        shape.reverb_cpus,
+        shape.train_cpus,
+        shape.workers,
+        is_shared=True,
+        steps_per_s=rate,
+        updates_per_s=rate * updates_per_step,
+        trainer_share=rate * train_secs,
+        worker_share=min(1.0, rate * worker_secs),
     )
 
 
-def _split(
-    measured: Measured, reverb_cpus: int, train_cpus: int, workers: int, updates_per_s: float, updates_per_step: float
-) -> Split:
-    is_shared = reverb_cpus == 0
+def _split(measured: Measured, shape: _Shape, updates_per_s: float, updates_per_step: float) -> Split:
+    is_shared = shape.reverb_cpus == 0
     replay_secs = _replay_secs(updates_per_step)
     # Time that the workers' CPUs lose to a replay server among them, for each step.
-    secs_a_step = 1 / (workers * measured.steps_per_s) + (replay_secs / workers if is_shared else 0.0)
-    collected, trained = 1 / secs_a_step, updates_per_s / updates_per_step
+    lost_secs = replay_secs / shape.workers if is_shared else 0.0
+    collected = 1 / (1 / (shape.workers * measured.steps_per_s) + lost_secs)
+    trained = updates_per_s / updates_per_step
     rate = min(collected, trained, math.inf if is_shared else 1 / replay_secs)
     return Split(
-        max(1, reverb_cpus),
-        train_cpus,
-        workers,
+        max(1, shape.reverb_cpus),
+        shape.train_cpus,
+        shape.workers,
         is_shared,
         steps_per_s=rate,
         updates_per_s=rate * updates_per_step,
@@ -160,12 +204,16 @@ def advice(split: Split, worker_cpus: int, params: Any, workers_now: int) -> lis
 def measure(variables: RunVariables, vars_file: Path, cpus: Sequence[int], secs: float) -> Measured:
     """Runs the measurements, each in a process of its own."""
     worker = _run("worker", variables, vars_file, _plan(variables, cpus, 1), worker_role(0), secs)
-    counts = [count for count in (1, 2, 4, 8, 16) if count <= len(cpus)]
     updates = {}
-    for count in counts:
+    for count in train_cpu_counts(len(cpus)):
         told = _run("trainer", variables, vars_file, _plan(variables, cpus, count), TRAINER, secs / 2)
         updates[count] = told["updates_per_s"]
     return Measured(worker["steps_per_s"], worker["steps_per_episode"], updates)
+
+
+def train_cpu_counts(cpus: int) -> list[int]:
+    """The numbers of CPUs with which updates are measured, where there are so many."""
+    return [count for count in (1, 2, 4, 8, 16) if count <= cpus]
 
 
 def _plan(variables: RunVariables, cpus: Sequence[int], train_cpus: int) -> CpuPlan:
@@ -183,9 +231,8 @@ def _run(what: str, variables: RunVariables, vars_file: Path, plan: CpuPlan, rol
     ids = plan.by_role()[role]
     print(f"measuring a {what} on CPU {','.join(map(str, ids))} ...", file=sys.stderr, flush=True)
     environ = os.environ | variables.to_environ() | plan.thread_environ(role)
-    environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-P", "-m", "tfagents_system.launch.tune", str(vars_file), "--measure", what]
+    environ |= {"TF_CPP_MIN_LOG_LEVEL": "3"} | ({"SLURM_PROCID": "0"} if what == "worker" else {})
+    command = [*_COMMAND, str(vars_file), "--measure", what]
     done = subprocess.run(
         ["taskset", "-c", ",".join(map(str, ids)), *command, "--secs", str(secs)],
         env=environ,
@@ -296,11 +343,18 @@ def _read_vars_file(path: Path) -> dict[str, str]:
     """The environment after the vars file was sourced, as run_script.sh does it."""
     if not path.is_file():
         raise UserError(f"vars file {path} is missing: give the path of a file such as training_variables.sh")
-    script = 'set -ae +u; source "$1"; env -0'
+    # What the file prints is no variable, and the folder that it ends in is not the run's.
+    script = 'tfagents_pwd=$PWD; set -ae +u; source "$1" >&2; cd "$tfagents_pwd"; env -0'
     done = subprocess.run(["bash", "-c", script, "tune", str(path.resolve())], stdout=subprocess.PIPE, check=False)
-    if done.returncode:
+    if done.returncode or not done.stdout:  # Nothing: it has called `exit`.
         raise UserError(f"vars file {path} fails: see above, and correct it")
     return dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if "=" in entry)
+
+
+def _run_environ(sourced: Mapping[str, str]) -> dict[str, str]:
+    """What run_script.sh makes of the environment after the vars file was sourced."""
+    own = {"PYTHONPATH": run_python_path(sourced, os.getcwd()), "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+    return {**sourced, **own}
 
 
 def _load(variables: RunVariables) -> Any:
@@ -338,22 +392,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--secs", type=float, default=15.0, help="seconds of the longest measurement")
     parser.add_argument("--measure", choices=("worker", "trainer"), default=None, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    if args.measure:
-        variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
-        params = _load(variables)
-        if args.measure == "worker":
-            print(json.dumps(_measure_worker(params, variables.seed, variables.envs_per_worker, args.secs)))
-        else:
-            print(json.dumps(_measure_trainer(params, variables.seed, args.secs)))
-        return EXIT_DONE
+    parser.add_argument("--sourced", action="store_true", help=argparse.SUPPRESS)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(arguments)
     if args.cpus is not None and args.cpus < 1:
         raise UserError(f"--cpus={args.cpus} must be at least 1: give the CPUs that the run may have")
-    variables = RunVariables.from_environ(_read_vars_file(args.vars_file), vars_file=args.vars_file, root=ROOT)
+    if not args.sourced and args.measure is None:
+        # Anew, as a run starts: a user's modules, and libraries, may read their variables when they are imported.
+        os.execve(sys.executable, [*_COMMAND, *arguments, "--sourced"], _run_environ(_read_vars_file(args.vars_file)))
+    variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
     params = _load(variables)
-    here = allowed_cpus()
-    measured = measure(variables, args.vars_file, here, args.secs)
-    _print_proposal(variables, params, measured, args.cpus or len(here))
+    if args.measure == "worker":
+        print(json.dumps(_measure_worker(params, variables.seed, variables.envs_per_worker, args.secs)))
+    elif args.measure == "trainer":
+        print(json.dumps(_measure_trainer(params, variables.seed, args.secs)))
+    else:
+        here = allowed_cpus()
+        cpus = args.cpus or len(here)
+        possible_shapes(train_cpu_counts(len(here)), cpus, variables.collect_worker_cpus)  # Before a minute is spent.
+        measured = measure(variables, args.vars_file, here, args.secs)
+        _print_proposal(variables, params, measured, cpus)
     return EXIT_DONE
 
 

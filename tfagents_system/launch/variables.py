@@ -71,6 +71,29 @@ VARIABLES: tuple[Variable, ...] = (
         "SAC_STRAGGLER_SECS", "seconds that the others wait for a worker late with its iteration", "120", "seconds"
     ),
     Variable(
+        "SAC_STEP_TIMEOUT_SECS",
+        "seconds that an environment may take for a step or reset before it is taken for hung; "
+        "to be built it has four times as many, at least 600",
+        "300",
+        "seconds",
+        "300",
+    ),
+    Variable(
+        "SAC_WORKER_MEMORY_MB",
+        "memory in MiB (resident, with child processes) above which a worker starts anew at the end of an episode; "
+        "with SAC_ENV_PYTHON of each environment's process, which is then rebuilt",
+        "no limit",
+        "megabytes",
+        "4000",
+    ),
+    Variable(
+        "SAC_ENV_PYTHON",
+        "Python interpreter (3.9 or later, with NumPy) in which environments run, each in a process of its own",
+        "the worker's own process",
+        "program",
+        "/opt/sim/bin/python",
+    ),
+    Variable(
         "SAC_FORK_ROLES",
         "1: roles are forked from one process that has imported TensorFlow; 0: each is a program of its own",
         "1",
@@ -110,6 +133,9 @@ class RunVariables:
     max_restarts: int = 10
     replay_dir: Path | None = None
     straggler_secs: float = 120.0
+    step_timeout_secs: float = 300.0
+    worker_memory_mb: int | None = None
+    env_python: Path | None = None
     fork_roles: bool = True
     log_secs: float = 5.0
 
@@ -160,7 +186,8 @@ def read_variables(
                 )
             continue
         try:
-            values[field] = _find_file(text, folders) if variable.kind == "file" else _PARSERS[variable.kind](text)
+            find = _FINDERS.get(variable.kind)
+            values[field] = find(text, folders) if find else _PARSERS[variable.kind](text)
         except ValueError as error:
             findings.append(f"{variable.name}={_plain(text)} must be {error}")
     _resolve_directories(values, environ, root)
@@ -191,6 +218,14 @@ def _near_misses(environ: Mapping[str, str]) -> list[str]:
         f"{by_tail[wrong]} is not a known variable, SAC_{right} is: rename it, or unset {by_tail[wrong]}"
         for wrong, right in near_misses(found, known)
     ]
+
+
+def _find_program(text: str, folders: list[Path]) -> Path:
+    """An executable file. Its links are not followed: by them a virtual environment's Python knows where it is."""
+    path = _find_file(text, folders)
+    if not os.access(path, os.X_OK):
+        raise ValueError(f"a program, {path} is not executable")
+    return path
 
 
 def _find_file(text: str, folders: list[Path]) -> Path:
@@ -257,6 +292,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "count": lambda text: _integer(text, 1, _MOST, "a whole number of at least 1"),
     "whole": lambda text: _integer(text, 0, 10**9, "a whole number of at least 0"),
     "seed": lambda text: _integer(text, 0, 2**31 - 1, "a whole number from 0 to 2147483647"),
+    "megabytes": lambda text: _integer(text, 1, math.inf, "a whole number of MiB of at least 1"),
     "port": lambda text: _integer(text, 1, 65535, "a TCP port from 1 to 65535"),
     "flag": lambda text: bool(_integer(text, 0, 1, "0 or 1")),
     "seconds": lambda text: _positive(text, "a number of seconds above 0, such as 60"),
@@ -264,6 +300,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "name": _name,
     "path": _path,
 }
+_FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {"file": _find_file, "program": _find_program}
 
 
 def documentation() -> str:

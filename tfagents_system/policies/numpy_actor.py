@@ -90,6 +90,7 @@ class NumpyActor:
         def make_pass(columns: int | None) -> _Pass:
             return _Pass(self._layers, self._matrices, leaves if is_nest else None, rng, columns)
 
+        self._rng = rng
         as_matrix = num_envs >= _MATRIX_BATCH and not is_recurrent
         self._passes = [make_pass(None) for _ in range(1 if as_matrix else num_envs)]
         self._matrix_pass = make_pass(num_envs) if as_matrix else None
@@ -99,6 +100,12 @@ class NumpyActor:
         """Takes new weights, by name."""
         for layer, matrix, names in zip(self._layers, self._matrices, self._names, strict=True):
             layer.fill(matrix, [weights[name] for name in names])
+
+    def reseed(self, seed: int) -> None:
+        """The exploration noise from now on follows from this seed."""
+        self._rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+        for forward in (*self._passes, *([self._matrix_pass] if self._matrix_pass else [])):
+            forward.drop_noise()
 
     def reset(self, env: int) -> None:
         """Forgets what it remembers of an environment."""
@@ -192,6 +199,10 @@ class _Pass:
             functools.partial(np.multiply, h, output, h),
             functools.partial(np.copyto, into, h),
         ]
+
+    def drop_noise(self) -> None:
+        """Numbers that were drawn ahead are not used."""
+        self._noise_used = len(self._noise)
 
     def forget(self) -> None:
         """An episode begins."""

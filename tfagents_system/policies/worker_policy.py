@@ -13,6 +13,7 @@ from absl import logging
 from tf_agents.policies import greedy_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.errors import UserError
 from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.numpy_actor import NumpyActor, UnsupportedNetworkError
 from tfagents_system.policies.weights import assign_weights, named_variables
@@ -34,6 +35,17 @@ class WorkerPolicy(abc.ABC):
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         """Takes new weights, by name."""
 
+    def reseed(self, seed: int) -> None:
+        """The exploration noise from now on follows from this seed.
+
+        Raises:
+          UserError: It can't be seeded anew.
+        """
+        raise UserError(
+            f"SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, this one runs as a {self.inference} "
+            "(the log says why): use the default actors, or SAC_DETERMINISTIC=0"
+        )
+
     @abc.abstractmethod
     def reset(self, env: int = 0) -> None:
         """An episode begins in an environment."""
@@ -50,6 +62,10 @@ class WorkerPolicy(abc.ABC):
     @abc.abstractmethod
     def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, Any]:
         """Like `action` for several environments at once, by their numbers."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Frees what it holds; it does not act any more."""
 
 
 def make_worker_policy(agent: Any, seed: int, num_envs: int = 1) -> WorkerPolicy:
@@ -71,6 +87,7 @@ def make_worker_policy(agent: Any, seed: int, num_envs: int = 1) -> WorkerPolicy
         return TensorFlowWorkerPolicy(agent.collect_policy, runner, num_envs)
 
     for make in (in_numpy, lambda: in_session(True), lambda: in_session(False)):
+        policy: WorkerPolicy | None = None
         try:
             policy = make()
             if _acts_alike(policy, greedy, num_envs):
@@ -79,6 +96,8 @@ def make_worker_policy(agent: Any, seed: int, num_envs: int = 1) -> WorkerPolicy
             logging.info("actions are not computed in NumPy: %s", error)
         except Exception as error:  # Whatever a user's policy holds: the next path may take it.
             logging.info("a faster way to compute actions does not take this policy: %r", error)
+        if policy is not None:
+            policy.close()
     return TensorFlowWorkerPolicy(
         agent.collect_policy, FunctionRunner(agent.collect_policy, greedy, num_envs), num_envs
     )
@@ -111,6 +130,9 @@ class NumpyWorkerPolicy(WorkerPolicy):
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         self._actor.assign(weights)
 
+    def reseed(self, seed: int) -> None:
+        self._actor.reseed(seed)
+
     def reset(self, env: int = 0) -> None:
         self._actor.reset(env)
 
@@ -119,6 +141,9 @@ class NumpyWorkerPolicy(WorkerPolicy):
 
     def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, np.ndarray]:
         return self._actor.act_on_all({env: step.observation for env, step in time_steps.items()}, greedy)
+
+    def close(self) -> None:
+        """Has nothing to free."""
 
 
 class PolicyRunner(Protocol):
@@ -135,6 +160,9 @@ class PolicyRunner(Protocol):
 
     def run(self, greedy: bool, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
         """From the leaves of time step and policy state to those of action and next policy state, all batched."""
+
+    def close(self) -> None:
+        """Frees what it holds."""
 
 
 class TensorFlowWorkerPolicy(WorkerPolicy):
@@ -179,6 +207,9 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         self._keep(results[split:], list(time_steps))
         return {env: self._action(results[:split], env) for env in time_steps}
 
+    def close(self) -> None:
+        self._runner.close()
+
     def _keep(self, state: Sequence[np.ndarray], envs: list[int]) -> None:
         """Takes the next state of those environments that were stepped."""
         if len(envs) < self._num_envs:
@@ -217,6 +248,9 @@ class SessionRunner:
     def run(self, greedy: bool, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
         return self._session(greedy, leaves)
 
+    def close(self) -> None:
+        self._session.close()
+
 
 class FunctionRunner:
     """Policies as TensorFlow's concrete functions: what always works."""
@@ -232,6 +266,9 @@ class FunctionRunner:
 
     def run(self, greedy: bool, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [result.numpy() for result in self._functions[greedy](*map(tf.constant, leaves))]
+
+    def close(self) -> None:
+        """Has nothing to free."""
 
 
 def _concrete(policy: tf_policy.TFPolicy, num_envs: int) -> Any:
@@ -251,22 +288,51 @@ def _concrete(policy: tf_policy.TFPolicy, num_envs: int) -> Any:
 
 
 def _acts_alike(policy: WorkerPolicy, greedy: tf_policy.TFPolicy, num_envs: int) -> bool:
-    """Whether the fast path's greedy actions are those of the network, for a time step of random numbers."""
+    """Whether the fast path's greedy actions are those of the network, in two steps of an episode of random numbers.
+
+    In the first step a memory is zero, and hides what is done with it.
+    """
     rng = np.random.default_rng(0)
-    batch = tf.nest.map_structure(lambda spec: _random_batch(spec, num_envs, rng), greedy.time_step_spec)
-    expected = greedy.action(tf.nest.map_structure(tf.constant, batch), greedy.get_initial_state(num_envs)).action
-    steps = {env: tf.nest.map_structure(lambda leaf, env=env: leaf[env], batch) for env in range(num_envs)}
-    policy.actions(steps, greedy=False)  # Only to see that it runs.
-    for env in steps:
-        policy.reset(env)
-    found = policy.actions(steps, greedy=True)
-    for env, action in found.items():
-        for mine, theirs in zip(tree.flatten(action), tf.nest.flatten(expected), strict=True):
-            difference = float(np.max(np.abs(mine - theirs[env].numpy()), initial=0.0))
-            if not difference <= _TOLERANCE:
-                logging.warning("%s inference differs from the network by %g: not used", policy.inference, difference)
-                return False
+    batches = [_random_time_step(greedy, kind, num_envs, rng) for kind in (ts.StepType.FIRST, ts.StepType.MID)]
+    policy.actions(_by_env(batches[0], num_envs), greedy=False)  # Only to see that it runs.
+    _reset_all(policy, num_envs)
+    state = greedy.get_initial_state(num_envs)
+    for batch in batches:
+        expected = greedy.action(tf.nest.map_structure(tf.constant, batch), state)
+        state = expected.state
+        difference = _difference(policy.actions(_by_env(batch, num_envs), greedy=True), expected.action)
+        if not difference <= _TOLERANCE:
+            logging.warning("%s inference differs from the network by %g: not used", policy.inference, difference)
+            return False
+    _reset_all(policy, num_envs)
     return True
+
+
+def _by_env(batch: ts.TimeStep, num_envs: int) -> dict[int, ts.TimeStep]:
+    return {env: tf.nest.map_structure(lambda leaf, env=env: leaf[env], batch) for env in range(num_envs)}
+
+
+def _reset_all(policy: WorkerPolicy, num_envs: int) -> None:
+    for env in range(num_envs):
+        policy.reset(env)
+
+
+def _difference(found: Mapping[int, Any], expected: Any) -> float:
+    """The largest one in any number of any environment's action; NaN where there is one."""
+    differences = [
+        np.max(np.abs(mine - theirs[env].numpy()), initial=0.0)
+        for env, action in found.items()
+        for mine, theirs in zip(tree.flatten(action), tf.nest.flatten(expected), strict=True)
+    ]
+    return float(np.max(differences))
+
+
+def _random_time_step(
+    policy: tf_policy.TFPolicy, step_type: np.ndarray, num_envs: int, rng: np.random.Generator
+) -> ts.TimeStep:
+    """Batched, of this step type."""
+    batch = tf.nest.map_structure(lambda spec: _random_batch(spec, num_envs, rng), policy.time_step_spec)
+    return batch._replace(step_type=np.full_like(batch.step_type, step_type))
 
 
 def _random_batch(spec: tf.TensorSpec, num_envs: int, rng: np.random.Generator) -> np.ndarray:

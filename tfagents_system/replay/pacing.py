@@ -44,7 +44,8 @@ class Lockstep(Pacing):
         self._straggler_secs = straggler_secs
         self._clock = clock
         self._late: set[int] = set()
-        self._first_done: tuple[int, float] | None = None  # (iteration, when its first worker was seen done)
+        # Of each iteration that is asked for, when its first worker was seen done: two are asked for in turn.
+        self._first_done: dict[int, float] = {}
 
     def heard(self, worker_id: int) -> None:
         """A segment of the worker arrived: it is waited for (again)."""
@@ -57,13 +58,13 @@ class Lockstep(Pacing):
             return 0
         missing = self._missing(request.iteration)
         if missing:
-            if self._first_done is None or self._first_done[0] != request.iteration:
-                self._first_done = (request.iteration, self._clock())
-            if self._clock() - self._first_done[1] >= self._straggler_secs:
-                logging.warning("going on without workers %s, late with iteration %d", missing, request.iteration)
-                self._late.update(missing)
-                missing = []
-        return 0 if missing else request.count - done
+            first_done = self._first_done.setdefault(request.iteration, self._clock())
+            if self._clock() - first_done < self._straggler_secs:
+                return 0
+            logging.warning("going on without workers %s, late with iteration %d", missing, request.iteration)
+            self._late.update(missing)
+        self._first_done = {i: at for i, at in self._first_done.items() if i > request.iteration}
+        return request.count - done
 
     def waiting_for(self, request: Request) -> str:
         return f"iteration {request.iteration} of workers {self._missing(request.iteration)}"

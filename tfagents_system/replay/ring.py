@@ -1,70 +1,38 @@
 """The ring: all experience, one row an observation, in memory-mapped files.
 
-A crash of the process loses nothing (the kernel keeps the pages), a restart is instant, a checkpoint is an msync.
-A segment of T transitions takes T + 1 rows; the last one holds only the observation that the last transition led to.
-`steps_left` of a row is the number of transitions from that row to the end of its segment: a transition may start
-where it is at least 1, a sequence of L transitions where it is at least L, so nothing crosses an episode's end.
+A crash of the process loses nothing (the kernel keeps the pages), and a restart is instant. A segment of T transitions
+takes T + 1 rows; the last one holds only the observation that the last transition led to. `steps_left` of a row is the
+number of transitions from that row to the end of its segment: a transition may start where it is at least 1, a
+sequence of L transitions where it is at least L, so nothing crosses an episode's end.
+
+The files have more rows than the ring holds (`slack_rows`). What is given up stays in its place until that many newer
+rows have come, so a header that was kept (`Ring.snapshot`) still tells which rows were held then, and writing it back
+(`Ring.rollback`) is going back to that moment. A checksum in each segment's last row tells whether it is what was
+stored there (`Ring.verify`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import threading
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from tfagents_system.errors import UserError
-from tfagents_system.replay.segments import Column, Layout, Segment
+from tfagents_system.replay import ring_header
+from tfagents_system.replay.ring_files import RingFiles, row_ranges
+from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS, NEVER, WorkerRecord
+from tfagents_system.replay.segments import Layout, Segment
 
-MAX_WORKERS = 4096
-INIT_ITERATION = -1  # The first random episodes are collected in it.
-NEVER = -2  # iteration_done of a worker that has completed none.
+__all__ = ["INIT_ITERATION", "MAX_WORKERS", "NEVER", "OverwrittenError", "Ring", "WorkerRecord"]
 
 _STEP_FIRST, _STEP_MID, _STEP_LAST = 0, 1, 2  # as in tf_agents.trajectories.StepType
 
-_REWARD = Column("reward", (), "float32")
-_DISCOUNT = Column("discount", (), "float32")
-_STEPS_LEFT = Column("steps_left", (), "int32")
-_STEP_TYPE = Column("step_type", (), "uint8")
 
-_WORKER_DTYPE = np.dtype(
-    [("incarnation", "<i8"), ("number", "<i8"), ("iteration_done", "<i8"), ("init_episodes", "<i8")]
-)
-_HEADER_DTYPE = np.dtype(
-    [
-        ("crc", "<u4"),
-        ("valid", "<u4"),
-        ("generation", "<i8"),
-        ("next_row", "<i8"),
-        ("filled_rows", "<i8"),
-        ("env_steps", "<i8"),
-        ("init_steps", "<i8"),
-        ("segments", "<i8"),
-        ("workers", _WORKER_DTYPE, (MAX_WORKERS,)),
-    ]
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class WorkerRecord:
-    """What the ring holds of one worker.
-
-    Attributes:
-      incarnation: Of the last stored segment; 0 if there is none.
-      number: Of the last stored segment; -1 if there is none.
-      iteration_done: The last iteration that the worker completed, `NEVER` if there is none.
-      init_episodes: Episodes of the first random ones that it completed.
-    """
-
-    incarnation: int
-    number: int
-    iteration_done: int
-    init_episodes: int
+class OverwrittenError(Exception):
+    """Rows that a snapshot covers are gone: more than `slack_rows` newer ones have come since."""
 
 
 class Ring:
@@ -73,49 +41,47 @@ class Ring:
     Safe to use from several threads. Open with `Ring.open`.
     """
 
-    def __init__(self, folder: Path, layout: Layout, capacity_rows: int) -> None:
-        self.folder = folder
-        self.layout = layout
-        self.capacity_rows = capacity_rows
+    def __init__(self, files: RingFiles) -> None:
+        self.files = files
+        self.layout = files.layout
+        self.capacity_rows = files.capacity_rows
+        self.num_rows = files.num_rows
         self.lock = threading.RLock()
-        self.observation = [_map(folder, column, capacity_rows) for column in layout.observation]
-        self.action = [_map(folder, column, capacity_rows) for column in layout.action]
-        self.reward = _map(folder, _REWARD, capacity_rows)
-        self.discount = _map(folder, _DISCOUNT, capacity_rows)
-        self.steps_left = _map(folder, _STEPS_LEFT, capacity_rows)
-        self.step_type = _map(folder, _STEP_TYPE, capacity_rows)
-        self._slots = np.memmap(folder / "header.bin", _HEADER_DTYPE, "r+", shape=(2,))
+        self.columns = [files.map(column) for column in files.columns]
+        split = len(self.layout.observation)
+        self.observation, self.action = self.columns[:split], self.columns[split : split + len(self.layout.action)]
+        self.reward, self.discount, self.steps_left, self.step_type, self.crc = self.columns[-5:]
+        # What a segment of T transitions has T + 1 values of, and what it has T of.
+        self._per_observation = [*self.observation, self.steps_left, self.step_type]
+        self._per_transition = [*self.action, self.reward, self.discount]
+        self._slots = files.map_header()
         self._header = self._newest_header()
-        self._ring_steps = int(np.count_nonzero(self.steps_left[self._filled()] > 0))
+        self._ring_steps = self._count_steps()
 
     @classmethod
-    def open(cls, folder: Path, layout: Layout, capacity_rows: int) -> Ring:
-        """Opens the ring in `folder`, or makes an empty one there, with its disk space reserved.
+    def open(cls, folder: Path, layout: Layout, capacity_rows: int, slack_rows: int | None = None) -> Ring:
+        """Opens the ring in `folder` as it was left, or makes an empty one there, with its disk space reserved.
+
+        Args:
+          folder: For this ring alone.
+          layout: The experience's columns.
+          capacity_rows: Rows that it holds.
+          slack_rows: Of a new ring, see the module; None is a quarter of the capacity, and at least four segments.
 
         Raises:
-          UserError: The disk is too small, or the folder holds a ring of another layout or capacity.
+          UserError: The disk is too small, the folder can't be written, or it holds a ring of another kind.
         """
-        description = {
-            "capacity_rows": capacity_rows,
-            "columns": [dataclasses.asdict(column) for column in layout.observation + layout.action],
-        }
-        # Tuples become lists as they do in the file.
-        description = json.loads(json.dumps(description))
-        layout_path = folder / "layout.json"
-        if layout_path.exists():
-            found = json.loads(layout_path.read_text())
-            if found != description:
-                raise UserError(
-                    f"the replay ring in {folder} was made for {found}, this run needs {description}: "
-                    "restore the parameters it was made with, or start a new run (SAC_EXP_NAME)"
-                )
-        else:
-            _reserve(folder, layout, capacity_rows)
-            # Written last: a folder without it is an interrupted start and is made again.
-            temporary = layout_path.with_suffix(".tmp")
-            temporary.write_text(json.dumps(description, indent=1))
-            os.replace(temporary, layout_path)
-        return cls(folder, layout, capacity_rows)
+        return cls(RingFiles.prepare(folder, layout, capacity_rows, slack_rows))
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self.files.folder
+
+    @property
+    def max_segment_rows(self) -> int:
+        """Rows of a segment, at most."""
+        return min(self.capacity_rows, self.files.slack_rows)
 
     @property
     def env_steps(self) -> int:
@@ -133,14 +99,24 @@ class Ring:
         return self._ring_steps
 
     @property
+    def total_rows(self) -> int:
+        """Rows stored since the run began: the number that the next one gets."""
+        return int(self._header["total_rows"])
+
+    @property
     def filled_rows(self) -> int:
         """Rows that hold an observation now."""
         return int(self._header["filled_rows"])
 
     @property
     def oldest_row(self) -> int:
-        """Index of the oldest row that is held."""
-        return int(self._header["next_row"] - self._header["filled_rows"]) % self.capacity_rows
+        """Place of the oldest row that is held; the k-th after it is at `(oldest_row + k) % num_rows`."""
+        return (self.total_rows - self.filled_rows) % self.num_rows
+
+    @property
+    def held_rows(self) -> np.ndarray:
+        """Places of all rows that are held, oldest first."""
+        return (self.oldest_row + np.arange(self.filled_rows)) % self.num_rows
 
     @property
     def segments(self) -> int:
@@ -163,41 +139,103 @@ class Ring:
           Whether it was stored.
 
         Raises:
-          ValueError: The segment has more rows than the whole ring.
+          ValueError: The segment has more than `max_segment_rows`.
         """
         rows = segment.num_steps + 1
-        if rows > self.capacity_rows:
-            raise ValueError(f"a segment of {rows} rows does not fit a ring of {self.capacity_rows}")
+        if rows > self.max_segment_rows:
+            raise ValueError(f"a segment of {rows} rows does not fit a ring of {self.max_segment_rows}")
         with self.lock:
             if not self._is_next(segment):
                 return False
-            self._evict(rows)
+            # Into the slack: a process that dies here leaves all that is held as it was.
             self._write_rows(segment)
             self._commit(segment, rows)
         return True
 
-    def sync(self) -> None:
-        """Writes everything to disk (msync): after this, a power cut loses nothing that was stored before."""
-        # Without the lock: msync of a large ring takes long, and workers must not wait for it.
-        for array in self._arrays():
-            array.flush()
-        self._slots.flush()
+    def snapshot(self) -> bytes:
+        """The header of this moment, for `rollback`; its rows are on disk after a later `make_durable`."""
+        with self.lock:
+            header = self._header.copy()
+            if self.filled_rows:
+                first_row = self.total_rows - self.filled_rows
+                steps = min(int(self.steps_left[self.oldest_row]), self.filled_rows - 1)
+                header["cut_crc"] = self._checksum(first_row, steps)
+                ring_header.seal(header)
+            return header.tobytes()
+
+    def rollback(self, snapshot: bytes) -> None:
+        """Goes back to the moment of a snapshot of this ring, or forward: its rows need only be in the files.
+
+        Raises:
+          DamagedHeaderError: It is damaged, or of a ring of another layout or size.
+          OverwrittenError: Rows that it covers were overwritten since. The ring is as it was.
+        """
+        header = ring_header.parse(snapshot, self.files.fingerprint)
+        with self.lock:
+            self._check_covered(header)
+            self._replace_header(header)
+
+    def clear(self) -> None:
+        """Forgets all experience, and what is stored of each worker."""
+        with self.lock:
+            self._replace_header(ring_header.empty(self.files.fingerprint))
+
+    def check_covered(self, snapshot: bytes) -> None:
+        """Whether a rollback to it is still possible.
+
+        Raises:
+          DamagedHeaderError, OverwrittenError: See `rollback`.
+        """
+        header = ring_header.parse(snapshot, self.files.fingerprint)
+        with self.lock:
+            self._check_covered(header)
+
+    def verify(self) -> int:
+        """Compares every segment with its checksum; in damaged ones no transition starts any more.
+
+        The oldest piece, whose beginning the ring has given up, has a checksum in the snapshot that was rolled back
+        to. Without one it is accepted unverified, if it counts down its steps as it should and the segment after it
+        is whole.
+
+        Returns:
+          Transitions of damaged segments, as far as can be told.
+        """
+        with self.lock:
+            first_row = self.total_rows - self.filled_rows
+            left = self.steps_left[self.held_rows]
+            lasts = np.flatnonzero(left == 0)
+            if len(left) and left[-1] != 0:
+                lasts = np.append(lasts, len(left) - 1)  # A tail without an end: damaged.
+            firsts = np.concatenate([[0], lasts[:-1] + 1]) if len(lasts) else lasts
+            whole = [
+                (first == last and left[last] == 0) or self._is_whole(first_row + int(first), int(last - first))
+                for first, last in zip(firsts, lasts, strict=True)
+            ]
+            if whole and not whole[0]:
+                next_is_whole = len(whole) == 1 or whole[1]
+                whole[0] = self._is_oldest_whole(first_row, left[: lasts[0] + 1], next_is_whole=next_is_whole)
+            dropped = 0
+            for first, last, good in zip(firsts, lasts, whole, strict=True):
+                if not good:
+                    dropped += int(np.count_nonzero(left[first : last + 1]))
+                    for part in row_ranges(first_row + int(first), first_row + int(last) + 1, self.num_rows):
+                        self.steps_left[part] = 0
+            self._ring_steps = self._count_steps()
+            return dropped
+
+    def make_durable(self) -> None:
+        """Writes everything to disk: after this, a power cut loses nothing that a snapshot from before covers.
+
+        Raises:
+          OSError: It can't be written.
+        """
+        self.files.make_durable()
 
     def _is_next(self, segment: Segment) -> bool:
         record = self.worker(segment.worker_id)
         if segment.incarnation == record.incarnation:
             return segment.number == record.number + 1
         return segment.incarnation > record.incarnation and segment.number == 0
-
-    def _evict(self, rows: int) -> None:
-        """Gives up the rows about to be overwritten, before they are: a crash in between leaves no torn row."""
-        surplus = self.filled_rows + rows - self.capacity_rows
-        if surplus <= 0:
-            return
-        evicted = (self.oldest_row + np.arange(surplus)) % self.capacity_rows
-        self._ring_steps -= int(np.count_nonzero(self.steps_left[evicted] > 0))
-        self._header["filled_rows"] -= surplus
-        self._write_header()
 
     def _write_rows(self, segment: Segment) -> None:
         steps = segment.num_steps
@@ -206,24 +244,32 @@ class Ring:
             step_type[0] = _STEP_FIRST
         if segment.ends_episode:
             step_type[-1] = _STEP_LAST
-        self._put(self.step_type, step_type)
-        self._put(self.steps_left, np.arange(steps, -1, -1, dtype=np.int32))
-        self._put(self.reward, segment.reward)
-        self._put(self.discount, segment.discount)
-        for column, values in zip(self.observation + self.action, segment.observation + segment.action, strict=True):
+        steps_left = np.arange(steps, -1, -1, dtype=np.int32)
+        for column, values in zip(
+            self._per_observation + self._per_transition,
+            [*segment.observation, steps_left, step_type, *segment.action, segment.reward, segment.discount],
+            strict=True,
+        ):
             self._put(column, values)
+        self.crc[(self.total_rows + steps) % self.num_rows] = self._checksum(self.total_rows, steps)
 
     def _put(self, column: np.ndarray, values: np.ndarray) -> None:
-        """Writes `values` from `next_row` on, around the end of the ring."""
-        start = int(self._header["next_row"])
-        head = min(len(values), self.capacity_rows - start)
+        """Writes `values` where the next rows go, around the end of the files."""
+        start = self.total_rows % self.num_rows
+        head = min(len(values), self.num_rows - start)
         column[start : start + head] = values[:head]
         column[: len(values) - head] = values[head:]
 
     def _commit(self, segment: Segment, rows: int) -> None:
         header = self._header
-        header["next_row"] = (header["next_row"] + rows) % self.capacity_rows
-        header["filled_rows"] += rows
+        surplus = max(0, self.filled_rows + rows - self.capacity_rows)
+        oldest = self.total_rows - self.filled_rows
+        given_up = row_ranges(oldest, oldest + surplus, self.num_rows)
+        self._ring_steps += segment.num_steps - sum(int(np.count_nonzero(self.steps_left[part])) for part in given_up)
+        header["filled_rows"] += rows - surplus
+        header["total_rows"] += rows
+        header["written_rows"] = max(int(header["written_rows"]), self.total_rows)
+        header["cut_crc"] = -1
         header["env_steps"] += segment.num_steps
         header["segments"] += 1
         record = header["workers"][segment.worker_id]
@@ -234,65 +280,59 @@ class Ring:
         record["number"] = segment.number
         if segment.end_of_iteration:
             record["iteration_done"] = max(int(record["iteration_done"]), segment.iteration)
-        self._ring_steps += segment.num_steps
         self._write_header()
+
+    def _replace_header(self, header: np.ndarray) -> None:
+        header["generation"] = self._header["generation"]
+        header["written_rows"] = max(int(header["written_rows"]), int(self._header["written_rows"]))
+        self._header = header
+        self._write_header()
+        self._ring_steps = self._count_steps()
 
     def _write_header(self) -> None:
         """Writes the older of the two slots, checksum last: one of them is whole at any moment."""
         self._header["generation"] += 1
-        self._header["crc"] = _checksum(self._header)
+        ring_header.seal(self._header)
         self._slots[int(self._header["generation"]) % 2] = self._header
 
     def _newest_header(self) -> np.ndarray:
-        whole = [slot for slot in self._slots if slot["valid"] and slot["crc"] == _checksum(slot)]
-        if not whole:
+        newest = ring_header.newest_slot(self._slots, self.files.fingerprint)
+        if newest is None:
             raise UserError(
-                f"{self.folder / 'header.bin'} is damaged (no valid checksum): restore it, or start a new run "
-                "(SAC_EXP_NAME)"
+                f"{self.files.header} is damaged (no valid checksum): restore it, or start a new run (SAC_EXP_NAME)"
             )
-        newest = max(whole, key=lambda slot: int(slot["generation"]))
-        return np.array(newest, _HEADER_DTYPE)
+        return newest
 
-    def _filled(self) -> np.ndarray:
-        return (self.oldest_row + np.arange(self.filled_rows)) % self.capacity_rows
+    def _check_covered(self, header: np.ndarray) -> None:
+        first_row = int(header["total_rows"] - header["filled_rows"])
+        overwritten = int(self._header["written_rows"]) - self.num_rows - first_row
+        if overwritten > 0:
+            raise OverwrittenError(
+                f"{overwritten:,} of its {int(header['filled_rows']):,} rows have been overwritten: "
+                f"{int(self._header['written_rows'] - header['total_rows']):,} rows came after it, "
+                f"{self.files.slack_rows:,} may"
+            )
 
-    def _arrays(self) -> Iterator[np.memmap]:
-        yield from self.observation
-        yield from self.action
-        yield from (self.reward, self.discount, self.steps_left, self.step_type)
+    def _is_whole(self, first_row: int, steps: int) -> bool:
+        place = (first_row + steps) % self.num_rows
+        return int(self.steps_left[place]) == 0 and int(self.crc[place]) == self._checksum(first_row, steps)
 
+    def _is_oldest_whole(self, first_row: int, left: np.ndarray, *, next_is_whole: bool) -> bool:
+        """Of the rows up to the end of the first segment; `left` is their `steps_left`."""
+        if self._header["cut_crc"] >= 0:
+            return int(self._header["cut_crc"]) == self._checksum(first_row, len(left) - 1)
+        if first_row == 0:
+            return False  # Nothing was given up: it is a whole segment, and its own checksum is wrong.
+        return next_is_whole and np.array_equal(left, np.arange(len(left) - 1, -1, -1))
 
-def _checksum(header: np.ndarray) -> int:
-    return zlib.crc32(header.tobytes()[4:])
+    def _checksum(self, first_row: int, steps: int) -> int:
+        """Of a segment's rows, and of where it begins: an older or newer one in its place is another one."""
+        crc = zlib.crc32(first_row.to_bytes(8, "little"))
+        for columns, rows in ((self._per_observation, steps + 1), (self._per_transition, steps)):
+            for part in row_ranges(first_row, first_row + rows, self.num_rows):
+                for column in columns:
+                    crc = zlib.crc32(column[part], crc)
+        return crc
 
-
-def _column_path(folder: Path, column: Column) -> Path:
-    return folder / (column.name.replace("/", ".") + ".bin")
-
-
-def _map(folder: Path, column: Column, rows: int) -> np.memmap:
-    return np.memmap(_column_path(folder, column), np.dtype(column.dtype), "r+", shape=(rows, *column.shape))
-
-
-def _reserve(folder: Path, layout: Layout, capacity_rows: int) -> None:
-    """Makes the files, with their space: a full disk is told now, not as SIGBUS in a day."""
-    columns = (*layout.observation, *layout.action, _REWARD, _DISCOUNT, _STEPS_LEFT, _STEP_TYPE)
-    needed = {_column_path(folder, column): column.step_bytes * capacity_rows for column in columns}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, num_bytes in needed.items():
-            with path.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, max(num_bytes, 1))
-    except OSError as error:
-        raise UserError(
-            f"the replay ring needs {sum(needed.values()):,} bytes in {folder} ({error.strerror}): lower "
-            "n_episodes_in_buffer, free space, or set SAC_REPLAY_DIR to a larger disk"
-        ) from None
-    header = np.zeros((), _HEADER_DTYPE)
-    header["valid"] = 1
-    header["workers"]["number"] = -1
-    header["workers"]["iteration_done"] = NEVER
-    header["crc"] = _checksum(header)
-    slots = np.zeros((2,), _HEADER_DTYPE)
-    slots[0] = header
-    slots.tofile(folder / "header.bin")
+    def _count_steps(self) -> int:
+        return int(np.count_nonzero(self.steps_left[self.held_rows]))

@@ -71,7 +71,7 @@ def draw_transitions(ring: Ring, rng: np.random.Generator, num_minibatches: int,
     with ring.lock:
         rows = _draw_rows(ring, rng, num_minibatches * batch_size, length=1)
         shape = (num_minibatches, batch_size)
-        next_rows = (rows + 1) % ring.capacity_rows
+        next_rows = (rows + 1) % ring.num_rows
         return Transitions(
             observation=[_take(column, rows, shape) for column in ring.observation],
             action=[_take(column, rows, shape) for column in ring.action],
@@ -91,7 +91,7 @@ def draw_sequences(
     """
     with ring.lock:
         starts = _draw_rows(ring, rng, num_minibatches * batch_size, length)
-        rows = (starts[:, None] + np.arange(length + 1)) % ring.capacity_rows
+        rows = (starts[:, None] + np.arange(length + 1)) % ring.num_rows
         shape = (num_minibatches, batch_size, length + 1)
         return Sequences(
             step_type=_take(ring.step_type, rows, shape).astype(np.int32),
@@ -103,8 +103,7 @@ def draw_sequences(
 
 
 def _take(column: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    # np.asarray: indexing the memmap itself would build a memmap subclass for the result, which costs more.
-    return np.asarray(column)[rows].reshape(shape + column.shape[1:])
+    return column[rows].reshape(shape + column.shape[1:])
 
 
 def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, length: int) -> np.ndarray:
@@ -114,19 +113,19 @@ def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, length: int) ->
     """
     if ring.filled_rows == 0:
         raise NothingToDrawError("the replay ring is empty")
-    steps_left = np.asarray(ring.steps_left)
+    steps_left = ring.steps_left
     accepted: list[np.ndarray] = []
     missing = count
     for _ in range(_REJECTION_ROUNDS):
         draw = rng.integers(ring.filled_rows, size=missing + missing // 16 + 8)
-        rows = (ring.oldest_row + draw) % ring.capacity_rows
+        rows = (ring.oldest_row + draw) % ring.num_rows
         rows = rows[steps_left[rows] >= length][:missing]
         accepted.append(rows)
         missing -= len(rows)
         if missing == 0:
             return np.concatenate(accepted)
-    filled = (ring.oldest_row + np.arange(ring.filled_rows)) % ring.capacity_rows
-    candidates = filled[steps_left[filled] >= length]
+    held = ring.held_rows
+    candidates = held[steps_left[held] >= length]
     if len(candidates) == 0:
         raise NothingToDrawError(f"no episode in the replay ring has {length} steps")
     return np.concatenate([*accepted, candidates[rng.integers(len(candidates), size=missing)]])

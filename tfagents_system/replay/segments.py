@@ -54,7 +54,7 @@ class Layout:
     def step_bytes(self) -> int:
         """Bytes that one step takes in the ring, all columns together."""
         own = sum(column.step_bytes for column in self.observation + self.action)
-        return own + 4 + 4 + 4 + 1  # reward, discount, steps_left, step_type
+        return own + 4 + 4 + 4 + 1 + 4  # reward, discount, steps_left, step_type, crc
 
     def max_segment_steps(self, sequence_length: int | None) -> int:
         """Steps of a segment, at most: limited in bytes, but never too short for a training sequence."""
@@ -140,7 +140,10 @@ class Segment:
         )
         version, worker_id, incarnation, number, iteration, flags, steps, _ = (int(value) for value in header)
         _require(version == WIRE_VERSION, f"expected version {WIRE_VERSION} but found {version}")
-        _require(worker_id >= 0 and number >= 0 and steps >= 1, f"impossible header {header.tolist()}")
+        _require(
+            worker_id >= 0 and incarnation >= 1 and number >= 0 and iteration >= -1 and 0 <= flags < 8 and steps >= 1,
+            f"impossible header {header.tolist()}",
+        )
         scalar = Column("reward and discount", (), "float32")
         for array, column, rows in [
             (arrays[1], scalar, steps),

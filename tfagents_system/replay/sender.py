@@ -13,7 +13,12 @@ from tfagents_system.replay.connection import Connection, Waiting
 from tfagents_system.replay.segments import Segment
 
 _RESEND_SECS = 10.0
+_MAX_SENDS = 6  # Of one segment, to a server that takes in segments meanwhile.
 _POLL_SECS = 0.02
+
+
+class RefusedError(Exception):
+    """The replay server does not store a segment, however often it is sent."""
 
 
 class SegmentSender:
@@ -33,6 +38,8 @@ class SegmentSender:
         self._next_number = 0
         self._unconfirmed: collections.deque[Segment] = collections.deque()
         self._server: int | None = None
+        self._received = 0  # Segments that the server had taken in when it was last heard of before sending again.
+        self._first_sends: tuple[int, int] = (-1, 0)  # The oldest unconfirmed segment, and how often it was sent again.
         self._last_sent = 0.0
 
     @property
@@ -50,7 +57,11 @@ class SegmentSender:
         self._put(segment)
 
     def confirm(self) -> tables.Stored | None:
-        """Forgets what is stored; sends the rest again if the server was restarted or has not stored it in time."""
+        """Forgets what is stored; sends the rest again if the server was restarted or has not stored it in time.
+
+        Raises:
+          RefusedError: A segment was sent again and again to a server that takes in segments, but not this one.
+        """
         arrays = self._status.get()
         if arrays is None:
             return None
@@ -62,6 +73,7 @@ class SegmentSender:
         restarted = self._server not in (None, stored.server)
         self._server = stored.server
         if self._unconfirmed and (restarted or time.monotonic() - self._last_sent > _RESEND_SECS):
+            self._count_sends(stored, restarted)
             logging.info("sending %d segments again", len(self._unconfirmed))
             for segment in self._unconfirmed:
                 self._put(segment)
@@ -74,6 +86,22 @@ class SegmentSender:
             if self._unconfirmed:
                 waiting.check()
                 time.sleep(_POLL_SECS)
+
+    def _count_sends(self, stored: tables.Stored, restarted: bool) -> None:
+        """Counts how often the oldest segment was sent in vain: a server that takes in none does not count."""
+        oldest = self._unconfirmed[0]
+        number, sends = self._first_sends
+        if restarted or number != oldest.number:
+            self._first_sends = (oldest.number, 1)
+        elif stored.received > self._received:
+            self._first_sends = (number, sends + 1)
+        self._received = stored.received
+        if self._first_sends[1] >= _MAX_SENDS:
+            raise RefusedError(
+                f"the replay server has not stored segment {oldest.number} ({oldest.num_steps} steps of iteration "
+                f"{oldest.iteration}), sent {_MAX_SENDS} times, though it takes in segments: its log "
+                "(logs/replay.log) says what it refused. The steps that it has not stored are given up"
+            )
 
     def _put(self, segment: Segment) -> None:
         self._connection.put(tables.SEGMENTS, segment.to_wire())

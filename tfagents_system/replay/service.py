@@ -17,6 +17,7 @@ from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.pacing import Asynchronous, Lockstep
 from tfagents_system.replay.ring import MAX_WORKERS, Ring
 from tfagents_system.replay.segments import MalformedSegmentError, Segment
+from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.report.time_shares import TimeShares
 
 _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
@@ -52,11 +53,12 @@ class ReplayService:
       num_workers: Workers of the run.
       draw: How minibatches are drawn.
       pacing: When they may be.
+      snapshots: Writes the replay server's part of checkpoints.
 
     Attributes:
       time_shares: Where the loop's time goes.
       duplicates: Segments that were stored already.
-      malformed: Segments that were refused.
+      malformed: Segments, requests and so on that were refused.
     """
 
     def __init__(
@@ -67,21 +69,26 @@ class ReplayService:
         num_workers: int,
         draw: DrawSettings,
         pacing: Lockstep | Asynchronous,
+        snapshots: SnapshotWriter,
     ) -> None:
         self._ring = ring
         self._connection = connection
         self._num_workers = num_workers
         self._draw_settings = draw
         self._pacing = pacing
+        self._snapshots = snapshots
         self._blocks = blocks
         self._wake = threading.Event()
         self._segments = connection.reader(tables.SEGMENTS, prefetch=_SEGMENTS_A_ROUND, wake=self._wake)
         self._requests = connection.reader(tables.REQUESTS, wake=self._wake)
+        self._snapshot_requests = connection.reader(tables.SNAPSHOTS, wake=self._wake)
         self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
         self._server_start = time.time_ns()
         self._latest_session = 0
         self._is_held_back = False
         self._is_told, self._tell_at = False, 0.0
+        self._wanted_told = False
+        self._received = 0
         self.time_shares = TimeShares(after_first=None)
         self.duplicates = 0
         self.malformed = 0
@@ -92,14 +99,10 @@ class ReplayService:
         """What the trainer's request waits for, None if nothing waits."""
         return self._pacing.waiting_for(self._pending[0][0]) if self._pending and self._is_held_back else None
 
-    @property
-    def newest_iteration(self) -> int:
-        """The iteration that minibatches were asked for last; -1 before the first request."""
-        return self._pending[-1][0].iteration if self._pending else -1
-
     def step(self) -> None:
         """Takes in what has arrived, then serves what may be served; waits a few ms where there was nothing to do."""
         self._wake.clear()
+        self._take_snapshots()
         stored = self._ingest()
         served = self._serve()
         if not stored and not served:
@@ -118,42 +121,71 @@ class ReplayService:
         count = 0
         with self.time_shares.spend("storing"):
             while count < _SEGMENTS_A_ROUND and (arrays := self._segments.get(0)) is not None:
-                self._store(arrays)
                 count += 1
-        self._is_told = self._is_told and count == 0
+                segment = self._read_segment(arrays)
+                if segment is not None:
+                    self._store(segment)
+        self._received += count
+        self._is_told = self._is_told and count == 0 and self._wanted_told == self._snapshots.is_wanted
         if not self._is_told and time.monotonic() >= self._tell_at:
             self._publish_stored()
         return count > 0
 
-    def _store(self, arrays: Sequence[np.ndarray]) -> None:
+    def _read_segment(self, arrays: Sequence[np.ndarray]) -> Segment | None:
+        """What came from a worker, None if it can't be stored."""
         try:
             segment = Segment.from_wire(arrays, self._ring.layout)
             if segment.worker_id >= min(self._num_workers, MAX_WORKERS):
                 raise MalformedSegmentError(f"worker {segment.worker_id} of {self._num_workers}")
-            if not self._ring.append(segment):
-                self.duplicates += 1
-        except ValueError as error:
-            self.malformed += 1
-            logging.error("refused a segment: %s", error)
-            return
+            if segment.num_steps + 1 > self._ring.max_segment_rows:
+                raise MalformedSegmentError(f"{segment.num_steps + 1} rows, {self._ring.max_segment_rows} may be")
+        except MalformedSegmentError as error:
+            self._refuse("segment", error)
+            return None
+        return segment
+
+    def _store(self, segment: Segment) -> None:
+        if not self._ring.append(segment):
+            self.duplicates += 1
         if isinstance(self._pacing, Lockstep):
             self._pacing.heard(segment.worker_id)
 
+    def _refuse(self, what: str, error: ValueError) -> None:
+        self.malformed += 1
+        logging.error("refused a %s: %s", what, error)
+
     def _publish_stored(self) -> None:
         workers = tuple(self._ring.worker(worker_id) for worker_id in range(self._num_workers))
-        stored = tables.Stored(self._server_start, self._ring.env_steps, workers)
+        wanted = self._snapshots.is_wanted
+        stored = tables.Stored(self._server_start, self._ring.env_steps, workers, wanted, self._received)
         with self.time_shares.spend("telling what is stored"):
             self._connection.put(tables.STATUS, stored.to_wire())
         self._is_told, self._tell_at = True, time.monotonic() + _TELL_SECS
+        self._wanted_told = wanted
+
+    def _take_snapshots(self) -> None:
+        """Takes the ring's header for the checkpoints that the trainer is writing: here, nothing is half stored."""
+        while (arrays := self._snapshot_requests.get(0)) is not None:
+            try:
+                name = tables.Snapshot.from_wire(arrays).checkpoint
+            except tables.MalformedMessageError as error:
+                self._refuse("request for a snapshot", error)
+                continue
+            with self.time_shares.spend("snapshots"):
+                self._snapshots.take(name)
 
     def _serve(self) -> bool:
         """Draws one block for the oldest request, if it may be drawn and there is room for it."""
         while (arrays := self._requests.get(0)) is not None:
-            self._accept(tables.Request.from_wire(arrays))
+            try:
+                self._accept(tables.Request.from_wire(arrays))
+            except tables.MalformedMessageError as error:
+                self._refuse("request", error)
         if not self._pending:
             return False
         request, done = self._pending[0]
-        count = min(self._pacing.allowed(request, done), self._draw_settings.max_block_minibatches)
+        allowed = self._pacing.allowed(request, done) if self._ring.ring_steps else 0
+        count = min(allowed, self._draw_settings.max_block_minibatches)
         self._is_held_back = count <= 0
         if self._is_held_back or self._blocks.info.current_size >= tables.MAX_BLOCKS:
             return False
@@ -195,7 +227,3 @@ class ReplayService:
                 f"recurrent_sequence_length={settings.sequence_length}, but {error}: lower it, or raise "
                 "n_buffer_init_episodes so that longer episodes are among the first"
             ) from None
-
-    def save_in_background(self) -> None:
-        """Writes the ring to disk without holding up the loop."""
-        threading.Thread(target=self._ring.sync, name="save ring", daemon=True).start()

@@ -3,6 +3,7 @@
     segments      worker  -> replay    queue   experience (replay/segments.py)
     requests      trainer -> replay    queue   "the minibatches of iteration i" (`Request`)
     blocks        replay  -> trainer   queue   minibatches (`Block`)
+    snapshots     trainer -> replay    queue   "your part of this checkpoint" (`Snapshot`)
     status        replay  -> all       newest  what is stored of each worker (`Stored`)
     progress      trainer -> all       newest  how far the trainer is (`Progress`)
     news_<i>      trainer -> worker i  news    the same, to wake it
@@ -17,6 +18,7 @@ holds the newest item until it is read once, so that its reader can sleep until 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,6 +29,7 @@ from tfagents_system.replay.ring import WorkerRecord
 SEGMENTS = "segments"
 REQUESTS = "requests"
 BLOCKS = "blocks"
+SNAPSHOTS = "snapshots"
 STATUS = "status"
 PROGRESS = "progress"
 WEIGHTS = "weights"
@@ -35,7 +38,8 @@ REPORTS = "reports"
 
 MAX_BLOCKS = 2  # Few, because they are large.
 # Items a queue holds before writers must wait.
-_QUEUES = {SEGMENTS: 1000, REQUESTS: 100, BLOCKS: MAX_BLOCKS + 1, REPORTS: 10_000}
+_QUEUES = {SEGMENTS: 1000, REQUESTS: 100, BLOCKS: MAX_BLOCKS + 1, SNAPSHOTS: 100, REPORTS: 10_000}
+_CHECKPOINT = re.compile(rb"[A-Za-z0-9_]{1,100}")  # No way out of the folder of the checkpoints.
 _NEWEST = (STATUS, PROGRESS, WEIGHTS, EVAL_WEIGHTS)
 
 
@@ -64,6 +68,10 @@ def _single_item_table(name: str, max_times_sampled: int) -> reverb.Table:
     )
 
 
+class MalformedMessageError(ValueError):
+    """A message whose arrays are not what they should be."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """The trainer asks for minibatches.
@@ -87,7 +95,41 @@ class Request:
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Request:
-        return cls(*(int(value) for value in arrays[0]))
+        """Reads what `to_wire` made.
+
+        Raises:
+          MalformedMessageError: It is anything else.
+        """
+        request = cls(*(int(value) for value in _only_array(arrays, np.int64, len(dataclasses.fields(cls)))))
+        if min(dataclasses.astuple(request)) < 0 or request.count < 1:
+            raise MalformedMessageError(f"impossible request {request}")
+        return request
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """The trainer asks for the replay server's part of a checkpoint that it is writing; it may do so again.
+
+    Attributes:
+      checkpoint: Name of the checkpoint.
+    """
+
+    checkpoint: str
+
+    def to_wire(self) -> list[np.ndarray]:
+        return [np.frombuffer(self.checkpoint.encode(), np.uint8)]
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray]) -> Snapshot:
+        """Reads what `to_wire` made.
+
+        Raises:
+          MalformedMessageError: It is anything else, or may not be a folder's name.
+        """
+        name = _only_array(arrays, np.uint8, None).tobytes()
+        if not _CHECKPOINT.fullmatch(name):
+            raise MalformedMessageError(f"not the name of a checkpoint: {name[:100]!r}")
+        return cls(name.decode())
 
 
 @dataclasses.dataclass
@@ -152,21 +194,39 @@ class Stored:
       server: Start of the server's process, in ns: another value means that it was restarted.
       env_steps: Environment steps since the run began.
       workers: One record for each worker of the run.
+      checkpoint_wanted: A checkpoint is to be made early: experience of the last one will be overwritten soon.
+      received: Segments that the server has taken in since it was started, refused ones included.
     """
 
     server: int
     env_steps: int
     workers: tuple[WorkerRecord, ...]
+    checkpoint_wanted: bool = False
+    received: int = 0
 
     def to_wire(self) -> list[np.ndarray]:
-        head = np.array([self.server, self.env_steps], np.int64)
+        head = np.array([self.server, self.env_steps, self.checkpoint_wanted, self.received], np.int64)
         return [head, np.array([dataclasses.astuple(record) for record in self.workers], np.int64)]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Stored:
         head, rows = arrays
-        return cls(int(head[0]), int(head[1]), tuple(WorkerRecord(*(int(value) for value in row)) for row in rows))
+        server, env_steps, checkpoint_wanted, received = (int(value) for value in head)
+        workers = tuple(WorkerRecord(*(int(value) for value in row)) for row in rows)
+        return cls(server, env_steps, workers, bool(checkpoint_wanted), received)
 
 
 def _row(message: Request | Progress) -> np.ndarray:
     return np.array(dataclasses.astuple(message), np.int64)
+
+
+def _only_array(arrays: Sequence[np.ndarray], dtype: type, length: int | None) -> np.ndarray:
+    """The one array of a message, if it has this dtype, one dimension, and this length."""
+    if len(arrays) != 1:
+        raise MalformedMessageError(f"expected 1 array but found {len(arrays)}")
+    array = arrays[0]
+    if array.dtype != dtype or array.ndim != 1 or length not in (None, len(array)):
+        raise MalformedMessageError(
+            f"expected {np.dtype(dtype)} ({'any' if length is None else length},) but found {array.dtype} {array.shape}"
+        )
+    return array

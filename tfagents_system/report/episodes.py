@@ -8,8 +8,6 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-SUCCESS_KEYS = ("is_success", "success")  # in the info of an environment
-
 
 class Episode(msgspec.Struct):
     """One episode that has ended.

@@ -75,7 +75,8 @@ def problems(status: dict[str, Any], now: float) -> list[str]:
     """
     run = status["run"]
     if run.get("state") not in _LIVE_STATES:
-        return [str(run["message"])] if run.get("state") == "failed" and run.get("message") else []
+        message = [str(run["message"])] if run.get("state") == "failed" and run.get("message") else []
+        return [*message, *given_up_lines(status)]
     if is_dead(status, now):
         age = format_secs(now - run.get("updated_at", 0.0))
         return [f"the supervisor (pid {run.get('pid')} on {run.get('host')}) is gone: last heard of {age} ago"]
@@ -91,10 +92,26 @@ def problems(status: dict[str, Any], now: float) -> list[str]:
     return sentences
 
 
+def given_up_lines(status: dict[str, Any]) -> list[str]:
+    """The workers that failed too often and were not started again, a sentence each."""
+    return [
+        f"{role}: given up after {beat.get('restarts', 0)} restarts{_because(beat)}"
+        for role, beat in status["roles"].items()
+        if beat.get("given_up")
+    ]
+
+
+def _because(beat: dict[str, Any]) -> str:
+    return f": {beat['given_up_because']}" if beat.get("given_up_because") else ""
+
+
 def _role_problems(beat: dict[str, Any], started_at: float, now: float) -> Iterator[tuple[str, float, str]]:
     """Problems as (text, seconds or 0, text)."""
     if beat.get("error"):
         yield str(beat["error"]), 0.0, ""
+    if beat.get("given_up"):
+        yield f"given up after {beat.get('restarts', 0)} restarts{_because(beat)}", 0.0, ""
+        return
     if beat.get("state") in _ENDED_STATES:
         return
     age, wait = now - beat.get("time", started_at), now - beat.get("since", now)

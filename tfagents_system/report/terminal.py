@@ -52,6 +52,7 @@ _COLORS = {
     "failed": "red",
     "dead": "red",
     "down": "red",
+    "given up": "red",
 }
 
 
@@ -314,7 +315,9 @@ def _collapsed(status: dict[str, Any], max_workers: int) -> list[tuple[str, dict
 
 
 def _state(beat: dict[str, Any]) -> str:
-    """`down` where the process is not there although it should."""
+    """`given up`, or `down` where the process is not there although it should."""
+    if beat.get("given_up"):
+        return "given up"
     state = str(beat.get("state", "starting"))
     return state if beat.get("alive", True) or state in ("done", "stopped") else "down"
 

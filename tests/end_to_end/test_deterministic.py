@@ -1,0 +1,99 @@
+"""With SAC_DETERMINISTIC=1 the seed decides every weight, bit by bit, whatever stops or kills the run."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from launching import UserRun, finish
+
+from tfagents_system import run_checkpoints
+
+pytestmark = pytest.mark.slow
+
+ITERATIONS, UPDATES = 12, 20
+
+PARAMS = f"""
+import gymnasium
+
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    num_iter = {ITERATIONS}
+    num_steps_per_iter = {UPDATES}
+    n_train_episodes_per_iter = 2
+    n_buffer_init_episodes = 3
+    n_episodes_in_buffer = 20
+    n_eval_episodes = 2
+    eval_period_itrs = 4
+    checkpoint_period_itrs = 3
+    train_batch_size = 32
+    actor_fc_layer_params = (32, 32)
+    critic_joint_fc_layer_params = (32, 32)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+"""
+
+
+def user_run(folder, seed=3):
+    folder.mkdir()
+    return UserRun(folder, PARAMS, {"horizon": 30}, num_collect_workers=2, seed=seed, deterministic=1)
+
+
+def weights_of(run):
+    """All numbers of the last checkpoint: weights, moments of the optimizers, counters."""
+    checkpoint = run_checkpoints.newest_complete(run.exp_dir / "checkpoints")
+    assert checkpoint.train_step == ITERATIONS * UPDATES
+    reader = tf.train.load_checkpoint(str(checkpoint.agent))
+    types = reader.get_variable_to_dtype_map()
+    return {name: reader.get_tensor(name) for name, dtype in types.items() if dtype != tf.string}
+
+
+def assert_same_weights(run, expected):
+    found = weights_of(run)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    run = user_run(tmp_path_factory.mktemp("expected") / "user")
+    code, output = run.finish()
+    assert code == 0, f"{output}\n{run.logs()}"
+    return weights_of(run)
+
+
+def test_another_run_gives_the_same_weights_and_another_seed_others(expected, tmp_path):
+    run = user_run(tmp_path / "same")
+    code, output = run.finish()
+    assert code == 0, f"{output}\n{run.logs()}"
+    assert_same_weights(run, expected)
+    other = user_run(tmp_path / "other", seed=4)
+    assert other.finish()[0] == 0
+    found = weights_of(other)
+    kernels = [name for name in expected if "kernel" in name and expected[name].ndim == 2]
+    assert kernels
+    assert all(not np.array_equal(found[name], expected[name]) for name in kernels)
+
+
+def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights(expected, tmp_path):
+    run = user_run(tmp_path / "user")
+    process = run.start()
+    run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 2 * UPDATES)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 75
+    process = run.start()
+    for role, iteration in (("worker_1", 4), ("trainer", 5), ("replay", 7)):
+        run.wait_until(process, lambda step=iteration * UPDATES: (run.trainer().get("train_step") or 0) >= step)
+        os.kill(run.status()["roles"][role]["pid"], signal.SIGKILL)
+        run.wait_until(process, lambda role=role: run.status()["roles"][role]["restarts"] >= 1)
+    run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 9 * UPDATES)
+    process.kill()  # and with it everything
+    finish(process)
+    code, output = run.finish()
+    assert code == 0, f"{output}\n{run.logs()}"
+    assert_same_weights(run, expected)

@@ -1,0 +1,92 @@
+"""Training that diverges goes back to its last checkpoint once, and ends in words the second time."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from launching import UserRun
+
+from tfagents_system import run_checkpoints
+
+pytestmark = pytest.mark.slow
+
+ITERATIONS, UPDATES = 12, 25
+
+PARAMS = f"""
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import tensorflow as tf
+
+from tfagents_system.train_params_base import TrainParamsBase
+
+POISONS = Path("FOLDER")
+
+
+def poison(step):
+    '''NaN once for each file, as soon as its train step has come.'''
+    for path in sorted(POISONS.iterdir()):
+        if step >= int(path.name):
+            path.unlink()
+            return np.float32(np.nan)
+    return np.float32(0.0)
+
+
+class TrainParams(TrainParamsBase):
+    num_iter = {ITERATIONS}
+    num_steps_per_iter = {UPDATES}
+    n_buffer_init_episodes = 2
+    n_episodes_in_buffer = 50
+    n_eval_episodes = 1
+    eval_period_itrs = 100
+    checkpoint_period_itrs = 4
+    train_batch_size = 16
+    actor_fc_layer_params = (8,)
+    critic_joint_fc_layer_params = (8,)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+
+    def agent_ctor(self, time_step_spec, action_spec, train_step):
+        agent = super().agent_ctor(time_step_spec, action_spec, train_step)
+        loss = agent._td_errors_loss_fn
+        agent._td_errors_loss_fn = lambda target, value: loss(target, value) + tf.ensure_shape(
+            tf.numpy_function(poison, [train_step], tf.float32), ()
+        )
+        return agent
+"""
+
+
+def start(folder, *poisons):
+    (folder / "poisons").mkdir()
+    for step in poisons:
+        (folder / "poisons" / str(step)).touch()
+    params = PARAMS.replace("FOLDER", str(folder / "poisons"))
+    return UserRun(folder, params, {"horizon": 50}, num_collect_workers=1, max_restarts=1)
+
+
+def test_it_goes_back_once_and_finishes(tmp_path):
+    run = start(tmp_path, 6 * UPDATES + 3)
+    code, output = run.finish()
+    assert code == 0, f"{output}\n{run.logs()}"
+    assert f"Going back to train step {4 * UPDATES}, once" in run.log("trainer")
+    assert run.trainer()["train_step"] == ITERATIONS * UPDATES
+    assert run.trainer()["recoveries"] == 1
+    assert run.status()["roles"]["trainer"]["restarts"] == 0
+
+
+def test_it_ends_in_words_the_second_time_with_its_last_checkpoint_intact(tmp_path):
+    run = start(tmp_path, 6 * UPDATES + 3, 10 * UPDATES + 3)
+    code, output = run.finish()
+    assert code == 1, f"{output}\n{run.logs()}"
+    assert "diverged at train step" in output
+    assert "the second time in this run: lower the learning rates" in output
+    assert "Traceback" not in output
+    checkpoint = run_checkpoints.newest_complete(run.exp_dir / "checkpoints")
+    assert checkpoint.train_step == 8 * UPDATES
+    reader = tf.train.load_checkpoint(str(checkpoint.agent))
+    for name, dtype in reader.get_variable_to_dtype_map().items():
+        if dtype.is_floating:
+            assert np.isfinite(reader.get_tensor(name)).all(), name
+    code, output = run.finish()
+    assert code == 0, "its user may want to try again from there"

@@ -1,0 +1,93 @@
+"""A worker that is paused or cut off holds the others up no longer than SAC_STRAGGLER_SECS, and joins again."""
+
+import os
+import signal
+
+import pytest
+
+from tests.faults.campaign import ITERATION_SECS, Campaign, NumberedRun
+from tests.faults.proxy import Proxy, free_port
+from tfagents_system.launch.run_paths import TRAINER
+
+pytestmark = pytest.mark.slow
+
+STRAGGLER_SECS = 2.0
+# Once for its experience, once for its share of an evaluation, and what two slow CPUs add.
+HELD_UP_SECS = 2 * STRAGGLER_SECS + 4.0
+
+
+def test_paused_and_partitioned_workers_are_left_out_and_join_again(tmp_path):
+    port = free_port()
+    proxy = Proxy(port)
+    run = NumberedRun(
+        tmp_path,
+        iterations=400,
+        eval_period=5,
+        ways={0: proxy.port},
+        straggler_secs=STRAGGLER_SECS,
+        reverb_port=port,
+    )
+    campaign = Campaign(run, seed=0, say=print)
+
+    def is_left_out():
+        """Others train on, evaluations included."""
+        iteration = campaign.iteration_of(TRAINER)
+        held_up = campaign.wait_until(lambda: campaign.iteration_of(TRAINER) >= iteration + 3, 60.0)
+        assert held_up is not None, run.logs()
+        assert held_up < HELD_UP_SECS + 3 * 5 * ITERATION_SECS
+        further = campaign.wait_until(lambda: campaign.iteration_of(TRAINER) >= iteration + 15, 60.0)
+        assert further is not None, run.logs()
+
+    def joins(worker, within_secs):
+        iteration = campaign.iteration_of(TRAINER)
+        assert campaign.wait_until(lambda: campaign.iteration_of(worker) > iteration, within_secs), run.logs()
+
+    try:
+        run.set_pace(ITERATION_SECS)
+        campaign.start()
+        pid = campaign.pid("worker_1")
+        os.kill(pid, signal.SIGSTOP)
+        is_left_out()
+        os.kill(pid, signal.SIGCONT)
+        joins("worker_1", 20.0)
+
+        proxy.cut()
+        is_left_out()
+        proxy.heal()
+        joins("worker_0", 45.0)
+
+        secs = campaign.signal(signal.SIGUSR1)
+        assert secs < 60.0, "SAC_SAVE_DEADLINE_SECS"
+        balance = run.balance()
+    finally:
+        proxy.close()
+        campaign.close()
+    assert campaign.violations + balance.violations == []
+    assert run.status()["roles"]["worker_1"]["restarts"] == 0
+    assert not balance.lost, "a stop loses nothing"
+
+
+def test_a_stop_with_a_paused_worker_saves_and_a_second_interrupt_ends_at_once(tmp_path):
+    run = NumberedRun(tmp_path, iterations=400, save_deadline_secs=12)
+    campaign = Campaign(run, seed=0, say=print)
+    try:
+        run.set_pace(ITERATION_SECS)
+        campaign.start()
+        os.kill(campaign.pid("worker_2"), signal.SIGSTOP)
+        secs = campaign.signal(signal.SIGUSR2)
+        assert 6.0 < secs < 12.0 + 3.0, "it is killed after half of SAC_SAVE_DEADLINE_SECS"
+        stopped_at = run.trainer()["train_step"]
+
+        campaign.start()
+        assert run.trainer()["resumed_at_step"] == stopped_at
+        os.kill(campaign.pid("worker_2"), signal.SIGSTOP)  # Else all might be saved before the second signal.
+        process = campaign.process
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(TimeoutError):
+            campaign.wait_for_end(1.0)
+        process.send_signal(signal.SIGINT)
+        assert campaign.wait_for_end(5.0) == 1
+        campaign.check_nothing_left()
+    finally:
+        campaign.close()
+    assert campaign.violations == []

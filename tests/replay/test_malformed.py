@@ -1,0 +1,173 @@
+"""Whatever arrives at the replay server: it is taken as what it says, or refused, and the server lives on."""
+
+import numpy as np
+import pytest
+import reverb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from segments_for_tests import LAYOUT, numbered_segment
+from test_service import Server, ask, free_port, take_block
+
+from tfagents_system.replay import tables
+from tfagents_system.replay.segments import MalformedSegmentError, Segment
+from tfagents_system.replay.tables import MalformedMessageError
+
+DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool", "uint64", "float16"]
+NUMBERS = st.one_of(
+    st.integers(-3, 10), st.sampled_from([2**62, 2**63 - 1, -(2**63), 2**31, 10**18]), st.integers(-(2**63), 2**63 - 1)
+)
+
+
+def any_array():
+    return st.sampled_from(DTYPES).flatmap(
+        lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6))
+    )
+
+
+def strings():
+    return st.just(np.array([b"text"], object))
+
+
+@st.composite
+def mutated(draw, arrays):
+    """Some arrays of a message replaced, cut, cast, filled with other numbers, dropped or added."""
+    arrays = [array.copy() for array in arrays]
+    for _ in range(draw(st.integers(1, 3))):
+        how = draw(st.sampled_from(["replace", "header", "cast", "cut", "poison", "drop", "add"]))
+        index = draw(st.integers(0, len(arrays) - 1)) if arrays else 0
+        if how == "add" or not arrays:
+            arrays.append(draw(st.one_of(any_array(), strings())))
+        elif how == "replace":
+            arrays[index] = draw(st.one_of(any_array(), strings()))
+        elif how == "drop":
+            del arrays[index]
+        elif how == "header" and arrays[0].dtype == np.int64 and arrays[0].size:
+            arrays[0].reshape(-1)[draw(st.integers(0, arrays[0].size - 1))] = draw(NUMBERS)
+        elif how == "cast" and arrays[index].dtype != object:
+            with np.errstate(all="ignore"):
+                arrays[index] = arrays[index].astype(draw(st.sampled_from(DTYPES)))
+        elif how == "cut" and arrays[index].ndim:
+            arrays[index] = arrays[index][: draw(st.integers(0, len(arrays[index])))]
+        elif how == "poison" and arrays[index].dtype.kind == "f" and arrays[index].size:
+            place = draw(st.integers(0, arrays[index].size - 1))
+            arrays[index] = arrays[index].copy()
+            arrays[index].reshape(-1)[place] = draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+    return arrays
+
+
+GOOD_SEGMENT = numbered_segment(steps=4, iteration=2, end_of_iteration=True).to_wire()
+GOOD_REQUEST = tables.Request(5, 0, 0, 4, 0).to_wire()
+GOOD_SNAPSHOT = tables.Snapshot("checkpoint_0000000010").to_wire()
+
+
+@settings(max_examples=300)
+@given(mutated(GOOD_SEGMENT))
+def test_a_segment_is_whole_or_refused(arrays):
+    try:
+        segment = Segment.from_wire(arrays, LAYOUT)
+    except MalformedSegmentError:
+        return
+    assert segment.num_steps >= 1
+    assert segment.worker_id >= 0 and segment.incarnation >= 1 and segment.number >= 0 and segment.iteration >= -1
+    for array, expected in zip(segment.to_wire(), arrays, strict=True):
+        np.testing.assert_array_equal(array, expected), "what is read is what was sent"
+    for column, values in zip(LAYOUT.observation, segment.observation, strict=True):
+        assert values.dtype == column.dtype and values.shape == (segment.num_steps + 1, *column.shape)
+    assert np.isfinite(segment.reward).all() and np.isfinite(segment.discount).all()
+
+
+@settings(max_examples=300)
+@given(mutated(GOOD_REQUEST))
+def test_a_request_is_possible_or_refused(arrays):
+    try:
+        request = tables.Request.from_wire(arrays)
+    except MalformedMessageError:
+        return
+    assert min(request.session, request.iteration, request.first, request.updates) >= 0
+    assert request.count >= 1
+    np.testing.assert_array_equal(request.to_wire()[0], arrays[0])
+
+
+@settings(max_examples=300)
+@given(st.one_of(mutated(GOOD_SNAPSHOT), st.binary(max_size=120).map(lambda name: [np.frombuffer(name, np.uint8)])))
+def test_the_name_of_a_checkpoint_leads_out_of_no_folder(arrays):
+    try:
+        name = tables.Snapshot.from_wire(arrays).checkpoint
+    except MalformedMessageError:
+        return
+    assert name.replace("_", "").isalnum() and name.isascii() and len(name) <= 100
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/b", ".", "", "checkpoint_1.partial", "x\0", "x\n", "a" * 101])
+def test_names_that_are_none(name):
+    with pytest.raises(MalformedMessageError):
+        tables.Snapshot.from_wire([np.frombuffer(name.encode(), np.uint8)])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("run") / "ring", free_port())
+    yield server
+    server.reverb.stop()
+
+
+def put_anything(server, table, arrays):
+    """Whether Reverb took it."""
+    try:
+        with server.connection._client.trajectory_writer(num_keep_alive_refs=1) as writer:
+            writer.append(list(arrays))
+            writer.create_item(table, 1.0, [column[-1:] for column in writer.history])
+            writer.flush(timeout_ms=10_000)
+    except (reverb.errors.ReverbError, RuntimeError, ValueError, TypeError):
+        return False
+    return True
+
+
+@settings(max_examples=60)
+@given(
+    st.one_of(
+        st.tuples(st.just(tables.SEGMENTS), mutated(GOOD_SEGMENT)),
+        st.tuples(st.just(tables.REQUESTS), mutated(GOOD_REQUEST)),
+        st.tuples(st.just(tables.SNAPSHOTS), mutated(GOOD_SNAPSHOT)),
+    )
+)
+def test_a_live_server_refuses_or_takes_and_lives_on(server, message):
+    table, arrays = message
+    if arrays and put_anything(server, table, arrays):
+        server.turn_until(lambda: not server.connection.size(table))
+        server.turn(3)
+
+
+def test_and_then_it_still_stores_and_draws(server):
+    """Runs after the one above, on its server."""
+    assert server.service.malformed > 10
+    incarnation, iteration = 2**63 - 1, 2**62
+    segment = numbered_segment(steps=50, incarnation=incarnation, iteration=iteration, end_of_iteration=True)
+    segment.number = server.ring.worker(0).number + 1 if server.ring.worker(0).incarnation == incarnation else 0
+    server.connection.put(tables.SEGMENTS, segment.to_wire())
+    stored = server.ring.env_steps
+    server.turn_until(lambda: server.ring.env_steps == stored + 50)
+    reader = server.connection.reader(tables.BLOCKS)
+    ask(server, iteration=0, session=2**63 - 1, count=4)
+    block = take_block(server, reader)
+    while block.session != 2**63 - 1:  # Blocks for earlier requests may be on their way.
+        block = take_block(server, reader)
+    assert block.arrays[0].shape[1:] == (4, 3)
+    assert server.ring.verify() == 0
+
+
+def test_segments_that_do_not_fit_this_ring_are_refused(server):
+    refused, stored = server.service.malformed, server.ring.env_steps
+    for segment in (numbered_segment(worker_id=1, steps=3), numbered_segment(steps=1000, incarnation=2**63 - 1)):
+        server.connection.put(tables.SEGMENTS, segment.to_wire())
+    server.turn_until(lambda: server.service.malformed == refused + 2)
+    assert server.ring.env_steps == stored
+
+
+def test_an_item_without_a_time_dimension_is_refused_and_its_reader_lives_on(server):
+    refused = server.service.malformed
+    server.connection._client.insert(np.int64(3), {tables.REQUESTS: 1.0})
+    server.turn_until(lambda: server.service.malformed == refused + 1)
+    server.connection.put(tables.REQUESTS, [np.zeros(3, np.int64)])
+    server.turn_until(lambda: server.service.malformed == refused + 2)

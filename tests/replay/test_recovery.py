@@ -1,0 +1,339 @@
+"""A killed server goes on with all that it had; after anything else the ring is that of the newest checkpoint."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from run_for_tests import RunFolders, wait_for
+from segments_for_tests import append_more, content
+
+from tfagents_system import run_checkpoints
+from tfagents_system.replay import recovery
+from tfagents_system.replay.ring_copy import RingCopy
+
+
+@pytest.fixture
+def machine_was_off(tmp_path, monkeypatch):
+    """Calling it gives the machine another boot id."""
+
+    def switch():
+        path = tmp_path / "another_boot_id"
+        path.write_text("another\n")
+        monkeypatch.setattr(recovery, "_BOOT_ID", path)
+
+    return switch
+
+
+def copy_run(source, target):
+    """Plain file copies, as `cp -r` makes them."""
+    shutil.copytree(source, target, copy_function=shutil.copyfile)
+    return target
+
+
+def test_a_killed_server_goes_on_with_all_that_was_stored(tmp_path):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    append_more(run.ring, 2)
+    before = content(run.ring)
+    assert content(RunFolders(tmp_path / "run").ring) == before
+    assert before["counters"][0] == 75
+
+
+def test_what_no_checkpoint_has_is_given_up_after_a_power_cut(tmp_path, machine_was_off):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    at_checkpoint = content(run.ring)
+    append_more(run.ring, 2)
+    machine_was_off()
+    again = RunFolders(tmp_path / "run")
+    assert content(again.ring) == at_checkpoint
+    append_more(again.ring, 1)
+    assert content(RunFolders(tmp_path / "run").ring) == content(again.ring), "this boot's ring is gone on with"
+
+
+def test_a_copied_run_is_that_of_its_checkpoint_and_the_original_is_untouched(tmp_path):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    at_checkpoint = content(run.ring)
+    append_more(run.ring, 3)
+    now = content(run.ring)
+    copied = RunFolders(copy_run(tmp_path / "run", tmp_path / "copied"))
+    assert content(copied.ring) == at_checkpoint
+    append_more(copied.ring, 1)
+    assert content(RunFolders(tmp_path / "run").ring) == now
+
+
+def test_a_checkpoint_can_be_gone_back_to_also_without_need(tmp_path):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    at_checkpoint = content(run.ring)
+    append_more(run.ring, 3)
+    assert content(RunFolders(tmp_path / "run", from_checkpoint=True).ring) == at_checkpoint
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, machine_was_off):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    first = content(run.ring)
+    append_more(run.ring, 2)
+    newest = run.checkpoint(20)
+    append_more(run.ring, 1)
+    newest.replay.write_bytes(newest.replay.read_bytes()[:-1] + b"x")
+    machine_was_off()
+    assert content(RunFolders(tmp_path / "run").ring) == first
+
+
+def test_without_a_checkpoint_the_run_begins_with_an_empty_ring_and_says_so(tmp_path, machine_was_off, caplog):
+    append_more(RunFolders(tmp_path / "run").ring, 3)
+    machine_was_off()
+    ring = RunFolders(tmp_path / "run").ring
+    assert (ring.env_steps, ring.filled_rows, ring.worker(0).number) == (0, 0, -1)
+    assert "no complete checkpoint to go back to" in caplog.text
+    append_more(ring, 13)
+    assert ring.ring_steps == 50
+
+
+def test_a_checkpoint_without_the_servers_part_leaves_what_is_whole(tmp_path, machine_was_off, caplog):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    run.checkpoint(10, with_replay=False)
+    run.ring.reward[(6 * 6) % run.ring.num_rows] += 1
+    machine_was_off()
+    ring = RunFolders(tmp_path / "run").ring
+    assert ring.ring_steps == 45
+    assert "has no part of the replay server" in caplog.text
+    assert "5 of 50 steps" in caplog.text
+
+
+def test_damaged_rows_are_left_out_and_told(tmp_path, machine_was_off, caplog):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    run.ring.observation[1][(7 * 6 + 1) % run.ring.num_rows] += 1
+    machine_was_off()
+    ring = RunFolders(tmp_path / "run").ring
+    assert ring.ring_steps == 45
+    assert "5 of 50 steps" in caplog.text
+    assert ring.worker(0).number == 12, "what is stored of a worker stays"
+
+
+def test_files_that_were_cut_off_or_lost_cost_only_what_was_in_them(tmp_path):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    copied = copy_run(tmp_path / "run", tmp_path / "copied")
+    reward = copied / "replay" / "reward.bin"
+    reward.write_bytes(reward.read_bytes()[: 4 * 40])  # Rows 40 to 77 are gone, and 18 to 41 of segments 3 to 6 stay.
+    (copied / "replay" / "header.bin").write_bytes(b"")
+    ring = RunFolders(copied).ring
+    assert ring.ring_steps == 15
+    copied = copy_run(tmp_path / "run", tmp_path / "again")
+    (copied / "replay" / "reward.bin").unlink()
+    again = RunFolders(copied).ring
+    assert (again.ring_steps, again.env_steps, again.worker(0).number) == (0, 0, -1), "nothing is left: it starts anew"
+
+
+def test_a_damaged_header_of_a_killed_server_is_no_end(tmp_path):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    at_checkpoint = content(run.ring)
+    append_more(run.ring, 1)
+    run.ring._slots["env_steps"] += 1
+    assert content(RunFolders(tmp_path / "run").ring) == at_checkpoint
+
+
+def test_a_restored_backup_is_not_taken_for_the_folder_that_it_replaces(tmp_path):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    origin = json.loads((tmp_path / "run/replay/origin.json").read_text())
+    backup = copy_run(tmp_path / "run", tmp_path / "backup")
+    shutil.rmtree(tmp_path / "run")
+    copy_run(backup, tmp_path / "run")
+    found = recovery._origin_of(tmp_path / "run/replay")
+    assert found["boot_id"] == origin["boot_id"]
+    assert found["made_ns"] != origin["made_ns"], "whichever inode it got"
+    assert RunFolders(tmp_path / "run").ring.env_steps == 0
+
+
+# The ring on node-local scratch.
+
+
+def test_scratch_that_was_cleared_is_filled_from_the_run_directory_exactly(tmp_path):
+    run = RunFolders(tmp_path / "run", tmp_path / "scratch")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    append_more(run.ring, 2)
+    run.checkpoint(20)
+    at_checkpoint = content(run.ring)
+    append_more(run.ring, 3)
+    shutil.rmtree(tmp_path / "scratch")
+    for scratch in (tmp_path / "scratch", tmp_path / "another_node"):
+        again = RunFolders(tmp_path / "run", scratch)
+        assert content(again.ring) == at_checkpoint
+        assert again.ring.folder == scratch
+    append_more(again.ring, 1)
+    assert content(RunFolders(tmp_path / "run", tmp_path / "another_node").ring) == content(again.ring)
+
+
+def test_a_checkpoint_copies_what_is_new_and_no_more(tmp_path, monkeypatch):
+    written = []
+    update = RingCopy.update
+    monkeypatch.setattr(RingCopy, "update", lambda self, snapshot: written.append(update(self, snapshot)))
+    run = RunFolders(tmp_path / "run", tmp_path / "scratch")
+    row_bytes = sum(column.step_bytes for column in run.ring.files.columns)
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    append_more(run.ring, 2)
+    run.checkpoint(20)
+    run.checkpoint(30)
+    again = RunFolders(tmp_path / "run", tmp_path / "scratch")  # A killed server knows what is copied.
+    append_more(again.ring, 1)
+    again.checkpoint(40)
+    assert written == [60 * row_bytes, 12 * row_bytes, 0, 6 * row_bytes]
+    for column in again.ring.files.columns:
+        own = (tmp_path / "scratch" / again.ring.files.column(column).name).read_bytes()
+        copied = (tmp_path / "run/replay" / again.ring.files.column(column).name).read_bytes()
+        first = 6 * 6 * column.step_bytes  # Segments 0 to 2 were given up before the first copy.
+        assert copied[first : 13 * 6 * column.step_bytes] == own[first : 13 * 6 * column.step_bytes]
+
+
+def test_after_going_back_the_copy_gets_what_replaces_the_rows_it_has(tmp_path):
+    run = RunFolders(tmp_path / "run", tmp_path / "scratch")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    append_more(run.ring, 2)
+    damaged = run.checkpoint(20)
+    damaged.replay.write_bytes(b"")
+    shutil.rmtree(tmp_path / "scratch")
+    again = RunFolders(tmp_path / "run", tmp_path / "scratch")
+    assert again.ring.worker(0).number == 12
+    append_more(again.ring, 2, steps=4)
+    again.checkpoint(30)
+    expected = content(again.ring)
+    shutil.rmtree(tmp_path / "scratch")
+    assert content(RunFolders(tmp_path / "run", tmp_path / "scratch").ring) == expected
+
+
+def test_a_run_moves_to_scratch_and_back_and_old_rings_are_not_taken_for_its_own(tmp_path):
+    home = RunFolders(tmp_path / "run")
+    append_more(home.ring, 13)
+    home.checkpoint(10)
+    at_checkpoint = content(home.ring)
+    append_more(home.ring, 1)
+    moved = RunFolders(tmp_path / "run", tmp_path / "scratch")
+    assert content(moved.ring) == at_checkpoint, "from the run directory, which is its copy from now on"
+    append_more(moved.ring, 2)
+    moved.checkpoint(20)
+    second = content(moved.ring)
+    append_more(moved.ring, 1)
+    back = RunFolders(tmp_path / "run")
+    assert content(back.ring) == second
+    append_more(back.ring, 3)
+    back.checkpoint(30)
+    third = content(back.ring)
+    assert content(RunFolders(tmp_path / "run", tmp_path / "scratch").ring) == third, "the old ring lies there still"
+
+
+def test_a_copy_that_was_deleted_is_made_again_whole(tmp_path):
+    run = RunFolders(tmp_path / "run", tmp_path / "scratch")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    origin = (tmp_path / "run/replay/origin.json").read_text()
+    shutil.rmtree(tmp_path / "run/replay")
+    (tmp_path / "run/replay").mkdir()
+    (tmp_path / "run/replay/origin.json").write_text(origin)
+    again = RunFolders(tmp_path / "run", tmp_path / "scratch")
+    append_more(again.ring, 1)
+    again.checkpoint(20)
+    expected = content(again.ring)
+    shutil.rmtree(tmp_path / "scratch")
+    assert content(RunFolders(tmp_path / "run", tmp_path / "scratch").ring) == expected
+
+
+# The snapshot writer.
+
+
+def test_a_snapshot_is_of_the_moment_that_it_was_asked_for(tmp_path):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 12)
+    partial = run_checkpoints.begin(run.places.checkpoints, 10)
+    name = run_checkpoints.finished_name(partial)
+    assert run.snapshots.take(name)
+    expected = content(run.ring)
+    append_more(run.ring, 2)
+    wait_for(partial / run_checkpoints.REPLAY)
+    assert not run.snapshots.take(name), "asked for again: it is there"
+    run.ring.rollback((partial / run_checkpoints.REPLAY).read_bytes())
+    assert content(run.ring) == expected
+    assert sorted(path.name for path in partial.iterdir()) == ["replay.bin"]
+    assert [path.name for path in run.places.checkpoints.iterdir()] == [partial.name]
+
+
+def test_a_snapshot_for_a_checkpoint_that_nobody_writes_is_not_taken(tmp_path):
+    run = RunFolders(tmp_path / "run")
+    assert not run.snapshots.take("checkpoint_0000000010")
+    run.checkpoint(10)
+    assert not run.snapshots.take("checkpoint_0000000010"), "complete already"
+    assert run.snapshots.written == 1
+
+
+def test_rows_that_cannot_be_made_durable_make_no_snapshot(tmp_path, monkeypatch):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 12)
+
+    def fail():
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run.ring, "make_durable", fail)
+    partial = run_checkpoints.begin(run.places.checkpoints, 10)
+    assert run.snapshots.take("checkpoint_0000000010")
+    run.snapshots.close(10.0)
+    assert list(partial.iterdir()) == []
+    assert "No space left" in run.snapshots.error
+
+
+def test_rows_that_are_overwritten_while_they_are_written_make_no_snapshot(tmp_path, monkeypatch):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 12)
+    monkeypatch.setattr(run.ring, "make_durable", lambda: append_more(run.ring, 5))
+    partial = run_checkpoints.begin(run.places.checkpoints, 10)
+    assert run.snapshots.take("checkpoint_0000000010")
+    run.snapshots.close(10.0)
+    assert list(partial.iterdir()) == []
+    assert "have been overwritten" in run.snapshots.error
+
+
+def test_a_checkpoint_is_wanted_before_the_kept_ones_can_be_overwritten(tmp_path, monkeypatch):
+    monkeypatch.setattr("tfagents_system.replay.snapshots._LOOK_SECS", 0.0)
+    run = RunFolders(tmp_path / "run")
+    train_step, oldest_held = 0, []
+    for _ in range(40):
+        append_more(run.ring, 1)
+        if run.snapshots.is_wanted:
+            train_step += 1
+            run.checkpoint(train_step)
+            assert not run.snapshots.is_wanted
+        for folder in run.places.checkpoints.glob("checkpoint_*"):
+            run.ring.check_covered((folder / "replay.bin").read_bytes())
+            oldest_held.append(folder.name)
+    assert train_step == 20, "every 12 rows: 10 and more are 40% of the slack of 24"
+    assert len(set(oldest_held)) == 20
+
+
+def test_a_restarted_server_knows_the_checkpoints_that_there_are(tmp_path):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 3)
+    assert run.snapshots.is_wanted
+    run.checkpoint(10)
+    again = RunFolders(tmp_path / "run")
+    assert not again.snapshots.is_wanted
+    append_more(again.ring, 2)
+    assert again.snapshots.is_wanted
+    assert np.all(again.ring.steps_left[again.ring.held_rows] >= 0)

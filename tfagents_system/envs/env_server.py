@@ -1,0 +1,190 @@
+"""One environment in a process of its own, under the interpreter of SAC_ENV_PYTHON.
+
+Started by env_process.py, which talks to it as wire.py says. Standard library and NumPy only, Python 3.9, NumPy 1 or 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import math
+import numbers
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tfagents_system.envs import gym_driver, hooks, layers, rendering, wire
+from tfagents_system.envs.faults import describe_error
+from tfagents_system.errors import UserError
+from tfagents_system.info_keys import LOG_PREFIX, SUCCESS_KEYS
+from tfagents_system.load_params import load_params
+
+TRACE_SIGNAL = signal.SIGUSR1
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> NoReturn:
+    """The program. Its arguments: the repository, three file descriptors, and the worker's pid."""
+    connection_fd, memory_fd, trace_fd, parent = (int(argument) for argument in sys.argv[2:6])
+    _die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A Ctrl-C is for the program that uses the environment.
+    faulthandler.enable(file=trace_fd)  # Tells where the environment was when it crashed,
+    faulthandler.register(TRACE_SIGNAL, file=trace_fd)  # or when it was asked because it hangs.
+    for descriptor in (connection_fd, memory_fd, trace_fd):
+        os.set_inheritable(descriptor, False)
+    connection = socket.socket(fileno=connection_fd)
+    with contextlib.suppress(EOFError, ConnectionError):  # The other side is gone.
+        _Server(connection, memory_fd).serve()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _die_with(parent: int) -> None:
+    """Has the kernel kill this process when its worker dies, however that dies."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        pass  # The end of the connection ends it, too, as soon as the environment does not compute.
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class _Server:
+    """Builds an environment as it is told, then does what it is asked for until the connection ends."""
+
+    def __init__(self, connection: socket.socket, memory_fd: int) -> None:
+        self._connection = connection
+        self._memory_fd = memory_fd
+        self._env: Any = None
+        self._ignored: set[Any] = set()
+
+    def serve(self) -> None:
+        connection = self._connection
+        answers: dict[bytes, Callable[[], None]] = {wire.CALL: self._build}
+        while True:
+            request = connection.recv(1)
+            if not request:
+                return
+            try:
+                answers[request]()
+            except UserError as error:
+                wire.send_message(connection, wire.FAILED, {"findings": list(error.findings)})
+            except (EOFError, ConnectionError):
+                raise
+            except BaseException as error:
+                self._tell(error)
+            if len(answers) == 1 and self._env is not None:
+                answers = {wire.STEP: self._step, wire.RESET: self._reset, wire.CALL: self._call}
+
+    def _tell(self, error: BaseException) -> None:
+        traceback.print_exception(type(error), error, error.__traceback__)
+        sys.stderr.flush()
+        wire.send_message(self._connection, wire.FAILED, {"error": describe_error(error)})
+
+    def _build(self) -> None:
+        """Takes what to build; answers with the spaces."""
+        request, _ = wire.receive_content(self._connection)
+        params = load_params(
+            Path(request["params"]),
+            request["env_config"],
+            origin=Path(request["origin"]) if request["origin"] else None,
+            compute_config=request["compute_config"],
+        )
+        if request["kind"] == "collect":
+            env = hooks.build_collect_env(params, request["env_id"], request["seed"])
+        elif request["kind"] == "eval":
+            needs_other = hooks.eval_env_needs_collect_env(params)
+            # Kept: the environment may use it.
+            self._other = hooks.build_collect_env(params, request["env_id"], request["seed"]) if needs_other else None
+            env = hooks.build_eval_env(params, request["env_id"], request["seed"], self._other)
+        else:
+            env = hooks.build_play_env(params, request["seed"], request["render"])
+        if gym_driver.is_py_environment(env):
+            raise UserError(
+                f"env_ctor returned the TF-Agents PyEnvironment {env!r}: with SAC_ENV_PYTHON return the Gymnasium or "
+                "gym environment itself, or unset SAC_ENV_PYTHON"
+            )
+        gym_driver.check_is_gym(env)
+        action = wire.describe_space(env.action_space, "action")
+        observation = wire.describe_space(env.observation_space, "observation")
+        memory = wire.StepMemory(self._memory_fd, action, observation, create=True)
+        self._put_observation = wire.writer(observation, memory.observation, "observation")
+        self._copy_action = wire.copier(memory.action)
+        self._memory = memory
+        self._driver = gym_driver.GymDriver(env, None)
+        self._env = env
+        told = {
+            "action": action,
+            "observation": observation,
+            "name": type(list(layers.gym_layers(env))[-1]).__name__,
+            "frames_per_second": rendering.frames_per_second(list(layers.gym_layers(env))),
+        }
+        wire.send_message(self._connection, wire.DONE, told)
+
+    def _reset(self) -> None:
+        request, _ = wire.receive_content(self._connection)
+        if request["seed"] is not None:
+            self._driver = gym_driver.GymDriver(self._env, request["seed"])
+        self._put_observation(self._driver.reset())
+        self._connection.sendall(wire.DONE)
+
+    def _step(self) -> None:
+        observation, reward, discount, is_over, info = self._driver.step(self._copy_action())
+        self._put_observation(observation)
+        try:
+            number = float(reward)
+        except TypeError:
+            raise TypeError(f"the reward is {reward!r}: it must be a number") from None
+        told = self._told_info(info) if info else b""
+        self._memory.put_result(number, discount == 0.0, is_over and discount != 0.0, told)
+        self._connection.sendall(b".")
+
+    def _told_info(self, info: Mapping[Any, Any]) -> bytes:
+        """What training needs of an info, as JSON: finite `log/...` numbers and success."""
+        told = {}
+        for key in info:
+            if key in self._ignored:
+                continue
+            value = info[key]
+            if isinstance(key, str) and key.startswith(LOG_PREFIX):
+                if _is_finite_number(value):
+                    told[key] = float(value)
+            elif key in SUCCESS_KEYS:
+                told[key] = bool(value)
+            else:
+                self._ignored.add(key)
+        return json.dumps(told).encode() if told else b""
+
+    def _call(self) -> None:
+        """set_state, render or close."""
+        request, _ = wire.receive_content(self._connection)
+        answer: dict[str, Any] = {}
+        data = b""
+        if request["call"] == "set_state":
+            gym_driver.set_state(layers.gym_layers(self._env), request["state"])
+        elif request["call"] == "render":
+            try:
+                picture = rendering.render_gym(self._env)
+            except Exception as error:
+                raise rendering.explain(error, self._env) from error
+            frame = rendering.as_frame(picture, self._env)
+            answer, data = {"shape": list(frame.shape)}, frame.tobytes()
+        else:
+            close = getattr(self._env, "close", None)
+            if callable(close):
+                close()
+        wire.send_message(self._connection, wire.DONE, answer, data)
+
+
+def _is_finite_number(value: Any) -> bool:
+    is_number = isinstance(value, numbers.Real) or getattr(value, "ndim", None) == 0
+    return is_number and math.isfinite(value)

@@ -1,0 +1,203 @@
+"""Drives gym and Gymnasium environments of any version: what differs between them ends here.
+
+Runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9, NumPy 1 or 2.
+"""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.envs.layers import gym_layers
+from tfagents_system.envs.spaces import space_kind
+from tfagents_system.errors import UserError
+
+TRUNCATED = "TimeLimit.truncated"
+
+# (observation, reward, discount, is the episode over, info)
+StepResult = tuple[Any, Any, float, bool, Any]
+
+
+class GymDriver:
+    """gym 0.21 to 0.26, Gymnasium, and classes that look like them: 4-tuples, 5-tuples, with or without info at reset.
+
+    Args:
+      env: What `env_ctor` returned.
+      seed: Seeds the environment and its action space once, before its first episode; None leaves it as it is.
+    """
+
+    def __init__(self, env: Any, seed: int | None) -> None:
+        self._env = env
+        self._seed_for_reset = _seed_gym(env, seed) if seed is not None else None
+
+    def reseed(self, seed: int) -> None:
+        """From the next reset on, as if it had been built with this seed."""
+        self._seed_for_reset = _seed_gym(self._env, seed)
+
+    def reset(self) -> Any:
+        """Starts an episode; returns its first observation."""
+        if self._seed_for_reset is None:
+            result = self._env.reset()
+        else:
+            result = self._env.reset(seed=self._seed_for_reset)
+            self._seed_for_reset = None
+        return result[0] if self._has_info(result) else result
+
+    def _has_info(self, result: Any) -> bool:
+        """Whether `reset` returned (observation, info) rather than an observation that is a pair itself."""
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            return False
+        space = self._env.observation_space
+        if space_kind(space) != "Tuple" or is_gymnasium(self._env):
+            return True
+        return len(space.spaces) != 2 or isinstance(result[0], (tuple, list))
+
+    def step(self, action: Any) -> StepResult:
+        """Takes the environment's own action.
+
+        A time limit ends the episode with discount 1, a termination with 0.
+        """
+        result = self._env.step(action)
+        if len(result) == 5:
+            observation, reward, terminated, truncated, info = result
+            return observation, reward, 0.0 if terminated else 1.0, bool(terminated or truncated), info
+        if len(result) != 4:
+            raise ValueError(
+                f"step() returned {len(result)} values: expected observation, reward, terminated, truncated and info"
+            )
+        observation, reward, done, info = result
+        terminated = done and not (info and info.get(TRUNCATED, False))
+        return observation, reward, 0.0 if terminated else 1.0, bool(done), info
+
+
+def check_is_gym(env: Any) -> None:
+    """Raises:
+    UserError: It has not what a gym or Gymnasium environment has, or is a vector of them.
+    """
+    missing = [name for name in ("action_space", "observation_space", "reset", "step") if not hasattr(env, name)]
+    if missing:
+        raise UserError(
+            f"env_ctor returned {env!r}, which has no {', '.join(missing)}: "
+            "return a TF-Agents PyEnvironment, or a Gymnasium or gym environment"
+        )
+    if hasattr(env, "num_envs") and hasattr(env, "single_action_space"):
+        raise UserError(
+            f"env_ctor returned the vector environment {env!r}: return a single one, workers run in parallel"
+        )
+
+
+def set_state(layers: Iterable[Any], state: Mapping[str, Any]) -> None:
+    """Sets parameters: by an environment's own `set_state(dict)`, else as attributes.
+
+    Args:
+      layers: The environment and what it wraps, outermost first.
+      state: Values by name.
+
+    Raises:
+      UserError: There is no such attribute, or none that holds a number.
+    """
+    layers = list(layers)
+    for layer in layers:
+        if _has_own_set_state(layer):
+            layer.set_state(dict(state))
+            return
+    for name, value in state.items():
+        _set_attribute(layers, name, value)
+
+
+def _set_attribute(layers: list[Any], name: str, value: Any) -> None:
+    for layer in layers:
+        if name in _parameters_of(layer):
+            setattr(layer, name, value)
+            return
+    known = sorted({known for layer in layers for known in _parameters_of(layer)})
+    raise UserError(
+        f"{type(layers[-1]).__name__} has no parameter {name!r} that can be set: "
+        f"it knows {', '.join(known) or 'none'}; or give it a set_state(self, state) that takes a dictionary"
+    )
+
+
+def is_gymnasium(env: Any) -> bool:
+    """Whether a class of the Gymnasium package is among its bases."""
+    return any(cls.__module__.partition(".")[0] == "gymnasium" for cls in type(env).__mro__)
+
+
+def is_py_environment(env: Any) -> bool:
+    """Whether it is a PyEnvironment of TF-Agents, which need not be installed."""
+    return any(cls.__module__ == "tf_agents.environments.py_environment" for cls in type(env).__mro__)
+
+
+def seed_action_space(layer: Any, seed: int) -> None:
+    """Seeds the action space that a layer itself has."""
+    seed_space = getattr(getattr(layer, "__dict__", {}).get("action_space"), "seed", None)
+    if callable(seed_space):
+        seed_space(seed)
+
+
+def _parameters_of(layer: Any) -> list[str]:
+    """Public attributes of one layer itself that hold a number: what a curriculum may set."""
+    names = set(getattr(layer, "__dict__", {}))
+    for cls in type(layer).__mro__:
+        read_only = {name for name, value in vars(cls).items() if isinstance(value, property) and value.fset is None}
+        names |= set(vars(cls)) - read_only
+    return sorted(name for name in names if not name.startswith("_") and _holds_number(layer, name))
+
+
+def _holds_number(layer: Any, name: str) -> bool:
+    try:
+        value = getattr(layer, name)
+    except Exception:  # A property of the user's may raise anything.
+        return False
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_number or (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iuf")
+
+
+def _has_own_set_state(layer: Any) -> bool:
+    """Whether a class that is not a mere forwarder of TF-Agents defines `set_state(state)`.
+
+    MuJoCo's environments have a `set_state(qpos, qvel)`, which is another thing.
+    """
+    owner = next((cls for cls in type(layer).__mro__ if "set_state" in vars(cls)), None)
+    if owner is None or (owner.__module__, owner.__name__) in _FORWARDERS:
+        return False
+    try:
+        inspect.signature(layer.set_state).bind({})
+    except TypeError:
+        return False
+    return True
+
+
+_FORWARDERS = {
+    ("tf_agents.environments.py_environment", "PyEnvironment"),
+    ("tf_agents.environments.wrappers", "PyEnvironmentBaseWrapper"),
+    ("tf_agents.environments.gym_wrapper", "GymWrapper"),
+}
+
+
+def _seed_gym(env: Any, seed: int) -> int | None:
+    """Seeds by `env.seed` and the action space; returns the seed for the first reset if `reset` takes one."""
+    layers = list(gym_layers(env))
+    for layer in layers:
+        seed_action_space(layer, seed)
+    # A wrapper's reset(**kwargs) takes what the layer below it takes.
+    takes_seed = next((takes for layer in layers if (takes := _takes_seed(layer.reset)) is not None), False)
+    owner = next((cls for cls in type(layers[-1]).__mro__ if "seed" in vars(cls)), None)
+    has_own_seed = owner is not None and owner.__module__ not in ("gym.core", "gymnasium.core")
+    if callable(getattr(env, "seed", None)) and (has_own_seed or not takes_seed):
+        env.seed(seed)
+    return seed if takes_seed else None
+
+
+def _takes_seed(function: Callable[..., Any]) -> bool | None:
+    """Whether `function` has an argument `seed`; None where it takes arguments of any name."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # Of a compiled class.
+        return False
+    if "seed" in parameters:
+        return True
+    return None if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()) else False

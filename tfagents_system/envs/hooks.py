@@ -1,0 +1,119 @@
+"""Calls the hooks of TrainParams that build environments, each with the arguments that it takes.
+
+Runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tfagents_system.errors import UserError
+from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase
+
+SEED_LIMIT = 2**31  # Some environments keep their seed in a signed 32-bit integer.
+
+
+def build_collect_env(params: TrainParamsBase, env_id: int, seed: int) -> Any:
+    """What `env_ctor` returns for the collect environment of that id.
+
+    Raises:
+      UserError: The hook returns something else than it should.
+    """
+    return _call_env_ctor(params, _call_hook(params.collect_env_args_kwargs, id=env_id), seed)
+
+
+def build_eval_env(params: TrainParamsBase, env_id: int, seed: int, collect_env: Any) -> Any:
+    """What `env_ctor` returns for an evaluation environment. See `build_collect_env`."""
+    arguments = _call_hook(params.eval_env_args_kwargs, id=env_id, collect_env=collect_env)
+    return _call_env_ctor(params, arguments, seed)
+
+
+def build_play_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
+    """What `env_ctor` returns for the evaluation environment of worker 0, to play a policy in.
+
+    Args:
+      params: The user's TrainParams.
+      seed: For the environment.
+      render: It will be drawn.
+    """
+    arguments: EnvArgsKwargs
+    if eval_env_needs_collect_env(params):
+        with _closing(build_collect_env(params, 0, seed)) as collect_env:
+            arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=collect_env)
+    else:
+        arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=None)
+    if render and "render_mode" in inspect.signature(params.env_ctor).parameters:
+        arguments = arguments[0], {"render_mode": "rgb_array", **arguments[1]}
+    env = _call_env_ctor(params, arguments, seed)
+    if render:
+        from tfagents_system.envs import rendering
+
+        rendering.enable_frames(env)
+    return env
+
+
+def eval_env_needs_collect_env(params: TrainParamsBase) -> bool:
+    """Whether the user's own hook for evaluation environments asks for the collect environment."""
+    return "collect_env" in _names_used(params.eval_env_args_kwargs, type(params))
+
+
+@contextlib.contextmanager
+def _closing(env: Any) -> Iterator[Any]:
+    try:
+        yield env
+    finally:
+        close = getattr(env, "close", None)
+        if callable(close):
+            close()
+
+
+def _call_env_ctor(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int) -> Any:
+    args, kwargs = arguments
+    parameters = inspect.signature(params.env_ctor).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    if "seed" in kwargs or not ("seed" in parameters or takes_any):
+        return params.env_ctor(*args, **kwargs)
+    try:
+        return params.env_ctor(*args, seed=seed % SEED_LIMIT, **kwargs)
+    except TypeError as error:
+        # env_ctor(*args, **kwargs) may hand all it gets to a constructor that takes no seed.
+        if "seed" in parameters or "seed" not in str(error):
+            raise
+        return params.env_ctor(*args, **kwargs)
+
+
+def _call_hook(hook: Callable[..., Any], **known: Any) -> EnvArgsKwargs:
+    """Calls a hook with those of the known arguments that it takes, by name, or by position under other names."""
+    parameters = inspect.signature(hook).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        named = known
+    else:
+        named = {p.name: known[p.name] for p in parameters if p.name in known}
+    unknown = [p for p in parameters if p.name not in known and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    others = [value for name, value in known.items() if name not in named]
+    if any(p.default is p.empty for p in unknown) and not named:
+        result = hook(*others[: len(unknown)])
+    else:
+        result = hook(**named)
+    return _check_arguments(hook, result)
+
+
+def _check_arguments(hook: Callable[..., Any], result: Any) -> EnvArgsKwargs:
+    is_pair = isinstance(result, (tuple, list)) and len(result) == 2
+    if not (is_pair and isinstance(result[0], (tuple, list)) and isinstance(result[1], Mapping)):
+        raise UserError(
+            f"{getattr(hook, '__name__', hook)} must return a tuple of arguments and a dictionary of keyword arguments "
+            f"for env_ctor, such as (), {{}}, found {result!r}"
+        )
+    return tuple(result[0]), dict(result[1])
+
+
+def _names_used(hook: Callable[..., Any], params_class: type) -> frozenset[str]:
+    """The arguments of a hook that a user has overridden; none where it is the base's own."""
+    name = getattr(hook, "__name__", "")
+    if getattr(params_class, name, None) is getattr(TrainParamsBase, name, None):
+        return frozenset()
+    return frozenset(inspect.signature(hook).parameters)

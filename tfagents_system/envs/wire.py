@@ -1,0 +1,235 @@
+"""What passes between a worker and an environment in a process of its own: spaces once, arrays by shared memory.
+
+Runs on both sides, also under SAC_ENV_PYTHON: standard library and NumPy only, Python 3.9, NumPy 1 or 2.
+
+The turn is handed over with one byte through a socket: the worker asks with STEP, RESET or CALL, the environment
+answers DONE or FAILED. RESET, CALL and FAILED come with a JSON object, and so does DONE after a CALL; what a STEP or a
+RESET gives lies in the memory.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.envs.spaces import box_dtype, is_known, no_fixed_shape, space_kind, text_key
+from tfagents_system.errors import UserError
+
+STEP, RESET, CALL = b"s", b"r", b"c"
+DONE, FAILED = b".", b"!"
+
+_LENGTH = struct.Struct("<Q")
+_RESULT = struct.Struct("<d??I")  # reward, terminated, truncated, bytes of the info
+_INFO_BYTES = 64 * 1024
+_ALIGNMENT = 64
+_MAX_STALLS = 60
+
+
+def send_message(connection: socket.socket, kind: bytes, content: Mapping[str, Any], data: bytes = b"") -> None:
+    """Sends the byte, a JSON object and raw bytes."""
+    text = json.dumps(content).encode()
+    connection.sendall(b"".join([kind, _LENGTH.pack(len(text)), _LENGTH.pack(len(data)), text, data]))
+
+
+def receive_content(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """The rest of a message whose byte has been read.
+
+    Raises:
+      EOFError: The other side is gone.
+    """
+    lengths = receive_exactly(connection, 2 * _LENGTH.size)
+    (text_length,), (data_length,) = _LENGTH.unpack(lengths[:8]), _LENGTH.unpack(lengths[8:])
+    return json.loads(receive_exactly(connection, text_length)), receive_exactly(connection, data_length)
+
+
+def receive_exactly(connection: socket.socket, count: int) -> bytes:
+    """`count` bytes."""
+    parts = []
+    stalls = 0
+    while count:
+        try:
+            part = connection.recv(min(count, 1 << 20))
+        except BlockingIOError:  # The connection's own timeout, in the midst of a message.
+            stalls += 1
+            if stalls > _MAX_STALLS:
+                raise EOFError("a message from an environment's process does not end") from None
+            continue
+        if not part:
+            raise EOFError("the other side of an environment's process is gone")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+# Spaces.
+
+
+def describe_space(space: Any, name: str) -> dict[str, Any]:
+    """A space as JSON.
+
+    Raises:
+      UserError: It is of no known kind.
+    """
+    kind = space_kind(space)
+    if not is_known(space):
+        raise UserError(no_fixed_shape(name, space))
+    if kind == "Dict":
+        return {"kind": kind, "spaces": {text_key(key): describe_space(sub, name) for key, sub in space.spaces.items()}}
+    if kind == "Tuple":
+        return {"kind": kind, "spaces": [describe_space(sub, name) for sub in space.spaces]}
+    if kind == "Discrete":
+        return {"kind": kind, "n": int(space.n), "start": int(getattr(space, "start", 0)), "shape": [1], "dtype": "<i8"}
+    if kind == "MultiDiscrete":
+        nvec = np.asarray(space.nvec)
+        start = np.asarray(getattr(space, "start", np.zeros_like(nvec)))
+        return {"kind": kind, "nvec": nvec.tolist(), "start": start.tolist(), "shape": [nvec.size], "dtype": "<i8"}
+    if kind == "MultiBinary":
+        return {"kind": kind, "shape": [int(size) for size in space.shape], "dtype": "|i1"}
+    dtype = box_dtype(space)
+    if dtype.kind not in "fiub":
+        raise UserError(f"the {name} space has dtype {dtype}: use float32 or an integer type")
+    shape = [int(size) for size in space.shape]
+    return {"kind": "Box", "low": _bound(space.low), "high": _bound(space.high), "shape": shape, "dtype": dtype.str}
+
+
+def _bound(bound: Any) -> Any:
+    """One number where all are the same: those of an image are many."""
+    bound = np.asarray(bound)
+    return bound.flat[0].item() if bound.size and (bound == bound.flat[0]).all() else bound.tolist()
+
+
+def leaves(description: Mapping[str, Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """(path, description) of every part of a space that is an array."""
+    if "spaces" not in description:
+        yield path, description
+        return
+    parts = description["spaces"]
+    for key in parts if isinstance(parts, dict) else range(len(parts)):
+        yield from leaves(parts[key], (*path, key))
+
+
+# Memory.
+
+
+class StepMemory:
+    """The arrays of one environment's step: action, observation, reward, ends and info.
+
+    Args:
+      descriptor: File descriptor of the memory, which both sides have.
+      action: Description of the action space.
+      observation: Description of the observation space.
+      create: Give it its size.
+    """
+
+    def __init__(
+        self, descriptor: int, action: Mapping[str, Any], observation: Mapping[str, Any], create: bool
+    ) -> None:
+        sizes = [_bytes_of(leaf) for space in (action, observation) for _, leaf in leaves(space)]
+        total = _padded(_RESULT.size + _INFO_BYTES) + sum(map(_padded, sizes))
+        if create:
+            os.ftruncate(descriptor, total)
+        self._memory = mmap.mmap(descriptor, total)
+        self._used = _padded(_RESULT.size + _INFO_BYTES)
+        self.action = self._views(action)
+        self.observation = self._views(observation)
+
+    def _views(self, space: Mapping[str, Any]) -> Any:
+        """The nest of arrays, in this memory, of a space."""
+        if "spaces" in space:
+            parts = space["spaces"]
+            if isinstance(parts, dict):
+                return {key: self._views(sub) for key, sub in parts.items()}
+            return tuple(self._views(sub) for sub in parts)
+        dtype, shape = np.dtype(space["dtype"]), tuple(space["shape"])
+        count = int(np.prod(shape, dtype=np.int64))
+        view = np.frombuffer(self._memory, dtype, count, self._used).reshape(shape)
+        self._used += _padded(_bytes_of(space))
+        return view
+
+    def put_result(self, reward: float, terminated: bool, truncated: bool, info: bytes) -> None:
+        """Writes what a step gives beside its observation."""
+        if len(info) > _INFO_BYTES:
+            raise ValueError(f"the numbers in info take {len(info)} bytes: at most {_INFO_BYTES} are taken")
+        _RESULT.pack_into(self._memory, 0, reward, terminated, truncated, len(info))
+        if info:
+            self._memory[_RESULT.size : _RESULT.size + len(info)] = info
+
+    def result(self) -> tuple[float, bool, bool, dict[str, Any]]:
+        """(reward, terminated, truncated, info)."""
+        reward, terminated, truncated, length = _RESULT.unpack_from(self._memory, 0)
+        info = json.loads(self._memory[_RESULT.size : _RESULT.size + length]) if length else {}
+        return reward, terminated, truncated, info
+
+
+def writer(description: Mapping[str, Any], views: Any, name: str) -> Callable[[Any], None]:
+    """The function that copies a nest into views of the same structure, without changing what it says.
+
+    It raises ValueError or TypeError where a shape or a kind of number is not that of the space.
+    """
+    if "spaces" not in description:
+        return _array_writer(description, views, name)
+    parts = description["spaces"]
+    if isinstance(parts, dict):
+        by_key = {key: writer(parts[key], views[key], name) for key in parts}
+
+        def write_dict(value: Any) -> None:
+            for key, write in by_key.items():
+                write(value[key])
+
+        return write_dict
+    writers = [writer(part, view, name) for part, view in zip(parts, views)]
+
+    def write_tuple(value: Any) -> None:
+        if len(value) != len(writers):
+            raise ValueError(f"{name}: expected {len(writers)} parts but found {len(value)}")
+        for write, part in zip(writers, value):
+            write(part)
+
+    return write_tuple
+
+
+def _array_writer(description: Mapping[str, Any], view: np.ndarray, name: str) -> Callable[[Any], None]:
+    is_flat = description["kind"] in ("Discrete", "MultiDiscrete")
+    shape, dtype, is_integer = view.shape, view.dtype, view.dtype.kind in "iu"
+
+    def write(value: Any) -> None:
+        array = np.asarray(value)
+        if is_flat:
+            array = array.reshape(-1)
+        if array.shape != shape:
+            raise ValueError(f"{name}: expected shape {shape} but found {array.shape}")
+        if is_integer and array.dtype != dtype:
+            if array.dtype.kind not in "iub":
+                raise TypeError(f"{name}: the space says {dtype}, but the {name} is {array.dtype}")
+            if (array.astype(dtype) != array).any():
+                raise ValueError(f"{name} has {array[array.astype(dtype) != array][0]}, which {dtype} can't hold")
+        np.copyto(view, array, "unsafe")
+
+    return write
+
+
+def copier(views: Any) -> Callable[[], Any]:
+    """The function that gives the nest with arrays of its own."""
+    if isinstance(views, dict):
+        by_key = {key: copier(view) for key, view in views.items()}
+        return lambda: {key: copy() for key, copy in by_key.items()}
+    if isinstance(views, tuple):
+        parts = [copier(view) for view in views]
+        return lambda: tuple(copy() for copy in parts)
+    copy: Callable[[], Any] = views.copy
+    return copy
+
+
+def _bytes_of(leaf: Mapping[str, Any]) -> int:
+    return int(np.prod(leaf["shape"], dtype=np.int64)) * np.dtype(leaf["dtype"]).itemsize
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,42 @@
+"""How much memory processes take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PROC = Path("/proc")
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of one process; 0 once it is gone."""
+    try:
+        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def tree_resident_bytes(pid: int) -> int:
+    """Resident memory of a process and of all that it has started. What they share is counted for each."""
+    return resident_bytes(pid) + sum(map(tree_resident_bytes, children(pid)))
+
+
+def oom_kills() -> int:
+    """Processes that the kernel of this machine has killed for lack of memory since it started."""
+    try:
+        lines = (_PROC / "vmstat").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process, by /proc alone: looking at every process of the machine would take milliseconds."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(_PROC / str(pid) / "task"):
+            found += map(int, (_PROC / str(pid) / "task" / thread / "children").read_text().split())
+    except OSError:
+        pass  # It is gone, or just going.
+    return found

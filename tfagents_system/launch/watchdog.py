@@ -1,0 +1,77 @@
+"""Ends a process whose main thread hangs in a user's code, and tells where it hung."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import time
+from pathlib import Path
+
+_HEADER_BYTES = 400
+_REARM_SECS = 1.0
+# Added to every allowance: what may pass before the main thread says that it lives, without any hang.
+_SLACK_SECS = 7.0
+
+
+class Watchdog:
+    """Ends the process, with exit code 1, unless it is armed anew in time.
+
+    Python's faulthandler does it in a thread of C, which needs no GIL: a simulator that never gives it back is ended,
+    too. The traces go to a file behind a line that says what was being done, for whoever finds the process dead.
+
+    Args:
+      path: The file; `take_report` reads it.
+      allowance_secs: How long the main thread may be away, usually; a few seconds are added.
+    """
+
+    def __init__(self, path: Path, allowance_secs: float) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "w+b", buffering=0)  # noqa: SIM115 (open as long as the process lives)
+        self._allowance_secs = allowance_secs
+        self._what, self._armed_secs = "", allowance_secs
+        self._due = 0.0
+        self._is_armed = False
+
+    def is_due(self) -> bool:
+        """Whether to `arm` again: it is armed not at all, or a second ago."""
+        return not self._is_armed or time.monotonic() >= self._due
+
+    def keep(self) -> None:
+        """Says that the main thread lives, if it is armed. Costs something once a second at most."""
+        if self._is_armed and time.monotonic() >= self._due:
+            self.arm(self._what, self._armed_secs)
+
+    def arm(self, what: str, allowance_secs: float | None = None) -> None:
+        """Ends the process after that time, unless this or `cancel` is called before. Takes 0.1 ms.
+
+        Args:
+          what: What is being done: the subject of "has not returned for 300 s".
+          allowance_secs: None: the usual.
+        """
+        allowance_secs = self._allowance_secs if allowance_secs is None else allowance_secs
+        self._what, self._armed_secs = what, allowance_secs
+        self._due = time.monotonic() + _REARM_SECS
+        self._is_armed = True
+        line = f"{what} has not returned for {allowance_secs:g} s".encode()[: _HEADER_BYTES - 2]
+        os.pwrite(self._file.fileno(), line.ljust(_HEADER_BYTES - 1) + b"\n", 0)
+        self._file.seek(_HEADER_BYTES)
+        faulthandler.dump_traceback_later(allowance_secs + _SLACK_SECS, exit=True, file=self._file)
+
+    def cancel(self) -> None:
+        """Nothing of the user's runs now: the process may take as long as it likes."""
+        if self._is_armed:
+            self._is_armed = False
+            faulthandler.cancel_dump_traceback_later()
+
+
+def take_report(path: Path) -> list[str]:
+    """What a watchdog said when it ended its process: its line, then the traces; empty where it did not. Removes it."""
+    try:
+        content = path.read_bytes()
+        path.unlink()
+    except OSError:
+        return []
+    if len(content) <= _HEADER_BYTES:
+        return []
+    lines = content.decode(errors="replace").splitlines()
+    return [lines[0].rstrip(), *lines[1:]]

@@ -1,0 +1,175 @@
+"""With which experience a replay server begins: what its killed predecessor had, or what a checkpoint says.
+
+After a process was killed the ring is as it was, to the last segment: the kernel keeps the pages. After anything else
+(a power cut, a copied run directory, another node, scratch that was cleared) nobody knows which pages came to disk, and
+the ring goes back to the newest complete checkpoint, whose rows were on disk before it was complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+
+from tfagents_system.errors import UserError
+from tfagents_system.replay.ring import OverwrittenError, Ring
+from tfagents_system.replay.ring_copy import RingCopy
+from tfagents_system.replay.ring_files import RingFiles
+from tfagents_system.replay.ring_header import DamagedHeaderError
+from tfagents_system.replay.segments import Layout
+from tfagents_system.report.heartbeat import read_json, write_json
+from tfagents_system.run_checkpoints import Checkpoint
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_ORIGIN = "origin.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where the experience of a run is.
+
+    Attributes:
+      ring: Folder of the ring, perhaps on node-local scratch.
+      home: The run directory's `replay/`: the same folder, or that of the ring's copy.
+      checkpoints: The run directory's checkpoints.
+    """
+
+    ring: Path
+    home: Path
+    checkpoints: Path
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the ring lies elsewhere and the run directory has a copy of it."""
+        return self.ring.resolve() != self.home.resolve()
+
+
+def open_ring(
+    places: Places,
+    layout: Layout,
+    capacity_rows: int,
+    slack_rows: int | None,
+    newest_complete: Callable[[Path], Checkpoint | None],
+    *,
+    from_checkpoint: bool = False,
+) -> tuple[Ring, RingCopy | None]:
+    """Opens a run's ring, with its copy where it has one.
+
+    Args:
+      places: Where it is.
+      layout: The experience's columns.
+      capacity_rows: Rows that it holds.
+      slack_rows: Of a new ring, see `Ring.open`.
+      newest_complete: Finds the checkpoint to go back to.
+      from_checkpoint: Go back to it also where the ring is as a killed process left it.
+
+    Raises:
+      UserError: The disk is too small, a folder can't be written, or it holds a ring of another kind.
+    """
+    began = time.monotonic()
+    is_as_it_was = _is_as_it_was(places)
+    files = RingFiles.prepare(places.ring, layout, capacity_rows, slack_rows)
+    has_copy = places.is_copied and dataclasses.replace(files, folder=places.home).exist()
+    recovers = from_checkpoint or files.mend_header() or not is_as_it_was
+    if recovers and has_copy:
+        files.reset_header()  # The copy is gone back to, not what is still on scratch.
+    ring = Ring(files)
+    copy = RingCopy(ring, places.home) if places.is_copied else None
+    if recovers:
+        _recover(ring, copy if has_copy else None, newest_complete(places.checkpoints))
+    elif copy is not None and has_copy:
+        _begin_copying(copy, newest_complete(places.checkpoints))
+    _write_origin(places)
+    logging.info(
+        "ring: %d of %d rows filled, %d env steps so far, opened in %.1f s",
+        ring.filled_rows,
+        ring.capacity_rows,
+        ring.env_steps,
+        time.monotonic() - began,
+    )
+    return ring, copy
+
+
+def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -> None:
+    """Goes back to a checkpoint, and checks every segment of it."""
+    if checkpoint is None:
+        if ring.filled_rows:
+            logging.warning(
+                "the experience in %s is not as a killed process left it, and there is no complete checkpoint to go "
+                "back to: the run starts with an empty ring",
+                ring.folder,
+            )
+            ring.clear()
+        return
+    try:
+        snapshot = _snapshot_of(checkpoint)
+        if copy is not None:
+            snapshot = copy.restore(snapshot)
+        if snapshot is None:
+            logging.warning("%s has no part of the replay server: going on with all that is whole", checkpoint.name)
+        else:
+            ring.rollback(snapshot)
+            logging.info("the ring goes back to %s: %d env steps", checkpoint.name, ring.env_steps)
+    except (OverwrittenError, DamagedHeaderError) as error:
+        logging.error(
+            "the ring can't go back to %s (%s): going on with all that is whole in it", checkpoint.name, error
+        )
+    held = ring.ring_steps
+    dropped = ring.verify()
+    if dropped:
+        logging.error("%d of %d steps in %s were damaged and are left out", dropped, held, ring.folder)
+    if ring.ring_steps == 0:
+        logging.warning("the run has a checkpoint but no experience in %s: it starts with an empty ring", ring.folder)
+        ring.clear()
+
+
+def _snapshot_of(checkpoint: Checkpoint | None) -> bytes | None:
+    return checkpoint.replay.read_bytes() if checkpoint is not None and checkpoint.has_replay else None
+
+
+def _begin_copying(copy: RingCopy, checkpoint: Checkpoint | None) -> None:
+    snapshot = _snapshot_of(checkpoint)
+    if snapshot is not None:
+        try:
+            copy.begin_after(snapshot)
+        except DamagedHeaderError as error:
+            logging.warning("the next checkpoint copies the whole ring: %s", error)
+
+
+def _is_as_it_was(places: Places) -> bool:
+    """Whether the ring is as the last process left it, killed or not: on this machine, which was not off since."""
+    # In the run directory, also for a ring elsewhere: one that was left behind there is not taken for the run's ring.
+    origin = read_json(places.home / _ORIGIN)
+    return origin is not None and origin == _origin_of(places.ring)
+
+
+def _origin_of(folder: Path) -> dict[str, Any] | None:
+    """What differs after the machine was off, and for another folder; None where there is no ring.
+
+    A file restored from a backup may get the inode that it had, but never its time of change.
+    """
+    try:
+        header, description = (folder / "header.bin").stat(), (folder / "layout.json").stat()
+        return {
+            "boot_id": _BOOT_ID.read_text().strip(),
+            "device": header.st_dev,
+            "inode": header.st_ino,
+            "made_ns": description.st_ctime_ns,
+        }
+    except OSError:
+        return None
+
+
+def _write_origin(places: Places) -> None:
+    origin = _origin_of(places.ring)
+    if origin is not None:
+        try:
+            write_json(places.home / _ORIGIN, origin)
+        except OSError as error:
+            raise UserError(
+                f"{places.home / _ORIGIN} can't be written ({error.strerror}): free space, or make it writable"
+            ) from None

@@ -1,0 +1,113 @@
+"""The header of a ring: which rows it holds and what is stored of each worker, under a checksum.
+
+Rows are counted from the beginning of the run: row number n lies at place n % num_rows of every column. Numbers only
+grow, so it is known from two of them whether a row has been overwritten since.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+MAX_WORKERS = 4096
+INIT_ITERATION = -1  # The first random episodes are collected in it.
+NEVER = -2  # iteration_done of a worker that has completed none.
+
+_WORKER_DTYPE = np.dtype(
+    [("incarnation", "<i8"), ("number", "<i8"), ("iteration_done", "<i8"), ("init_episodes", "<i8")]
+)
+DTYPE = np.dtype(
+    [
+        ("crc", "<u4"),  # of all that follows
+        ("valid", "<u4"),
+        ("layout", "<u8"),  # checksum of what layout.json says: of which ring it is
+        ("generation", "<i8"),  # counts the headers of a ring
+        ("total_rows", "<i8"),  # the number that the next row gets
+        ("written_rows", "<i8"),  # the largest total_rows that the files have seen, what was rolled back included
+        ("filled_rows", "<i8"),
+        ("cut_crc", "<i8"),  # of the oldest rows up to their segment's end, in snapshots; -1 elsewhere
+        ("env_steps", "<i8"),
+        ("init_steps", "<i8"),
+        ("segments", "<i8"),
+        ("workers", _WORKER_DTYPE, (MAX_WORKERS,)),
+    ]
+)
+
+
+class DamagedHeaderError(ValueError):
+    """Bytes that are no header of this ring."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerRecord:
+    """What the ring holds of one worker.
+
+    Attributes:
+      incarnation: Of the last stored segment; 0 if there is none.
+      number: Of the last stored segment; -1 if there is none.
+      iteration_done: The last iteration that the worker completed, `NEVER` if there is none.
+      init_episodes: Episodes of the first random ones that it completed.
+    """
+
+    incarnation: int
+    number: int
+    iteration_done: int
+    init_episodes: int
+
+
+def empty(layout: int) -> np.ndarray:
+    """The header of a ring without experience, sealed. `layout` is the checksum of the ring's description."""
+    header = np.zeros((), DTYPE)
+    header["valid"] = 1
+    header["layout"] = layout
+    header["cut_crc"] = -1
+    header["workers"]["number"] = -1
+    header["workers"]["iteration_done"] = NEVER
+    seal(header)
+    return header
+
+
+def seal(header: np.ndarray) -> None:
+    """Sets the checksum."""
+    header["crc"] = _checksum(header)
+
+
+def is_whole(header: np.ndarray, layout: int) -> bool:
+    """Whether it is what was sealed, for a ring of this layout."""
+    return bool(header["valid"] == 1 and header["layout"] == layout and header["crc"] == _checksum(header))
+
+
+def parse(data: bytes, layout: int) -> np.ndarray:
+    """Reads the bytes of a header.
+
+    Raises:
+      DamagedHeaderError: They are damaged, or the header of a ring of another layout.
+    """
+    if len(data) != DTYPE.itemsize:
+        raise DamagedHeaderError(f"expected {DTYPE.itemsize} bytes but found {len(data)}")
+    header = np.array(np.frombuffer(data, DTYPE)[0], DTYPE)
+    if header["crc"] != _checksum(header) or header["valid"] != 1:
+        raise DamagedHeaderError("the checksum is wrong")
+    if header["layout"] != layout:
+        raise DamagedHeaderError("it belongs to a ring of another layout or size")
+    return header
+
+
+def write_slots(path: Path, header: np.ndarray) -> None:
+    """Makes the file of the two slots, with one header in it."""
+    slots = np.zeros((2,), DTYPE)
+    slots[int(header["generation"]) % 2] = header
+    slots.tofile(path)
+
+
+def newest_slot(slots: np.ndarray, layout: int) -> np.ndarray | None:
+    """A copy of the newest whole header of the two, None if both are damaged."""
+    whole = [slot for slot in slots if is_whole(slot, layout)]
+    return np.array(max(whole, key=lambda slot: int(slot["generation"])), DTYPE) if whole else None
+
+
+def _checksum(header: np.ndarray) -> int:
+    return zlib.crc32(header.tobytes()[4:])

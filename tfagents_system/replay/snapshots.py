@@ -1,0 +1,141 @@
+"""The replay server's part of a checkpoint: the ring's header, and all that it covers on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from pathlib import Path
+
+from absl import logging
+
+from tfagents_system.replay import ring_header
+from tfagents_system.replay.ring import OverwrittenError, Ring
+from tfagents_system.replay.ring_copy import RingCopy
+from tfagents_system.run_checkpoints import REPLAY
+
+_LOOK_SECS = 2.0
+_WANTED_SHARE = 0.4  # Of the slack: the older of two kept checkpoints is then 0.8 of it behind, at most.
+
+
+class SnapshotWriter:
+    """Snapshots the ring in the caller's thread, between two appends, and writes it in one of its own.
+
+    Args:
+      ring: The ring.
+      copy: Its copy in the run directory, if it lies elsewhere.
+      checkpoints: The run directory's checkpoints.
+
+    Attributes:
+      written: Snapshots that are in their checkpoint.
+      error: Why the last one could not be written, None if it was.
+    """
+
+    def __init__(self, ring: Ring, copy: RingCopy | None, checkpoints: Path) -> None:
+        self._ring = ring
+        self._copy = copy
+        self._checkpoints = checkpoints
+        self._requests: queue.Queue[tuple[str, bytes] | None] = queue.Queue()
+        self._under_way: dict[str, int] = {}  # name -> total rows
+        self._kept: dict[Path, int] = {}  # replay.bin -> total rows
+        self._look_at = 0.0
+        self.written = 0
+        self.error: str | None = None
+        with contextlib.suppress(OSError):
+            self._temporary.unlink(missing_ok=True)  # Left by a killed process.
+        self._thread = threading.Thread(target=self._write_all, name="snapshots", daemon=True)
+        self._thread.start()
+
+    def take(self, name: str) -> bool:
+        """Snapshots the ring now for the checkpoint with this name.
+
+        Returns:
+          Whether it did: not if it is under way or done already, or if the checkpoint is not being written.
+        """
+        partial = self._partial(name)
+        if name in self._under_way or not partial.is_dir() or (partial / REPLAY).exists():
+            return False
+        self._under_way[name] = self._ring.total_rows
+        self._requests.put((name, self._ring.snapshot()))
+        return True
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a checkpoint is wanted early: with many more rows the kept ones could no longer be gone back to."""
+        total_rows = self._ring.total_rows
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_SECS
+            self._look()
+        # Larger ones are from a time that the ring has gone back from.
+        kept = [rows for rows in (*self._kept.values(), *self._under_way.copy().values()) if rows <= total_rows]
+        return total_rows - max(kept, default=0) > _WANTED_SHARE * self._ring.files.slack_rows
+
+    def close(self, secs: float) -> None:
+        """Finishes what is under way."""
+        self._requests.put(None)
+        self._thread.join(secs)
+
+    @property
+    def _temporary(self) -> Path:
+        # Not in the checkpoint's folder: everything there is listed in its manifest.
+        return self._checkpoints / f".{REPLAY}.tmp"
+
+    def _partial(self, name: str) -> Path:
+        return self._checkpoints / f"{name}.partial"
+
+    def _write_all(self) -> None:
+        while (request := self._requests.get()) is not None:
+            name, snapshot = request
+            began = time.monotonic()
+            try:
+                num_bytes = self._make_durable(snapshot)
+                self._write(name, snapshot)
+            except (OSError, OverwrittenError) as error:
+                self.error = f"{name}: {error}"
+                logging.error("the replay server's part of %s can't be written: %s", name, error)
+            else:
+                self.error = None
+                self.written += 1
+                copied = "" if num_bytes is None else f", {num_bytes:,} bytes copied"
+                logging.info("%s: experience saved in %.2f s%s", name, time.monotonic() - began, copied)
+            finally:
+                self._look_at = 0.0
+                del self._under_way[name]
+
+    def _make_durable(self, snapshot: bytes) -> int | None:
+        if self._copy is None:
+            self._ring.make_durable()
+            num_bytes = None
+        else:
+            num_bytes = self._copy.update(snapshot)
+        self._ring.check_covered(snapshot)  # Nothing of it may have been overwritten meanwhile.
+        return num_bytes
+
+    def _write(self, name: str, snapshot: bytes) -> None:
+        """Whole or not at all."""
+        partial = self._partial(name)
+        with self._temporary.open("wb") as file:
+            file.write(snapshot)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(self._temporary, partial / REPLAY)
+        descriptor = os.open(partial, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _look(self) -> None:
+        """Which checkpoints there are, complete or nearly so, and how much experience they have."""
+        kept = {}
+        with contextlib.suppress(OSError):
+            for path in self._checkpoints.glob(f"checkpoint_*/{REPLAY}"):
+                if path in self._kept:
+                    kept[path] = self._kept[path]
+                else:
+                    with contextlib.suppress(OSError, ValueError):
+                        header = ring_header.parse(path.read_bytes(), self._ring.files.fingerprint)
+                        kept[path] = int(header["total_rows"])
+        self._kept = kept
