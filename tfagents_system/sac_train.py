@@ -294,8 +294,8 @@ class Trainer:
         try:
             write()
         except (OSError, tf.errors.OpError) as error:
-            self._save_error = f"{write.__name__}: {error}"
-            logging.error("%s: %s", write.__name__, error)
+            self._save_error = f"can't be written: {error}"
+            logging.error("%s", self._save_error)
 
     # An iteration.
 
@@ -450,7 +450,7 @@ class Trainer:
         if best is None or summary["eval_return"] > best:
             self._delete_unless_periodic(self._state.best_checkpoint)
             self._state.best_eval_return, self._state.best_checkpoint = summary["eval_return"], name
-            self._export.mark_best(name, summary["eval_return"])
+            self._try_to_write(lambda: self._export.mark_best(name, summary["eval_return"]))
         else:
             self._delete_unless_periodic(name)
 
