@@ -308,7 +308,7 @@ class Ring:
         overwritten = int(self._header["written_rows"]) - self.num_rows - first_row
         if overwritten > 0:
             raise OverwrittenError(
-                f"{overwritten:,} of its {int(header['filled_rows']):,} rows have been overwritten: "
+                f"{min(overwritten, int(header['filled_rows'])):,} of its {int(header['filled_rows']):,} rows have been overwritten: "
                 f"{int(self._header['written_rows'] - header['total_rows']):,} rows came after it, "
                 f"{self.files.slack_rows:,} may"
             )
