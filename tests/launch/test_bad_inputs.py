@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tfagents_system.launch import prepare, resources
+from tfagents_system.launch import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -300,7 +300,8 @@ BAD: dict[str, Bad] = {
         "(np.full(2, 7.0), 0.0, False, False, {})", "is 7 where its space has bounds [-1, 1]", "widen"
     ),
     "floats where the space says integers": params(
-        "Env.observation_space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)\nEnv.observe = lambda self: np.ones(2) / 2",
+        "Env.observation_space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)\n"
+        "Env.observe = lambda self: np.ones(2) / 2",
         "is float64 where its space is uint8",
         "float dtype",
     ),
@@ -341,7 +342,8 @@ BAD: dict[str, Bad] = {
     ),
     "set_state that raises": Bad(
         ("curriculum.mass: set_state({'mass': 2})", "raised ValueError: too heavy (params.py, line 33)"),
-        "def set_state(self, state):\n    if state['mass'] > 1: raise ValueError('too heavy')\nEnv.set_state = set_state",
+        "def set_state(self, state):\n    if state['mass'] > 1: raise ValueError('too heavy')\n"
+        "Env.set_state = set_state",
         json.dumps({"horizon": 20, "curriculum": {"mass": MASS}}),
     ),
     # Networks and agent.

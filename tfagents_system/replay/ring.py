@@ -331,7 +331,7 @@ class Ring:
         for columns, rows in ((self._per_observation, steps + 1), (self._per_transition, steps)):
             for part in row_ranges(first_row, first_row + rows, self.num_rows):
                 for column in columns:
-                    crc = zlib.crc32(column[part], crc)
+                    crc = zlib.crc32(column[part].data, crc)
         return crc
 
     def _count_steps(self) -> int:
