@@ -127,9 +127,9 @@ def take_way_round(ways: Mapping[str, int]) -> None:
 
 def _witnessed(sender: type, folder: Path) -> Any:
     class WitnessedSender(sender):  # type: ignore[misc]
-        def __init__(self, connection: Any, worker_id: int, incarnation: int) -> None:
+        def __init__(self, connection: Any, worker_id: int, incarnation: int, **options: Any) -> None:
             global _journal
-            super().__init__(connection, worker_id, incarnation)
+            super().__init__(connection, worker_id, incarnation, **options)
             _journal = self._journal = Journal(folder, worker_id)
             self._own_key = worker_id, incarnation
             self._sent, self._told = 0, -1

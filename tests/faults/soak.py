@@ -170,7 +170,8 @@ def verdict(samples: Sequence[Sample]) -> tuple[str, bool]:
         hours = (secs[-1] - secs[0]) / 3600.0
         lines.append(
             f"{role:12}{np.median(memory):8.1f}{grown[0]:10.2f}{grown[0] / max(hours, 1e-9):8.1f}"
-            f"{np.median(threads):9.0f}{grown[1]:7.1f}{np.median(files):7.0f}{grown[2]:7.1f}{'' if flat else '  NOT FLAT'}"
+            f"{np.median(threads):9.0f}{grown[1]:7.1f}{np.median(files):7.0f}{grown[2]:7.1f}"
+            f"{'' if flat else '  NOT FLAT'}"
         )
     return "\n".join(lines), is_flat
 
