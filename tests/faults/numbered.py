@@ -126,7 +126,7 @@ def take_way_round(ways: Mapping[str, int]) -> None:
 
 
 def _witnessed(sender: type, folder: Path) -> Any:
-    class WitnessedSender(sender):  # type: ignore[misc]
+    class WitnessedSender(sender):
         def __init__(self, connection: Any, worker_id: int, incarnation: int, **options: Any) -> None:
             global _journal
             super().__init__(connection, worker_id, incarnation, **options)
