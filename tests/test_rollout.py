@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from tf_agents.specs import array_spec
 
 from tests.fakes import NumberedEnv
+from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.segments import Layout
@@ -125,6 +127,185 @@ def test_steps_before_a_stop_are_kept(tmp_path):
     assert steps == len(worker.transitions()) == 8
     assert not any(segment.end_of_iteration for segment in worker.segments)
     assert not worker.segments[-1].ends_episode
+
+
+# Faults.
+
+
+class FaultyEnv(NumberedEnv):
+    """Does in certain steps, counted over all its environments of a kind, what an environment must not do.
+
+    Args:
+      worker: First number of every observation.
+      terminate_at: As of NumberedEnv.
+      wrong: What to do, by (episode, step); step 0 is the reset.
+    """
+
+    def __init__(self, worker, terminate_at, wrong):
+        super().__init__(worker, terminate_at)
+        self.wrong = wrong
+
+    def observation_spec(self):
+        return array_spec.BoundedArraySpec((3,), np.float32, [0.0, 0.0, 0.0], [9.0, 99.0, 99.0], "observation")
+
+    def _reset(self):
+        return self._spoilt(super()._reset())
+
+    def _step(self, action):
+        return self._spoilt(super()._step(action))
+
+    def _spoilt(self, time_step):
+        spoil = self.wrong.pop((self._episode, self._step_of_episode), None)
+        return spoil(time_step) if spoil else time_step
+
+
+def raises(time_step):
+    raise ZeroDivisionError("the motor is off")
+
+
+def observing(*observation):
+    return lambda time_step: time_step._replace(observation=np.array(observation, np.float32))
+
+
+WRONG = {
+    "raises": raises,
+    "nan": observing(1.0, np.nan, 1.0),
+    "infinity": observing(1.0, 1.0, np.inf),
+    "shape": observing(1.0, 2.0),
+    "dtype": lambda time_step: time_step._replace(observation=np.array(["a", "b", "c"])),
+    "below its bound": observing(1.0, -2.0, 1.0),
+    "above its bound": observing(1.0, 1.0, 101.0),
+    "reward nan": lambda time_step: time_step._replace(reward=np.float32(np.nan)),
+    "reward infinite": lambda time_step: time_step._replace(reward=np.float64(1e300)),
+    "reward of two": lambda time_step: time_step._replace(reward=np.zeros(2, np.float32)),
+    "reward none": lambda time_step: time_step._replace(reward=None),
+    "discount nan": lambda time_step: time_step._replace(discount=np.float32(np.nan)),
+    "discount above 1": lambda time_step: time_step._replace(discount=np.float32(1.5)),
+    "discount below 0": lambda time_step: time_step._replace(discount=np.float32(-0.5)),
+}
+
+
+def collect(tmp_path, lengths, count, wrong, on_fault=True):
+    """Collects with environments that fail in the given (environment, episode, step)s; faults are answered."""
+    worker, actor, faults = WorkerOfRing(tmp_path), ScriptedActor(), []
+    by_env = [{(e, s): what for (env, e, s), what in wrong.items() if env == own} for own in range(len(lengths))]
+
+    def build(env, first_episode=0):
+        inner = FaultyEnv(env, lengths[env], by_env[env])
+        inner._episode = first_episode - 1
+        return TrainingEnvironment(inner, HORIZON)
+
+    envs = [build(env) for env in range(len(lengths))]
+
+    def answer(env, fault):
+        faults.append((env, fault.episode, fault.step))
+        envs[env] = build(env, envs[env].user_env._episode + 1)
+
+    episodes = run_episodes(envs, actor, count, new_builder=worker.new_builder, on_fault=answer if on_fault else None)
+    return worker, episodes, faults
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("lengths", [(4,), (4, 6, 5)], ids=["one", "three"])
+def test_no_step_of_a_fault_or_after_it_reaches_the_ring_and_the_iteration_is_whole(tmp_path, lengths, what):
+    worker, episodes, faults = collect(tmp_path, lengths, 6, {(0, 1, 3): WRONG[what]})
+    assert faults == [(0, 2, 3)], "the second episode of environment 0, in its third step"
+    assert sorted({episode.length for episode in episodes}) == sorted(set(lengths))
+    assert len(episodes) == 6, "as many whole episodes as were asked for"
+    ended = [segment.end_of_iteration for segment in worker.segments]
+    assert ended == [False] * (len(ended) - 1) + [True], "which the last of them ends"
+    assert sum(segment.ends_episode for segment in worker.segments) == 6
+    transitions = np.array(worker.transitions())
+    assert np.isfinite(transitions).all()
+    # Everything that was stored is what a good environment observes: [env, episode, step], rewarded by its step.
+    observation, reward, after = transitions[:, :3], transitions[:, 5], transitions[:, 6:]
+    np.testing.assert_array_equal(after, observation + [0, 0, 1])
+    np.testing.assert_array_equal(reward, after[:, 2])
+    of_env_0 = observation[observation[:, 0] == 0]
+    assert [int(step) for _, episode, step in of_env_0 if episode == 1] == [0, 1], "the two true steps before it"
+    (piece,) = [s for s in worker.segments if s.starts_episode and not s.ends_episode and s.reward.size == 2]
+    assert piece.discount.tolist() == [1.0, 1.0], "cut short, not terminated"
+    assert worker.ring.worker(0).iteration_done == 7
+    assert worker.ring.env_steps == len(transitions) == sum(episode.length for episode in episodes) + 2
+
+
+def test_faults_in_the_reset_in_the_first_step_in_the_last_one_and_in_several_at_once(tmp_path):
+    wrong = {(0, 0, 0): raises, (0, 1, 1): raises, (0, 2, 4): raises, (1, 0, 1): raises, (2, 0, 1): raises}
+    worker, episodes, faults = collect(tmp_path, (4, 4, 4), 6, wrong)
+    assert sorted(faults) == [(0, 1, 0), (0, 1, 1), (0, 1, 4), (1, 1, 1), (2, 1, 1)]
+    assert len(episodes) == 6 and all(episode.length == 4 for episode in episodes)
+    assert [segment.end_of_iteration for segment in worker.segments].count(True) == 1
+    assert worker.segments[-1].end_of_iteration
+    assert len(worker.transitions()) == 6 * 4 + 3, "three true steps before the last step of an episode failed"
+
+
+def test_a_fault_of_the_very_last_episode_does_not_end_the_iteration(tmp_path):
+    worker, episodes, _ = collect(tmp_path, (4,), 2, {(0, 1, 4): raises})
+    assert [(s.reward.size, s.ends_episode, s.end_of_iteration) for s in worker.segments] == [
+        (4, True, False),
+        (3, False, False),
+        (4, True, True),
+    ]
+    assert len(episodes) == 2
+
+
+def test_environments_beside_a_fault_are_stepped_with_the_actions_chosen_for_them():
+    class Counting(ScriptedActor):
+        """Knows how often it has acted for each environment, as a recurrent policy does."""
+
+        def __init__(self):
+            super().__init__()
+            self.acted = {}
+
+        def reset(self, env):
+            super().reset(env)
+            self.acted[env] = 0
+
+        def actions(self, time_steps):
+            chosen = super().actions(time_steps)
+            for env, time_step in time_steps.items():
+                assert time_step.observation[2] == self.acted[env], "one step for each action"
+                self.acted[env] += 1
+            return chosen
+
+    envs = [TrainingEnvironment(FaultyEnv(env, 5, {(0, 2): raises} if env == 1 else {}), HORIZON) for env in range(3)]
+
+    def answer(env, fault):
+        envs[env] = TrainingEnvironment(FaultyEnv(env, 5, {}), HORIZON)
+
+    assert len(run_episodes(envs, Counting(), 6, on_fault=answer)) == 6
+
+
+def test_without_an_answer_a_fault_ends_all_and_what_was_true_is_stored(tmp_path):
+    with pytest.raises(EnvironmentFault, match="step 3 of episode 1: ZeroDivisionError"):
+        collect(tmp_path, (6, 6), 4, {(1, 0, 3): raises}, on_fault=False)
+    ring = Ring.open(tmp_path, LAYOUT, 1000)
+    assert ring.env_steps == 3 + 2
+
+
+def test_an_answer_that_raises_ends_all_episodes(tmp_path):
+    def answer(env, fault):
+        raise fault
+
+    worker = WorkerOfRing(tmp_path)
+    envs = [TrainingEnvironment(FaultyEnv(env, 5, {(0, 2): raises} if env else {}), HORIZON) for env in range(2)]
+    with pytest.raises(EnvironmentFault):
+        run_episodes(envs, ScriptedActor(), 4, new_builder=worker.new_builder, on_fault=answer)
+    assert sorted(segment.reward.size for segment in worker.segments) == [1, 2]
+    assert not any(segment.end_of_iteration or segment.ends_episode for segment in worker.segments)
+
+
+def test_an_environment_may_be_changed_before_each_episode():
+    envs = make_envs(2, 3)
+    started = []
+
+    def renew(env):
+        started.append(env)
+        envs[env] = make_envs(2, 3)[env]
+
+    episodes = run_episodes(envs, ScriptedActor(), 4, on_start=renew)
+    assert len(episodes) == len(started) == 4
+    assert all(env.user_env._episode == 0 for env in envs), "each has lived for one episode"
 
 
 def test_a_clock_runs_around_policy_and_simulator_only():

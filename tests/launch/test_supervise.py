@@ -27,7 +27,7 @@ from tfagents_system.launch.cpus import allowed_cpus, plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.signals import StopFlag
-from tfagents_system.report.status import read_status
+from tfagents_system.report.status import problems, read_status
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -139,6 +139,52 @@ def test_a_worker_that_is_given_up_leaves_the_others_going(
     assert "worker_0 ended with exit code 1 and is given up after 2 restarts in a row; the other workers go on" in out
     assert log(run_dir, "worker_0").count("about to crash") == 3
     assert "saved" in log(run_dir, "worker_1")
+
+
+def test_a_given_up_worker_stays_in_the_status_and_in_the_summary(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {"worker_0": CRASHES, "trainer": "sleep 1; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=2).run() == 0
+    status = read_status(run_dir / "status.json")
+    assert status is not None
+    assert [status["roles"][role]["given_up"] for role in ("worker_0", "worker_1", "trainer")] == [True, False, False]
+    sentence = "worker_0: given up after 2 restarts: exit code 1 (ValueError: no luck)"
+    assert sentence in capfd.readouterr().out.splitlines()[-3:]
+    assert problems(status, time.time()) == [sentence]
+
+
+def test_a_worker_that_hung_is_told_with_its_line_and_its_traces_are_in_its_log(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = "worker 0: environment 0 (about step 12 of episode 3) has not returned for 300 s"
+    hang = f"printf '%-399s\\nTimeout!\\n  File \"my_env.py\", line 12 in step\\n' '{line}'"
+    worker = f"mkdir {run_dir}/first 2>/dev/null && {{ {hang} > {run_dir}/heartbeats/worker_0.hang; exit 1; }}; {SAVES}"
+    assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.6; exit 0", "worker": worker}).run() == 0
+    assert f"worker_0 ended with exit code 1 ({line}): restart 1 of at most 10" in capfd.readouterr().out
+    text = log(run_dir, "worker_0")
+    assert f'{line}\nTimeout!\n  File "my_env.py", line 12 in step\n' in text
+
+
+def test_a_worker_that_starts_anew_has_not_failed_unless_it_does_so_at_once(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role_process, "_RENEW_SECS", 0.2)
+    worker = f"echo life >> {run_dir}/lives; echo 'error: 5,000 MiB' >&2; sleep $([ -e {run_dir}/soon ] || echo 0.3); "
+    worker += f"[ $(wc -l < {run_dir}/lives) -ge 4 ] && {{ {SAVES} ; }}; exit 76"
+    roles = {"trainer": f"until [ $(wc -l < {run_dir}/lives) -ge 4 ]; do sleep 0.05; done; exit 0", "worker": worker}
+    assert make_supervisor(run_dir, stop, roles, max_restarts=0).run() == 0
+    out = capfd.readouterr().out
+    assert out.count("worker_0 starts anew (error: 5,000 MiB)") == 3 and "given up" not in out
+    status = read_status(run_dir / "status.json")
+    assert status is not None and status["roles"]["worker_0"]["restarts"] == 3
+
+    (run_dir / "soon").touch()
+    (run_dir / "lives").unlink()
+    worker = f"echo life >> {run_dir}/lives; echo 'error: 5,000 MiB' >&2; exit 76"
+    assert make_supervisor(run_dir, stop, {"worker": worker}, max_restarts=2).run() == 1
+    assert (run_dir / "lives").read_text() == "life\n" * 3
+    assert "worker_0: given up after 2 restarts: exit code 76 (error: 5,000 MiB)" in capfd.readouterr().out
 
 
 def test_no_worker_left_fails_the_run(

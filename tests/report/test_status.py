@@ -72,6 +72,14 @@ def test_down_errors_and_long_waits_are_named_and_what_has_ended_is_not():
     ]
 
 
+@pytest.mark.parametrize("state", ["running", "done", "stopped", "failed"])
+def test_a_worker_that_was_given_up_is_told_whatever_became_of_the_run(state):
+    content = status(state=state, workers=3)
+    content["roles"]["worker_1"] = beat("stopped", alive=False, restarts=10, given_up=True, given_up_because="SIGKILL")
+    content["roles"]["worker_0"] |= {"given_up": False}
+    assert problems(content, NOW) == ["worker_1: given up after 10 restarts: SIGKILL"]
+
+
 def test_a_supervisor_that_is_gone_is_the_only_news():
     content = status(age=31)
     assert state_of(content, NOW) == "dead"

@@ -87,6 +87,15 @@ def test_restarts_and_problems_are_shown():
     assert "worker_0: down" in text
 
 
+def test_a_worker_that_was_given_up_is_shown():
+    content = status()
+    content["roles"]["worker_1"] |= {"state": "stopped", "alive": False, "given_up": True, "restarts": 10}
+    text = words(rendered(content))
+    assert "worker_1 CPU 5 given up 1 s ago 10 restarts" in text
+    assert "worker_1: given up after 10 restarts" in text
+    assert progress_line(content).endswith("! worker_1: given up after 10 restarts")
+
+
 def test_many_workers_are_one_line_with_the_oldest_heartbeat():
     content = status(workers=64)
     for i in range(4):

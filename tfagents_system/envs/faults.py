@@ -10,6 +10,7 @@ import traceback
 from pathlib import Path
 
 _OWN_DIR = str(Path(__file__).resolve().parent)
+_INSTALLED = re.compile(r"[/\\]lib[/\\]python3(\.\d+)?[/\\]|site-packages|<frozen ")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in ')
 
 
@@ -48,7 +49,7 @@ class EnvironmentProcessError(Exception):
 
 
 def describe_error(error: BaseException) -> str:
-    """`ValueError: text (my_env.py, line 12)`: the last line that is neither ours nor an installed package's."""
+    """`ValueError: text (my_env.py, line 12)`: the last line that is neither ours nor of an installed package."""
     if isinstance(error, EnvironmentProcessError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
@@ -60,7 +61,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def line_of_trace(trace: str, through: str) -> str:
-    """` (my_env.py, line 12)`: where a thread was, the latest line that is neither ours nor an installed package's.
+    """` (my_env.py, line 12)`: where a thread was, the latest line that is neither ours nor of an installed package.
 
     Args:
       trace: What Python's faulthandler wrote, of one or several threads.
@@ -81,4 +82,4 @@ def _is_own(filename: str) -> bool:
 
 
 def _is_installed(filename: str) -> bool:
-    return "site-packages" in filename
+    return _INSTALLED.search(filename) is not None

@@ -65,6 +65,8 @@ class MinitaurEnvironment(gym.Wrapper):
                 "MinitaurBulletEnv-v0", gym_kwargs={"env_randomizer": self._randomizer, **gym_kwargs}
             )
         super().__init__(env.gym)
+        # It says that its motors turn by pi at most, but they turn further.
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, env.gym.observation_space.shape, np.float32)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets parameters, in the simulation at once and after every later reset."""

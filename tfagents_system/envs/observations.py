@@ -18,9 +18,9 @@ from tfagents_system.envs.spaces import one_hot_sizes, space_kind
 
 Convert = Callable[[Any], Any]
 
-# An observation may leave its bounds by this share of their range: rounding and simulators' slack are no fault. Where
-# only one side is bounded, by this share of the bound, or of 1 if that is more.
-BOUNDS_TOLERANCE = 1e-3
+# A float may leave its bounds by this share of their range: rounding and the softness of a simulator's joint limits are
+# no fault. Where only one side is bounded, by this share of the bound, or of 1 if that is more.
+BOUNDS_TOLERANCE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,36 +29,41 @@ class Bounds:
 
     Attributes:
       low, high: float64, of the observation's shape.
+      tolerance: By how much it may leave them, of the same shape; 0 for integers.
     """
 
     low: np.ndarray
     high: np.ndarray
+    tolerance: np.ndarray
 
     @classmethod
     def of(cls, spec: array_spec.ArraySpec, low: Any, high: Any) -> Bounds | None:
         """The bounds that a value of that dtype can leave at all; None where there are none."""
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), spec.shape) for bound in (low, high))
         dtype = np.dtype(spec.dtype)
-        if np.issubdtype(dtype, np.integer):
+        is_integer = np.issubdtype(dtype, np.integer)
+        if is_integer:
             least, most = float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)
         else:
             least, most = -specs.UNBOUNDED, specs.UNBOUNDED
         low, high = np.where(low > least, low, -np.inf), np.where(high < most, high, np.inf)
-        return cls(low, high) if np.isfinite(low).any() or np.isfinite(high).any() else None
+        has_low, has_high = np.isfinite(low), np.isfinite(high)
+        if not (has_low.any() or has_high.any()):
+            return None
+        bound = np.maximum(1.0, np.abs(np.where(has_low, low, np.where(has_high, high, 0.0))))
+        span = np.subtract(high, low, out=bound, where=has_low & has_high)
+        return cls(low, high, np.zeros_like(span) if is_integer else BOUNDS_TOLERANCE * span)
 
     def tolerated(self) -> tuple[np.ndarray, np.ndarray]:
         """Low and high with the tolerance added."""
-        size = np.where(np.isfinite(self.low), np.abs(self.low), np.abs(self.high))
-        span = np.where(np.isfinite(self.low) & np.isfinite(self.high), self.high - self.low, np.maximum(1.0, size))
-        tolerance = BOUNDS_TOLERANCE * np.where(np.isfinite(span), span, 0.0)
-        return self.low - tolerance, self.high + tolerance
+        return self.low - self.tolerance, self.high + self.tolerance
 
     def explain(self, name: str, array: np.ndarray) -> str:
         """Names the element that is furthest outside."""
         low, high = self.tolerated()
         excess = np.maximum(low - array, array - high)
         index = np.unravel_index(int(np.argmax(excess)), excess.shape)
-        value, is_low = float(array[index]), array[index] < low[index]
+        value, is_low = float(array[index]), bool(array[index] < low[index])
         bound = float((self.low if is_low else self.high)[index])
         element = f"{name}[{', '.join(map(str, index))}]" if array.ndim else name
         return (
