@@ -422,6 +422,15 @@ def test_good_input_is_told_nothing(tmp_path: Path) -> None:
     assert preparation.inspection.num_iter == 3 and preparation.inspection.specs
 
 
+def test_a_ring_on_scratch_needs_disk_for_its_copy_as_well(tmp_path: Path) -> None:
+    def rings(**variables: str) -> int:
+        preparation = prepare.Preparation(environ_of(make(tmp_path, Bad((), variables=variables))), None)
+        preparation.run(None)
+        return preparation.checks["disk"].facts[0].count("replay buffer")
+
+    assert (rings(), rings(SAC_REPLAY_DIR="scratch")) == (1, 2)
+
+
 def test_a_port_in_use_is_told_with_the_remedy(tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("", 0))
