@@ -500,7 +500,9 @@ class Trainer:
     def _wait_for_evaluation(self) -> None:
         """Waits until the policy that was published for it is evaluated, without the shares of workers that are gone.
 
-        Those are the ones without a heartbeat for SAC_STRAGGLER_SECS; how long an episode takes does not matter.
+        Those are the ones without a heartbeat for SAC_STRAGGLER_SECS, and those that have waited for so long instead of
+        evaluating: the network or a killed server has lost the policy or the report. How long an episode takes does not
+        matter.
         """
         version, began = self._eval_iteration, time.monotonic()
         with self._shares.spend("waiting"):
@@ -524,7 +526,10 @@ class Trainer:
 
     def _is_gone(self, worker_id: int) -> bool:
         beat = read_heartbeat(self._role.paths.heartbeat(worker_role(worker_id)))
-        return beat is None or time.time() - beat["time"] > self._straggler_secs
+        if beat is None:
+            return True
+        last = beat["since"] if beat["state"] == "waiting" else beat["time"]
+        return time.time() - last > self._straggler_secs
 
     def _beat(self, state: str, waiting_for: str | None = None) -> None:
         row, iterations_left = self._row, self._params.num_iter - self._state.iteration

@@ -1,9 +1,8 @@
-"""No disk, no file descriptors, no run directory: told in words, the last checkpoint is intact, and the run resumes."""
+"""No disk, no file descriptors: told in words, the last checkpoint is intact, and the run resumes."""
 
 import contextlib
 import os
 import resource
-import shutil
 import subprocess
 
 import pytest
@@ -99,13 +98,4 @@ def test_a_full_disk_and_no_file_descriptors(small_disk, tmp_path):
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (used, used))
         fails(campaign, "Too many open files")
 
-        resumes(campaign)
-
-
-def test_a_run_directory_that_is_moved_away(tmp_path):
-    with training(tmp_path) as (run, campaign):
-        run.exp_dir.rename(tmp_path / "elsewhere")
-        fails(campaign, "was removed or replaced while the run was going")
-        shutil.rmtree(run.exp_dir, ignore_errors=True)  # What roles had written meanwhile.
-        (tmp_path / "elsewhere").rename(run.exp_dir)
         resumes(campaign)

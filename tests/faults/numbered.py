@@ -115,7 +115,7 @@ def watch_the_sender(folder: str) -> None:
     if os.environ.get("SLURM_PROCID"):
         from tfagents_system import workers
 
-        workers.SegmentSender = _witnessed(workers.SegmentSender, Path(folder))  # type: ignore[misc]
+        setattr(workers, "SegmentSender", _witnessed(workers.SegmentSender, Path(folder)))  # noqa: B010
 
 
 def take_way_round(ways: Mapping[str, int]) -> None:
