@@ -15,7 +15,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 class Sleeping(gymnasium.Env):
     """Steps of `step_ms`, without CPU time."""
 
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (28,), np.float32)
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (28,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (8,), np.float32)
 
     def __init__(self, step_ms: float) -> None:

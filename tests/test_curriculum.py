@@ -44,7 +44,11 @@ def test_parameters_that_have_not_started_have_no_value() -> None:
     curriculum.due(4)
     assert curriculum.values == {"mass": 1}
     assert list(curriculum.names) == ["mass", "friction"]
-    assert curriculum.first_values() == {"mass": 1, "friction": 0.1}
+
+
+def test_the_ends_of_the_ranges_each_once() -> None:
+    curriculum = build(mass={"iters": [0], "range": [1, 2]}, friction={"iters": [5, 7, 9], "range": [0.1, 0.3]})
+    assert curriculum.end_values() == [("mass", 1), ("friction", 0.1), ("friction", 0.3)]
 
 
 def test_several_due_at_once_come_in_order() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
 import numpy as np
 from absl import flags, logging
@@ -94,12 +95,32 @@ def sequence_length(params: TrainParamsBase) -> int | None:
 COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, TRAIN_STREAM = 10, 11, 12, 13
 
 
+class _Log:
+    """Output of a role to its log file: what can't be written to a full disk is lost, and ends nothing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def run_role(name: str, main: Callable[[Role], int]) -> NoReturn:
     """Runs a role's program and ends the process with its exit code.
 
     A UserError ends it with 2, any other exception with 1 and a traceback in the role's log.
     """
     code = EXIT_FAILED
+    sys.stdout, sys.stderr = cast(TextIO, _Log(sys.stdout)), cast(TextIO, _Log(sys.stderr))
     try:
         code = main(Role.from_environment(name))
     except UserError as error:

@@ -7,6 +7,8 @@ Load parameters, open the ring, serve until told to stop, save.
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import tempfile
 from collections.abc import Sequence
@@ -22,9 +24,10 @@ from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.launch.run_paths import REPLAY
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import Connection
+from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep
 from tfagents_system.replay.recovery import Places, open_ring
-from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.ring_files import default_slack_rows
 from tfagents_system.replay.segments import Layout
 from tfagents_system.replay.service import DrawSettings, ReplayService
@@ -46,8 +49,9 @@ def serve(role: Role) -> int:
         Places(_replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints),
         layout,
         capacity_rows(params, layout),
-        default_slack_rows(capacity_rows(params, layout), segment_steps(params, layout) + 1),
+        slack_rows(params, layout),
         run_checkpoints.newest_complete,
+        from_checkpoint=role.deterministic,
     )
     snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints)
     all_tables = tables.make_tables(role.num_workers)
@@ -60,6 +64,7 @@ def serve(role: Role) -> int:
         draw_settings(params, layout, role.seed),
         _pacing(role, ring),
         snapshots,
+        WorkerOrder(ring, functools.partial(_workers_of, role)) if role.deterministic else None,
     )
     while not role.stop.is_set():
         service.step()
@@ -89,6 +94,16 @@ def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
     return params.n_episodes_in_buffer * (params.horizon + segments)
 
 
+def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """Rows beyond those, in which the last checkpoints' oldest experience stays."""
+    return default_slack_rows(capacity_rows(params, layout), segment_steps(params, layout) + 1)
+
+
+def ring_bytes(params: TrainParamsBase, layout: Layout) -> int:
+    """Of the ring's files; as much again in the run directory where SAC_REPLAY_DIR is another folder."""
+    return (capacity_rows(params, layout) + slack_rows(params, layout)) * layout.step_bytes
+
+
 def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSettings:
     """How this run's minibatches are drawn; a block is limited in bytes, with images an iteration is many blocks."""
     length = sequence_length(params)
@@ -113,7 +128,15 @@ def _pacing(role: Role, ring: Ring) -> Lockstep | Asynchronous:
         return Asynchronous(
             ring, role.num_workers, params.max_updates_per_env_step, params.n_buffer_init_episodes, params.horizon
         )
-    return Lockstep(ring, role.num_workers, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
+    # A deterministic run goes on without nobody, however late.
+    straggler_secs = math.inf if role.deterministic else float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
+    return Lockstep(ring, role.num_workers, straggler_secs)
+
+
+def _workers_of(role: Role, iteration: int) -> range:
+    """The workers that collect in an iteration; of the first random episodes there may be few."""
+    is_first = iteration == INIT_ITERATION
+    return range(min(role.num_workers, role.params.n_buffer_init_episodes) if is_first else role.num_workers)
 
 
 def _beat(role: Role, ring: Ring, service: ReplayService, snapshots: SnapshotWriter, state: str) -> None:

@@ -44,6 +44,7 @@ _POLL_SECS = 0.2
 _ASK_AGAIN_SECS = 3.0
 _REPLAY_SAVE_SECS = 20.0  # that the replay server may take for its part of a checkpoint
 _SAVE_AGAIN_SECS = 30.0
+_LOOK_SECS = 3.0
 _LAST_SAVE_AGAIN_SECS = 2.0
 
 
@@ -61,7 +62,8 @@ class Trainer:
             tf.config.experimental.enable_op_determinism()
         self._connection = Connection(role.server_address, role.stop.is_set)
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
-        tf.random.set_seed(role.derived_seed(TRAIN_STREAM))
+        # Not tf.random.set_seed: Keras draws initial weights from Python's own numbers.
+        tf.keras.utils.set_random_seed(role.derived_seed(TRAIN_STREAM))
         self._train_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="train_step")
         self._agent = params.agent_ctor(ts.time_step_spec(observation_spec), action_spec, self._train_step)
         self._variables = weights.named_variables(self._agent.collect_policy)
@@ -73,6 +75,7 @@ class Trainer:
         self._save_deadline_secs = float(os.environ.get("SAC_SAVE_DEADLINE_SECS") or 60)
         self._straggler_secs = float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
         self._save_at = 0.0  # set when training starts
+        self._look_at = 0.0
         self._saved_step = -1  # Train step of the last checkpoint.
         self._save_error: str | None = None
         self._resumed_at = self._restore()
@@ -249,14 +252,18 @@ class Trainer:
         self._save_error = None
 
     def _save_if_due(self) -> None:
-        """All of it every `checkpoint_period_itrs`; a checkpoint also before the first update and after
-        SAC_CHECKPOINT_MINUTES without one.
+        """All of it every `checkpoint_period_itrs`; a checkpoint also before the first update, after
+        SAC_CHECKPOINT_MINUTES without one, and where the replay server could not keep the older ones any longer.
 
         A disk that is full is told, and tried again: it ends no training.
         """
         iteration = self._state.iteration
         is_period = self._done_in_iteration() == 0 and iteration % self._params.checkpoint_period_itrs == 0
-        is_due = time.monotonic() >= self._save_at or (is_period and self.train_step != self._saved_step)
+        is_due = (
+            time.monotonic() >= self._save_at
+            or (is_period and self.train_step != self._saved_step)
+            or self._is_checkpoint_wanted()
+        )
         if not is_due or iteration >= self._params.num_iter:
             return
         self._saved_step = self.train_step
@@ -271,6 +278,14 @@ class Trainer:
             self._save_at = time.monotonic() + _SAVE_AGAIN_SECS
             logging.error("%s. Training goes on, it is tried again in %.0f s", error, _SAVE_AGAIN_SECS)
 
+    def _is_checkpoint_wanted(self) -> bool:
+        """Whether the ring is about to overwrite what older checkpoints need; looked at now and then."""
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + _LOOK_SECS
+        arrays = self._status.get(timeout_secs=1.0)
+        return arrays is not None and tables.Stored.from_wire(arrays).checkpoint_wanted
+
     def _ask_for_replay(self, name: str) -> None:
         self._connection.try_put(tables.SNAPSHOTS, tables.Snapshot(name).to_wire(), _POLL_SECS)
 
@@ -279,8 +294,8 @@ class Trainer:
         try:
             write()
         except (OSError, tf.errors.OpError) as error:
-            self._save_error = f"{write.__name__}: {error}"
-            logging.error("%s: %s", write.__name__, error)
+            self._save_error = f"can't be written: {error}"
+            logging.error("%s", self._save_error)
 
     # An iteration.
 
@@ -320,7 +335,9 @@ class Trainer:
             return
         first = self._done_in_iteration() if iteration == self._state.iteration else 0
         total = self._params.num_steps_per_iter
-        request = tables.Request(self._session, iteration, first, total - first, iteration * total + first)
+        request = tables.Request(
+            self._session, iteration, first, total - first, iteration * total + first, self._state.recoveries
+        )
         self._connection.put(tables.REQUESTS, request.to_wire())
 
     def _next_block(self, iteration: int, first: int) -> tables.Block:
@@ -433,7 +450,7 @@ class Trainer:
         if best is None or summary["eval_return"] > best:
             self._delete_unless_periodic(self._state.best_checkpoint)
             self._state.best_eval_return, self._state.best_checkpoint = summary["eval_return"], name
-            self._export.mark_best(name, summary["eval_return"])
+            self._try_to_write(lambda: self._export.mark_best(name, summary["eval_return"]))
         else:
             self._delete_unless_periodic(name)
 
@@ -483,7 +500,9 @@ class Trainer:
     def _wait_for_evaluation(self) -> None:
         """Waits until the policy that was published for it is evaluated, without the shares of workers that are gone.
 
-        Those are the ones without a heartbeat for SAC_STRAGGLER_SECS; how long an episode takes does not matter.
+        Those are the ones without a heartbeat for SAC_STRAGGLER_SECS, and those that have waited for so long instead of
+        evaluating: the network or a killed server has lost the policy or the report. How long an episode takes does not
+        matter.
         """
         version, began = self._eval_iteration, time.monotonic()
         with self._shares.spend("waiting"):
@@ -507,7 +526,10 @@ class Trainer:
 
     def _is_gone(self, worker_id: int) -> bool:
         beat = read_heartbeat(self._role.paths.heartbeat(worker_role(worker_id)))
-        return beat is None or time.time() - beat["time"] > self._straggler_secs
+        if beat is None:
+            return True
+        last = beat["since"] if beat["state"] == "waiting" else beat["time"]
+        return time.time() - last > self._straggler_secs
 
     def _beat(self, state: str, waiting_for: str | None = None) -> None:
         row, iterations_left = self._row, self._params.num_iter - self._state.iteration

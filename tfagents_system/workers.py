@@ -105,7 +105,7 @@ class Worker:
         self._init_is_complete = collected >= self._params.n_buffer_init_episodes
         self._iteration_done = record.iteration_done
         incarnation = max(time.time_ns(), record.incarnation + 1)
-        self._sender = SegmentSender(self._connection, worker_id, incarnation)
+        self._sender = SegmentSender(self._connection, worker_id, incarnation, is_patient=role.deterministic)
         # A restarted worker must not live through the episodes of its first start again.
         start = incarnation if record.incarnation else 0
         self._rng = np.random.default_rng(role.derived_seed(NOISE_STREAM, worker_id, start))
@@ -159,7 +159,8 @@ class Worker:
     def close(self) -> None:
         """Waits until all experience is stored, then closes the environments."""
         self._watchdog.cancel()
-        deadline = time.monotonic() + _FLUSH_SECS
+        # In a deterministic run what is not stored belongs to an iteration that is collected again.
+        deadline = time.monotonic() + (0.0 if self._role.deterministic else _FLUSH_SECS)
         try:
             self._sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
         except StoppedError:

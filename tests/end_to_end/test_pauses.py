@@ -65,29 +65,3 @@ def test_paused_and_partitioned_workers_are_left_out_and_join_again(tmp_path):
     assert campaign.violations + balance.violations == []
     assert run.status()["roles"]["worker_1"]["restarts"] == 0
     assert not balance.lost, "a stop loses nothing"
-
-
-def test_a_stop_with_a_paused_worker_saves_and_a_second_interrupt_ends_at_once(tmp_path):
-    run = NumberedRun(tmp_path, iterations=400, save_deadline_secs=12)
-    campaign = Campaign(run, seed=0, say=print)
-    try:
-        run.set_pace(ITERATION_SECS)
-        campaign.start()
-        os.kill(campaign.pid("worker_2"), signal.SIGSTOP)
-        secs = campaign.signal(signal.SIGUSR2)
-        assert 6.0 < secs < 12.0 + 3.0, "it is killed after half of SAC_SAVE_DEADLINE_SECS"
-        stopped_at = run.trainer()["train_step"]
-
-        campaign.start()
-        assert run.trainer()["resumed_at_step"] == stopped_at
-        os.kill(campaign.pid("worker_2"), signal.SIGSTOP)  # Else all might be saved before the second signal.
-        process = campaign.process
-        process.send_signal(signal.SIGINT)
-        with pytest.raises(TimeoutError):
-            campaign.wait_for_end(1.0)
-        process.send_signal(signal.SIGINT)
-        assert campaign.wait_for_end(5.0) == 1
-        campaign.check_nothing_left()
-    finally:
-        campaign.close()
-    assert campaign.violations == []

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
-from tests.fakes import CounterEnv, DictEnv, FakeParams, NumberedEnv
+from tests.fakes import CounterEnv, DictEnv, FakeParams, NumberedEnv, OldGymEnv
+from tfagents_system.checklist import Check, Checklist
+from tfagents_system.envs import checks as checks_module
 from tfagents_system.envs.checks import check_environment
+from tfagents_system.envs.contract import check_contract
 
 MASS = {"iters": [0, 5], "range": [1.0, 2.0]}
 
 
 def check(env_ctor: Any, curriculum: Any = None, **hooks: Any) -> tuple[list[str], Any]:
-    config = {"horizon": 10} | ({"curriculum": curriculum} if curriculum else {})
+    """(errors, specs)."""
+    checks, trial = report(env_ctor, curriculum, **hooks)
+    return checks.errors, trial and trial.specs
+
+
+def report(
+    env_ctor: Any, curriculum: Any = None, horizon: int = 10, render: bool = False, **hooks: Any
+) -> tuple[Checklist, Any]:
+    config = {"horizon": horizon} | ({"curriculum": curriculum} if curriculum else {})
     attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: env_ctor(*args, **kwargs), **hooks}
-    return check_environment(type("TrainParams", (FakeParams,), attributes)(config), seed=0)
+    checks = Checklist()
+    params = type("TrainParams", (FakeParams,), attributes)(config)
+    return checks, check_environment(params, 0, checks, render=render)
 
 
 @pytest.mark.parametrize("kind", [CounterEnv, NumberedEnv, DictEnv])
@@ -67,7 +81,7 @@ def test_wrong_shape_and_nan() -> None:
             return np.full(2, np.nan), 0.0, False, False, {}
 
     findings, _ = check(Wrong)
-    assert "observation is not finite" in findings[0]
+    assert "the observation of step() is not finite" in findings[0]
 
 
 def test_two_environments_that_differ() -> None:
@@ -86,7 +100,8 @@ def test_several_actions_need_networks_of_the_users_own() -> None:
 
     findings, _ = check(Arms)
     assert len(findings) == 1 and "2 parts (action/left, action/right)" in findings[0]
-    assert check(Arms, agent_ctor=lambda self, *args: None)[0] == []
+    findings, _ = check(Arms, agent_ctor=lambda self, *args: None)
+    assert findings == ["agent_ctor must return a TFAgent, found None"]
 
 
 # Curriculum.
@@ -118,3 +133,127 @@ def test_value_that_breaks_the_environment() -> None:
 
     findings, _ = check(Fragile, {"mass": {"iters": [0], "range": [3.0, 4.0]}})
     assert len(findings) == 1 and "mass = 3.0" in findings[0] and "too heavy" in findings[0]
+
+
+@pytest.mark.parametrize("bad", [2.0, 4.0], ids=["last", "first"])
+def test_the_first_and_the_last_value_of_a_range_are_tried(bad: float) -> None:
+    class Fragile(CounterEnv):
+        def set_state(self, state: Any) -> None:
+            if state["mass"] == bad:
+                raise ValueError(f"{bad} kg")
+
+    findings, _ = check(Fragile, {"mass": {"iters": [0, 1, 2], "range": [4.0, 2.0]}})
+    assert len(findings) == 1 and f"set_state({{'mass': {bad}}})" in findings[0]
+
+
+# What is seen of a good environment.
+
+
+def facts(name: str, *args: Any, **kwargs: Any) -> list[str]:
+    checks, _ = report(*args, **kwargs)
+    assert checks.errors == []
+    return checks[name].facts
+
+
+@pytest.mark.parametrize(
+    ("env", "horizon", "text"),
+    [
+        (lambda: CounterEnv(terminate_at=4), 10, "terminates, with random actions after 4 steps"),
+        (lambda: CounterEnv(truncate_at=7), 10, "ends by a time limit of its own after 7 steps"),
+        (CounterEnv, 10, "ends by a time limit (horizon=10) after 10 steps"),
+        (lambda: NumberedEnv(terminate_at=3), 10, "terminates, with random actions after 3 steps"),
+    ],
+)
+def test_the_end_of_an_episode_is_told(env: Any, horizon: int, text: str) -> None:
+    episode = facts("episode", env, horizon=horizon)
+    assert episode[0] == text and episode[1].endswith(" steps/s")
+
+
+def test_a_slow_simulator_is_not_stepped_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks_module, "_EPISODE_SECS", 0.1)
+
+    class Slow(CounterEnv):
+        def step(self, action: Any) -> Any:
+            time.sleep(0.03)
+            return super().step(action)
+
+    (end, rate) = facts("episode", Slow, horizon=10**9)
+    assert end == "no end within 4 steps (0.1 s); horizon=1000000000 ends it at the latest"
+    assert 15 < float(rate.removesuffix(" steps/s")) < 34
+
+
+def test_the_form_of_reset_and_step_is_told() -> None:
+    forms = facts("reset and step", CounterEnv)
+    assert forms == [
+        "reset() gives observation and info, step() 5 values",
+        "all observations are one array, written anew: each is copied",
+    ]
+    assert facts("reset and step", OldGymEnv) == ["reset() gives the observation alone, step() 4 values"]
+
+
+def test_the_same_seed_gives_the_same_episode_or_a_note() -> None:
+    class Seeded(CounterEnv):
+        def step(self, action: Any) -> Any:
+            result = super().step(action)
+            return np.array([self._buffer[0], self.np_random.random()]), *result[1:]
+
+    class Unseeded(CounterEnv):
+        def step(self, action: Any) -> Any:
+            result = super().step(action)
+            return np.array([self._buffer[0], float(np.random.random())]), *result[1:]
+
+    assert facts("seeding", Seeded) == ["the same seed gives the same episode"]
+    # Environments that are built otherwise for evaluation are compared with a second one for collecting.
+    hooks: Any = {"eval_env_args_kwargs": lambda self: ((), {"terminate_at": 3})}
+    assert facts("seeding", Seeded, **hooks) == ["the same seed gives the same episode"]
+    for overridden in ({}, hooks):
+        checks, _ = report(Unseeded, **overridden)
+        assert checks.errors == []
+        assert len(checks.notes) == 1 and "the same seed differ in step 1" in checks.notes[0]
+
+
+def test_a_picture_is_drawn_where_it_is_wanted() -> None:
+    assert facts("rendering", CounterEnv, render=True) == ["frames of 41 x 33"]
+
+    class Blind(CounterEnv):
+        def render(self) -> Any:
+            raise RuntimeError("no screen")
+
+    checks, _ = report(Blind, render=True)
+    assert checks.errors == [] and len(checks.notes) == 1
+    assert "RuntimeError: no screen" in checks.notes[0] and "training needs no pictures" in checks.notes[0]
+    assert "rendering" not in report(Blind)[0]
+
+
+def test_sizes_of_agent_and_policy() -> None:
+    _, trial = report(CounterEnv)
+    # Actor 2-16-2, mean and deviation; two critics 4-16-1 with targets; alpha. Adam has two moments of each.
+    actor, critic = (2 * 16 + 16) + (16 * 4 + 4), (4 * 16 + 16) + (16 + 1)
+    weights = actor + 4 * critic + 1
+    assert trial.policy_bytes == 4 * actor
+    assert 0 <= trial.agent_bytes - 4 * 3 * weights < 100  # And counters.
+
+
+# Bounds of observations.
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "value", "is_outside"),
+    [(-1, 1, 1.001, False), (-1, 1, 1.1, True), (-1, 1, -1.1, True), (0, np.inf, -0.0005, False),
+     (0, np.inf, -0.1, True), (-np.inf, np.inf, 1e30, False), (0, 1000, 1001, False), (0, 1000, 1003, True)],
+)  # fmt: skip
+def test_bounds_have_a_little_slack(low: float, high: float, value: float, is_outside: bool) -> None:
+    class Env(CounterEnv):
+        observation_space = gymnasium.spaces.Box(low, high, (2,), np.float64)
+
+        def reset(self, **kwargs: Any) -> Any:
+            return np.full(2, value), {}
+
+        def step(self, action: Any) -> Any:
+            return np.full(2, value), 0.0, False, False, {}
+
+    found = Check("contract")
+    check_contract(Env(), found)
+    assert bool(found.errors) == is_outside
+    if is_outside:
+        assert f"is {value:.6g} where its space has bounds [{low:.6g}, {high:.6g}]" in found.errors[0]

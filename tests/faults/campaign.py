@@ -43,7 +43,7 @@ class TrainParams(TrainParamsBase):
     n_episodes_in_buffer = {episodes}
     n_eval_episodes = 4
     eval_period_itrs = {eval_period}
-    checkpoint_period_itrs = 40
+    checkpoint_period_itrs = 1_000_000
     log_period_itrs = 20
     train_batch_size = 16
     actor_fc_layer_params = (8,)
@@ -111,7 +111,13 @@ class NumberedRun(UserRun):
             "journal": str(self.journal),
             "ways": {str(k): v for k, v in (ways or {}).items()},
         }
-        own = {"num_collect_workers": WORKERS, "straggler_secs": STRAGGLER_SECS, "log_secs": 60}
+        # Checkpoints by time: the SavedModels that are written with the periodic ones take seconds of a slow CPU.
+        own = {
+            "num_collect_workers": WORKERS,
+            "straggler_secs": STRAGGLER_SECS,
+            "checkpoint_minutes": 0.1,
+            "log_secs": 60,
+        }
         super().__init__(folder, params, config, **{**own, **variables})
         self.exp_dir = Path(str(variables.get("exp_dir", self.exp_dir)))
         self.paths = RunPaths(self.exp_dir)

@@ -125,12 +125,11 @@ def read_ring(exp_dir: Path, capacity_rows: int) -> Rows:
     from tfagents_system.replay.segments import Layout
 
     ring = Ring.open(exp_dir / "replay", Layout.from_specs(*load_specs(exp_dir / "specs.pbtxt")), capacity_rows)
-    physical_rows = len(ring.steps_left)
-    rows = (ring.oldest_row + np.arange(ring.filled_rows)) % physical_rows
+    rows = ring.held_rows
     rows = rows[ring.steps_left[rows] > 0]
     return Rows(
         observation=np.array(ring.observation[0][rows]),
-        next_observation=np.array(ring.observation[0][(rows + 1) % physical_rows]),
+        next_observation=np.array(ring.observation[0][(rows + 1) % ring.num_rows]),
         action=np.array(ring.action[0][rows, 0]),
         reward=np.array(ring.reward[rows]),
         discount=np.array(ring.discount[rows]),

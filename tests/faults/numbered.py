@@ -115,7 +115,7 @@ def watch_the_sender(folder: str) -> None:
     if os.environ.get("SLURM_PROCID"):
         from tfagents_system import workers
 
-        workers.SegmentSender = _witnessed(workers.SegmentSender, Path(folder))  # type: ignore[misc]
+        setattr(workers, "SegmentSender", _witnessed(workers.SegmentSender, Path(folder)))  # noqa: B010
 
 
 def take_way_round(ways: Mapping[str, int]) -> None:
@@ -126,10 +126,10 @@ def take_way_round(ways: Mapping[str, int]) -> None:
 
 
 def _witnessed(sender: type, folder: Path) -> Any:
-    class WitnessedSender(sender):  # type: ignore[misc]
-        def __init__(self, connection: Any, worker_id: int, incarnation: int) -> None:
+    class WitnessedSender(sender):
+        def __init__(self, connection: Any, worker_id: int, incarnation: int, **options: Any) -> None:
             global _journal
-            super().__init__(connection, worker_id, incarnation)
+            super().__init__(connection, worker_id, incarnation, **options)
             _journal = self._journal = Journal(folder, worker_id)
             self._own_key = worker_id, incarnation
             self._sent, self._told = 0, -1

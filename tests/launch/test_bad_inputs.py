@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tfagents_system.launch import prepare, resources
+from tfagents_system.launch import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -300,7 +300,8 @@ BAD: dict[str, Bad] = {
         "(np.full(2, 7.0), 0.0, False, False, {})", "is 7 where its space has bounds [-1, 1]", "widen"
     ),
     "floats where the space says integers": params(
-        "Env.observation_space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)\nEnv.observe = lambda self: np.ones(2) / 2",
+        "Env.observation_space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)\n"
+        "Env.observe = lambda self: np.ones(2) / 2",
         "is float64 where its space is uint8",
         "float dtype",
     ),
@@ -341,7 +342,8 @@ BAD: dict[str, Bad] = {
     ),
     "set_state that raises": Bad(
         ("curriculum.mass: set_state({'mass': 2})", "raised ValueError: too heavy (params.py, line 33)"),
-        "def set_state(self, state):\n    if state['mass'] > 1: raise ValueError('too heavy')\nEnv.set_state = set_state",
+        "def set_state(self, state):\n    if state['mass'] > 1: raise ValueError('too heavy')\n"
+        "Env.set_state = set_state",
         json.dumps({"horizon": 20, "curriculum": {"mass": MASS}}),
     ),
     # Networks and agent.
@@ -420,6 +422,15 @@ def test_good_input_is_told_nothing(tmp_path: Path) -> None:
     assert preparation.inspection.num_iter == 3 and preparation.inspection.specs
 
 
+def test_a_ring_on_scratch_needs_disk_for_its_copy_as_well(tmp_path: Path) -> None:
+    def rings(**variables: str) -> int:
+        preparation = prepare.Preparation(environ_of(make(tmp_path, Bad((), variables=variables))), None)
+        preparation.run(None)
+        return preparation.checks["disk"].facts[0].count("replay buffer")
+
+    assert (rings(), rings(SAC_REPLAY_DIR="scratch")) == (1, 2)
+
+
 def test_a_port_in_use_is_told_with_the_remedy(tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("", 0))
@@ -465,11 +476,17 @@ def run_script(folder: Path, variables: Mapping[str, str], *arguments: str) -> s
     )
 
 
-SCRIPTED = ["missing count", "trailing comma", "syntax", "run directory below a file", "wrong shape"]
+SCRIPTED = [
+    ("missing count", False),
+    ("missing count", True),
+    ("trailing comma", False),
+    ("syntax", True),
+    ("run directory below a file", False),
+    ("wrong shape", True),
+]
 
 
-@pytest.mark.parametrize("check", [False, True], ids=["start", "check"])
-@pytest.mark.parametrize("name", SCRIPTED)
+@pytest.mark.parametrize(("name", "check"), SCRIPTED)
 def test_the_script_refuses_bad_input(name: str, check: bool, tmp_path: Path) -> None:
     variables = make(tmp_path, BAD[name])
     (tmp_path / "vars.sh").write_text("")

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tfagents_system.envs import env_process
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare, run_directory
+from tfagents_system.launch.claims import RunLock
 from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.run_paths import RunPaths
 
@@ -120,10 +124,9 @@ def test_inputs_that_cannot_be_read_are_told_without_a_fork_server(environ: dict
     assert prepare.start_fork_server({k: v for k, v in environ.items() if k != "SAC_PARAMS"}, None) is None
 
 
-@pytest.fixture
-def server(environ: dict[str, str]) -> Iterator[ForkServer]:
-    server = prepare.start_fork_server(environ, None)
-    assert server is not None
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer.start(dict(os.environ))
     yield server
     server.close()
 
@@ -145,9 +148,108 @@ with open({str(tmp_path / "pid")!r}, "w") as file:
         prepare.prepare(environ, None, fork_server=server)
 
 
-def test_where_the_fork_server_has_died_the_checks_are_made_without_it(
+HANG = "import threading\nTrainParams.env_ctor = lambda self, **kwargs: threading.Event().wait()\n"
+HANG_IN_RESET = """
+class Hanging(gymnasium.Env):
+    observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,))
+    def reset(self, seed=None, options=None):
+        import time
+        time.sleep(1000)
+TrainParams.env_ctor = lambda self, **kwargs: Hanging()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (HANG, "building the collect environment has not returned for 1 s: correct it"),
+        (
+            HANG_IN_RESET,
+            "reset() of the collect environment has not returned for 1 s: correct it, or raise SAC_STEP_TIM",
+        ),
+        ("import time; time.sleep(1000)", "params.py has not returned for 1 s"),
+    ],
+    ids=["env_ctor", "reset", "import"],
+)
+def test_code_that_hangs_ends_as_a_finding_beside_the_others(
+    environ: dict[str, str], tmp_path: Path, server: ForkServer, monkeypatch: pytest.MonkeyPatch, code: str, told: str
+) -> None:
+    monkeypatch.setattr(env_process, "_MIN_BUILD_TIMEOUT_SECS", 1.0)
+    monkeypatch.setattr(env_process, "_BUILD_TIMES_STEP", 1.0)
+    (tmp_path / "params.py").write_text(PARAMS + "TrainParams.discount = 2\n" + code)
+    (tmp_path / "config.json").write_text('{"horizon": 20, "curriculum": 3}')
+    began = time.monotonic()
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ | {"SAC_STEP_TIMEOUT_SECS": "1"}, None, fork_server=server)
+    assert time.monotonic() - began < 30.0
+    text = "\n".join(raised.value.findings)
+    assert told in text and '"curriculum" must be an object' in text
+    assert ("discount" in text) == (code != "import time; time.sleep(1000)")
+    assert not (tmp_path / "run").exists()
+    # What hung is gone, and the server goes on.
+    assert not [pid for pid in psutil.Process(server.pid).children(recursive=True) if pid.status() != "zombie"]
+    monkeypatch.undo()
+    (tmp_path / "config.json").write_text('{"horizon": 20}')
+    (tmp_path / "params.py").write_text(PARAMS)
+    assert prepare.prepare(environ, None, fork_server=server)
+
+
+def test_a_crash_is_told_with_the_place_and_all_that_was_found_before(
+    environ: dict[str, str], tmp_path: Path, server: ForkServer
+) -> None:
+    crash = "import os\nTrainParams.discount = 2\nTrainParams.env_ctor = lambda self, **k: os.kill(os.getpid(), 11)"
+    (tmp_path / "params.py").write_text(PARAMS + crash)
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ, None, fork_server=server)
+    assert [finding[:24] for finding in raised.value.findings] == [
+        "TrainParams.discount mus",
+        "the process died with SI",
+    ]
+    assert "SIGSEGV in building the collect environment" in raised.value.findings[1]
+    (tmp_path / "params.py").write_text(PARAMS + "import os\nos._exit(0)")
+    with pytest.raises(UserError, match=r"died with exit code 0 in importing .*params\.py"):
+        prepare.prepare(environ, None, fork_server=server)
+
+
+def test_a_crash_while_drawing_is_a_note(
     environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    crash = "import os\nfrom gymnasium.envs.classic_control import PendulumEnv\n"
+    crash += "PendulumEnv.render = lambda self: os.kill(os.getpid(), 11)\n"
+    (tmp_path / "params.py").write_text(PARAMS + crash)
+    assert prepare.check(environ, None, server) == 0
+    out = capsys.readouterr().out
+    assert "note  rendering       the process died with SIGSEGV in rendering" in out
+
+
+def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(
+    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare.check(environ, None, server) == 0
+    lines = capsys.readouterr().out.splitlines()
+    looked_at = ["variables", "run directory", "CPUs", "taskset", "open files", "packages", "config", "params"]
+    looked_at += ["environment", "episode", "reset and step", "evaluation", "seeding", "agent", "rendering"]
+    found = list(dict.fromkeys(line[6:22].strip() for line in lines[:-1]))
+    assert found == [*looked_at, "disk", "memory"]
+    assert lines[-1].startswith("0 errors, ") and lines[-1].endswith("ready to start")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_is_at_work_is_named_by_a_check(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = RunPaths(tmp_path / "run")
+    with RunLock(paths):
+        assert prepare.check(environ, None) == 2
+    assert f"is in use by the run with pid {os.getpid()}" in capsys.readouterr().out
+    assert prepare.check(environ, None) == 0
+
+
+def test_where_the_fork_server_has_died_the_checks_are_made_without_it(
+    environ: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = prepare.start_fork_server(environ, None)
+    assert server is not None
     os.kill(server.pid, signal.SIGKILL)
     assert prepare.prepare(environ, None, fork_server=server)
     assert "the fork server is gone: params and environment are checked without it" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -266,6 +267,96 @@ def test_a_second_signal_kills_at_once(run_dir: Path, stop: StopFlag, fast: None
     start = time.monotonic()
     assert make_supervisor(run_dir, stop, roles, save_deadline_secs=60.0).run() == 1
     assert time.monotonic() - start < 10.0
+
+
+def test_a_hanging_worker_costs_a_stop_half_of_its_time_and_nothing_else(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    threading.Timer(0.8, stop.set).start()
+    roles = {"trainer": beating(run_dir, "updating") + SAVES, "worker_1": STUBBORN}
+    began = time.monotonic()
+    assert make_supervisor(run_dir, stop, roles, workers=2, save_deadline_secs=3.0).run() == 75
+    assert time.monotonic() - began < 0.8 + 3.0
+    out = capfd.readouterr().out
+    assert "killing worker_1 after 2 s" in out
+    assert "everything is saved" in out
+    assert "saved" in log(run_dir, "replay") and "saved" in log(run_dir, "worker_0")
+
+
+def at_work(role: str, program: str) -> str:
+    return f"""echo '{{"state": "collecting"}}' > "$SAC_EXP_DIR/heartbeats/{role}.json"; {program}"""
+
+
+def test_a_role_that_others_kill_at_its_work_is_never_given_up(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {
+        "worker_0": at_work("worker_0", "sleep 0.02; kill -9 $$"),
+        "worker_1": "kill -9 $$",  # Before it has begun: whatever kills it will do so for ever.
+        "worker_2": at_work("worker_2", "kill -ABRT $$"),  # And the replay server lives: that is its own doing.
+        "trainer": "sleep 2; exit 0",
+    }
+    assert make_supervisor(run_dir, stop, roles, workers=3, max_restarts=2).run() == 0
+    out = capfd.readouterr().out
+    assert out.count("worker_0 ended with SIGKILL: restart in 0.01 s") > 5
+    assert "worker_0 ended with SIGKILL and is given up" not in out
+    assert "worker_1 ended with SIGKILL and is given up after 2 restarts" in out
+    assert "worker_2 ended with SIGABRT and is given up after 2 restarts" in out
+
+
+def test_clients_that_abort_because_their_server_was_killed_have_not_failed(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {
+        "replay": at_work("replay", "sleep 0.2; kill -9 $$"),
+        "worker": at_work("worker_0", "sleep 0.1; kill -ABRT $$"),
+        "trainer": "sleep 2; exit 0",
+    }
+    supervisor = make_supervisor(run_dir, stop, roles, max_restarts=2)
+    supervisor._replay_died_at = time.monotonic()
+    assert supervisor.run() == 0
+    out = capfd.readouterr().out
+    assert out.count("worker_0 ended with SIGABRT: restart in") > 3
+    assert "given up" not in out
+
+
+def test_a_run_directory_that_is_removed_ends_the_run_in_words(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    threading.Timer(0.5, lambda: run_dir.rename(run_dir.with_name("elsewhere"))).start()
+    began = time.monotonic()
+    assert make_supervisor(run_dir, stop, {"trainer": STUBBORN}, save_deadline_secs=60.0).run() == 1
+    assert time.monotonic() - began < 10.0, "nothing can be saved: nobody is waited for"
+    out = capfd.readouterr().out
+    assert f"error: the run directory {run_dir} was removed or replaced while the run was going: put it back" in out
+
+
+def test_a_role_that_cannot_be_started_is_tried_again_and_given_up_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role_process, "_FIRST_BACKOFF_SECS", 0.0)
+
+    def start_nothing(environ: Any, path: Path) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    role = RoleProcess("worker_0", start_nothing, {}, tmp_path / "log", max_restarts=2)
+    codes = []
+    while role.restart_later() is not None:
+        codes.append(role.poll())
+    assert codes == [1, 1]
+    assert role.given_up
+    assert role.last_lines() == ["it can't be started: [Errno 24] Too many open files"]
+
+
+def test_a_failure_says_that_the_disk_cannot_be_written(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert make_supervisor(run_dir, stop, {"trainer": CRASHES}, max_restarts=1).run() == 1
+    assert f"({run_dir}/logs can't be written: No space left on device)" in capfd.readouterr().out
 
 
 # Whole supervisor processes.

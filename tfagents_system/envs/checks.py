@@ -20,7 +20,9 @@ from tfagents_system.checklist import Check, Checklist
 from tfagents_system.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs import loading, rendering
 from tfagents_system.envs.contract import check_contract
+from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
+from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.train_params_base import TrainParamsBase
@@ -44,7 +46,7 @@ class Trial:
 
     Attributes:
       specs: Of the environment.
-      resident_bytes: Memory of this process with environments and agent.
+      resident_bytes: Memory of this process with environments and agent, and of the processes that they started.
       agent_bytes: Of the agent's variables, with what its optimizers will add.
       policy_bytes: Of the policy's variables.
     """
@@ -109,9 +111,9 @@ class _Check:
             if not self._checks.errors:  # Of the params either: networks are built from them.
                 self._enter("building the agent")
                 agent = _check_agent(self._params, collect_env, self._checks[AGENT])
+            resident_bytes = _resident_bytes()
             if render and eval_env is not None and self._is_fine:
                 self._try_rendering(eval_env)
-            resident_bytes = psutil.Process().memory_info().rss
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
                 stack.close()
@@ -124,7 +126,7 @@ class _Check:
         with self._told(ENVIRONMENT, "the collect environment"):
             env = stack.enter_context(loading.make_collect_env(self._params, 0, self._seed))
             self._build_secs = time.perf_counter() - began
-            check.facts.append(f"{type(env.user_env).__name__}, built in {self._build_secs:.2g} s")
+            check.facts.append(f"{_name_of(env.user_env)}, built in {self._build_secs:.2g} s")
             check.facts.append(f"observations {_in_words(env.observation_spec())}")
             check.facts.append(f"actions {_bounds_in_words(env.environment_action_spec)}")
             check.errors += _check_action_count(self._params, env)
@@ -140,7 +142,7 @@ class _Check:
         self._enter("reset() and step() of the collect environment")
         # What makes the conversion fail is told best by what the environment itself returns.
         with contextlib.suppress(Exception):
-            if hasattr(env.user_env, "action_space"):
+            if hasattr(env.user_env, "action_space") and not isinstance(env.user_env, EnvProcess):
                 check_contract(env.user_env, raw)
         if raw.errors:
             self._checks[EPISODE].errors.clear()
@@ -206,16 +208,15 @@ class _Check:
             return  # None, or told by the check of the JSON.
         check = self._checks[CURRICULUM]
         curriculum = Curriculum.from_config(self._params.env_config)
+        wrong: set[str] = set()
         for name, value in curriculum.end_values():
+            if name in wrong:
+                continue  # Most likely the same again.
             self._enter(f"set_state() of {name} = {value} or step() with it")
-            for env in (collect_env, eval_env) if curriculum.apply_to_eval(name) else (collect_env,):
-                found: list[str] = []
-                with _told_set_state(found, name, value):
-                    env.set_state({name: value})
-                if not found:
-                    with _told(found, f"the environment with {name} = {value}"):
-                        _take_steps(env, 0, _FEW_STEPS)
-                check.errors += [finding for finding in found if finding not in check.errors]
+            envs = (collect_env, eval_env) if curriculum.apply_to_eval(name) else (collect_env,)
+            if found := [finding for env in envs for finding in _try_value(env, name, value)]:
+                wrong.add(name)
+                check.errors += dict.fromkeys(found)
         if not check.errors:
             values = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
             check.facts.append(f"set_state works with {values}")
@@ -300,16 +301,34 @@ def _told(findings: list[str], what: str) -> Iterator[None]:
         findings.append(f"{what}: env_ctor or one of its hooks raised {describe_error(error)}")
 
 
-@contextlib.contextmanager
-def _told_set_state(findings: list[str], name: str, value: Any) -> Iterator[None]:
+def _try_value(env: TrainingEnvironment, name: str, value: Any) -> list[str]:
+    """Sets a parameter and takes a few steps with it; what is wrong."""
     try:
-        yield
+        env.set_state({name: value})
     except UserError as error:
-        findings += [f"curriculum.{name}: {finding}" for finding in error.findings]
-    except Exception as error:
-        findings.append(
+        return [f"curriculum.{name}: {finding}" for finding in error.findings]
+    except (Exception, SystemExit) as error:
+        return [
             f"curriculum.{name}: set_state({{{name!r}: {value}}}) of the environment raised {describe_error(error)}"
-        )
+        ]
+    findings: list[str] = []
+    with _told(findings, f"the environment with {name} = {value}"):
+        _take_steps(env, 0, _FEW_STEPS)
+    return findings
+
+
+def _name_of(env: Any) -> str:
+    """Of the innermost environment's class, or of the process in which it runs."""
+    return repr(env) if isinstance(env, EnvProcess) else type(list(gym_layers(env))[-1]).__name__
+
+
+def _resident_bytes() -> int:
+    own = psutil.Process()
+    total = 0
+    for process in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # It has just ended.
+            total += process.memory_info().rss
+    return total
 
 
 def _random_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:

@@ -22,6 +22,7 @@ import psutil
 from tfagents_system import params_check
 from tfagents_system.checklist import Checklist
 from tfagents_system.curriculum import check_curriculum
+from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, build_timeout_secs
 from tfagents_system.errors import EXIT_BAD_INPUT, print_findings
 from tfagents_system.launch import resources, run_directory
 from tfagents_system.launch.fork_server import CallDiedError, ForkServer, ForkServerError
@@ -35,8 +36,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PARAMS, CONFIG = "params", "config"
 _MODULE = "tfagents_system.launch.inspection"
 _COMPUTE_FIELDS = ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
-_STEP_TIMEOUT_SECS = 300.0  # The default of SAC_STEP_TIMEOUT_SECS.
-_BUILDING_FACTOR, _LEAST_BUILDING_SECS = 4.0, 600.0
 _SPEAK_SECS = 20.0
 _POLL_SECS = 0.2
 
@@ -107,10 +106,8 @@ class Progress:
 
 
 def _limit_secs(doing: str, step_timeout_secs: float) -> float:
-    """As workers have it: for a step or reset what is given, for all else four times as much."""
-    if _is_step(doing):
-        return step_timeout_secs
-    return max(_BUILDING_FACTOR * step_timeout_secs, _LEAST_BUILDING_SECS)
+    """As workers have it: for a step or reset what is given, for all else longer."""
+    return step_timeout_secs if _is_step(doing) else build_timeout_secs(step_timeout_secs)
 
 
 def _is_step(doing: str) -> bool:
@@ -127,7 +124,7 @@ def run_inspection(
 ) -> Inspection:
     """`inspect`, in a process of its own where that can be forked: what a simulator starts does not stay here."""
     timeout_secs = float(
-        read_variables(environ, vars_file=vars_file, root=ROOT)[0].get("step_timeout_secs", _STEP_TIMEOUT_SECS)
+        read_variables(environ, vars_file=vars_file, root=ROOT)[0].get("step_timeout_secs", DEFAULT_STEP_TIMEOUT_SECS)
     )
     with tempfile.TemporaryDirectory(prefix="sac_check_") as folder:
         path = Path(folder) / "progress"
@@ -284,23 +281,29 @@ class _Inspector:
         run_bytes = resources.disk_of_run(
             trial.agent_bytes, trial.policy_bytes, params.num_iter, params.checkpoint_period_itrs
         )
-        missing = max(0, ring_bytes - resources.reserved_bytes(replay_dir))
-        needed = {
-            replay_dir: ("replay buffer", missing),
-            self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes),
-        }
+        needed = {self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes)}
+        for folder in dict.fromkeys((self._paths.replay, replay_dir)):  # On scratch it has a copy in the run directory.
+            needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
         with contextlib.suppress(OSError):  # The run directory can't be looked at, which is told elsewhere.
             resources.check_disk(checks["disk"], needed)
-        resources.check_memory(checks["memory"], values.get("num_collect_workers", 1), own_bytes, ring_bytes)
+        resources.check_memory(
+            checks["memory"],
+            values.get("num_collect_workers", 1),
+            own_bytes,
+            ring_bytes,
+            are_forked=values.get("fork_roles", True),
+        )
 
 
 def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:
     """Of the replay server's files."""
+    from tfagents_system.replay.ring_files import default_slack_rows
     from tfagents_system.replay.segments import Layout
-    from tfagents_system.sac_replay_buffer import capacity_rows
+    from tfagents_system.sac_replay_buffer import capacity_rows, segment_steps
 
     layout = Layout.from_specs(*specs)
-    return capacity_rows(params, layout) * layout.step_bytes
+    rows = capacity_rows(params, layout)
+    return (rows + default_slack_rows(rows, segment_steps(params, layout) + 1)) * layout.step_bytes
 
 
 def _in_words(params: TrainParamsBase) -> str:

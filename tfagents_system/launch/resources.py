@@ -16,14 +16,15 @@ import psutil
 
 from tfagents_system.checklist import Check
 
-# Memory, measured with Pendulum and networks of (256, 256); see docs/scaling.md.
-_WORKER_BYTES = 70 * 2**20  # A forked worker, without what the user's own code takes.
-_OTHERS_BYTES = 900 * 2**20  # Fork server, replay server, trainer and supervisor.
+# Memory, measured with Pendulum: a worker has 63 MiB of its own, of which the check sees all but this.
+_WORKER_BYTES = 10 * 2**20
+_OTHERS_BYTES = 600 * 2**20  # Fork server, replay server, trainer and supervisor.
+_IMPORTS_BYTES = 200 * 2**20  # What a program takes that is not forked.
 _TIGHT = 0.8
 
-# Open files of one process, measured: a worker's connections to the replay server and its log.
-_FILES = 128
-_FILES_A_WORKER = 8
+# Open files: the replay server has 28 with 2 workers and 32 with 8, all others fewer.
+_FILES = 64
+_FILES_A_WORKER = 4
 
 _CHECKPOINTS = 3  # The last two, and one being written.
 _MODEL_BYTES = 2 * 2**20  # Of a SavedModel, beside the weights.
@@ -169,7 +170,13 @@ def _left_in_cgroup(folder: Path, limit: str, usage: str, cache: str) -> int | N
 
 
 def check_memory(
-    check: Check, num_workers: int, own_bytes: int, ring_bytes: int, available: tuple[int, str] | None = None
+    check: Check,
+    num_workers: int,
+    own_bytes: int,
+    ring_bytes: int,
+    *,
+    are_forked: bool = True,
+    available: tuple[int, str] | None = None,
 ) -> None:
     """Compares what the run's processes will take with what there is.
 
@@ -178,11 +185,12 @@ def check_memory(
       num_workers: Workers of the run.
       own_bytes: What the user's own code takes in each of them.
       ring_bytes: Of the replay ring, which lies in files: it should fit, but need not.
+      are_forked: Programs share what they import (SAC_FORK_ROLES).
       available: As `available_memory` gives it, which is asked if None.
     """
     free, limit = available or available_memory()
-    worker_bytes = _WORKER_BYTES + own_bytes
-    needed = _OTHERS_BYTES + num_workers * worker_bytes
+    worker_bytes = _WORKER_BYTES + own_bytes + (0 if are_forked else _IMPORTS_BYTES)
+    needed = _OTHERS_BYTES + own_bytes + num_workers * worker_bytes  # The trainer builds the user's networks, too.
     what = (
         f"about {in_words(needed)} for {num_workers} worker{'' if num_workers == 1 else 's'} of "
         f"{in_words(worker_bytes)} and the other programs"

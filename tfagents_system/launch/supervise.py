@@ -270,6 +270,8 @@ class Supervisor:
             )
 
     def _fail(self, code: int, message: str, lines: Sequence[str]) -> None:
+        if code == EXIT_FAILED and (problem := _write_problem(self.paths.logs)):
+            message += f" ({problem})"  # The role's own words may not have come to its log.
         self._exit_code = code
         self._message = message
         self._say("\n".join([f"error: {message}", *(f"  {line}" for line in lines)]))
@@ -420,6 +422,19 @@ def describe_exit(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"signal {-code}"
+
+
+def _write_problem(folder: Path) -> str | None:
+    """Why nothing can be written into a folder, such as a full disk; None where it can."""
+    probe = folder / f".probe.{os.getpid()}"
+    try:
+        probe.write_bytes(bytes(4096))
+        return None
+    except OSError as error:
+        return f"{folder} can't be written: {error.strerror}"
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
 
 
 def _is_gone(directory: Path, opened: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import time
@@ -53,7 +54,8 @@ class Watchdog:
         self._due = time.monotonic() + _REARM_SECS
         self._is_armed = True
         line = f"{what} has not returned for {allowance_secs:g} s".encode()[: _HEADER_BYTES - 2]
-        os.pwrite(self._file.fileno(), line.ljust(_HEADER_BYTES - 1) + b"\n", 0)
+        with contextlib.suppress(OSError):  # A full disk: the process is ended in time all the same.
+            os.pwrite(self._file.fileno(), line.ljust(_HEADER_BYTES - 1) + b"\n", 0)
         self._file.seek(_HEADER_BYTES)
         faulthandler.dump_traceback_later(allowance_secs + _SLACK_SECS, exit=True, file=self._file)
 

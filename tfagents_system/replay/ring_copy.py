@@ -97,7 +97,7 @@ def _covered(snapshot: bytes, files: RingFiles) -> tuple[int, int]:
 
 def _write(descriptor: int, rows: np.ndarray, offset: int) -> int:
     # As bytes: pwrite takes no more than 2 GiB at once and may write less than it was given.
-    data = memoryview(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
+    data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
     done = 0
     while done < len(data):
         done += os.pwrite(descriptor, data[done:], offset + done)

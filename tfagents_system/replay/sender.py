@@ -28,13 +28,15 @@ class SegmentSender:
       connection: To the replay server.
       worker_id: The worker.
       incarnation: Of this process: larger than that of any earlier one of the same worker.
+      is_patient: Segments may wait for those of other workers: one that is not stored for long was not refused.
     """
 
-    def __init__(self, connection: Connection, worker_id: int, incarnation: int) -> None:
+    def __init__(self, connection: Connection, worker_id: int, incarnation: int, *, is_patient: bool = False) -> None:
         self._connection = connection
         self._status = connection.newest(tables.STATUS)
         self._worker_id = worker_id
         self._incarnation = incarnation
+        self._is_patient = is_patient
         self._next_number = 0
         self._unconfirmed: collections.deque[Segment] = collections.deque()
         self._server: int | None = None
@@ -96,7 +98,7 @@ class SegmentSender:
         elif stored.received > self._received:
             self._first_sends = (number, sends + 1)
         self._received = stored.received
-        if self._first_sends[1] >= _MAX_SENDS:
+        if self._first_sends[1] >= _MAX_SENDS and not self._is_patient:
             raise RefusedError(
                 f"the replay server has not stored segment {oldest.number} ({oldest.num_steps} steps of iteration "
                 f"{oldest.iteration}), sent {_MAX_SENDS} times, though it takes in segments: its log "

@@ -14,6 +14,7 @@ from absl import logging
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling, tables
 from tfagents_system.replay.connection import Connection
+from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep
 from tfagents_system.replay.ring import MAX_WORKERS, Ring
 from tfagents_system.replay.segments import MalformedSegmentError, Segment
@@ -54,6 +55,7 @@ class ReplayService:
       draw: How minibatches are drawn.
       pacing: When they may be.
       snapshots: Writes the replay server's part of checkpoints.
+      order: Decides in which order segments are stored; None: as they come.
 
     Attributes:
       time_shares: Where the loop's time goes.
@@ -70,6 +72,7 @@ class ReplayService:
         draw: DrawSettings,
         pacing: Lockstep | Asynchronous,
         snapshots: SnapshotWriter,
+        order: WorkerOrder | None = None,
     ) -> None:
         self._ring = ring
         self._connection = connection
@@ -77,6 +80,7 @@ class ReplayService:
         self._draw_settings = draw
         self._pacing = pacing
         self._snapshots = snapshots
+        self._order = order
         self._blocks = blocks
         self._wake = threading.Event()
         self._segments = connection.reader(tables.SEGMENTS, prefetch=_SEGMENTS_A_ROUND, wake=self._wake)
@@ -145,8 +149,9 @@ class ReplayService:
         return segment
 
     def _store(self, segment: Segment) -> None:
-        if not self._ring.append(segment):
-            self.duplicates += 1
+        for ready in self._order.take(segment) if self._order is not None else [segment]:
+            if not self._ring.append(ready):
+                self.duplicates += 1
         if isinstance(self._pacing, Lockstep):
             self._pacing.heard(segment.worker_id)
 
@@ -215,7 +220,8 @@ class ReplayService:
     def _draw(self, request: tables.Request, first: int, count: int) -> list[np.ndarray]:
         settings = self._draw_settings
         # Random numbers depend on the position in the run alone: they need no saving to go on after a restart.
-        rng = np.random.Generator(np.random.Philox([settings.seed, _DRAW_STREAM, request.iteration, first]))
+        position = [settings.seed, _DRAW_STREAM, request.iteration, first, request.recoveries]
+        rng = np.random.Generator(np.random.Philox(position))
         if settings.sequence_length is None:
             return sampling.draw_transitions(self._ring, rng, count, settings.batch_size).to_arrays()
         try:

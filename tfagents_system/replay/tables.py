@@ -82,6 +82,7 @@ class Request:
       first: Index of the first minibatch within the iteration (more than 0 after a stop in mid-iteration).
       count: Number of minibatches; they come in blocks of at most `max_block_minibatches` each.
       updates: Updates done before the first of them, since the run began.
+      recoveries: How often training went back to a checkpoint: the draws are then others.
     """
 
     session: int
@@ -89,6 +90,7 @@ class Request:
     first: int
     count: int
     updates: int
+    recoveries: int = 0
 
     def to_wire(self) -> list[np.ndarray]:
         return [_row(self)]

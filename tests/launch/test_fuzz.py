@@ -1,0 +1,177 @@
+"""Whatever stands in variables, JSON and params gives values or findings, never an exception; so do CPU plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fakes import FakeParams
+from tfagents_system import params_check
+from tfagents_system.curriculum import Curriculum, check_curriculum
+from tfagents_system.errors import UserError
+from tfagents_system.launch.cpus import format_cpu_list, parse_cpu_list, plan_cpus, slurm_allotment
+from tfagents_system.launch.variables import VARIABLES, RunVariables, read_variables
+from tfagents_system.load_params import parse_env_config
+
+NAMES = [variable.name for variable in VARIABLES]
+# What breaks readers: signs, exponents, paths, other scripts' digits, bytes that are no UTF-8, far too much.
+NASTY = ["", " ", "-0", "+1", "1e3", "0x10", "1_0", "1" * 9, "9" * 5000, "x" * 5000, "nan", "inf", "-inf",
+         "\uff11\uff12", "\u00b2", "\0", "\ud800", "\udcff", "a\nb", "{}",
+         "~", "~nobody/x", "..", "/", ".", "/dev/null", "/proc/1/root/x"]  # fmt: skip
+TEXT = st.sampled_from(NASTY) | st.integers().map(str) | st.text(st.characters(codec=None), max_size=20)
+
+
+@settings(max_examples=300)
+@given(
+    st.dictionaries(st.sampled_from([*NAMES, "SAC_SEEDS", "SLURM_ARRAY_TASK_ID", "sac_params", "SAC_"]), TEXT),
+)
+def test_variables_are_read_or_told(environ: dict[str, str]) -> None:
+    values, findings = read_variables(environ, vars_file=None, root=Path("/tmp/root"))
+    assert all(isinstance(finding, str) and finding for finding in findings)
+    for name in NAMES:
+        field, text = name.removeprefix("SAC_").lower(), environ.get(name, "").strip()
+        is_told = any(finding.startswith((f"{name}=", f"{name} is missing")) for finding in findings)
+        if text:
+            # A refused run directory may be replaced by the name's.
+            assert (field in values) != is_told or (field == "exp_dir" and is_told)
+    if not findings:
+        again = RunVariables(**values).to_environ()
+        assert read_variables(again, vars_file=None, root=Path("/tmp/root")) == (values, [])
+
+
+@settings(max_examples=300)
+@given(
+    st.dictionaries(
+        st.sampled_from(["SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_NODEID"]),
+        TEXT | st.sampled_from(["4", "0", "8(x2),4", "1(x999999999)", "8(x", "3,,5", "(x2)"]),
+    )
+)
+def test_an_allotment_is_read_or_passed_over(environ: dict[str, str]) -> None:
+    allotment = slurm_allotment(environ)
+    assert allotment is None or allotment >= 1
+
+
+COUNT = st.integers(1, 12)
+
+
+@settings(max_examples=500)
+@given(
+    counts=st.tuples(COUNT, COUNT, COUNT, COUNT),
+    allowed=st.sets(st.integers(0, 60), min_size=1, max_size=40),
+    held=st.sets(st.integers(0, 60), max_size=40),
+    share=st.booleans(),
+    quota=st.none() | st.floats(0.1, 40),
+    allotment=st.none() | st.integers(1, 40),
+)
+def test_plans_stay_inside_the_allowance_and_do_not_overlap(
+    counts: tuple[int, int, int, int],
+    allowed: set[int],
+    held: set[int],
+    share: bool,
+    quota: float | None,
+    allotment: int | None,
+) -> None:
+    replay, train, workers, worker_cpus = counts
+    needed = replay + train + workers * worker_cpus
+    limits = [len(allowed), *([max(1, int(quota))] if quota is not None else []), *([allotment] if allotment else [])]
+    try:
+        plan = plan_cpus(
+            reverb_cpus=replay,
+            train_cpus=train,
+            num_collect_workers=workers,
+            collect_worker_cpus=worker_cpus,
+            allowed=sorted(allowed),
+            share=share,
+            held={cpu: "another run" for cpu in held},
+            quota=quota,
+            allotment=allotment,
+        )
+    except UserError as error:
+        assert not share and f"needs {needed} CPUs" in str(error)
+        assert needed > min(min(limits), len(allowed - held))
+        return
+    roles = plan.by_role()
+    assert len(roles) == workers + 2
+    assert set(plan.ids()) <= allowed and len(plan.ids()) <= min(limits)
+    assert all(int(threads) >= 1 for role in roles for threads in plan.thread_environ(role).values())
+    flat = [cpu for ids in roles.values() for cpu in ids]
+    if not plan.shared and plan.pinned:
+        assert len(flat) == len(set(flat)) == needed
+        assert not set(flat) & held or share
+    if not share:
+        assert not plan.shared and (not plan.pinned or len(flat) == needed)
+    assert all(len(ids) == len(set(ids)) for ids in roles.values())
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_lists_of_cpus_survive_their_text(ids: set[int]) -> None:
+    assert parse_cpu_list(format_cpu_list(ids)) == sorted(ids)
+
+
+# JSON.
+
+NUMBER = st.integers() | st.floats() | st.sampled_from([10**400, -(10**400), 2**63, 1e308, -1e308, True, False])
+JSON = st.recursive(
+    st.none() | NUMBER | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=8,
+)
+PARAMETER = JSON | st.fixed_dictionaries(
+    {},
+    optional={
+        "iters": JSON | st.lists(st.integers(-1, 50), max_size=5),
+        "range": JSON | st.lists(NUMBER, min_size=2, max_size=2),
+        "apply_to_eval": JSON | st.booleans(),
+        "iter": JSON,
+        "ranges": JSON,
+    },
+)
+CURRICULUM = JSON | st.dictionaries(st.sampled_from(["mass", "", "apply_to_eval", "iters"]), PARAMETER, max_size=3)
+CONFIG = st.fixed_dictionaries(
+    {}, optional={"horizon": JSON | st.integers(1, 9), "curriculum": CURRICULUM, "curiculum": JSON, "Horizon": JSON}
+)
+
+
+@settings(max_examples=400)
+@given(CONFIG)
+def test_any_configuration_is_fine_or_told(config: dict[str, Any]) -> None:
+    findings = params_check.check_env_config(config) + check_curriculum(config)
+    assert all(isinstance(finding, str) and finding for finding in findings)
+    if not check_curriculum(config):
+        curriculum = Curriculum.from_config(config)
+        curriculum.due(10)
+        assert all(abs(value) < float("inf") for _, value in curriculum.end_values())
+
+
+@settings(max_examples=400)
+@given(JSON.map(lambda value: json.dumps(value)) | st.text(max_size=40) | st.sampled_from(NASTY), st.data())
+def test_any_text_is_json_or_told(text: str, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(text)))
+    for each in (text, text[:cut], text[:cut] + "," + text[cut:]):
+        try:
+            assert isinstance(parse_env_config(each, Path("my.json")), dict)
+        except UserError as error:
+            assert all("SAC_CONFIG=my.json" in finding for finding in error.findings)
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(sorted(params_check._RULES)), JSON, CONFIG)
+def test_any_value_of_an_attribute_is_fine_or_told(name: str, value: Any, config: dict[str, Any]) -> None:
+    findings = params_check.check_params(type("TrainParams", (FakeParams,), {name: value})(config))
+    assert all(isinstance(finding, str) and finding for finding in findings)
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe{\0", b"\xef\xbb\xbf{}", b""])
+def test_bytes_that_are_no_text_are_told(raw: bytes, tmp_path: Path) -> None:
+    from tfagents_system.load_params import load_env_config
+
+    (tmp_path / "my.json").write_bytes(raw)
+    try:
+        assert load_env_config(tmp_path / "my.json") == {}
+    except UserError as error:
+        assert "SAC_CONFIG=" in str(error)

@@ -1,0 +1,53 @@
+"""The order in which segments are stored where it must not depend on who was faster (SAC_DETERMINISTIC=1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.segments import Segment
+
+
+class WorkerOrder:
+    """Holds an iteration's segments back until it is complete, then gives them worker by worker.
+
+    What is held is lost with the process: workers collect such an iteration again, with the same numbers.
+
+    Args:
+      ring: Knows which iteration each worker has completed.
+      workers_of: The workers that collect in an iteration.
+    """
+
+    def __init__(self, ring: Ring, workers_of: Callable[[int], Collection[int]]) -> None:
+        self._ring = ring
+        self._workers_of = workers_of
+        self._held: dict[int, list[Segment]] = {}  # by worker, in order
+
+    def take(self, segment: Segment) -> list[Segment]:
+        """Takes a segment; returns those that are to be stored now, in their order."""
+        held = self._held.get(segment.worker_id, [])
+        if held and segment.incarnation > held[0].incarnation:
+            held = []  # The worker was restarted and begins its iteration anew.
+        if held and segment.incarnation < held[0].incarnation:
+            return []
+        record = self._ring.worker(segment.worker_id)
+        stored = record.number if record.incarnation == segment.incarnation else -1
+        if segment.number == stored + len(held) + 1:
+            held = [*held, segment]
+        self._held[segment.worker_id] = held
+        return self._release()
+
+    def _release(self) -> list[Segment]:
+        iteration = min((segment.iteration for held in self._held.values() for segment in held), default=0)
+        if not all(self._has_completed(worker_id, iteration) for worker_id in self._workers_of(iteration)):
+            return []
+        ready: list[Segment] = []
+        for worker_id in sorted(self._held):
+            ready += [segment for segment in self._held[worker_id] if segment.iteration == iteration]
+            self._held[worker_id] = [segment for segment in self._held[worker_id] if segment.iteration != iteration]
+        return ready + (self._release() if ready else [])
+
+    def _has_completed(self, worker_id: int, iteration: int) -> bool:
+        if self._ring.worker(worker_id).iteration_done >= iteration:
+            return True
+        return any(s.end_of_iteration and s.iteration == iteration for s in self._held.get(worker_id, []))
