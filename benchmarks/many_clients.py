@@ -133,9 +133,7 @@ def measure(outcome: Outcome, count: int, server_cpu: int, secs: float) -> None:
             outcome.row(f"{count} workers: woken", min(n[2] for n in news), "workers")
         finally:
             clients.close()
-    outcome.row(
-        f"{count} workers: server's memory beside the ring", (told["pss"] - told["step_bytes"] * 1e5) / 2**20, "MiB"
-    )
+    outcome.row(f"{count} workers: server's memory beside the ring", (told["pss"] - told["ring_bytes"]) / 2**20, "MiB")
 
 
 def publish_news(clients: Clients, connection: Any, count: int) -> tuple[float, float, int]:

@@ -176,3 +176,15 @@ def test_wrong_json_is_exactly_one_finding(config: dict[str, Any], text: str) ->
 
 def test_json_keys_of_the_users_own_pass() -> None:
     assert check_env_config({"horizon": 5, "mass": 3, "task": {"iter": 3}}) == []
+
+
+def test_what_can_not_be_had_in_a_deterministic_run_is_told() -> None:
+    def findings(**attributes: Any) -> list[str]:
+        return params_check.check_deterministic(type("TrainParams", (FakeParams,), attributes)({"horizon": 10}))
+
+    assert findings() == []
+    told = findings(asynchronous=True, matmul_precision="bfloat16")
+    assert [text.partition(" can't be had with SAC_DETERMINISTIC=1")[0] for text in told] == [
+        "TrainParams.asynchronous=True",
+        "TrainParams.matmul_precision='bfloat16'",
+    ]

@@ -39,7 +39,7 @@ class Params(FakeParams):
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
         if self.errors:
             raise self.errors.pop()
-        self.built.append(Env(*args, seed=seed))
+        self.built.append(Env(args[0], seed=seed))
         return self.built[-1]
 
     def collect_env_args_kwargs(self, id: int = 0) -> Any:

@@ -48,7 +48,7 @@ class Task:
 
 
 PENDULUM = Task("Pendulum-v1", 200, 24, 1e-3)
-HALF_CHEETAH = Task("HalfCheetah-v5", 1000, 12, 3e-4)
+DOUBLE_PENDULUM = Task("InvertedDoublePendulum-v5", 200, 20, 3e-4)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ cores.
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import signal
 from pathlib import Path
@@ -31,7 +32,7 @@ def train(task: Task, variant: str, seed: int) -> list[Evaluation]:
         if variant == "interrupted":
             moments = sorted(random.Random(seed).sample(range(1, task.updates), _INTERRUPTIONS))
             for number, moment in enumerate(moments):
-                run.wait_until(lambda moment=moment: _train_step(run) >= moment, f"update {moment}", deadline_secs)
+                run.wait_until(functools.partial(_has_done, run, moment), f"update {moment}", deadline_secs)
                 run.interrupt(signal.SIGKILL if number % 2 else signal.SIGTERM)
         run.wait_until(
             lambda: any(e.updates >= task.updates for e in curves.read_evaluations(run, task, variant, seed)),
@@ -41,8 +42,8 @@ def train(task: Task, variant: str, seed: int) -> list[Evaluation]:
         return curves.read_evaluations(run, task, variant, seed)
 
 
-def _train_step(run: RealRun) -> int:
-    return run.heartbeat("trainer").get("train_step") or 0
+def _has_done(run: RealRun, updates: int) -> bool:
+    return (run.heartbeat("trainer").get("train_step") or 0) >= updates
 
 
 def main() -> None:

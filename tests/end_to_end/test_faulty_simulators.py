@@ -71,10 +71,10 @@ class Faulty(gymnasium.Env):
         if self.worker == 2 and once("hung"):
             while True:
                 time.sleep(1)  # the line where it hangs
-        if self.worker == 3 and once("grown"):
-            self.kept = np.ones(3 << 27)
-        elif self.worker == 3 and self.dies and once("died"):
+        if self.worker == 3 and self.dies and once("died"):
             os._exit(5)
+        elif self.worker == 3 and once("grown"):
+            self.kept = np.ones(1 << 28)
 
 
 class AlwaysFaulty(Faulty):
@@ -137,7 +137,7 @@ def line_of(text):
 
 
 def test_a_run_survives_simulators_that_raise_lie_hang_and_grow(tmp_path):
-    run = start(tmp_path, always=1, dies=False, max_restarts=1, step_timeout_secs=2, worker_memory_mb=2500)
+    run = start(tmp_path, always=1, dies=False, max_restarts=1, step_timeout_secs=2, worker_memory_mb=2000)
     # The check at the start steps worker 0's environment only.
     code, output = run.finish()
     assert code == 0, f"{output}\n{run.logs()}"
@@ -154,14 +154,14 @@ def test_a_run_survives_simulators_that_raise_lie_hang_and_grow(tmp_path):
 
     # Worker 1 failed always: given up, while the others went on, and everybody is told.
     log = run.log("worker_1")
-    assert log.count("that were 3 faults in a row: the worker ends") == 2
+    assert len(re.findall(r"^error: .* that were 3 faults in a row: the worker ends$", log, re.MULTILINE)) == 2
     assert f"(faulty.py, line {line_of('the motor is always off')})" in log
     assert status["roles"]["worker_1"]["given_up"] is True
     assert "worker_1: given up after 1 restarts: exit code 1 (error: worker 1: environment 0 failed in step 1" in output
 
     # Worker 2 hung once: its line, and ours before it.
     log = run.log("worker_2")
-    ours = re.search(r"worker 2: environment 0 \(about step \d+ of episode 4\) has not returned for 2 s\n", log)
+    ours = re.search(r"worker 2: environment 0 \(about step \d+ of episode \d+\) has not returned for 2 s\n", log)
     assert ours is not None, log
     assert f'faulty.py", line {line_of("# the line where it hangs")} in misbehave' in log[ours.end() :]
     assert "worker 2: environment 0" in output
@@ -169,7 +169,7 @@ def test_a_run_survives_simulators_that_raise_lie_hang_and_grow(tmp_path):
 
     # Worker 3 grew too large once.
     assert re.search(
-        r"worker 3: its process takes [\d,]+ MiB, more than SAC_WORKER_MEMORY_MB=2500", run.log("worker_3")
+        r"worker 3: its process takes [\d,]+ MiB, more than SAC_WORKER_MEMORY_MB=2000", run.log("worker_3")
     )
     assert status["roles"]["worker_3"]["given_up"] is False
 

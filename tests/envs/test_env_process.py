@@ -18,6 +18,7 @@ import pytest
 
 from tests.envs import second_python
 from tests.launch.test_signals import gone
+from tfagents_system.checklist import Checklist
 from tfagents_system.envs import env_process, loading
 from tfagents_system.envs.checks import check_environment
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
@@ -371,11 +372,13 @@ def test_the_check_and_playing_work_through_it(user: Folder, monkeypatch: pytest
     monkeypatch.setenv("SAC_ENV_PYTHON", str(user.settings.python))
     params = user.params(terminate_at=3)
     params.env_config["curriculum"] = {"mass": {"iters": [0, 2], "range": [1.0, 2.0], "apply_to_eval": True}}
-    findings, specs = check_environment(params, 0)
-    assert findings == [] and specs is not None and specs[0].shape == (4,)
+    checks = Checklist()
+    trial = check_environment(params, 0, checks)
+    assert checks.errors == [] and trial is not None and trial.specs[0].shape == (4,)
     params.env_config["curriculum"] = {"friction": {"iters": [0, 2], "range": [1.0, 2.0]}}
-    findings, _ = check_environment(params, 0)
-    assert len(findings) == 1 and "KeyError: 'no parameter but mass' (my_envs.py, line" in findings[0]
+    checks = Checklist()
+    check_environment(params, 0, checks)
+    assert checks.errors and all("KeyError: 'no parameter but mass' (my_envs.py, line" in e for e in checks.errors)
     with loading.make_play_env(params, 3, render=True) as env:
         env.reset()
         assert env.render_frame().shape == (6, 8, 3)
@@ -474,8 +477,13 @@ def test_a_killed_process_is_a_fault_at_the_next_call(user: Folder) -> None:
 
 
 def test_who_waits_can_give_up(user: Folder) -> None:
-    asked = []
-    settings = ProcessSettings(user.settings.python, 60.0, on_wait=lambda: asked.append(1) or len(asked) > 1)
+    asked: list[int] = []
+
+    def is_to_stop() -> bool:
+        asked.append(1)
+        return len(asked) > 1
+
+    settings = ProcessSettings(user.settings.python, 60.0, on_wait=is_to_stop)
     env = loading.make_collect_env(user.params(does="hang in reset"), 0, 1, process=settings)
     asked.clear()
     with pytest.raises(EnvironmentFault, match="when the worker was told to stop"):

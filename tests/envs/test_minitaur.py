@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tfagents_system import minitaur_params
+from tfagents_system.checklist import Checklist
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import checks, loading
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -92,6 +93,7 @@ def test_shipped_configuration_varies_both_for_real(env: TrainingEnvironment) ->
 
 
 def test_the_check_finds_nothing_wrong() -> None:
-    findings, specs = checks.check_environment(minitaur_params.TrainParams(CONFIG), 0)
-    assert findings == [] and specs is not None
-    assert (specs[0].shape, specs[1].shape) == ((28,), (8,))
+    report = Checklist()
+    trial = checks.check_environment(minitaur_params.TrainParams(CONFIG), 0, report)
+    assert report.errors == [] and trial is not None
+    assert (trial.specs[0].shape, trial.specs[1].shape) == ((28,), (8,))

@@ -440,3 +440,24 @@ def test_a_simulator_that_its_first_reset_builds_can_be_set_before_it() -> None:
     env = TrainingEnvironment(BuiltByReset(), horizon=5)
     env.set_state({"mass": 2.0})
     assert env.user_env.simulator == {"mass": 2.0}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: gymnasium.make("Pendulum-v1"),
+        lambda: gym.make("Pendulum-v1"),
+        lambda: suite_gym.load("Pendulum-v1"),
+    ],
+    ids=["gymnasium", "gym", "py_environment"],
+)
+def test_episodes_follow_from_the_seed_that_was_given_last(make: Any) -> None:
+    env = TrainingEnvironment(make(), 3, seed=1)
+
+    def first_observations(seed: int) -> np.ndarray:
+        env.reseed(seed)
+        return np.array([run_episode(env)[0].observation for _ in range(3)])
+
+    before = first_observations(5)
+    np.testing.assert_array_equal(first_observations(5), before)
+    assert np.abs(first_observations(6) - before).max() > 1e-3

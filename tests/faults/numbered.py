@@ -115,7 +115,7 @@ def watch_the_sender(folder: str) -> None:
     if os.environ.get("SLURM_PROCID"):
         from tfagents_system import workers
 
-        workers.SegmentSender = _witnessed(workers.SegmentSender, Path(folder))
+        setattr(workers, "SegmentSender", _witnessed(workers.SegmentSender, Path(folder)))  # noqa: B010
 
 
 def take_way_round(ways: Mapping[str, int]) -> None:
@@ -126,7 +126,7 @@ def take_way_round(ways: Mapping[str, int]) -> None:
 
 
 def _witnessed(sender: type, folder: Path) -> Any:
-    class WitnessedSender(sender):  # type: ignore[misc]
+    class WitnessedSender(sender):
         def __init__(self, connection: Any, worker_id: int, incarnation: int, **options: Any) -> None:
             global _journal
             super().__init__(connection, worker_id, incarnation, **options)

@@ -422,6 +422,15 @@ def test_good_input_is_told_nothing(tmp_path: Path) -> None:
     assert preparation.inspection.num_iter == 3 and preparation.inspection.specs
 
 
+def test_a_ring_on_scratch_needs_disk_for_its_copy_as_well(tmp_path: Path) -> None:
+    def rings(**variables: str) -> int:
+        preparation = prepare.Preparation(environ_of(make(tmp_path, Bad((), variables=variables))), None)
+        preparation.run(None)
+        return preparation.checks["disk"].facts[0].count("replay buffer")
+
+    assert (rings(), rings(SAC_REPLAY_DIR="scratch")) == (1, 2)
+
+
 def test_a_port_in_use_is_told_with_the_remedy(tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("", 0))
@@ -467,11 +476,17 @@ def run_script(folder: Path, variables: Mapping[str, str], *arguments: str) -> s
     )
 
 
-SCRIPTED = ["missing count", "trailing comma", "syntax", "run directory below a file", "wrong shape"]
+SCRIPTED = [
+    ("missing count", False),
+    ("missing count", True),
+    ("trailing comma", False),
+    ("syntax", True),
+    ("run directory below a file", False),
+    ("wrong shape", True),
+]
 
 
-@pytest.mark.parametrize("check", [False, True], ids=["start", "check"])
-@pytest.mark.parametrize("name", SCRIPTED)
+@pytest.mark.parametrize(("name", "check"), SCRIPTED)
 def test_the_script_refuses_bad_input(name: str, check: bool, tmp_path: Path) -> None:
     variables = make(tmp_path, BAD[name])
     (tmp_path / "vars.sh").write_text("")

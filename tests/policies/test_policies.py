@@ -11,6 +11,7 @@ from tf_agents.policies import greedy_policy, policy_loader
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import weights
 from tfagents_system.policies.export import PolicyExport, checkpoint_name
@@ -339,3 +340,23 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, recurrent):
     assert loaded.get_train_step() == 1234
     for name in ("collect_policy", "greedy_policy", "policy"):
         assert (tmp_path / "policies" / name / "saved_model.pb").exists()
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 16])
+def test_noise_follows_from_the_seed_that_was_given_last(num_envs):
+    policy = make_worker_policy(build(), seed=0, num_envs=num_envs)
+    steps = {env: time_step(VECTOR, seed=env) for env in range(num_envs)}
+
+    def actions(seed):
+        policy.reseed(seed)
+        return [np.stack(list(policy.actions(steps, greedy=False).values())) for _ in range(5)]
+
+    first = actions(7)
+    np.testing.assert_array_equal(actions(7), first)
+    assert np.abs(np.array(actions(8)) - np.array(first)).max() > 0.01
+
+
+def test_a_policy_whose_noise_can_not_be_seeded_anew_says_so():
+    policy = make_worker_policy(any_network("gru"), seed=0)
+    with pytest.raises(UserError, match="SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy"):
+        policy.reseed(1)

@@ -165,7 +165,7 @@ def test_segments_that_do_not_fit_this_ring_are_refused(server):
     assert server.ring.env_steps == stored
 
 
-def test_an_item_without_a_time_dimension_is_refused_and_its_reader_lives_on(server):
+def test_a_number_alone_is_refused_and_its_reader_lives_on(server):
     refused = server.service.malformed
     server.connection._client.insert(np.int64(3), {tables.REQUESTS: 1.0})
     server.turn_until(lambda: server.service.malformed == refused + 1)

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from run_for_tests import RunFolders, wait_for
+from run_for_tests import RunFolders
 from segments_for_tests import append_more, content
 
 from tfagents_system import run_checkpoints
@@ -182,6 +182,16 @@ def test_scratch_that_was_cleared_is_filled_from_the_run_directory_exactly(tmp_p
     assert content(RunFolders(tmp_path / "run", tmp_path / "another_node").ring) == content(again.ring)
 
 
+def test_scratch_that_went_far_beyond_the_checkpoint_is_filled_from_the_run_directory(tmp_path, machine_was_off):
+    run = RunFolders(tmp_path / "run", tmp_path / "scratch")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    at_checkpoint = content(run.ring)
+    append_more(run.ring, 20)  # All of the checkpoint's rows are overwritten there.
+    machine_was_off()
+    assert content(RunFolders(tmp_path / "run", tmp_path / "scratch").ring) == at_checkpoint
+
+
 def test_a_checkpoint_copies_what_is_new_and_no_more(tmp_path, monkeypatch):
     written = []
     update = RingCopy.update
@@ -197,6 +207,10 @@ def test_a_checkpoint_copies_what_is_new_and_no_more(tmp_path, monkeypatch):
     append_more(again.ring, 1)
     again.checkpoint(40)
     assert written == [60 * row_bytes, 12 * row_bytes, 0, 6 * row_bytes]
+    filled = RunFolders(tmp_path / "run", tmp_path / "another_node")  # From the copy: nothing of it is new there.
+    append_more(filled.ring, 2)
+    filled.checkpoint(50)
+    assert written[4:] == [12 * row_bytes]
     for column in again.ring.files.columns:
         own = (tmp_path / "scratch" / again.ring.files.column(column).name).read_bytes()
         copied = (tmp_path / "run/replay" / again.ring.files.column(column).name).read_bytes()
@@ -268,7 +282,7 @@ def test_a_snapshot_is_of_the_moment_that_it_was_asked_for(tmp_path):
     assert run.snapshots.take(name)
     expected = content(run.ring)
     append_more(run.ring, 2)
-    wait_for(partial / run_checkpoints.REPLAY)
+    run.snapshots.close(20.0)
     assert not run.snapshots.take(name), "asked for again: it is there"
     run.ring.rollback((partial / run_checkpoints.REPLAY).read_bytes())
     assert content(run.ring) == expected

@@ -87,6 +87,25 @@ def test_a_crash_in_the_middle_of_an_append_leaves_no_torn_row(tmp_path, monkeyp
     assert again.append(numbered_segment(number=3, episode=77)), "it was not stored, so it is taken when sent again"
 
 
+@pytest.mark.parametrize("columns_written", range(7))
+def test_a_crash_between_two_columns_leaves_all_that_is_held_as_it_was(tmp_path, monkeypatch, columns_written):
+    ring = filled_ring(tmp_path / "ring", segments=13)
+    before, put = content(ring), ring._put
+    left = iter(range(columns_written))
+
+    def put_some(column, values):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        put(column, values)
+
+    monkeypatch.setattr(ring, "_put", put_some)
+    with pytest.raises(KeyboardInterrupt):
+        append_more(ring, 1)
+    again = Ring.open(tmp_path / "ring", LAYOUT, 60)
+    assert content(again) == before
+    assert again.verify() == 0
+
+
 def test_a_damaged_header_slot_falls_back_to_the_other_and_two_are_reported(tmp_path):
     ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
     for number in range(3):

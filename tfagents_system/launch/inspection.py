@@ -281,11 +281,9 @@ class _Inspector:
         run_bytes = resources.disk_of_run(
             trial.agent_bytes, trial.policy_bytes, params.num_iter, params.checkpoint_period_itrs
         )
-        missing = max(0, ring_bytes - resources.reserved_bytes(replay_dir))
-        needed = {
-            replay_dir: ("replay buffer", missing),
-            self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes),
-        }
+        needed = {self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes)}
+        for folder in dict.fromkeys((self._paths.replay, replay_dir)):  # On scratch it has a copy in the run directory.
+            needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
         with contextlib.suppress(OSError):  # The run directory can't be looked at, which is told elsewhere.
             resources.check_disk(checks["disk"], needed)
         resources.check_memory(

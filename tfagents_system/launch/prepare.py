@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import shutil
 import signal
@@ -56,7 +57,7 @@ class Preparation:
         self._values, findings = read_variables(environ, vars_file=vars_file, root=ROOT)
         self.checks["variables"].errors += findings
         own = sorted(name for name in environ if name.startswith("SAC_"))
-        self.checks["variables"].facts.append(f"{len(own)} of {vars_file or 'the environment'}")
+        self.checks["variables"].facts.append(f"{len(own)} set, with {vars_file or 'the environment'}")
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
 
     def run(self, fork_server: ForkServer | None, *, starts: bool = True) -> None:
@@ -235,7 +236,8 @@ def main() -> int:
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # What TensorFlow says of itself would hide what the user must read.
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # Names may hold any bytes.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # Names may hold any bytes.
     fork_server = start_fork_server(os.environ, args.vars_file)
     if args.check:
         code = check(os.environ, args.vars_file, fork_server)

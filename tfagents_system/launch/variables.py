@@ -292,7 +292,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "count": lambda text: _integer(text, 1, _MOST, "a whole number of at least 1"),
     "whole": lambda text: _integer(text, 0, 10**9, "a whole number of at least 0"),
     "seed": lambda text: _integer(text, 0, 2**31 - 1, "a whole number from 0 to 2147483647"),
-    "megabytes": lambda text: _integer(text, 1, math.inf, "a whole number of MiB of at least 1"),
+    "megabytes": lambda text: _integer(text, 1, 10**9, "a whole number of MiB of at least 1"),
     "port": lambda text: _integer(text, 1, 65535, "a TCP port from 1 to 65535"),
     "flag": lambda text: bool(_integer(text, 0, 1, "0 or 1")),
     "seconds": lambda text: _positive(text, "a number of seconds above 0, such as 60"),

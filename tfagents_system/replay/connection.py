@@ -264,8 +264,5 @@ class NewestReader:
 
 
 def _arrays(sample: reverb.ReplaySample) -> list[np.ndarray]:
-    """The item's arrays, without the time dimension (of 1) that Reverb puts in front.
-
-    An array without one is given as it is: whoever reads it refuses it, and this thread lives on.
-    """
-    return [array[0] if np.ndim(array) and len(array) else np.asarray(array) for array in sample.data]
+    """The item's arrays, without the time dimension (of 1) that Reverb puts in front."""
+    return [array[0] for array in sample.data]

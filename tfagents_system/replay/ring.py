@@ -304,13 +304,13 @@ class Ring:
         return newest
 
     def _check_covered(self, header: np.ndarray) -> None:
-        first_row = int(header["total_rows"] - header["filled_rows"])
-        overwritten = int(self._header["written_rows"]) - self.num_rows - first_row
+        total_rows, filled_rows = int(header["total_rows"]), int(header["filled_rows"])
+        written_rows = int(self._header["written_rows"])
+        overwritten = min(filled_rows, written_rows - self.num_rows - (total_rows - filled_rows))
         if overwritten > 0:
             raise OverwrittenError(
-                f"{overwritten:,} of its {int(header['filled_rows']):,} rows have been overwritten: "
-                f"{int(self._header['written_rows'] - header['total_rows']):,} rows came after it, "
-                f"{self.files.slack_rows:,} may"
+                f"{overwritten:,} of its {filled_rows:,} rows have been overwritten: "
+                f"{written_rows - total_rows:,} rows came after it, {self.files.slack_rows:,} may"
             )
 
     def _is_whole(self, first_row: int, steps: int) -> bool:
