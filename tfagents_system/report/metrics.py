@@ -52,13 +52,17 @@ class MetricsLog:
         self._folders = {"train": paths.train_summaries, "eval": paths.eval_summaries}
         self._writers: dict[str, Any] = {}
         self._complained = False
-        self._rows: list[dict[str, Any]] = [dict(row) for row in read_metrics(self._path)]
+        rows = read_metrics(self._path)
         known = [*_COLUMNS, *(f"curriculum/{name}" for name in curriculum_names)]
-        self._columns = list(dict.fromkeys([*known, *(name for row in self._rows for name in row)]))
-        self._continue_clock()
+        self._columns = list(dict.fromkeys([*known, *(name for row in rows for name in row)]))
+        self._continue_clock(rows)
+        self._unwritten: list[Mapping[str, Any]] = []  # Only these are kept: a long run has many rows.
+        self._replacement: list[dict[str, Any]] | None = (
+            None  # Of all rows in the file, where that could not be written.
+        )
         # Always written anew: a line that a crash tore must not run into the next one.
         self._must_rewrite = True
-        self._write_rows([])
+        self._write_rows()
 
     def write(self, row: Mapping[str, float]) -> None:
         """Adds a row; `wall_time_s`, the seconds that the run has been trained for, is filled in.
@@ -69,9 +73,9 @@ class MetricsLog:
         full = {**_numbers(row), "wall_time_s": time.monotonic() - self._began}
         new = [name for name in full if name not in self._columns]
         self._columns += new
-        self._rows.append(full)
+        self._unwritten.append(full)
         self._must_rewrite |= bool(new)
-        self._write_rows([full])
+        self._write_rows()
         self._summarize(full)
 
     def rewind(self, train_step: int) -> None:
@@ -79,43 +83,44 @@ class MetricsLog:
 
         TensorBoard does the same by itself when a tag's step goes back.
         """
-        kept = [row for row in self._rows if (row.get("train_step") or 0) <= train_step]
-        if len(kept) < len(self._rows):
-            self._rows = kept
-            self._continue_clock()
-            self._must_rewrite = True
-            self._write_rows([])
+        rows = [*read_metrics(self._path), *self._unwritten]
+        kept = [row for row in rows if (row.get("train_step") or 0) <= train_step]
+        if len(kept) < len(rows):
+            self._continue_clock(kept)
+            self._replacement, self._unwritten, self._must_rewrite = kept, [], True
+            self._write_rows()
 
     def close(self) -> None:
         """Flushes the summaries."""
         for writer in self._writers.values():
             writer.close()
 
-    def _continue_clock(self) -> None:
-        trained_secs = max((row.get("wall_time_s") or 0.0 for row in self._rows), default=0.0)
+    def _continue_clock(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        trained_secs = max((row.get("wall_time_s") or 0.0 for row in rows), default=0.0)
         self._began = time.monotonic() - trained_secs
 
-    def _write_rows(self, new: Sequence[Mapping[str, Any]]) -> None:
-        """Appends the new rows in one write, or replaces the whole file where that is not enough."""
+    def _write_rows(self) -> None:
+        """Appends what is not written yet in one write, or replaces the whole file where that is not enough."""
         try:
             if self._must_rewrite:
-                self._rewrite()
-            elif new:
+                rows = self._replacement if self._replacement is not None else read_metrics(self._path)
+                self._rewrite([*rows, *self._unwritten])
+            elif self._unwritten:
                 with self._path.open("a", encoding="utf-8", newline="") as file:
-                    file.write("".join(self._line(row) for row in new))
-            self._must_rewrite = False
+                    file.write("".join(self._line(row) for row in self._unwritten))
+            self._replacement, self._unwritten, self._must_rewrite = None, [], False
         except OSError as error:
             self._must_rewrite = True  # The next row comes with this one, and with a whole line before it.
             self._complain(error)
 
-    def _rewrite(self) -> None:
+    def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_name(f".{self._path.name}.tmp")
         header = dict(zip(self._columns, self._columns, strict=True))
         with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write("".join(self._line(row) for row in [header, *self._rows]))
+            file.write("".join(self._line(row) for row in [header, *rows]))
             file.flush()
-            os.fsync(file.fileno())  # It replaces the only copy of all rows.
+            os.fsync(file.fileno())  # It replaces the only copy of the rows.
         os.replace(temporary, self._path)
 
     def _line(self, row: Mapping[str, Any]) -> str:
