@@ -57,7 +57,7 @@ class MetricsLog:
         self._columns = list(dict.fromkeys([*known, *(name for row in rows for name in row)]))
         self._continue_clock(rows)
         self._unwritten: list[Mapping[str, Any]] = []  # Only these are kept: a long run has many rows.
-        self._replacement: list[dict[str, Any]] | None = (
+        self._replacement: Sequence[Mapping[str, Any]] | None = (
             None  # Of all rows in the file, where that could not be written.
         )
         # Always written anew: a line that a crash tore must not run into the next one.
