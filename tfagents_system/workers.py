@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import itertools
 import math
 import random
 import time
@@ -121,6 +122,7 @@ class Worker:
         self._policy = make_worker_policy(agent, role.derived_seed(NOISE_STREAM, worker_id, start, 1), envs_per_worker)
         self._train_observers = list(self._params.train_observers_ctor())
         self._eval_observers = list(self._params.eval_observers_ctor())
+        self._seeds: Iterator[int] = iter(())  # where deterministic: of what is left of an iteration
         self._session = 0  # of the trainer that published the policy: it may have gone back to an earlier one
         self._version = -1  # of the policy: iterations that it was trained for
         self._train_step = 0
@@ -317,16 +319,13 @@ class Worker:
 
     def _repeat(self, stream: int, iteration: int, envs: Sequence[TrainingEnvironment]) -> None:
         """From here on all that is random depends on seed, worker and iteration, and on nothing before."""
-
-        def seed(number: int) -> int:
-            return self._role.derived_seed(stream, self._id, 1 + iteration, number)
-
-        self._rng.bit_generator.state = np.random.default_rng(seed(0)).bit_generator.state
-        self._policy.reseed(seed(1))
-        random.seed(seed(2))  # A user's environment may take numbers from these two.
-        np.random.seed(seed(3))
-        for index, env in enumerate(envs):
-            env.reseed(seed(4 + index) % 2**31)
+        self._seeds = (self._role.derived_seed(stream, self._id, 1 + iteration, number) for number in itertools.count())
+        self._rng.bit_generator.state = np.random.default_rng(next(self._seeds)).bit_generator.state
+        self._policy.reseed(next(self._seeds))
+        random.seed(next(self._seeds))  # A user's environment may take numbers from these two.
+        np.random.seed(next(self._seeds))
+        for env in envs:
+            env.reseed(next(self._seeds) % 2**31)
 
     def _send(self, segment: Segment) -> None:
         with self._server_time():
@@ -414,7 +413,10 @@ class Worker:
         self._check_stop()  # Waiting for an environment's process ends with a fault when the worker is to stop.
         self._guard_building(f"worker {self._id}: building {place.name} again")
         self._environments.replace(place, fault)
-        self._guard(self._environments.evaluation if place.is_eval else self._environments.collect)
+        envs = self._environments.evaluation if place.is_eval else self._environments.collect
+        if self._role.deterministic:
+            envs[place.index].reseed(next(self._seeds) % 2**31)
+        self._guard(envs)
 
     def _guard(self, envs: Sequence[TrainingEnvironment]) -> None:
         """Gives these environments their time from now on; done once a second while they run."""

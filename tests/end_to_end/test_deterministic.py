@@ -20,6 +20,15 @@ import gymnasium
 from tfagents_system.train_params_base import TrainParamsBase
 
 
+class Faulty(gymnasium.Wrapper):
+    '''Fails now and then, at moments that its seed decides.'''
+
+    def step(self, action):
+        if self.env.unwrapped.np_random.random() < 0.004:
+            raise RuntimeError("on purpose")
+        return self.env.step(action)
+
+
 class TrainParams(TrainParamsBase):
     num_iter = {ITERATIONS}
     num_steps_per_iter = {UPDATES}
@@ -34,7 +43,7 @@ class TrainParams(TrainParamsBase):
     critic_joint_fc_layer_params = (32, 32)
 
     def env_ctor(self, *args, seed=None, **kwargs):
-        return gymnasium.make("Pendulum-v1")
+        return Faulty(gymnasium.make("Pendulum-v1"))
 """
 
 
@@ -58,6 +67,7 @@ def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights
     code, output = whole.finish()
     assert code == 0, f"{output}\n{whole.logs()}"
     expected = weights_of(whole)
+    assert "on purpose" in whole.log("worker_0") + whole.log("worker_1"), "environments were built again"
 
     run = user_run(tmp_path / "user")
     process = run.start()
