@@ -77,6 +77,7 @@ class Trainer:
         self._save_at = 0.0  # set when training starts
         self._look_at = 0.0
         self._saved_step = -1  # Train step of the last checkpoint.
+        self._exported_step = -1  # Train step of the policies on disk.
         self._save_error: str | None = None
         self._resumed_at = self._restore()
         environment_action_spec = specs.load_environment_action_spec(role.paths.specs)
@@ -238,12 +239,19 @@ class Trainer:
         with self._shares.spend("saving"):
             self._beat("saving")
             self._save_checkpoint(wait)
-            try:
-                self._export.save_checkpoint()
-                self._export.save_models()
-            except (OSError, tf.errors.OpError) as error:
-                raise SaveError(f"the policies can't be written: {error}") from error
+            self._save_policies()
         logging.info("saved at train step %d, iteration %d", self.train_step, self._state.iteration)
+
+    def _save_policies(self) -> None:
+        """Once at a train step: after the last evaluation they are still the same."""
+        if self.train_step == self._exported_step:
+            return
+        try:
+            self._export.save_checkpoint()
+            self._export.save_models()
+        except (OSError, tf.errors.OpError) as error:
+            raise SaveError(f"the policies can't be written: {error}") from error
+        self._exported_step = self.train_step
 
     def _save_checkpoint(self, wait: bool) -> None:
         self._save_at = time.monotonic() + self._checkpoint_secs
