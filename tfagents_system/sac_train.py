@@ -193,6 +193,7 @@ class Trainer:
         if found is None:
             raise DivergedError(f"{where}, before the first checkpoint: lower the learning rates")
         self._state.recoveries += 1
+        self._exported_step = -1
         self._seed_noise()
         self._losses.clear()
         self._log_mark = None
