@@ -27,7 +27,7 @@ class Faulty(gymnasium.Wrapper):
 
     def step(self, action):
         is_worker = "SLURM_PROCID" in os.environ  # The check before the start must pass.
-        if is_worker and self.env.unwrapped.np_random.random() < 0.004:
+        if is_worker and self.env.unwrapped.np_random.random() < 0.002:
             raise RuntimeError("on purpose")
         return self.env.step(action)
 

@@ -497,3 +497,11 @@ def test_a_role_that_lacks_memory_is_named_and_not_started_for_ever(
     program = beating(run_dir, "updating") + "kill -9 $$"
     assert make_supervisor(run_dir, stop, {"trainer": program}, max_restarts=1).run() == 1
     assert "the kernel has killed a process for lack of memory" in capfd.readouterr().out
+
+
+def test_a_deterministic_run_can_not_go_on_without_a_worker(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {"worker_0": CRASHES}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=1, deterministic=True).run() == 1
+    assert "given up after 1 restarts in a row: SAC_DETERMINISTIC=1" in capfd.readouterr().out

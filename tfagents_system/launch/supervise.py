@@ -235,6 +235,9 @@ class Supervisor:
             self._fail(EXIT_FAILED, _given_up(role, code), role.last_lines())
         else:
             role.given_up_because = f"{describe_exit(code)}{words}"
+            if self._variables.deterministic:  # The others wait for it as long as it takes.
+                self._fail(EXIT_FAILED, f"{_given_up(role, code)}: SAC_DETERMINISTIC=1", role.last_lines())
+                return
             self._say(role.log_line(f"{_given_up(role, code)}; the other workers go on"))
 
     def _is_blameless(self, role: RoleProcess, code: int) -> bool:
