@@ -24,7 +24,7 @@ class TrainParams(TrainParamsBase):
 
     n_eval_episodes = 10
     eval_period_itrs = 4
-    checkpoint_period_itrs = 8
+    checkpoint_period_itrs = 12
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
         # TrainingEnvironment passes the seed to reset(), as Gymnasium wants it.
