@@ -66,7 +66,7 @@ class RunPaths:
 
     @property
     def trainer_checkpoints(self) -> Path:
-        """Agent, optimizers and counters: what the trainer resumes from."""
+        """What trainer and replay server resume from (see run_checkpoints.py)."""
         return self.exp_dir / "checkpoints"
 
     @property

@@ -42,11 +42,6 @@ class Waiting:
         self._started = time.monotonic()
         self._speak_at = _SPEAK_SECS
 
-    @property
-    def expired(self) -> bool:
-        """Whether the deadline has passed."""
-        return time.monotonic() - self._started >= self._deadline_secs
-
     def check(self) -> None:
         """Call it in the loop that waits.
 
