@@ -42,14 +42,14 @@ def _resume_secs(run: RealRun, number: signal.Signals) -> float:
 def main() -> None:
     args = parse_args()
     end_on_sigterm()
-    episodes, checkpoints = (20, 1) if args.quick else (1000, 3)
+    episodes, updates, checkpoints = (20, 50, 1) if args.quick else (1000, 1000, 3)
     outcome = Outcome(__doc__.splitlines()[0])
-    config = {"horizon": _HORIZON, "step_ms": 0.0, "episodes": episodes}
+    config = {"horizon": _HORIZON, "step_ms": 0.0, "episodes": episodes, "updates": updates}
     variables = {"SAC_NUM_COLLECT_WORKERS": 1}
     with RealRun(ROOT / "benchmarks" / "saving_params.py", config, variables) as run:
         run.wait_until(lambda: _updates(run) > 0, "the first update", _DEADLINE_SECS)
-        updates = checkpoints * TrainParams.checkpoint_period_itrs * TrainParams.num_steps_per_iter + 1000
-        run.wait_until(lambda: _updates(run) > updates, f"update {updates}", _DEADLINE_SECS)
+        until = (checkpoints * TrainParams.checkpoint_period_itrs + 1) * updates
+        run.wait_until(lambda: _updates(run) > until, f"update {until}", _DEADLINE_SECS)
         beat = run.heartbeat("trainer")
         share = beat["time_shares"].get("saving", 0.0)
         outcome.row("steps in the ring", run.heartbeat("replay")["env_steps"], "steps")

@@ -9,11 +9,14 @@ from benchmarks import sleeping_params
 
 
 class TrainParams(sleeping_params.TrainParams):
-    """Networks and batches of the default size. Keys: `horizon`, `step_ms`, `episodes` that the ring has room for."""
+    """Networks and batches of the default size.
 
-    num_steps_per_iter = 1000
+    Keys: `horizon`, `step_ms`, `episodes` that the ring has room for, `updates` of an iteration.
+    """
+
     checkpoint_period_itrs = 5
 
     def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
         super().__init__(env_config, compute_config)
+        self.num_steps_per_iter = int(env_config["updates"])
         self.n_episodes_in_buffer = self.n_buffer_init_episodes = int(env_config["episodes"])
