@@ -41,5 +41,4 @@ step "$python" -m ruff check .
 step "$python" -m mypy
 step "$tools/shellcheck" run_script.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run training_variables*.sh
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
-# Two at once: a run of the whole system, and the other tests beside it.
-step "$python" -m pytest --numprocesses 2 --dist loadgroup "$@"
+step "$python" -m pytest "$@"
