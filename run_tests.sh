@@ -47,8 +47,10 @@ if (($#)); then
 fi
 # Runs of the whole system wait a lot: they go on one after the other, beside all other tests.
 output=$(mktemp)
+set -m # Else it would ignore the SIGINT by which it ends its runs.
 "$python" -m pytest -m slow >"$output" 2>&1 &
-trap 'kill $! 2>/dev/null || true; rm -f "$output"' EXIT
+set +m
+trap 'kill -INT $! 2>/dev/null && wait $! || true; rm -f "$output"' EXIT
 code=0
 step "$python" -m pytest -m "not slow" || code=$?
 wait $! || code=$?
