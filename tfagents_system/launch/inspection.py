@@ -28,6 +28,7 @@ from tfagents_system.launch import resources, run_directory
 from tfagents_system.launch.fork_server import CallDiedError, ForkServer, ForkServerError
 from tfagents_system.launch.role_process import kill_session
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.run_settings import carried
 from tfagents_system.launch.variables import read_variables
 from tfagents_system.load_params import compute_config_from, load_env_config, load_params, load_params_class
 from tfagents_system.train_params_base import TrainParamsBase
@@ -204,6 +205,7 @@ class _Inspector:
 
     def __init__(self, environ: Mapping[str, str], vars_file: Path | None, progress: Progress) -> None:
         self._values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
+        self._overrides = carried(environ)
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
         self._seed = run_directory.seed_of_run(self._paths, int(self._values.get("seed", 0)))
         self._progress = progress
@@ -237,6 +239,7 @@ class _Inspector:
             check, path = checks[CONFIG], self._choose(CONFIG)
             with check.catching():
                 config = load_env_config(path)
+                config = self._overrides.merged(config)
                 check.errors += params_check.check_env_config(config)
                 check.errors += check_curriculum(config)
                 check.facts.append(f"{path}: {', '.join(config) or 'no keys'}")
@@ -253,7 +256,9 @@ class _Inspector:
                 f"SAC_{name.upper()}": str(self._values[name]) for name in _COMPUTE_FIELDS if name in self._values
             }
             compute_config = compute_config_from(compute | {"SAC_SEED": str(self._seed)})
-            params = load_params(path, config, origin=origin, compute_config=compute_config)
+            params = load_params(
+                path, config, origin=origin, compute_config=compute_config, attributes=self._overrides.params
+            )
             check.errors += params_check.check_params(params)
             if self._values.get("deterministic"):
                 check.errors += params_check.check_deterministic(params)
