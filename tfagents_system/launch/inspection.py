@@ -120,6 +120,13 @@ def inspect(environ: Mapping[str, str], vars_file: Path | None, progress_path: P
     return _Inspector(environ, vars_file, Progress(progress_path)).run(render)
 
 
+def check_inputs(environ: Mapping[str, str], vars_file: Path | None) -> list[str]:
+    """What is wrong with params and configuration; no environment is built."""
+    with tempfile.TemporaryDirectory(prefix="sac_check_") as folder:
+        inspector = _Inspector(environ, vars_file, Progress(Path(folder) / "progress"))
+        return inspector.load_inputs().errors
+
+
 def run_inspection(
     environ: Mapping[str, str], vars_file: Path | None, fork_server: ForkServer | None, *, render: bool
 ) -> Inspection:
@@ -226,6 +233,11 @@ class _Inspector:
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self._found.doing = ""
         return self._found
+
+    def load_inputs(self) -> Checklist:
+        """The first checks of `run`: of params and configuration."""
+        self._load_inputs()
+        return self._found.checks
 
     def _enter(self, doing: str) -> None:
         self._found.doing = doing
