@@ -42,7 +42,7 @@ def test_a_list_has_one_task_an_entry(tmp_path: Path) -> None:
     made = read_grid(written(tmp_path, [{"discount": 0.9}, {"discount": 0.99, "actor_fc_layer_params": [64, 64]}]))
     assert len(made) == 2
     assert made.settings(1) == {"discount": 0.99, "actor_fc_layer_params": [64, 64]}
-    assert made.keys() == ["discount", "actor_fc_layer_params"]
+    assert made.names() == ["discount", "actor_fc_layer_params"]
 
 
 def test_seeds_are_one_more_axis() -> None:

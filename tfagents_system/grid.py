@@ -75,7 +75,7 @@ class Grid:
         entry = [] if self._entries is None else list(self._entries[task].items())
         return dict(entry + chosen[::-1])
 
-    def keys(self) -> List[str]:
+    def names(self) -> List[str]:
         """Every key that some task has, in the order of the file."""
         found = collections.OrderedDict()  # type: collections.OrderedDict[str, None]
         for entry in self._entries or ():
@@ -89,7 +89,7 @@ class Grid:
         Raises:
           GridError: The grid has that key already.
         """
-        if key in self.keys():
+        if key in self.names():
             raise GridError(["{} is in the grid already: give it once".format(key)])
         return Grid(self._axes + [(key, list(values))], self._entries)
 
@@ -165,7 +165,7 @@ def _list(content: Any) -> Tuple[Grid, List[str]]:
         first_with.setdefault(text, task)
     entries = [entry for entry in content if isinstance(entry, dict)]
     grid = Grid(entries=entries)
-    return grid, findings + _check_keys(grid.keys())
+    return grid, findings + _check_keys(grid.names())
 
 
 def _check_keys(keys: Any) -> List[str]:

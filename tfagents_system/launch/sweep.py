@@ -233,7 +233,7 @@ def _grid_of(args: argparse.Namespace, vars_file: Path) -> Grid:
     except GridError as error:
         raise UserError(*error.findings) from None
     names = {setting.name for setting in parse_assignments(args.assignments)[0]}
-    if twice := [key for key in grid.keys() if key in names]:
+    if twice := [key for key in grid.names() if key in names]:
         raise UserError(*(f"{key} is swept over and given by --set as well: give it once" for key in twice))
     return grid
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import signal
 import subprocess
 import time
@@ -36,6 +37,7 @@ class Task:
       save_secs: What it may take to save when it is stopped.
       state: WAITING, RUNNING, DONE, STOPPED or FAILED.
       reason: Why it failed.
+      started_at: Unix seconds of its start; what was written before says nothing of it.
     """
 
     number: int
@@ -46,6 +48,7 @@ class Task:
     save_secs: float = 60.0
     state: str = WAITING
     reason: str = ""
+    started_at: float = math.inf
 
     @property
     def log(self) -> Path:
@@ -113,8 +116,8 @@ class TaskRunner:
     def _start_waiting(self) -> bool:
         waiting = [task for task in self._tasks if task.state == WAITING][: len(self._free)]
         for task in waiting:
-            place = self._free.pop()
-            self._running[task.number] = _Running(task, place)
+            task.started_at = time.time()
+            self._running[task.number] = _Running(task, self._free.pop())
             task.state = RUNNING
         return bool(waiting)
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tfagents_system.grid import in_words
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Task
-from tfagents_system.report.status import read_status, state_of, summary
+from tfagents_system.report.status import read_status, summary
 
 COLUMNS = ("task", "settings", "state", "iteration", "env steps", "eval return", "best", "left")
 _LEFT_ALIGNED = ("settings", "state")
@@ -30,14 +30,15 @@ def row(task: Task, now: float) -> dict[str, str]:
     """One task as a line of the table: texts by column."""
     cells = dict.fromkeys(COLUMNS, "-")
     status = None if task.state == WAITING else read_status(task.paths.status_json)
-    state = task.state
+    state = "starting" if task.state == RUNNING else task.state
     if status is not None:
         shown = summary(status, now)
         cells |= {name: shown[name] for name in ("iteration", "env steps", "eval return", "best", "left")}
-        is_of_now = status["run"].get("state") in ("starting", "running") and state_of(status, now) != "dead"
-        if state == RUNNING:
-            state = shown["state"] if is_of_now else "starting"
-        else:
+        is_of_now = status["run"].get("started_at", 0.0) >= task.started_at
+        if task.state == RUNNING and is_of_now:
+            # A run that is done still draws its plot and makes its video.
+            state = "finishing" if shown["state"] == DONE else shown["state"]
+        if task.state != RUNNING or not is_of_now:
             cells["left"] = "-"
     return cells | {"task": str(task.number), "settings": in_words(task.settings), "state": state}
 
