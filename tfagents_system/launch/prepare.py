@@ -65,7 +65,8 @@ class Preparation:
         self.checks["variables"].facts.append(f"{len(own)} set, with {vars_file or 'the environment'}")
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
         self.checks["settings"].errors += settings.findings
-        self.checks["settings"].facts.append(self.overrides.in_words() or "none")
+        if words := self.overrides.in_words():
+            self.checks["settings"].facts.append(words)
 
     def run(self, fork_server: ForkServer | None, *, starts: bool = True) -> None:
         """Makes all checks.
