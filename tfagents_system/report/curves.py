@@ -113,7 +113,7 @@ def _read_evaluations(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as content:
             steps, results = content["timesteps"], content["results"]
-            pairs = list(zip(steps.tolist(), results.reshape(len(steps), -1).mean(axis=1).tolist(), strict=True))
+            pairs = list(zip(steps.tolist(), results.mean(axis=tuple(range(1, results.ndim))).tolist(), strict=True))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}): leave it out") from None
     if not pairs:
