@@ -17,7 +17,7 @@ import collections
 import json
 import re
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 _EXIT_BAD_INPUT = 2
 _NOT_IN_A_GRID = {
@@ -190,7 +190,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-def in_words(settings: Dict[str, Any]) -> str:
+def in_words(settings: Mapping[str, Any]) -> str:
     """`train_batch_size=256 config.horizon=200 SAC_SEED=3`, as --set takes them."""
     return " ".join(assignment(name, value) for name, value in settings.items())
 

@@ -221,7 +221,7 @@ def _build(
             value = _of_kind(value, attributes[name])
         plain(self, name, value)
 
-    params_class.__setattr__ = keep  # type: ignore[method-assign, assignment]
+    params_class.__setattr__ = keep  # type: ignore[method-assign]
     try:
         params = params_class(env_config)
     finally:

@@ -138,9 +138,9 @@ def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:
 
 def test_intervals_hold_the_mean_and_are_the_same_at_every_call() -> None:
     scores = np.random.default_rng(0).normal(size=(8, 3)) + [0.0, 10.0, 20.0]
-    state = np.random.get_state()[1].tolist()  # type: ignore[union-attr, index]
+    state = np.random.get_state()[1].tolist()  # type: ignore[index]
     iqm, low, high = with_interval(scores)
-    assert np.random.get_state()[1].tolist() == state  # type: ignore[union-attr, index]
+    assert np.random.get_state()[1].tolist() == state  # type: ignore[index]
     assert np.all(low < iqm) and np.all(iqm < high) and np.allclose(iqm, [0.0, 10.0, 20.0], atol=1.0)
     # Of a mean of eight normal numbers: about 1.96 / sqrt(8) to each side; the middle half spreads a little more.
     assert np.all((high - low > 0.6) & (high - low < 2.6))
@@ -197,11 +197,16 @@ def test_picture_table_and_unfinished_runs(tmp_path: Path, capsys: pytest.Captur
 def test_lines_are_dashed_where_a_run_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures: list[Figure] = []
     save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k)))
+
+    def remember(self: Figure, *args: Any, **kwargs: Any) -> None:
+        figures.append(self)
+        save(self, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", remember)
     runs = (a_run([0, 100, 200], [0, 1, 2]), a_run([0, 100], [1, 2], "stopped"))
     compare.draw([Group("g", runs)], tmp_path / "x.png")
     thick = [line for line in figures[0].axes[0].get_lines() if line.get_linewidth() == 2.0]
-    assert [(line.get_linestyle(), line.get_xdata().tolist()) for line in thick] == [
+    assert [(line.get_linestyle(), list(line.get_xdata())) for line in thick] == [
         ("-", [0, 100]),
         ("--", [100, 200]),
     ]

@@ -94,7 +94,7 @@ def _matching(run: Run, patterns: Sequence[str]) -> str | None:
 
 
 def _name(run: Run, with_experiment: bool) -> str:
-    words = in_words(dict(run.settings))
+    words = in_words(run.settings)
     return " ".join(filter(None, [run.experiment if with_experiment or not words else "", words]))
 
 

@@ -61,7 +61,8 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     Raises:
       UserError: Some are no run directories, or have nothing that can be read; with all findings.
     """
-    runs, findings = [], []
+    runs: list[Run] = []
+    findings: list[str] = []
     for folder in folders:
         try:
             runs.append(_read(folder))
