@@ -137,7 +137,11 @@ def curve_of(group: Group) -> Curve:
     """
     begun = group.begun
     first, last = max(run.steps[0] for run in begun), max(run.steps[-1] for run in begun)
-    steps = np.linspace(first, last, min(_MOST_POINTS, max(len(run.steps) for run in begun)) if last > first else 1)
+    # Those of one run, of the most: the others were evaluated after about as many.
+    steps = max(begun, key=lambda run: (len(run.steps), run.steps[-1])).steps
+    steps = np.unique([first, *steps[(steps > first) & (steps < last)], last])
+    if len(steps) > _MOST_POINTS:
+        steps = steps[np.linspace(0, len(steps) - 1, _MOST_POINTS).round().astype(int)]
     distance = max(float(np.diff(run.steps).max(initial=0.0)) for run in begun)
     reaches = np.array([run.steps[-1] for run in begun])[:, None] >= steps - distance / 2
     values = np.array([np.interp(steps, run.steps, run.returns) for run in begun])

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Literal
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,6 +23,8 @@ COLUMNS = ("task", "settings", "state", "iteration", "env steps", "eval return",
 _LEFT_ALIGNED = ("settings", "state")
 _COLORS = {RUNNING: "green", DONE: "bold green", FAILED: "red", STOPPED: "yellow", WAITING: "dim"}
 _ORDER = (RUNNING, FAILED, STOPPED, WAITING, DONE)  # Who is shown first where a terminal has too few lines.
+_SPARED_FIRST = ("left", "env steps", "best", "iteration", "eval return")  # In a narrow terminal.
+_SETTINGS_WIDTH = 30
 _LINES_BESIDE = 6
 _DEFAULT_LINE_SECS = 5.0
 
@@ -86,15 +89,24 @@ class SweepView:
 
     def _table(self, tasks: Sequence[Task]) -> Group:
         fitting = max(1, self._console.height - _LINES_BESIDE)
-        ordered = sorted(tasks, key=lambda task: _ORDER.index(task.state))[:fitting]
+        chosen = sorted(tasks, key=lambda task: _ORDER.index(task.state))[:fitting]
+        rows = [(task, row(task, time.time())) for task in sorted(chosen, key=lambda task: task.number)]
+        widths = {name: max(len(name), *(len(cells[name]) for _, cells in rows)) for name in COLUMNS}
+        natural, widths["settings"] = widths["settings"], min(widths["settings"], _SETTINGS_WIDTH)
+        for name in _SPARED_FIRST:
+            if sum(widths.values()) + 2 * len(widths) > self._console.width:
+                del widths[name]
+        # What is left is for the settings, which are cut where they are longer.
+        widths["settings"] = min(
+            natural, max(1, self._console.width - sum(widths.values()) + widths["settings"] - 2 * len(widths))
+        )
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-        for name in COLUMNS:
-            is_left = name in _LEFT_ALIGNED
-            table.add_column(name, justify="left" if is_left else "right", no_wrap=True, overflow="ellipsis")
-        for task in sorted(ordered, key=lambda task: task.number):
-            cells = row(task, time.time())
+        for name, width in widths.items():
+            justify: Literal["left", "right"] = "left" if name in _LEFT_ALIGNED else "right"
+            table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", width=width)
+        for task, cells in rows:
             style = _COLORS.get(task.state, "default")
-            table.add_row(*(Text(cells[name], style=style if name == "state" else "") for name in COLUMNS))
+            table.add_row(*(Text(cells[name], style=style if name == "state" else "") for name in widths))
         return Group(table, Text(totals(tasks), style="dim"))
 
     def _print_changes(self, tasks: Sequence[Task]) -> None:
