@@ -59,7 +59,7 @@ def overrides_of_run(paths: RunPaths | None, given: Overrides) -> Overrides:
     Raises:
       UserError: An attribute or a key is given another value than the run began with.
     """
-    if paths is None or not paths.run_json.exists():
+    if paths is None or not os.path.exists(paths.run_json):  # Where it is out of reach, others say so.
         return given
     began = Overrides.read(paths.overrides)
     known = began.settings()
