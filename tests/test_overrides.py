@@ -93,12 +93,15 @@ def test_variables_are_text(value: Any, text: str) -> None:
 
 
 def test_the_configuration_is_merged_key_by_key_and_stays_as_it_was() -> None:
-    config = {"horizon": 200, "env": {"mass": 1, "legs": {"left": 1, "right": 2}}, "list": [1, 2]}
+    config = {"horizon": 200, "env": {"mass": 1, "legs": {"left": 1, "right": 2}}, "list": [1, 2], "other": {"x": 1}}
     before = json.dumps(config)
     overrides, _ = sorted_out("config.horizon=500", "config.env.legs.left=9", "config.list=[3]")
     merged = overrides.merged(config)
-    assert merged == {"horizon": 500, "env": {"mass": 1, "legs": {"left": 9, "right": 2}}, "list": [3]}
-    merged["env"]["legs"]["right"] = 7
+    assert merged == {"horizon": 500, "env": {"mass": 1, "legs": {"left": 9, "right": 2}}, "list": [3]} | {
+        "other": {"x": 1}
+    }
+    merged["env"]["legs"]["right"] = merged["other"]["x"] = 7
+    merged["list"].append(4)
     assert json.dumps(config) == before and overrides.config["list"] == [3]
 
 
