@@ -4,10 +4,11 @@ set -euo pipefail
 
 usage() {
   cat <<'HELP'
-Usage: ./run_script.sh [--check] VARS.sh
+Usage: ./run_script.sh [--check] [--set NAME=VALUE]... VARS.sh
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again goes on with a run that was stopped.
 --check makes the checks of a start, says what it looked at and found, and neither writes nor starts anything.
+--set overrides an attribute of TrainParams, a key of the JSON (config.KEY) or a SAC_ variable for this run alone.
 Ctrl-C or SIGTERM saves everything and ends; a second one ends at once.
 
 Exit codes: 0 finished, 1 failed, 2 something must be changed first, 75 stopped and saved.
@@ -24,21 +25,30 @@ tfagents_root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 if [[ ! -f $tfagents_root/train_script.sh ]]; then tfagents_root=${SLURM_SUBMIT_DIR:-$tfagents_root}; fi
 [[ -f $tfagents_root/train_script.sh ]] || fail "train_script.sh is not in $tfagents_root: submit from the repository"
 
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  usage
-  exit 0
-fi
-tfagents_mode=(--then "$tfagents_root/train_script.sh")
-if [[ ${1:-} == --check ]]; then
-  tfagents_mode=(--check)
+tfagents_options=() tfagents_files=() tfagents_check=
+while (($#)); do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --check) tfagents_check=1 ;;
+    --set)
+      (($# > 1)) || fail "--set needs NAME=VALUE, as in --set train_batch_size=512"
+      tfagents_options+=(--set "$2") && shift
+      ;;
+    --set=*) tfagents_options+=("$1") ;;
+    -*) usage >&2 && exit 2 ;;
+    *) tfagents_files+=("$1") ;;
+  esac
   shift
-fi
-if (($# != 1)) || [[ $1 == -* ]]; then
+done
+if ((${#tfagents_files[@]} != 1)); then
   usage >&2
   exit 2
 fi
-[[ -f $1 && -r $1 ]] || fail "vars file $1 is missing or cannot be read: give the path of a file such as training_variables.sh"
-tfagents_vars=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+tfagents_vars=${tfagents_files[0]}
+[[ -f $tfagents_vars && -r $tfagents_vars ]] \
+  || fail "vars file $tfagents_vars is missing or cannot be read: give the path of a file such as training_variables.sh"
+tfagents_vars=$(cd "$(dirname "$tfagents_vars")" && pwd)/$(basename "$tfagents_vars")
+if [[ $tfagents_check ]]; then tfagents_options+=(--check); else tfagents_options+=(--then "$tfagents_root/train_script.sh"); fi
 
 # Plain assignments count as well as exported ones. Unset names in a user's file are the user's business; a command
 # that fails, a syntax error or an `exit` is reported with the file's name, by the trap on EXIT.
@@ -58,4 +68,4 @@ tfagents_python=$("$tfagents_root/setup.sh" --print-python)
 export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
 export CUDA_VISIBLE_DEVICES=-1
 # One process from here to the end, so that a signal to it reaches whoever is at work.
-exec "$tfagents_python" -P -m tfagents_system.launch.prepare --vars_file "$tfagents_vars" "${tfagents_mode[@]}"
+exec "$tfagents_python" -P -m tfagents_system.launch.prepare --vars_file "$tfagents_vars" "${tfagents_options[@]}"

@@ -39,7 +39,7 @@ step() {
 step "$python" -m ruff format --check .
 step "$python" -m ruff check .
 step "$python" -m mypy
-step "$tools/shellcheck" run_script.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run training_variables*.sh
+step "$tools/shellcheck" run_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run training_variables*.sh
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 if (($#)); then
   step "$python" -m pytest "$@"

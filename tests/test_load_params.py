@@ -93,3 +93,69 @@ def test_json_is_read(tmp_path: Path) -> None:
     assert load_env_config(path) == {"horizon": 3, "name": "walker"}
     with pytest.raises(UserError, match="cannot be read"):
         load_env_config(tmp_path / "none.json")
+
+
+DERIVED = """
+from tfagents_system.train_params_base import TrainParamsBase
+
+class TrainParams(TrainParamsBase):
+    width = 64
+    body = 2 * width
+
+    def __init__(self, env_config):
+        super().__init__(env_config)
+        self.depth = 2
+        self.layers = (self.width,) * self.depth
+        self.by_class = 2 * TrainParams.width
+
+    @property
+    def area(self):
+        return self.width**2
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        pass
+"""
+
+
+def test_what_the_constructor_computes_follows_an_override(tmp_path: Path) -> None:
+    path = tmp_path / "my_params.py"
+    path.write_text(DERIVED)
+    params = load_params(path, {"horizon": 7}, attributes={"width": 8, "depth": 3, "train_batch_size": 5})
+    assert (params.width, params.depth, params.train_batch_size) == (8, 3, 5)  # type: ignore[attr-defined]
+    assert params.layers == (8, 8, 8) and params.by_class == 16 and params.area == 64  # type: ignore[attr-defined]
+    assert params.body == 128  # type: ignore[attr-defined]  # Of the class's body: computed before.
+    params.width = 9  # type: ignore[attr-defined]  # Afterwards it is an attribute like any other.
+    assert params.width == 9  # type: ignore[attr-defined]
+    assert load_params(path, {"horizon": 7}).layers == (64, 64)  # type: ignore[attr-defined]
+    assert params._source is not None and params._source.attributes["depth"] == 3
+
+
+def test_an_override_in_a_tuples_place_is_a_tuple(tmp_path: Path) -> None:
+    path = tmp_path / "my_params.py"
+    path.write_text(DERIVED)
+    attributes = {"actor_fc_layer_params": [32, 16], "layers": [1]}
+    params = load_params(path, {"horizon": 7}, attributes=attributes)
+    assert params.actor_fc_layer_params == (32, 16) and params.layers == (1,)  # type: ignore[attr-defined]
+
+
+def test_a_class_from_another_module_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "my_params.py"
+    path.write_text("from tfagents_system.pendulum_params import TrainParams\n")
+    assert load_params(path, {"horizon": 7}, attributes={"num_iter": 3}).num_iter == 3
+    assert load_params(path, {"horizon": 7}).num_iter == 24
+
+
+def test_names_that_no_override_can_have_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "my_params.py"
+    path.write_text(DERIVED)
+    with pytest.raises(UserError) as raised:
+        load_params(path, {"horizon": 7, "mass": 2}, attributes={"widht": 1, "mass": 3, "xyz": 1})
+    assert [finding.partition("has no attribute ")[2] for finding in raised.value.findings] == [
+        "widht: width is meant",
+        "mass: the key of the JSON is config.mass",
+        "xyz: correct the name, or add the attribute to the class",
+    ]
+    with pytest.raises(UserError) as raised:
+        load_params(path, {"horizon": 7}, attributes={"horizon": 1, "area": 3, "env_ctor": 1})
+    text = "\n".join(raised.value.findings)
+    assert "override config.horizon" in text and "area is computed" in text and "env_ctor is a method" in text

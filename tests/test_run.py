@@ -95,6 +95,20 @@ def test_numbers_of_every_episode_then_mean_and_spread(capsys: Any, saved: RunPa
     assert "over 3 episodes, success 100%" in lines[-1]
 
 
+def test_settings_of_the_run_hold_for_its_own_files_alone(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
+    saved.overrides.write_text('{"config": {"horizon": 3}}')
+    try:
+        assert ", 3 steps" in play(capsys, saved, "--no_video")[1]
+        (tmp_path / "other.json").write_text('{"horizon": 4}')
+        assert ", 4 steps" in play(capsys, saved, "--no_video", "--config", str(tmp_path / "other.json"))[1]
+        assert ", 3 steps" in play(capsys, saved, "--no_video", "--config", str(saved.config))[1]
+        saved.overrides.write_text('{"params": {"misspelt": 3}}')
+        with pytest.raises(UserError, match="has no attribute misspelt"):
+            run.main(["--exp_dir", str(saved.exp_dir), "--no_video"])
+    finally:
+        saved.overrides.unlink()
+
+
 def test_the_seed_decides_the_returns(capsys: Any, saved: RunPaths) -> None:
     flags = ["--num_episodes", "2", "--no_video", "--seed"]
     first = returns(play(capsys, saved, *flags, "5"))

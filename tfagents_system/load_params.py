@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from tfagents_system.spelling import near_misses
 from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 _PACKAGE_DIR = Path(__file__).resolve().parent
+_MODULE_NAME = "sac_params"
 _EXAMPLE = '{"horizon": 200}'
 
 
@@ -112,7 +114,7 @@ def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParam
     folder = str(origin.parent)
     if origin.parent != _PACKAGE_DIR and folder not in sys.path:
         sys.path.insert(0, folder)
-    module = types.ModuleType("sac_params")
+    module = types.ModuleType(_MODULE_NAME)
     module.__file__ = str(origin)
     sys.modules[module.__name__] = module
     try:
@@ -157,15 +159,26 @@ def load_params(
     *,
     origin: Path | None = None,
     compute_config: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, Any] | None = None,
 ) -> TrainParamsBase:
     """Builds `TrainParams(env_config)`, with `compute_config` filled in.
 
+    Args:
+      params_path: The file to execute.
+      env_config: What the constructor gets.
+      origin: See `load_params_class`.
+      compute_config: The run's size; what the user's class says wins.
+      attributes: Overridden ones. They have these values from the start and keep them while `__init__` runs, so that
+        what it computes from them follows. What the body of the class has computed before does not.
+
     Raises:
-      UserError: See `load_params_class`; also where the constructor raises.
+      UserError: See `load_params_class`; also where the constructor raises, and for names that can't be overridden.
     """
     params_class = load_params_class(params_path, origin)
+    if findings := [finding for name in attributes or () if (finding := _fixed_attribute(params_class, name))]:
+        raise UserError(*findings)
     try:
-        params = params_class(dict(env_config))
+        params, unknown = _build(params_class, dict(env_config), dict(attributes or {}))
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -180,9 +193,69 @@ def load_params(
             f"TrainParams.env_config of {origin or params_path} must stay the dictionary that __init__ was given, "
             f"found {shown(params.env_config)}: choose another name for yours"
         )
+    if unknown:
+        raise UserError(*(_unknown_attribute(params, name, origin or params_path) for name in unknown))
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
-    params._source = ParamsSource(params_path, origin, dict(env_config), dict(compute_config or {}))
+    params._source = ParamsSource(
+        params_path, origin, dict(env_config), dict(compute_config or {}), dict(attributes or {})
+    )
     return params
+
+
+def _build(
+    params_class: type[TrainParamsBase], env_config: dict[str, Any], attributes: Mapping[str, Any]
+) -> tuple[TrainParamsBase, list[str]]:
+    """Returns the params and the names in `attributes` that neither the class nor its constructor knows."""
+    if not attributes:
+        return params_class(env_config), []
+    if params_class.__module__ != _MODULE_NAME:  # Imported from elsewhere, where it stays as it is.
+        params_class = type(params_class.__name__, (params_class,), {"__module__": _MODULE_NAME})
+    known = {name for name in attributes if hasattr(params_class, name)}
+    for name, value in attributes.items():
+        setattr(params_class, name, _of_kind(getattr(params_class, name, None), value))
+    plain, has_own = params_class.__setattr__, "__setattr__" in vars(params_class)
+
+    def keep(self: Any, name: str, value: Any) -> None:
+        if name in attributes:
+            known.add(name)
+            value = _of_kind(value, attributes[name])
+        plain(self, name, value)
+
+    params_class.__setattr__ = keep  # type: ignore[method-assign]
+    try:
+        params = params_class(env_config)
+    finally:
+        if has_own:
+            params_class.__setattr__ = plain  # type: ignore[method-assign]
+        else:
+            del params_class.__setattr__
+    return params, [name for name in attributes if name not in known]
+
+
+def _of_kind(before: Any, value: Any) -> Any:
+    """JSON has lists only: in a tuple's place a list becomes one."""
+    return tuple(value) if isinstance(before, tuple) and isinstance(value, list) else value
+
+
+def _fixed_attribute(params_class: type[TrainParamsBase], name: str) -> str | None:
+    """Why an attribute can't be overridden; None where it can."""
+    value = inspect.getattr_static(params_class, name, None)
+    if name == "horizon":
+        return "horizon is a key of the JSON: override config.horizon"
+    if isinstance(value, property):
+        return f"TrainParams.{name} is computed by a method: override what it is computed from"
+    if inspect.isroutine(value):
+        return f"TrainParams.{name} is a method, which no setting can override: change it in SAC_PARAMS"
+    return None
+
+
+def _unknown_attribute(params: TrainParamsBase, name: str, origin: Path) -> str:
+    if name in params.env_config:
+        return f"TrainParams of {origin} has no attribute {name}: the key of the JSON is config.{name}"
+    names = [known for known in dir(params) if known != name and not inspect.isroutine(getattr(type(params), known, 0))]
+    meant = [right for _, right in near_misses([name], names, 0.7)]
+    hint = f"{meant[0]} is meant" if meant else "correct the name, or add the attribute to the class"
+    return f"TrainParams of {origin} has no attribute {name}: {hint}"
 
 
 def compute_config_from(environ: Mapping[str, str] = os.environ) -> dict[str, int]:

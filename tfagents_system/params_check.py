@@ -11,7 +11,7 @@ from tfagents_system.errors import shown
 from tfagents_system.spelling import near_misses
 from tfagents_system.train_params_base import TrainParamsBase
 
-_CONFIG_KEYS = ("horizon", "curriculum")
+CONFIG_KEYS = ("horizon", "curriculum")
 _NESTED_HORIZON = '{"horizon": 200}'
 
 # A rule in words, and whether a value keeps it.
@@ -83,9 +83,9 @@ def check_env_config(env_config: Mapping[str, Any]) -> list[str]:
     """What is wrong with the JSON of SAC_CONFIG, one sentence each; `check_curriculum` looks at its curriculum."""
     findings = [
         f'"{wrong}" in SAC_CONFIG is not known: "{right}" is meant'
-        for wrong, right in near_misses(env_config, _CONFIG_KEYS)
+        for wrong, right in near_misses(env_config, CONFIG_KEYS)
     ]
-    meant = {right for _, right in near_misses(env_config, _CONFIG_KEYS)}
+    meant = {right for _, right in near_misses(env_config, CONFIG_KEYS)}
     rule, keeps = _COUNT
     if "horizon" not in env_config:
         if "horizon" not in meant:

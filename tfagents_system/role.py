@@ -19,6 +19,7 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, 
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.signals import StopFlag, die_with_parent
 from tfagents_system.load_params import compute_config_from, load_env_config, load_params
+from tfagents_system.overrides import Overrides
 from tfagents_system.replay.connection import StoppedError
 from tfagents_system.report.heartbeat import Heartbeat
 from tfagents_system.train_params_base import TrainParamsBase
@@ -66,8 +67,13 @@ class Role:
         heartbeat = Heartbeat(paths.heartbeat(name), name)
         heartbeat.beat("starting")
         origin = Path(json.loads(paths.run_json.read_text())["params_source"])
+        overrides = Overrides.read(paths.overrides)
         params = load_params(
-            paths.params, load_env_config(paths.config), origin=origin, compute_config=compute_config_from(os.environ)
+            paths.params,
+            overrides.merged(load_env_config(paths.config)),
+            origin=origin,
+            compute_config=compute_config_from(os.environ),
+            attributes=overrides.params,
         )
         return cls(
             name=name,

@@ -34,6 +34,7 @@ from tfagents_system.info_keys import SUCCESS_KEYS
 from tfagents_system.launch.run_directory import read_run_json
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.load_params import load_env_config, load_params
+from tfagents_system.overrides import Overrides
 from tfagents_system.params_check import check_env_config
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -190,16 +191,25 @@ def _find(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
 def _load_params(paths: RunPaths, params_flag: str | None, config_flag: str | None) -> TrainParamsBase:
     params_path = _find(params_flag or str(paths.params), "--params", Path.is_file)
     config_path = _find(config_flag or str(paths.config), "--config", Path.is_file)
+    # Another file than the run's own is taken as it is.
+    overrides = Overrides.read(paths.overrides)
+    is_own_params, is_own_config = _is_same(params_path, paths.params), _is_same(config_path, paths.config)
     env_config = load_env_config(config_path)
+    if is_own_config:
+        env_config = overrides.merged(env_config)
     if findings := check_env_config(env_config) + check_curriculum(env_config):
         raise UserError(*findings)
-    return load_params(params_path, env_config, origin=_origin(paths, params_path))
+    if not is_own_params:
+        return load_params(params_path, env_config)
+    return load_params(params_path, env_config, origin=_origin(paths), attributes=overrides.params)
 
 
-def _origin(paths: RunPaths, params_path: Path) -> Path | None:
+def _is_same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
+
+
+def _origin(paths: RunPaths) -> Path | None:
     """Where the run's own copy came from: modules beside the original are imported from there."""
-    if params_path.resolve() != paths.params.resolve():
-        return None
     source = read_run_json(paths).get("params_source")
     origin = Path(source) if isinstance(source, str) else None
     return origin if origin is not None and origin.parent.is_dir() else None

@@ -31,12 +31,14 @@ class ParamsSource:
       path: The file.
       origin: Where it was copied from; None: it is the original.
       env_config, compute_config: What the constructor got, and what was filled in.
+      attributes: What was overridden.
     """
 
     path: Path
     origin: Path | None
     env_config: dict[str, Any]
     compute_config: dict[str, Any]
+    attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class TrainParamsBase(abc.ABC):

@@ -558,6 +558,15 @@ def test_a_constructor_that_raises(user: Folder) -> None:
         user.make(colour=3)
 
 
+def test_overridden_attributes_are_overridden_there_too(user: Folder) -> None:
+    source = PARAMS.replace("num_iter = 2", 'kind = "Nothing"').replace("my_envs, name)", "my_envs, self.kind)")
+    (user.folder / "my_params.py").write_text(source)
+    config = {"horizon": 10, "name": "Nothing", "kwargs": {}}
+    params = load_params(user.folder / "my_params.py", config, attributes={"kind": "Counter"})
+    with contextlib.closing(loading.make_collect_env(params, 3, 11, process=user.settings)) as env:
+        assert tuple(env.observation_spec().shape) == (4,)
+
+
 def test_interpreters_that_can_not_be_used(tmp_path: Path) -> None:
     (tmp_path / "my_params.py").write_text(PARAMS)
     params = load_params(tmp_path / "my_params.py", {"horizon": 10, "name": "Counter"})

@@ -18,6 +18,7 @@ from tfagents_system.launch import prepare, run_directory
 from tfagents_system.launch.claims import RunLock
 from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.run_settings import RunSettings, resolve
 
 PARAMS = """
 import gymnasium
@@ -266,3 +267,28 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         run_directory.write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
+
+
+def test_settings_are_checked_used_and_kept(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def settings(*assignments: str) -> RunSettings:
+        return resolve(environ, assignments, vars_file=None, root=prepare.ROOT)
+
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(
+            environ, None, settings=settings("num_iter=0", "discont=0.9", "config.horizn=3", "SAC_SED=1", "tau")
+        )
+    text = "\n".join(raised.value.findings)
+    for part in ("discont", "config.horizn is not in SAC_CONFIG (horizon is meant)", "SAC_SED", "NAME=VALUE"):
+        assert part in text
+    assert len(raised.value.findings) == 4 and not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match="TrainParams.num_iter must be an integer of at least 1, found 0"):
+        prepare.prepare(environ, None, settings=settings("num_iter=0"))
+    capsys.readouterr()
+    assert prepare.prepare(environ, None, settings=settings("num_iter=7", "config.horizon=9", "SAC_SEED=8"))
+    assert "settings: num_iter=7 config.horizon=9 SAC_SEED=8" in capsys.readouterr().out
+    paths = RunPaths(tmp_path / "run")
+    run = json.loads(paths.run_json.read_text())
+    assert (run["num_iter"], run["seed"]) == (7, 8)
+    assert paths.params.read_text() == PARAMS and json.loads(paths.config.read_text()) == {"horizon": 20}

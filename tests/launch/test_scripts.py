@@ -27,7 +27,7 @@ def run(*command: object, cwd: Path = ROOT, **environ: str) -> subprocess.Comple
     )
 
 
-@pytest.mark.parametrize("script", ["run_script.sh", "train_script.sh", "setup.sh", "run_tests.sh"])
+@pytest.mark.parametrize("script", ["run_script.sh", "train_script.sh", "sweep.sh", "setup.sh", "run_tests.sh"])
 def test_help(script: str, tmp_path: Path) -> None:
     done = run(ROOT / script, "--help", cwd=tmp_path)
     assert done.returncode == 0 and "Usage: ./" in done.stdout and done.stderr == ""
@@ -39,6 +39,22 @@ def test_run_script_takes_one_file(tmp_path: Path) -> None:
     assert run(ROOT / "run_script.sh", "a", "b").returncode == 2
     done = run(ROOT / "run_script.sh", "nowhere.sh", cwd=tmp_path)
     assert done.returncode == 2 and "error: vars file nowhere.sh is missing" in done.stderr
+
+
+def test_settings_may_stand_before_and_after_the_file(tmp_path: Path, activated: dict[str, str]) -> None:
+    (tmp_path / "my.sh").write_text(GOOD_VARS)
+    options = ["--set", "SAC_SED=1", "my.sh", "--set=nonsense", "--set", "SAC_EXP_NAME=a b"]
+    done = run(ROOT / "run_script.sh", *options, cwd=tmp_path, **activated)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    for part in (
+        "--set: SAC_SED is not a known variable",
+        "--set nonsense: it must be NAME=VALUE",
+        "SAC_PARAMS is missing",
+    ):
+        assert part in done.stderr
+    done = run(ROOT / "run_script.sh", "my.sh", "--set", cwd=tmp_path)
+    assert done.returncode == 2 and "--set needs NAME=VALUE" in done.stderr
+    assert run(ROOT / "run_script.sh", "my.sh", "--sett", "a=1", cwd=tmp_path).returncode == 2
 
 
 @pytest.mark.parametrize(

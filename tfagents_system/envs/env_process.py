@@ -159,6 +159,7 @@ class EnvProcess:
             "origin": str(source.origin) if source.origin else None,
             "env_config": source.env_config,
             "compute_config": source.compute_config,
+            "attributes": source.attributes,
             **what,
         }
         self._send(wire.CALL, request)

@@ -98,6 +98,7 @@ class _Server:
             request["env_config"],
             origin=Path(request["origin"]) if request["origin"] else None,
             compute_config=request["compute_config"],
+            attributes=request["attributes"],
         )
         if request["kind"] == "collect":
             env = hooks.build_collect_env(params, request["env_id"], request["seed"])

@@ -28,6 +28,7 @@ from tfagents_system.launch import resources, run_directory
 from tfagents_system.launch.fork_server import CallDiedError, ForkServer, ForkServerError
 from tfagents_system.launch.role_process import kill_session
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.run_settings import carried
 from tfagents_system.launch.variables import read_variables
 from tfagents_system.load_params import compute_config_from, load_env_config, load_params, load_params_class
 from tfagents_system.train_params_base import TrainParamsBase
@@ -119,6 +120,13 @@ def inspect(environ: Mapping[str, str], vars_file: Path | None, progress_path: P
     return _Inspector(environ, vars_file, Progress(progress_path)).run(render)
 
 
+def check_inputs(environ: Mapping[str, str], vars_file: Path | None) -> list[str]:
+    """What is wrong with params and configuration; no environment is built."""
+    with tempfile.TemporaryDirectory(prefix="sac_check_") as folder:
+        inspector = _Inspector(environ, vars_file, Progress(Path(folder) / "progress"))
+        return inspector.load_inputs().errors
+
+
 def run_inspection(
     environ: Mapping[str, str], vars_file: Path | None, fork_server: ForkServer | None, *, render: bool
 ) -> Inspection:
@@ -204,6 +212,7 @@ class _Inspector:
 
     def __init__(self, environ: Mapping[str, str], vars_file: Path | None, progress: Progress) -> None:
         self._values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
+        self._overrides = carried(environ)
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
         self._seed = run_directory.seed_of_run(self._paths, int(self._values.get("seed", 0)))
         self._progress = progress
@@ -225,6 +234,11 @@ class _Inspector:
         self._found.doing = ""
         return self._found
 
+    def load_inputs(self) -> Checklist:
+        """The first checks of `run`: of params and configuration."""
+        self._load_inputs()
+        return self._found.checks
+
     def _enter(self, doing: str) -> None:
         self._found.doing = doing
         self._progress.write(self._found)
@@ -237,6 +251,7 @@ class _Inspector:
             check, path = checks[CONFIG], self._choose(CONFIG)
             with check.catching():
                 config = load_env_config(path)
+                config = self._overrides.merged(config)
                 check.errors += params_check.check_env_config(config)
                 check.errors += check_curriculum(config)
                 check.facts.append(f"{path}: {', '.join(config) or 'no keys'}")
@@ -253,7 +268,9 @@ class _Inspector:
                 f"SAC_{name.upper()}": str(self._values[name]) for name in _COMPUTE_FIELDS if name in self._values
             }
             compute_config = compute_config_from(compute | {"SAC_SEED": str(self._seed)})
-            params = load_params(path, config, origin=origin, compute_config=compute_config)
+            params = load_params(
+                path, config, origin=origin, compute_config=compute_config, attributes=self._overrides.params
+            )
             check.errors += params_check.check_params(params)
             if self._values.get("deterministic"):
                 check.errors += params_check.check_deterministic(params)

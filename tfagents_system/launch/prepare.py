@@ -1,6 +1,6 @@
 """Checks everything that a run needs before any of its processes starts, then prepares its run directory.
 
-    python -m tfagents_system.launch.prepare --vars_file VARS.sh [--check | --then PROGRAM]
+    python -m tfagents_system.launch.prepare --vars_file VARS.sh [--set NAME=VALUE]... [--check | --then PROGRAM]
 
 All findings are told together, with exit code 2. A run that is finished says so and ends with 0. Else PROGRAM takes the
 place of this process: signals reach one process, whatever stage the start is in. With --check all that was looked at is
@@ -28,6 +28,7 @@ from tfagents_system.launch.cpus import CpuPlan, format_cpu_list, plan_for
 from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
 from tfagents_system.launch.inspection import Inspection, run_inspection
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.run_settings import CARRIER, RunSettings, resolve
 from tfagents_system.launch.variables import RunVariables, read_variables
 from tfagents_system.load_params import load_env_config
 
@@ -41,15 +42,19 @@ class Preparation:
     Args:
       environ: Usually os.environ, after the vars file was sourced.
       vars_file: For messages and relative paths.
+      settings: What is overridden; by default what the environment says of it.
 
     Attributes:
       checks: What was looked at, and what was found.
+      overrides: What the run has otherwise than its files say.
       plan: The CPU plan; None where there is none.
       inspection: Of the user's files.
     """
 
-    def __init__(self, environ: Mapping[str, str], vars_file: Path | None) -> None:
+    def __init__(self, environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> None:
         self.checks = Checklist()
+        settings = settings or resolve(environ, (), vars_file=vars_file, root=ROOT)
+        environ, self.overrides = settings.environ, settings.overrides
         self.plan: CpuPlan | None = None
         self.inspection = Inspection()
         self._environ = environ
@@ -59,6 +64,9 @@ class Preparation:
         own = sorted(name for name in environ if name.startswith("SAC_"))
         self.checks["variables"].facts.append(f"{len(own)} set, with {vars_file or 'the environment'}")
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
+        self.checks["settings"].errors += settings.findings
+        if words := self.overrides.in_words():
+            self.checks["settings"].facts.append(words)
 
     def run(self, fork_server: ForkServer | None, *, starts: bool = True) -> None:
         """Makes all checks.
@@ -166,6 +174,7 @@ def prepare(
     vars_file: Path | None,
     quiet_plan: bool = False,
     fork_server: ForkServer | None = None,
+    settings: RunSettings | None = None,
 ) -> bool:
     """Checks and prepares a run; False if it is finished already.
 
@@ -174,11 +183,12 @@ def prepare(
       vars_file: For messages and relative paths.
       quiet_plan: The supervisor comes next and prints the CPU plan that it claims.
       fork_server: A user's own code then runs in a child of it, else in this process.
+      settings: What is overridden; by default what the environment says of it.
 
     Raises:
       UserError: With all findings.
     """
-    preparation = Preparation(environ, vars_file)
+    preparation = Preparation(environ, vars_file, settings)
     preparation.run(fork_server)
     variables, inspection = preparation.variables(), preparation.inspection
     assert preparation.plan is not None and inspection.num_iter is not None and inspection.specs is not None
@@ -187,7 +197,7 @@ def prepare(
             print(f"note: {note}")
     paths = RunPaths(variables.exp_dir)
     with RunLock(paths):
-        run_directory.write_inputs(paths, variables, inspection.num_iter)
+        run_directory.write_inputs(paths, variables, inspection.num_iter, preparation.overrides)
         _write_specs(paths, inspection.specs)
     if preparation.seed != variables.seed:
         print(
@@ -196,18 +206,26 @@ def prepare(
     if run_directory.is_finished(paths):
         print(
             f"{variables.exp_name} is finished ({inspection.num_iter} iterations, {paths.exp_dir}): nothing to do. "
-            f"Choose another SAC_EXP_NAME for a new run, or raise num_iter in {paths.params} to go on with this one"
+            "Choose another SAC_EXP_NAME for a new run, or raise num_iter in "
+            f"{paths.overrides if 'num_iter' in preparation.overrides.params else paths.params} to go on with this one"
         )
         return False
     print(f"{variables.exp_name}: params {variables.params}, config {variables.config}, run directory {paths.exp_dir}")
+    if words := preparation.overrides.in_words():
+        print(f"settings: {words}")
     if not quiet_plan:
         print(preparation.plan.table())
     return True
 
 
-def check(environ: Mapping[str, str], vars_file: Path | None, fork_server: ForkServer | None = None) -> int:
+def check(
+    environ: Mapping[str, str],
+    vars_file: Path | None,
+    fork_server: ForkServer | None = None,
+    settings: RunSettings | None = None,
+) -> int:
     """Makes the checks of a start, prints what was looked at and found, and returns the exit code; writes nothing."""
-    preparation = Preparation(environ, vars_file)
+    preparation = Preparation(environ, vars_file, settings)
     preparation.run(fork_server, starts=False)
     print(preparation.checks.report())
     return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
@@ -232,22 +250,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Check and prepare a run.")
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     parser.add_argument("--check", action="store_true", help="only check, and tell all that was looked at")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE", help="see overrides.py"
+    )
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # What TensorFlow says of itself would hide what the user must read.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # Names may hold any bytes.
+    settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
+    os.environ.update(settings.environ)
     fork_server = start_fork_server(os.environ, args.vars_file)
     if args.check:
-        code = check(os.environ, args.vars_file, fork_server)
+        code = check(os.environ, args.vars_file, fork_server, settings)
         if fork_server is not None:
             fork_server.close()
         return code
-    is_to_run = prepare(os.environ, args.vars_file, quiet_plan=args.then is not None, fork_server=fork_server)
+    is_to_run = prepare(
+        os.environ, args.vars_file, quiet_plan=args.then is not None, fork_server=fork_server, settings=settings
+    )
     if not is_to_run or args.then is None:
         return EXIT_DONE
     sys.stdout.flush()
+    os.environ.pop(CARRIER, None)  # From here on the run directory says it.
     handed_over = 2
     if fork_server is not None:
         with contextlib.suppress(ForkServerError):  # The supervisor then starts another one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import difflib
 import importlib.metadata
@@ -12,11 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.errors import UserError
+from tfagents_system.grid import in_words
 from tfagents_system.launch.run_paths import TRAINER, RunPaths
 from tfagents_system.launch.variables import RunVariables
+from tfagents_system.overrides import Overrides
 from tfagents_system.report.heartbeat import read_json
 
 _PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
+_NAMES_OF_RUN = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_GRID")
 
 
 def choose_input(copy: Path, source: Path) -> tuple[Path, str | None]:
@@ -48,13 +53,37 @@ def seed_of_run(paths: RunPaths | None, wanted: int) -> int:
     return seed if isinstance(seed, int) else wanted
 
 
-def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int) -> None:
+def overrides_of_run(paths: RunPaths | None, given: Overrides) -> Overrides:
+    """The overrides that the run began with, with the variables that are given now; `given` for a new run.
+
+    Raises:
+      UserError: An attribute or a key is given another value than the run began with.
+    """
+    if paths is None or not os.path.exists(paths.run_json):  # Where it is out of reach, others say so.
+        return given
+    began = Overrides.read(paths.overrides)
+    known = began.settings()
+    changed = {
+        name: value
+        for name, value in given.settings().items()
+        if name not in given.variables and (name not in known or known[name] != value)
+    }
+    if changed:
+        raise UserError(
+            f"{in_words(changed)} is not what this run began with ({began.in_words() or 'no settings'}): choose "
+            f"another SAC_EXP_NAME, or change {paths.overrides} to go on with this run in another way"
+        )
+    return dataclasses.replace(began, variables=began.variables | given.variables)
+
+
+def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int, overrides: Overrides | None = None) -> None:
     """Copies params and configuration unless they are there, and writes run.json; the first start's seed stays."""
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
     for copy, source in ((paths.params, variables.params), (paths.config, variables.config)):
         if not copy.exists():
             write_atomically(copy, source.read_bytes())
     before = read_run_json(paths)
+    _write_overrides(paths, overrides or Overrides())
     run = {
         "params_source": str(variables.params),
         "config_source": str(variables.config),
@@ -65,6 +94,16 @@ def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int) -> Non
         "versions": versions(),
     }
     write_atomically(paths.run_json, json.dumps(run, indent=2).encode() + b"\n")
+
+
+def _write_overrides(paths: RunPaths, overrides: Overrides) -> None:
+    """Without the variables that name the run: its directory may be moved."""
+    variables = {name: text for name, text in overrides.variables.items() if name not in _NAMES_OF_RUN}
+    kept = dataclasses.replace(overrides, variables=variables)
+    if kept == Overrides():
+        paths.overrides.unlink(missing_ok=True)
+    elif not paths.overrides.exists() or Overrides.read(paths.overrides) != kept:
+        write_atomically(paths.overrides, kept.to_json().encode())
 
 
 def write_atomically(path: Path, content: bytes) -> None:

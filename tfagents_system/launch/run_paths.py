@@ -35,6 +35,11 @@ class RunPaths:
         return self.exp_dir / "params.py"
 
     @property
+    def overrides(self) -> Path:
+        """What the run has otherwise than its copies of params and configuration say; absent where nothing is."""
+        return self.exp_dir / "overrides.json"
+
+    @property
     def run_json(self) -> Path:
         """Where the run came from: sources of the copies, seed, versions."""
         return self.exp_dir / "run.json"

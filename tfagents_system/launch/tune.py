@@ -25,6 +25,7 @@ from tfagents_system.launch.cpus import CpuPlan, allowed_cpus, plan_cpus
 from tfagents_system.launch.python_path import ROOT, run_python_path
 from tfagents_system.launch.run_paths import TRAINER, worker_role
 from tfagents_system.launch.variables import RunVariables
+from tfagents_system.launch.vars_file import read_vars_file
 
 _COMMAND = [sys.executable, "-P", "-m", "tfagents_system.launch.tune"]
 _DEADLINE_SECS = 600.0
@@ -339,18 +340,6 @@ def _agent_specs(env: Any) -> tuple[Any, Any]:
 # The command.
 
 
-def _read_vars_file(path: Path) -> dict[str, str]:
-    """The environment after the vars file was sourced, as run_script.sh does it."""
-    if not path.is_file():
-        raise UserError(f"vars file {path} is missing: give the path of a file such as training_variables.sh")
-    # What the file prints is no variable, and the folder that it ends in is not the run's.
-    script = 'tfagents_pwd=$PWD; set -ae +u; source "$1" >&2; cd "$tfagents_pwd"; env -0'
-    done = subprocess.run(["bash", "-c", script, "tune", str(path.resolve())], stdout=subprocess.PIPE, check=False)
-    if done.returncode or not done.stdout:  # Nothing: it has called `exit`.
-        raise UserError(f"vars file {path} fails: see above, and correct it")
-    return dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if "=" in entry)
-
-
 def _run_environ(sourced: Mapping[str, str]) -> dict[str, str]:
     """What run_script.sh makes of the environment after the vars file was sourced."""
     own = {"PYTHONPATH": run_python_path(sourced, os.getcwd()), "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -399,7 +388,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(f"--cpus={args.cpus} must be at least 1: give the CPUs that the run may have")
     if not args.sourced and args.measure is None:
         # Anew, as a run starts: a user's modules, and libraries, may read their variables when they are imported.
-        os.execve(sys.executable, [*_COMMAND, *arguments, "--sourced"], _run_environ(_read_vars_file(args.vars_file)))
+        os.execve(sys.executable, [*_COMMAND, *arguments, "--sourced"], _run_environ(read_vars_file(args.vars_file)))
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
     params = _load(variables)
     if args.measure == "worker":

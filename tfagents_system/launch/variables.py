@@ -51,7 +51,19 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "SAC_REVERB_PORT", "TCP port of the replay server", "the first free one from 8008 upwards", "port", "8008"
     ),
-    Variable("SAC_SEED", "seed that decides every other seed of the run", "0", "seed"),
+    Variable(
+        "SAC_SEED",
+        "seed that decides every other seed of the run; 0 in a job array without a grid: the task's number",
+        "0",
+        "seed",
+    ),
+    Variable(
+        "SAC_GRID",
+        "JSON file with the settings of each task of a job array (see clusters.md)",
+        "no grid",
+        "file",
+        "my_grid.json",
+    ),
     Variable("SAC_SHARE_CPUS", "1: roles share CPUs where there are too few; 0: such a start is refused", "0", "flag"),
     Variable("SAC_SAVE_DEADLINE_SECS", "seconds that a stopped role may take to save", "60", "seconds", "60"),
     Variable(
@@ -138,6 +150,7 @@ class RunVariables:
     env_python: Path | None = None
     fork_roles: bool = True
     log_secs: float = 5.0
+    grid: Path | None = None
 
     @classmethod
     def from_environ(

@@ -116,6 +116,12 @@ def _draw_panel(axes: Any, rows: Rows, name: str, title: str) -> None:
         axes.set_yscale("log")
 
 
+def tidy_steps(axes: Any) -> None:
+    """The looks of a large panel over environment steps."""
+    axes.yaxis.set_major_formatter(_thousands)
+    _tidy(axes, small=False)
+
+
 def _tidy(axes: Any, *, small: bool) -> None:
     from matplotlib.ticker import MaxNLocator
 

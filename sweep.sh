@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Trains seeds and settings on this machine, a few runs at a time.
+set -euo pipefail
+
+usage() {
+  cat <<'HELP'
+Usage: ./sweep.sh VARS.sh [--seeds 0-4] [--grid FILE] [--parallel P] [--set NAME=VALUE]...
+
+Trains every task of a grid, P at a time on CPUs of their own, in the run directories <name>_task_<id>.
+--grid FILE is JSON: an object of lists, such as {"train_batch_size": [128, 256]}, or a list of objects (docs/clusters.md);
+  its default is SAC_GRID. --seeds is one more list in it. --set overrides something in all tasks.
+The same command goes on with what is unfinished. Ctrl-C or SIGTERM saves all runs and ends.
+
+Exit codes: 0 all are done, 1 some have failed, 2 something must be changed first, 75 stopped and saved.
+HELP
+}
+
+for argument in "$@"; do
+  if [[ $argument == -h || $argument == --help ]]; then
+    usage
+    exit 0
+  fi
+done
+if (($# == 0)); then
+  usage >&2
+  exit 2
+fi
+
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+python=$("$root/setup.sh" --print-python)
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
+export CUDA_VISIBLE_DEVICES=-1
+exec "$python" -P -m tfagents_system.launch.sweep "$@"

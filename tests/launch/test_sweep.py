@@ -1,0 +1,306 @@
+"""Sweeps: which tasks there are, which run when and where, how a sweep ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfagents_system.errors import UserError
+from tfagents_system.launch import sweep
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.signals import StopFlag
+from tfagents_system.launch.sweep import parse_seeds, split_cpus
+from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Task, TaskRunner
+
+ROOT = Path(__file__).resolve().parents[2]
+PARAMS = """
+from tfagents_system.train_params_base import TrainParamsBase
+
+class TrainParams(TrainParamsBase):
+    num_iter = 3
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        raise RuntimeError("the simulator is not asked")
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("0-2", [0, 1, 2]), ("7", [7]), ("3,0-1", [3, 0, 1]), (" 1 , 5-6", [1, 5, 6])]
+)
+def test_seeds_are_numbers_and_ranges(text: str, seeds: list[int]) -> None:
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "a", "2-1", "-1", "1,,2", "0-99999999", "4294967296", "1-3,2"])
+def test_other_seeds_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--seeds"):
+        parse_seeds(text)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "held", "parallel", "needed", "share", "places"),
+    [
+        (8, (), 2, 4, False, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (8, (), 2, 3, False, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (8, (0, 5), 2, 3, False, [[1, 2, 3], [4, 6, 7]]),
+        (7, (), 3, 5, True, [[0, 1, 2], [3, 4], [5, 6]]),
+        (2, (), 2, 4, True, [[0], [1]]),
+        (2, (0, 1), 2, 4, True, [[0], [1]]),
+        (2, (), 3, 4, True, [[0], [1], [0]]),
+        (4, (), 1, 9, True, [[0, 1, 2, 3]]),
+    ],
+)
+def test_runs_at_once_have_cpus_of_their_own(
+    cpus: int, held: tuple[int, ...], parallel: int, needed: int, share: bool, places: list[list[int]]
+) -> None:
+    assert split_cpus(range(cpus), held, parallel, needed, share=share) == places
+
+
+def test_too_few_cpus_are_told_with_numbers() -> None:
+    with pytest.raises(UserError, match="2 runs of 5 CPUs need 10, 7 are free"):
+        split_cpus(range(8), [3], 2, 5, share=False)
+
+
+# The runner, with small programs in the place of runs.
+
+
+@pytest.fixture
+def stop() -> StopFlag:
+    return StopFlag([])
+
+
+def task(folder: Path, number: int, program: str, state: str = WAITING, save_secs: float = 10.0) -> Task:
+    paths = RunPaths(folder / f"try_task_{number}")
+    environ = {**os.environ, "FOLDER": str(folder), "TASK": str(number)}
+    return Task(number, {"SAC_SEED": number}, ["bash", "-c", program], environ, paths, save_secs, state)
+
+
+def run(
+    tasks: Sequence[Task], stop: StopFlag, places: Sequence[Sequence[int]] = ((), ())
+) -> tuple[int, list[list[str]]]:
+    """Returns the exit code and the states that were shown."""
+    shown: list[list[str]] = []
+    code = TaskRunner(tasks, places, stop, lambda all_tasks: shown.append([t.state for t in all_tasks])).run()
+    return code, shown
+
+
+def test_at_most_as_many_as_there_are_places_run_at_once_and_one_failure_ends_nothing(
+    tmp_path: Path, stop: StopFlag
+) -> None:
+    good, bad = "sleep 0.3", "echo 'error: no luck'; echo more; exit 1"
+    tasks = [
+        task(tmp_path, 0, good),
+        task(tmp_path, 1, bad),
+        task(tmp_path, 2, good),
+        task(tmp_path, 3, "exit 7", DONE),
+    ]
+    code, shown = run(tasks, stop)
+    assert code == 1
+    assert [t.state for t in tasks] == [DONE, FAILED, DONE, DONE]
+    assert max(states.count(RUNNING) for states in shown) == 2
+    assert tasks[1].reason == "exit code 1: no luck" and "more" in tasks[1].log.read_text()
+
+
+def test_all_done(tmp_path: Path, stop: StopFlag) -> None:
+    assert run([task(tmp_path, number, "exit 0") for number in range(3)], stop)[0] == 0
+
+
+def test_a_run_is_pinned_to_its_place(tmp_path: Path, stop: StopFlag) -> None:
+    cpu = sorted(os.sched_getaffinity(0))[0]
+    one = task(tmp_path, 0, "grep Cpus_allowed_list /proc/self/status")
+    assert run([one], stop, [[cpu]])[0] == 0
+    assert one.log.read_text().split() == ["Cpus_allowed_list:", str(cpu)]
+
+
+def test_a_stop_is_handed_on_and_nothing_more_starts(tmp_path: Path, stop: StopFlag) -> None:
+    saves = 'trap "touch $FOLDER/saved_$TASK; exit 75" TERM; touch $FOLDER/up_$TASK; while :; do sleep 0.05; done'
+    tasks = [task(tmp_path, 0, saves), task(tmp_path, 1, saves), task(tmp_path, 2, saves)]
+
+    def stop_when_up() -> None:
+        deadline = time.monotonic() + 20.0
+        while len(list(tmp_path.glob("up_*"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        stop.set()
+
+    thread = threading.Thread(target=stop_when_up)
+    thread.start()
+    code, _ = run(tasks, stop)
+    thread.join()
+    assert code == 75 and [t.state for t in tasks] == [STOPPED, STOPPED, WAITING]
+    assert {path.name for path in tmp_path.glob("saved_*")} == {"saved_0", "saved_1"}
+
+
+def test_a_run_that_does_not_stop_is_ended(tmp_path: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfagents_system.launch.sweep_tasks._STOP_GRACE_SECS", 0.5)
+    stubborn = task(tmp_path, 0, "trap '' TERM; while :; do sleep 0.05; done", save_secs=0.5)
+    threading.Timer(1.0, stop.set).start()
+    began = time.monotonic()
+    code, _ = run([stubborn, task(tmp_path, 1, "exit 0")], stop)
+    assert time.monotonic() - began < 15.0
+    assert stubborn.state == FAILED and stubborn.reason == "signal 9" and code == 1
+
+
+def test_a_sweep_that_is_killed_has_its_runs_stopped(tmp_path: Path) -> None:
+    program = 'trap "touch $FOLDER/saved; exit 75" TERM; touch $FOLDER/up; while :; do sleep 0.05; done'
+    script = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
+        "from test_sweep import *\n"
+        "run([task(Path(sys.argv[2]), 0, sys.argv[3])], StopFlag())\n"
+    )
+    command = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path), program]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        wait_for(tmp_path / "up")
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(tmp_path / "saved")
+
+
+def wait_for(path: Path, timeout_secs: float = 40.0) -> None:
+    deadline = time.monotonic() + timeout_secs
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} does not appear"
+        time.sleep(0.05)
+
+
+# What is checked before anything starts.
+
+
+@pytest.fixture
+def vars_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "p.py").write_text(PARAMS)
+    (tmp_path / "c.json").write_text('{"horizon": 20}')
+    (tmp_path / "v.sh").write_text(
+        "SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1 SAC_SHARE_CPUS=1\n"
+        f"SAC_PARAMS=p.py SAC_CONFIG=c.json SAC_EXP_NAME=try SAC_EXP_DIR={tmp_path}/logs/try\n"
+    )
+    monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
+    for name in [name for name in os.environ if name.startswith("SAC_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "v.sh"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+    """The tasks that would be run."""
+    tasks: list[Task] = []
+
+    class Runner:
+        def __init__(self, all_tasks: Sequence[Task], *more: Any) -> None:
+            tasks.extend(all_tasks)
+
+        def run(self) -> int:
+            return 0
+
+    monkeypatch.setattr(sweep, "TaskRunner", Runner)
+    monkeypatch.setattr(sweep, "StopFlag", lambda signals: None)
+    return tasks
+
+
+def grid_file(folder: Path, content: Any) -> str:
+    (folder / "g.json").write_text(json.dumps(content))
+    return str(folder / "g.json")
+
+
+def test_each_task_is_a_run_with_its_settings(vars_file: Path, started: list[Task]) -> None:
+    grid = grid_file(vars_file.parent, {"train_batch_size": [64, 128]})
+    assert sweep.main([str(vars_file), "--grid", grid, "--seeds", "5-6", "--set", "config.horizon=9"]) == 0
+    assert [dict(t.settings) for t in started] == [
+        {"train_batch_size": size, "SAC_SEED": seed, "config.horizon": 9} for size in (64, 128) for seed in (5, 6)
+    ]
+    assert [t.paths.exp_dir for t in started] == [vars_file.parent / f"logs/try_task_{k}" for k in range(4)]
+    words = [word for word in started[2].command if word != "--set"]
+    assert words[1:] == ["SAC_GRID=", "train_batch_size=128", "SAC_SEED=5", "config.horizon=9", str(vars_file)]
+    assert started[2].environ["SLURM_ARRAY_TASK_ID"] == "2" and started[2].command[0] == str(ROOT / "run_script.sh")
+
+
+def test_without_seeds_all_tasks_have_that_of_the_vars_file(vars_file: Path, started: list[Task]) -> None:
+    with vars_file.open("a") as file:
+        file.write("SAC_SEED=4\nSAC_GRID=g.json\n")
+    grid_file(vars_file.parent, {"discount": [0.9, 0.99]})
+    assert sweep.main([str(vars_file)]) == 0
+    assert all("SAC_SEED=4" in t.command and "SAC_GRID=" in t.command for t in started) and len(started) == 2
+
+
+def test_what_is_done_is_not_started_again(vars_file: Path, started: list[Task]) -> None:
+    paths = RunPaths(vars_file.parent / "logs/try_task_1")
+    paths.exp_dir.mkdir(parents=True)
+    paths.run_json.write_text('{"num_iter": 3}')
+    paths.status_json.write_text(json.dumps({"run": {}, "roles": {"trainer": {"state": "done", "num_iter": 3}}}))
+    assert sweep.main([str(vars_file), "--seeds", "0-2"]) == 0
+    assert [t.state for t in started] == [WAITING, DONE, WAITING]
+
+
+def test_all_findings_come_before_anything_starts(vars_file: Path, started: list[Task]) -> None:
+    grid = grid_file(vars_file.parent, [{"discount": 0.9}, {"discount": 7}, {"discont": 0.9}, {"config.horizn": 3}])
+    with pytest.raises(UserError) as raised:
+        sweep.main([str(vars_file), "--grid", grid, "--set", "SAC_SED=1", "--set", "num_iter=0"])
+    findings = "\n".join(raised.value.findings)
+    for part in (
+        "--set: SAC_SED is not a known variable: SAC_SEED", "TrainParams.num_iter must be an integer",
+        "task 1: TrainParams.discount must be a number in [0, 1], found 7", "task 2: TrainParams of",
+        "task 3: config.horizn is not in SAC_CONFIG",
+    ):  # fmt: skip
+        assert part in findings
+    assert not started and not (vars_file.parent / "logs").exists()
+
+
+def test_tasks_that_began_otherwise_are_refused(vars_file: Path, started: list[Task]) -> None:
+    paths = RunPaths(vars_file.parent / "logs/try_task_1")
+    paths.exp_dir.mkdir(parents=True)
+    paths.run_json.write_text("{}")
+    paths.params.write_text(PARAMS)
+    paths.config.write_text('{"horizon": 20}')
+    paths.overrides.write_text('{"params": {"discount": 0.5}}')
+    with pytest.raises(UserError, match=r"task 1: discount=0.99 is not what this run began with \(discount=0.5\)"):
+        sweep.main([str(vars_file), "--grid", grid_file(vars_file.parent, {"discount": [0.9, 0.99]})])
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ([], "nothing to sweep over"),
+        (["--seeds", "x"], "--seeds must be numbers"),
+        (["--grid", "none.json"], "none.json cannot be read"),
+        (["--seeds", "0-1", "--set", "SAC_SEED=3"], "SAC_SEED is swept over and given by --set"),
+        (
+            ["--seeds", "0-1", "--set", "SAC_SHARE_CPUS=0", "--parallel", "900"],
+            "--parallel 900 runs of 3 CPUs need 2700",
+        ),
+    ],
+)
+def test_bad_options_are_refused(vars_file: Path, started: list[Task], options: list[str], part: str) -> None:
+    with pytest.raises(UserError, match=part):
+        sweep.main([str(vars_file), *options])
+    assert not started
+
+
+def test_params_that_end_the_process_are_a_finding(vars_file: Path, started: list[Task]) -> None:
+    (vars_file.parent / "p.py").write_text("import os\nos._exit(3)\n")
+    with pytest.raises(UserError, match="the process died in the check"):
+        sweep.main([str(vars_file), "--seeds", "0-1"])
+
+
+def test_within_a_job_array_there_is_no_sweep(vars_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    with pytest.raises(UserError, match="this is a task of a job array already"):
+        sweep.main([str(vars_file), "--seeds", "0-1"])
+
+
+def test_the_script_refuses_with_2_and_no_traceback(vars_file: Path) -> None:
+    environ = {**os.environ, "VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": ""}
+    command = [str(ROOT / "sweep.sh"), str(vars_file), "--seeds", "0-1", "--set", "nonsense"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2 and "error: --set nonsense: it must be NAME=VALUE" in done.stderr
+    assert "Traceback" not in done.stderr

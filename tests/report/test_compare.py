@@ -1,0 +1,227 @@
+"""Comparing runs: what is read, how runs are grouped, the numbers, and what can't be compared."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from tfagents_system.errors import UserError
+from tfagents_system.report import compare
+from tfagents_system.report.compare import Group, curve_of, group_runs, interquartile_mean, table_of, with_interval
+from tfagents_system.report.curves import Run, read_runs
+
+
+def our_run(
+    folder: Path, returns: Sequence[float], state: str = "done", params: dict[str, Any] | None = None, seed: int = 0
+) -> Path:
+    """A run evaluated every 100 steps."""
+    folder.mkdir(parents=True)
+    rows = [f"{100 * k},{100 * k},{value},\n{100 * k},{100 * k},,0.5" for k, value in enumerate(returns)]
+    (folder / "metrics.csv").write_text("\n".join(["train_step,env_steps,eval_return,critic_loss", *rows]) + "\n")
+    (folder / "run.json").write_text('{"num_iter": 3}')
+    run = {"name": folder.name, "state": state, "updated_at": time.time()}
+    status = {"run": run, "roles": {"trainer": {"state": state, "num_iter": 3}}}
+    (folder / "status.json").write_text(json.dumps(status))
+    overrides = {"params": params or {}, "variables": {"SAC_SEED": str(seed)}}
+    (folder / "overrides.json").write_text(json.dumps(overrides))
+    return folder
+
+
+def evaluations(folder: Path, steps: Sequence[int], results: Any) -> Path:
+    folder.mkdir(parents=True)
+    np.savez(folder / "evaluations.npz", timesteps=np.array(steps), results=np.array(results), ep_lengths=results)
+    return folder
+
+
+def monitor(path: Path, *episodes: tuple[float, int, float]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ['#{"t_start": 1.0, "env_id": "Pendulum-v1"}', "r,l,t", *(f"{r},{n},{t}" for r, n, t in episodes)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def a_run(steps: Sequence[float], returns: Sequence[float], state: str = "done") -> Run:
+    return Run(Path("x"), "x", {}, state, np.array(steps, float), np.array(returns, float), "metrics.csv")
+
+
+# Reading.
+
+
+def test_our_runs_are_read_with_their_settings_but_the_seed(tmp_path: Path) -> None:
+    (run,) = read_runs([our_run(tmp_path / "exp_task_3", [1.0, 2.0, 4.0], params={"discount": 0.9}, seed=7)])
+    assert run.steps.tolist() == [0.0, 100.0, 200.0] and run.returns.tolist() == [1.0, 2.0, 4.0]
+    assert (run.experiment, dict(run.settings), run.state) == ("exp", {"discount": 0.9}, "done")
+    assert not run.is_unfinished
+
+
+def test_peers_are_read(tmp_path: Path) -> None:
+    evaluated = evaluations(tmp_path / "SAC_2", [2000, 1000], [[-1.0, -3.0], [-10.0, -20.0]])
+    (run,) = read_runs([evaluated])
+    assert run.steps.tolist() == [1000.0, 2000.0] and run.returns.tolist() == [-15.0, -2.0]
+    assert (run.experiment, run.state, run.is_unfinished) == ("SAC", "-", False)
+    # Two environments, their episodes in the order of time; means over the last ten.
+    monitor(tmp_path / "ppo" / "0.monitor.csv", (1.0, 10, 0.5), (3.0, 10, 2.5))
+    monitor(tmp_path / "ppo" / "1.monitor.csv", (2.0, 5, 1.5))
+    (run,) = read_runs([tmp_path / "ppo"])
+    assert run.steps.tolist() == [10.0, 15.0, 25.0] and run.returns.tolist() == [1.0, 1.5, 2.0]
+    monitor(tmp_path / "long" / "monitor.csv", *((float(k), 1, float(k)) for k in range(30)))
+    assert read_runs([tmp_path / "long"])[0].returns[-1] == np.mean(range(20, 30))
+
+
+@pytest.mark.parametrize("state", ["running", "stopped", "failed"])
+def test_a_run_that_is_not_done_may_have_nothing_yet(tmp_path: Path, state: str) -> None:
+    (run,) = read_runs([our_run(tmp_path / "exp_task_0", [], state)])
+    assert run.state == state and run.is_unfinished and len(run.steps) == 0
+
+
+def test_all_that_cant_be_read_is_named(tmp_path: Path) -> None:
+    done = our_run(tmp_path / "a", [])
+    gone = our_run(tmp_path / "b", [1.0])
+    (gone / "metrics.csv").unlink()
+    (tmp_path / "c").mkdir()
+    torn = tmp_path / "d"
+    torn.mkdir()
+    (torn / "evaluations.npz").write_bytes(b"PK torn")
+    empty = evaluations(tmp_path / "e", [], np.zeros((0, 5)))
+    monitor(tmp_path / "f" / "monitor.csv")
+    monitor(tmp_path / "g" / "monitor.csv", ("x", 1, 1.0))  # type: ignore[arg-type]
+    folders = [done, gone, tmp_path / "c", torn, empty, tmp_path / "f", tmp_path / "g", tmp_path / "none"]
+    with pytest.raises(UserError) as raised:
+        read_runs(folders)
+    findings = raised.value.findings
+    assert len(findings) == len(folders)
+    parts = ["has no evaluation", "is missing, although", "has no metrics.csv", "evaluations.npz cannot be read"]
+    parts += ["has no evaluation", "has no episode", "monitor.csv cannot be read", "is no directory"]
+    for folder, finding, part in zip(folders, findings, parts, strict=True):
+        assert str(folder) in finding and part in finding
+
+
+# Grouping.
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path: Path) -> None:
+    folders = [
+        our_run(tmp_path / f"exp_task_{k}", [1.0], params={"discount": discount}, seed=seed)
+        for k, (discount, seed) in enumerate([(0.9, 0), (0.9, 1), (0.99, 0), (0.99, 1)])
+    ]
+    groups = group_runs(read_runs(folders))
+    assert [(group.name, len(group.runs)) for group in groups] == [("discount=0.9", 2), ("discount=0.99", 2)]
+    peers = [evaluations(tmp_path / f"SAC_{k}", [1], [[1.0]]) for k in range(3)]
+    groups = group_runs(read_runs([*folders[:2], *peers]))
+    assert [(group.name, len(group.runs)) for group in groups] == [("exp discount=0.9", 2), ("SAC", 3)]
+
+
+def test_patterns_decide_first(tmp_path: Path) -> None:
+    runs = read_runs([our_run(tmp_path / name, [1.0]) for name in ("a_task_0", "a_task_1", "b_task_0", "c")])
+    groups = group_runs(runs, ["mine=[ab]_task_0", "b_*", f"{tmp_path}/c"])
+    assert [(group.name, len(group.runs)) for group in groups] == [("mine", 2), ("a", 1), (f"{tmp_path}/c", 1)]
+
+
+# Numbers.
+
+
+def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:
+    scores = np.array([[100.0, 0.0], [1.0, 1.0], [3.0, 2.0], [-50.0, 3.0]])
+    assert interquartile_mean(scores[:, None, :]).tolist() == [2.0, 1.5]
+    assert interquartile_mean(scores[:3, None, :]).tolist() == [pytest.approx(104 / 3), 1.0]
+
+
+def test_intervals_hold_the_mean_and_are_the_same_at_every_call() -> None:
+    scores = np.random.default_rng(0).normal(size=(8, 3)) + [0.0, 10.0, 20.0]
+    state = np.random.get_state()[1].tolist()  # type: ignore[index]
+    iqm, low, high = with_interval(scores)
+    assert np.random.get_state()[1].tolist() == state  # type: ignore[index]
+    assert np.all(low < iqm) and np.all(iqm < high) and np.allclose(iqm, [0.0, 10.0, 20.0], atol=1.0)
+    # Of a mean of eight normal numbers: about 1.96 / sqrt(8) to each side; the middle half spreads a little more.
+    assert np.all((high - low > 0.6) & (high - low < 2.6))
+    assert np.array_equal(with_interval(scores)[1], low)
+    assert [part.tolist() for part in with_interval(scores[:1])] == [scores[0].tolist()] * 3
+
+
+def test_a_curve_counts_each_run_as_far_as_it_has_come() -> None:
+    runs = (a_run([0, 100, 200, 300], [0, 1, 2, 3]), a_run([0, 100], [10, 11], "stopped"), a_run([], [], "running"))
+    curve = curve_of(Group("g", runs))
+    assert curve.steps.tolist() == [0.0, 100.0, 200.0, 300.0]
+    assert curve.counts.tolist() == [2, 2, 1, 1]
+    assert curve.iqm.tolist() == [5.0, 6.0, 2.0, 3.0]
+    assert curve.low.tolist()[2:] == curve.high.tolist()[2:] == [2.0, 3.0]
+
+
+def test_runs_are_not_evaluated_after_the_very_same_steps() -> None:
+    curve = curve_of(Group("g", (a_run([10, 110, 205], [0, 10, 20]), a_run([0, 100, 200], [0, 10, 20]))))
+    assert curve.counts.tolist() == [2, 2, 2] and curve.steps[0] == 10.0
+    assert curve.iqm[0] == pytest.approx((0.0 + 1.0) / 2)  # Linear in between.
+
+
+def test_the_table(tmp_path: Path) -> None:
+    done = [our_run(tmp_path / f"exp_task_{k}", [0.0, 50.0 + k, 10.0 * k]) for k in range(4)]
+    late = our_run(tmp_path / "exp_task_4", [], "running")
+    (row,) = table_of(group_runs(read_runs([*done, late])))
+    assert (row["runs"], row["unfinished"], row["env_steps"]) == (5, 1, 200)
+    assert row["final_iqm"] == 15.0 and row["best"] == 53.0
+    assert 0.0 <= row["final_low"] < 15.0 < row["final_high"] <= 30.0
+    (row,) = table_of(group_runs(read_runs([late])))
+    assert row["final_iqm"] is None and row["best"] is None and row["unfinished"] == 1
+
+
+# The command.
+
+
+def test_picture_table_and_unfinished_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [our_run(tmp_path / f"exp_task_{k}", [0.0, 1.0 * k]) for k in range(2)]
+    folders += [our_run(tmp_path / "exp_task_2", [0.0], "stopped")]
+    monitor(tmp_path / "sb3" / "monitor.csv", (1.0, 10, 0.5))
+    output = tmp_path / "out.png"
+    assert compare.main([*map(str, folders), str(tmp_path / "sb3"), "--output", str(output)]) == 0
+    out = capsys.readouterr().out
+    assert f"unfinished: {folders[2]} (stopped, 0 env steps)" in out
+    assert f"returns of training episodes, not of evaluations: {tmp_path}/sb3" in out
+    assert imread(output).shape[2] == 4
+    with (tmp_path / "out.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["group"], row["runs"], row["unfinished"], row["source"]) for row in rows] == [
+        ("exp", "3", "1", "metrics.csv"), ("sb3", "1", "0", "monitor.csv"),
+    ]  # fmt: skip
+
+
+def test_lines_are_dashed_where_a_run_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def remember(self: Figure, *args: Any, **kwargs: Any) -> None:
+        figures.append(self)
+        save(self, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", remember)
+    runs = (a_run([0, 100, 200], [0, 1, 2]), a_run([0, 100], [1, 2], "stopped"))
+    compare.draw([Group("g", runs)], tmp_path / "x.png")
+    thick = [line for line in figures[0].axes[0].get_lines() if line.get_linewidth() == 2.0]
+    assert [(line.get_linestyle(), list(line.get_xdata())) for line in thick] == [
+        ("-", [0, 100]),
+        ("--", [100, 200]),
+    ]
+    assert thick[0].get_label() == "g (2 runs, 1 unfinished)"
+
+
+def test_bad_arguments_are_told_together(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tfagents_system.report", "compare", str(tmp_path), "--output", "none/x.pdf"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 3 and "has no metrics.csv" in done.stderr and ".png" in done.stderr
+
+
+def test_nothing_to_draw_is_told(tmp_path: Path) -> None:
+    folder = our_run(tmp_path / "exp_task_0", [], "running")
+    with pytest.raises(UserError, match="no run has an evaluation yet"):
+        compare.main([str(folder), "--output", str(tmp_path / "x.png")])
+    assert not (tmp_path / "x.png").exists()

@@ -1,0 +1,71 @@
+"""What a sweep shows: a table on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, WAITING, Task
+from tfagents_system.report.sweep_view import SweepView, row, totals
+
+
+def task(folder: Path, number: int, state: str, **more: object) -> Task:
+    paths = RunPaths(folder / f"try_task_{number}")
+    return Task(number, {"discount": 0.9, "SAC_SEED": number}, [], {}, paths, state=state, **more)  # type: ignore[arg-type]
+
+
+def with_status(one: Task, state: str, started_at: float) -> Task:
+    trainer = {"state": "updating", "iteration": 3, "num_iter": 9, "env_steps": 4800, "eval_return": -310.2}
+    run = {"name": "x", "state": state, "started_at": started_at, "updated_at": time.time()}
+    one.paths.exp_dir.mkdir(parents=True)
+    one.paths.status_json.write_text(json.dumps({"run": run, "roles": {"trainer": trainer}}))
+    return one
+
+
+def test_a_row_tells_of_this_start(tmp_path: Path) -> None:
+    now = time.time()
+    assert row(task(tmp_path, 0, WAITING), now)["state"] == "waiting"
+    assert row(task(tmp_path, 1, RUNNING, started_at=now), now)["state"] == "starting"
+    live = row(with_status(task(tmp_path, 2, RUNNING, started_at=now - 5), "running", now - 3), now)
+    assert (live["state"], live["iteration"], live["env steps"], live["eval return"]) == (
+        "running",
+        "3/9",
+        "4,800",
+        "-310.2",
+    )
+    # A status that an earlier start left: how far it was counts, what it was doing does not.
+    old = row(with_status(task(tmp_path, 3, RUNNING, started_at=now), "stopped", now - 100), now)
+    assert (old["state"], old["iteration"]) == ("starting", "3/9")
+    ends = row(with_status(task(tmp_path, 4, RUNNING, started_at=now - 5), "done", now - 3), now)
+    assert ends["state"] == "finishing"
+
+
+def test_changes_are_told_once_where_there_is_no_terminal(tmp_path: Path) -> None:
+    out = io.StringIO()
+    tasks = [task(tmp_path, 0, RUNNING), task(tmp_path, 1, WAITING)]
+    with SweepView(Console(file=out, force_terminal=False), line_secs=100.0) as view:
+        view.show(tasks)
+        view.show(tasks)
+        tasks[0].state, tasks[0].reason, tasks[1].state = FAILED, "exit code 1: no luck", DONE
+        view.show(tasks)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("task 0 (discount=0.9 SAC_SEED=0): running (log in ")
+    assert lines[1].startswith("task 0 (discount=0.9 SAC_SEED=0): failed, exit code 1: no luck (log in ")
+    assert lines[2] == "task 1 (discount=0.9 SAC_SEED=1): done, eval return -, best -"
+    assert totals(tasks) == "1 done, 1 failed"
+
+
+def test_a_low_terminal_shows_what_runs(tmp_path: Path) -> None:
+    out = io.StringIO()
+    tasks = [task(tmp_path, k, DONE if k < 20 else RUNNING) for k in range(22)]
+    with SweepView(Console(file=out, force_terminal=True, width=120, height=10)) as view:
+        view.show(tasks)
+    text = out.getvalue()
+    assert "SAC_SEED=20" in text and "SAC_SEED=21" in text and "SAC_SEED=1 " in text and "SAC_SEED=15" not in text
+    assert "2 running, 20 done" in text

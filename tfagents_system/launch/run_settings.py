@@ -1,0 +1,107 @@
+"""The settings of one start: --set, the grid file of a job array, and what the run directory keeps, brought together.
+
+All of it happens here, before anything else looks at the environment. TensorFlow and users' files are not needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tfagents_system.errors import UserError, shown
+from tfagents_system.grid import GridError, read_grid
+from tfagents_system.launch import run_directory
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.variables import read_variables
+from tfagents_system.overrides import Overrides, Setting, parse_assignments
+
+# Carries the overrides from the start to the check of params and environment, which is another process.
+CARRIER = "TFAGENTS_OVERRIDES"
+_GRID, _TASK, _SEED = "SAC_GRID", "SLURM_ARRAY_TASK_ID", "SAC_SEED"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """What a start is to do otherwise than its files say.
+
+    Attributes:
+      environ: The environment with all variables that are overridden.
+      overrides: All of them.
+      findings: What the user must change.
+    """
+
+    environ: dict[str, str]
+    overrides: Overrides
+    findings: tuple[str, ...] = ()
+
+
+def resolve(
+    environ: Mapping[str, str], assignments: Sequence[str], *, vars_file: Path | None, root: Path
+) -> RunSettings:
+    """Brings together what is given now and what the run began with.
+
+    Args:
+      environ: After the vars file was sourced.
+      assignments: Texts `NAME=VALUE` of --set.
+      vars_file: Its folder is one of those in which a relative SAC_GRID is looked for.
+      root: The repository root.
+    """
+    settings, findings = parse_assignments(assignments)
+    # --set may name the grid, or take it away.
+    chosen = {setting.name: str(setting.value) for setting in settings if setting.name == _GRID}
+    try:
+        settings += _grid_settings({**environ, **chosen}, vars_file, root)
+    except UserError as error:
+        findings += error.findings
+    overrides, found = Overrides.from_settings(settings, environ)
+    findings += found
+    values, _ = read_variables({**environ, **overrides.variables}, vars_file=vars_file, root=root)
+    try:
+        overrides = run_directory.overrides_of_run(
+            RunPaths(values["exp_dir"]) if "exp_dir" in values else None, overrides
+        )
+    except UserError as error:
+        findings += error.findings
+    resolved = {**environ, **overrides.variables}
+    if _has_task_as_seed(resolved, overrides):
+        resolved[_SEED] = resolved[_TASK].strip()
+    resolved[CARRIER] = overrides.to_json()
+    return RunSettings(resolved, overrides, tuple(findings))
+
+
+def carried(environ: Mapping[str, str]) -> Overrides:
+    """The overrides of the start that this process belongs to."""
+    content = environ.get(CARRIER)
+    return Overrides(**json.loads(content)) if content else Overrides()
+
+
+def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Path) -> list[Setting]:
+    """Those of SLURM_ARRAY_TASK_ID in SAC_GRID; none where there is no grid.
+
+    Raises:
+      UserError: There is no such file or task.
+    """
+    if not environ.get(_GRID, "").strip():
+        return []
+    values, findings = read_variables(environ, vars_file=vars_file, root=root)
+    if "grid" not in values:
+        raise UserError(*(finding for finding in findings if finding.startswith(_GRID)))
+    path, task = values["grid"], environ.get(_TASK, "").strip()
+    if not task.isdecimal():
+        raise UserError(
+            f"{_GRID}={path} needs the task's number in {_TASK}, found {shown(task)}: submit an array "
+            "(./submit.sh --array), or train the whole grid here (./sweep.sh)"
+        )
+    try:
+        settings = read_grid(str(path)).settings(int(task))
+    except GridError as error:
+        raise UserError(*(f"{_GRID}={path}, {_TASK}={task}: {finding}" for finding in error.findings)) from None
+    return [Setting(name, value, f"task {task} of {path}") for name, value in settings.items()]
+
+
+def _has_task_as_seed(environ: Mapping[str, str], overrides: Overrides) -> bool:
+    """Tasks of an array without a grid differ in nothing but their seed."""
+    is_free = environ.get(_SEED, "").strip() in ("", "0") and _SEED not in overrides.variables
+    return is_free and not environ.get(_GRID, "").strip() and environ.get(_TASK, "").strip().isdecimal()

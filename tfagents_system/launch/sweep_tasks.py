@@ -1,0 +1,180 @@
+"""The tasks of a sweep: what each is, and how they are run a few at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
+from tfagents_system.grid import in_words
+from tfagents_system.launch.cpus import format_cpu_list
+from tfagents_system.launch.role_process import kill_session
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.signals import StopFlag, die_with_parent
+
+WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
+_STEP_SECS = 0.2
+_SHOW_SECS = 1.0
+_STOP_GRACE_SECS = 30.0  # Beyond the time that a run may take to save.
+
+
+@dataclasses.dataclass
+class Task:
+    """One run of a sweep.
+
+    Attributes:
+      number: Its id in the grid.
+      settings: Of the grid and of --set, by name.
+      command: What starts it.
+      environ: Of the command.
+      paths: Its run directory.
+      save_secs: What it may take to save when it is stopped.
+      state: WAITING, RUNNING, DONE, STOPPED or FAILED.
+      reason: Why it failed.
+      started_at: Unix seconds of its start; what was written before says nothing of it.
+    """
+
+    number: int
+    settings: Mapping[str, Any]
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    paths: RunPaths
+    save_secs: float = 60.0
+    state: str = WAITING
+    reason: str = ""
+    started_at: float = math.inf
+
+    @property
+    def log(self) -> Path:
+        """What run_script.sh prints."""
+        return self.paths.log("sweep")
+
+    def __str__(self) -> str:
+        return f"task {self.number} ({in_words(self.settings)})"
+
+
+class TaskRunner:
+    """Runs tasks side by side, each on CPUs of its own.
+
+    Args:
+      tasks: All; those that are not WAITING are left alone.
+      places: CPU ids for each of those that run at once; an empty one leaves them to the run.
+      stop: Set when the sweep is told to stop; each further signal is handed on to the runs as well.
+      show: Called with the tasks, at each change and every second.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        places: Sequence[Sequence[int]],
+        stop: StopFlag,
+        show: Callable[[Sequence[Task]], None],
+    ) -> None:
+        self._tasks = tasks
+        self._free = list(reversed(places))
+        self._stop = stop
+        self._show = show
+        self._running: dict[int, _Running] = {}
+        self._handed_on = 0
+        self._kill_at = float("inf")
+
+    def run(self) -> int:
+        """Runs until all tasks have ended, or the sweep was stopped and all of them have; returns the exit code."""
+        shown_at = float("-inf")
+        try:
+            while True:
+                changed = self._reap()
+                if self._stop.is_set():
+                    self._hand_on_stop()
+                else:
+                    changed |= self._start_waiting()
+                if changed or time.monotonic() - shown_at >= _SHOW_SECS:
+                    shown_at = time.monotonic()
+                    self._show(self._tasks)
+                if not self._running:
+                    return self._exit_code()
+                if self._stop.is_set():  # Its wait() would return at once.
+                    time.sleep(_STEP_SECS)
+                else:
+                    self._stop.wait(_STEP_SECS)
+        finally:
+            for running in self._running.values():
+                kill_session(running.process.pid)
+
+    def _exit_code(self) -> int:
+        states = {task.state for task in self._tasks}
+        if states & {WAITING, STOPPED}:
+            return EXIT_RESUMABLE
+        return EXIT_FAILED if FAILED in states else EXIT_DONE
+
+    def _start_waiting(self) -> bool:
+        waiting = [task for task in self._tasks if task.state == WAITING][: len(self._free)]
+        for task in waiting:
+            task.started_at = time.time()
+            self._running[task.number] = _Running(task, self._free.pop())
+            task.state = RUNNING
+        return bool(waiting)
+
+    def _reap(self) -> bool:
+        ended = [running for running in self._running.values() if running.process.poll() is not None]
+        for running in ended:
+            task, code = running.task, running.process.returncode
+            task.state = self._state_after(code)
+            task.reason = running.reason() if task.state == FAILED else ""
+            self._free.append(running.place)
+            del self._running[task.number]
+        return bool(ended)
+
+    def _state_after(self, code: int) -> str:
+        if code == EXIT_DONE:
+            return DONE
+        # Before its supervisor is up, a run just ends.
+        was_stopped = code == EXIT_RESUMABLE or (self._stop.is_set() and -code in (signal.SIGTERM, signal.SIGINT))
+        return STOPPED if was_stopped else FAILED
+
+    def _hand_on_stop(self) -> None:
+        if self._handed_on == 0:
+            secs = max((running.task.save_secs for running in self._running.values()), default=0.0)
+            self._kill_at = time.monotonic() + secs + _STOP_GRACE_SECS
+        if self._handed_on < self._stop.count:
+            self._handed_on = self._stop.count
+            for running in self._running.values():
+                running.process.send_signal(signal.SIGTERM)
+        if time.monotonic() > self._kill_at:
+            for running in self._running.values():
+                kill_session(running.process.pid)
+
+
+class _Running:
+    """A task's process: in a session of its own, so that a Ctrl-C of the terminal comes to it once, from the sweep."""
+
+    def __init__(self, task: Task, place: Sequence[int]) -> None:
+        self.task, self.place = task, place
+        pinned = ["taskset", "-c", format_cpu_list(place)] if place else []
+        task.log.parent.mkdir(parents=True, exist_ok=True)
+        with task.log.open("ab") as log:
+            self._written_before = log.tell()
+            self.process = subprocess.Popen(
+                [*pinned, *task.command],
+                env=dict(task.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # A sweep that is killed has its runs save and end.
+            )
+
+    def reason(self) -> str:
+        """How it ended, with its first error or its last line."""
+        written = self.task.log.read_bytes()[self._written_before :].decode(errors="replace")
+        lines = [line.strip() for line in written.splitlines() if line.strip()]
+        said = next((line for line in lines if line.startswith("error: ")), lines[-1] if lines else "")
+        code = self.process.returncode
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        return f"{how}: {said.removeprefix('error: ')}" if said else how

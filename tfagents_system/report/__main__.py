@@ -1,0 +1,31 @@
+"""python -m tfagents_system.report COMMAND ...: what can be told of runs from their files.
+
+status: the state of runs. plots: learning_curve.png of each. compare: curves of several runs together, and a table.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, exit_with
+
+_COMMANDS = ("status", "plots", "compare")
+_USAGE = f"Usage: python -m tfagents_system.report {{{','.join(_COMMANDS)}}} ... (each has --help)"
+
+
+def main() -> int:
+    if sys.argv[1:2] in (["-h"], ["--help"]):
+        print(_USAGE)
+        return EXIT_DONE
+    if len(sys.argv) < 2 or sys.argv[1] not in _COMMANDS:
+        print(_USAGE, file=sys.stderr)
+        return EXIT_BAD_INPUT
+    # Imported when it is asked for: a status needs neither NumPy nor matplotlib.
+    module = importlib.import_module(f"tfagents_system.report.{sys.argv[1]}")
+    code: int = module.main(sys.argv[2:])
+    return code
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,304 @@
+"""Compares runs: learning curves with interquartile means and bootstrap intervals, and a table.
+
+    python -m tfagents_system.report compare logs/exp_task_* [--group NAME=PATTERN]... [--output compare.png]
+
+Runs that differ in nothing but the seed are one group. Statistics are those of Agarwal et al. (arXiv 2108.13264), by
+their library rliable: the mean of the middle half of the runs, and the interval in which it lies with 95 % probability
+when runs are drawn with replacement. Reads files alone; runs of Stable-Baselines3 may be among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import fnmatch
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.grid import in_words
+from tfagents_system.report.curves import MONITOR, Run, read_runs
+from tfagents_system.report.plots import tidy_steps
+from tfagents_system.report.status import format_number
+
+_REPETITIONS = 2000
+_MOST_POINTS = 100
+_COLUMNS = ("group", "runs", "unfinished", "env_steps", "final_iqm", "final_low", "final_high", "best", "source")
+_COLORS = ("#2a6f97", "#c8553d", "#5b8e3e", "#8a5a9e", "#d19a2c", "#3d9a9a", "#8c6d5a", "#c65b8e", "#6b7280", "#1f2a44")
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A group's interquartile mean over environment steps.
+
+    Attributes:
+      steps: [n] environment steps.
+      iqm, low, high: [n] interquartile mean, and the ends of its interval.
+      counts: [n] runs that have come so far.
+    """
+
+    steps: np.ndarray
+    iqm: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    counts: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed.
+
+    Attributes:
+      name: For table and legend.
+      runs: All of them; some may have no evaluation yet.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def begun(self) -> list[Run]:
+        """Those with an evaluation."""
+        return [run for run in self.runs if len(run.steps)]
+
+
+def group_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Group]:
+    """Groups runs, in the order in which they come.
+
+    Args:
+      runs: All.
+      patterns: `NAME=PATTERN` or `PATTERN`, of a shell's kind, for the name of a run directory or its path. The first
+        one that fits decides; a run that none fits goes with those of its experiment and settings.
+    """
+    experiments = {run.experiment for run in runs}
+    by_name: dict[str, list[Run]] = {}
+    for run in runs:
+        by_name.setdefault(_matching(run, patterns) or _name(run, len(experiments) > 1), []).append(run)
+    return [Group(name, tuple(members)) for name, members in by_name.items()]
+
+
+def _matching(run: Run, patterns: Sequence[str]) -> str | None:
+    for text in patterns:
+        name, separator, pattern = text.partition("=")
+        pattern = pattern if separator else name
+        texts = (run.folder.name, str(run.folder), str(run.folder.resolve()))
+        if any(fnmatch.fnmatchcase(text, pattern.rstrip("/")) for text in texts):
+            return name
+    return None
+
+
+def _name(run: Run, with_experiment: bool) -> str:
+    words = in_words(run.settings)
+    return " ".join(filter(None, [run.experiment if with_experiment or not words else "", words]))
+
+
+def interquartile_mean(scores: np.ndarray) -> np.ndarray:
+    """[runs, 1, points] -> [points]: the mean without the lowest and the highest quarter of the runs."""
+    from scipy import stats
+
+    mean: np.ndarray = stats.trim_mean(scores.reshape(-1, scores.shape[-1]), 0.25, axis=0)
+    return mean
+
+
+def with_interval(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Interquartile mean, and the 95 % interval of it: three arrays [points], the same at every call.
+
+    Args:
+      scores: [runs, points]
+    """
+    if len(scores) == 1:
+        return scores[0], scores[0], scores[0]
+    from rliable import library
+
+    before = np.random.get_state()
+    np.random.seed(0)  # rliable draws from the global generator.
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # arch's, of an argument that rliable passes.
+            estimates, intervals = library.get_interval_estimates(
+                {"": scores[:, None, :]}, interquartile_mean, reps=_REPETITIONS
+            )
+    finally:
+        np.random.set_state(before)
+    return estimates[""], intervals[""][0], intervals[""][1]
+
+
+def curve_of(group: Group) -> Curve:
+    """The curve from the first step at which all runs have been evaluated, linear between evaluations.
+
+    A run counts as far as it has come; the half of an evaluation's distance that it may lack of a point counts as well,
+    since no two runs are evaluated after the very same steps.
+    """
+    begun = group.begun
+    first, last = max(run.steps[0] for run in begun), max(run.steps[-1] for run in begun)
+    # Those of one run, of the most: the others were evaluated after about as many.
+    steps = max(begun, key=lambda run: (len(run.steps), run.steps[-1])).steps
+    steps = np.unique([first, *steps[(steps > first) & (steps < last)], last])
+    if len(steps) > _MOST_POINTS:
+        steps = steps[np.linspace(0, len(steps) - 1, _MOST_POINTS).round().astype(int)]
+    distance = max(float(np.diff(run.steps).max(initial=0.0)) for run in begun)
+    reaches = np.array([run.steps[-1] for run in begun])[:, None] >= steps - distance / 2
+    values = np.array([np.interp(steps, run.steps, run.returns) for run in begun])
+    iqm, low, high = (np.empty(len(steps)) for _ in range(3))
+    for count in np.unique(reaches.sum(axis=0)):  # The farther, the fewer: those that count are the same.
+        at = reaches.sum(axis=0) == count
+        those = reaches[:, at][:, 0]
+        iqm[at], low[at], high[at] = with_interval(values[those][:, at])
+    return Curve(steps, iqm, low, high, reaches.sum(axis=0))
+
+
+def table_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """A row a group: texts and numbers by column; None where there is nothing to tell yet."""
+    rows = []
+    for group in groups:
+        begun = group.begun
+        row: dict[str, Any] = dict.fromkeys(_COLUMNS)
+        row |= {"group": group.name, "runs": len(group.runs), "source": ", ".join({r.source: 0 for r in group.runs})}
+        row["unfinished"] = sum(run.is_unfinished for run in group.runs)
+        if begun:
+            iqm, low, high = with_interval(np.array([[run.returns[-1]] for run in begun]))
+            row |= {"final_iqm": float(iqm[0]), "best": max(float(run.returns.max()) for run in begun)}
+            if len(begun) > 1:
+                row |= {"final_low": float(low[0]), "final_high": float(high[0])}
+            row["env_steps"] = int(max(run.steps[-1] for run in begun))
+        rows.append(row)
+    return rows
+
+
+def print_table(rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
+    """Prints the table, and below it the runs that are not finished."""
+    header = ("group", "runs", "env steps", "final IQM", "95 % interval", "best")
+    lines = [header, *map(_cells, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    for line in lines:
+        cells = [
+            line[0].ljust(widths[0]),
+            *(text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True)),
+        ]
+        print("  ".join(cells).rstrip())
+    for run in runs:
+        if run.source == MONITOR:
+            print(f"returns of training episodes, not of evaluations: {run.folder}")
+        if run.is_unfinished:
+            reached = f"{run.steps[-1]:,.0f} env steps" if len(run.steps) else "no evaluation yet"
+            print(f"unfinished: {run.folder} ({run.state}, {reached})")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    runs = f"{row['runs']}*" if row["unfinished"] else f"{row['runs']} "
+    interval = "-"
+    if row["final_low"] is not None:
+        interval = f"[{format_number(row['final_low'])}, {format_number(row['final_high'])}]"
+    numbers = [format_number(row[name]) for name in ("env_steps", "final_iqm", "best")]
+    return row["group"], runs, numbers[0], numbers[1], interval, numbers[2]
+
+
+def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """The same as CSV; what there is nothing to tell of is empty."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def draw(groups: Sequence[Group], path: Path) -> None:
+    """Draws a curve with its interval for each group, and its runs as thin lines.
+
+    A curve is dashed where not all runs of its group have come so far.
+
+    Raises:
+      OSError: The picture can't be written.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 5.2), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    for number, group in enumerate(groups):
+        if group.begun:
+            _draw_group(axes, group, curve_of(group), _COLORS[number % len(_COLORS)])
+    axes.set_ylabel("return of an evaluation")
+    axes.set_title("interquartile mean with 95 % interval", loc="left", fontsize=10)
+    tidy_steps(axes)
+    _place_legend(figure, axes)
+    temporary = path.with_name(f".{path.name}.tmp")
+    figure.savefig(temporary, format="png")
+    os.replace(temporary, path)
+
+
+def _draw_group(axes: Any, group: Group, curve: Curve, color: str) -> None:
+    for run in group.begun:
+        axes.plot(run.steps, run.returns, color=color, linewidth=0.6, alpha=0.35)
+    axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.18, linewidth=0)
+    label = f"{group.name} ({', '.join(_facts(group))})"
+    is_all = curve.counts == len(group.runs)
+    marker = {"marker": "o", "markersize": 3} if len(curve.steps) <= 3 else {}
+    axes.plot(curve.steps[is_all], curve.iqm[is_all], color=color, linewidth=2.0, label=label, **marker)
+    if not is_all.all():
+        start = max(0, int(is_all.sum()) - 1)
+        axes.plot(curve.steps[start:], curve.iqm[start:], color=color, linewidth=2.0, linestyle=(0, (3, 1.5)), **marker)
+
+
+def _facts(group: Group) -> list[str]:
+    """`5 runs`, `1 unfinished`, and that a curve is none of evaluations."""
+    facts = [f"{len(group.runs)} run{'s' if len(group.runs) > 1 else ''}"]
+    if unfinished := sum(run.is_unfinished for run in group.runs):
+        facts.append(f"{unfinished} unfinished")
+    if any(run.source == MONITOR for run in group.runs):
+        facts.append("training episodes")
+    return facts
+
+
+def _place_legend(figure: Any, axes: Any) -> None:
+    """Within the axes while it is small, else below them."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) <= 6 and max(map(len, labels), default=0) <= 60:
+        axes.legend(loc="best", frameon=False, fontsize=9)
+    else:
+        figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, ncols=1)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the table; writes picture and CSV.
+
+    Raises:
+      UserError: There is nothing to compare; with all findings.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m tfagents_system.report compare", description="Compares runs: learning curves and a table."
+    )
+    parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/exp_task_*")
+    parser.add_argument(
+        "--group", action="append", default=[], metavar="NAME=PATTERN", help="runs whose directories fit are one group"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("compare.png"), help="default: compare.png; a CSV beside it"
+    )
+    args = parser.parse_args(argv)
+    findings = []
+    if args.output.suffix.lower() != ".png":
+        findings.append(f"--output must be a .png file, found {args.output}: the table goes beside it, as .csv")
+    if not args.output.absolute().parent.is_dir():
+        findings.append(f"--output: there is no directory {args.output.absolute().parent}: make it first")
+    runs = []
+    try:
+        runs = read_runs(list(dict.fromkeys(args.run)))
+        if not any(len(run.steps) for run in runs):
+            findings.append("no run has an evaluation yet: wait for the first one")
+    except UserError as error:
+        findings += error.findings
+    if findings:
+        raise UserError(*findings)
+    groups = group_runs(runs, args.group)
+    rows = table_of(groups)
+    print_table(rows, runs)
+    draw(groups, args.output)
+    table = args.output.with_suffix(".csv")
+    write_table(rows, table)
+    print(f"plot:  {args.output}\ntable: {table}")
+    return EXIT_DONE

@@ -1,0 +1,151 @@
+"""Returns over environment steps, read from run directories: ours, and those of Stable-Baselines3."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import re
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.errors import UserError
+from tfagents_system.launch import run_directory
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.overrides import Overrides
+from tfagents_system.report.metrics import read_metrics
+from tfagents_system.report.status import read_status, state_of
+
+DONE, UNKNOWN = "done", "-"
+MONITOR = "monitor.csv"
+_EVALUATIONS, _MONITORS = "evaluations.npz", "*monitor.csv"
+_MONITOR_WINDOW_EPISODES = 10
+# What tells the runs of one experiment apart: exp_task_3, exp_seed_3, SAC_3.
+_OURS, _PEERS = r"_(task|seed)_?[0-9]+$", r"[-_](task|seed|run)?[-_]?[0-9]+$"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run's curve.
+
+    Attributes:
+      folder: Where it was read from.
+      experiment: Its name without what tells its seeds apart.
+      settings: What it has otherwise than its files say, but for the seed; by name.
+      state: `done`, `running`, `stopped`, `failed`, ... as status.py has it; `-` where nobody says.
+      steps: [n] float64, environment steps, ascending.
+      returns: [n] float64, mean return of each evaluation; of episodes of training where there are only those.
+      source: What was read, for the table.
+    """
+
+    folder: Path
+    experiment: str
+    settings: Mapping[str, Any]
+    state: str
+    steps: np.ndarray
+    returns: np.ndarray
+    source: str
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.state not in (DONE, UNKNOWN)
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """Reads all; a run that is not finished may have no evaluation yet.
+
+    Raises:
+      UserError: Some are no run directories, or have nothing that can be read; with all findings.
+    """
+    runs: list[Run] = []
+    findings: list[str] = []
+    for folder in folders:
+        try:
+            runs.append(_read(folder))
+        except UserError as error:
+            findings += error.findings
+    if findings:
+        raise UserError(*findings)
+    return runs
+
+
+def _read(folder: Path) -> Run:
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no directory: give run directories, such as logs/exp_task_*")
+    paths = RunPaths(folder)
+    if paths.run_json.exists() or paths.metrics_csv.exists():
+        return _read_ours(paths)
+    if (folder / _EVALUATIONS).exists():
+        steps, returns, source = *_read_evaluations(folder / _EVALUATIONS), _EVALUATIONS
+    elif monitors := sorted(folder.glob(_MONITORS)):
+        steps, returns, source = *_read_monitors(monitors), MONITOR
+    else:
+        raise UserError(
+            f"{folder} has no metrics.csv, {_EVALUATIONS} or monitor.csv: give directories of runs of this toolkit or "
+            "of Stable-Baselines3"
+        )
+    experiment = re.sub(_PEERS, "", folder.resolve().name) or folder.resolve().name
+    return Run(folder, experiment, {}, UNKNOWN, steps, returns, source)
+
+
+def _read_ours(paths: RunPaths) -> Run:
+    status = read_status(paths.status_json)
+    state = DONE if run_directory.is_finished(paths) else "not started"
+    if status is not None and state != DONE:
+        state = state_of(status, time.time())
+        # A run that went on with more iterations is done only when those are.
+        state = "stopped" if state == DONE else state
+    rows = [row for row in read_metrics(paths.metrics_csv) if row.get("eval_return") is not None]
+    if state == DONE and not rows:
+        fault = "has no evaluation" if paths.metrics_csv.exists() else "is missing"
+        raise UserError(f"{paths.metrics_csv} {fault}, although the run is done: restore it, or leave this run out")
+    settings = {name: value for name, value in Overrides.read(paths.overrides).settings().items() if name != "SAC_SEED"}
+    steps, returns = _ordered([(row.get("env_steps") or 0.0, row["eval_return"] or 0.0) for row in rows])
+    name = paths.exp_dir.resolve().name
+    return Run(paths.exp_dir, re.sub(_OURS, "", name) or name, settings, state, steps, returns, "metrics.csv")
+
+
+def _read_evaluations(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Of EvalCallback: `timesteps` [n], `results` [n, episodes]."""
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            steps, results = content["timesteps"], content["results"]
+            pairs = list(zip(steps.tolist(), results.mean(axis=tuple(range(1, results.ndim))).tolist(), strict=True))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}): leave it out") from None
+    if not pairs:
+        raise UserError(f"{path} has no evaluation: leave it out")
+    return _ordered(pairs)
+
+
+def _read_monitors(paths: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
+    """Of Monitor, one file an environment: a line of JSON, then return, length and time of each episode.
+
+    Returns are means over the last episodes.
+    """
+    episodes: list[tuple[float, float, float]] = []  # Seconds, length, return.
+    for path in paths:
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                file.readline()
+                episodes += [(float(row["t"]), float(row["l"]), float(row["r"])) for row in csv.DictReader(file)]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}): leave it out") from None
+    if not episodes:
+        raise UserError(f"{paths[0]} has no episode: leave it out")
+    _, lengths, returns = np.array(sorted(episodes)).T
+    sums = np.concatenate([[0.0], np.cumsum(returns)])
+    last = np.arange(1, len(sums))
+    first = np.maximum(0, last - _MONITOR_WINDOW_EPISODES)
+    return np.cumsum(lengths), (sums[last] - sums[first]) / (last - first)
+
+
+def _ordered(pairs: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+    """Ascending; of several evaluations after the same number of steps the last one counts."""
+    by_step = dict(pairs)
+    steps = np.array(sorted(by_step), np.float64)
+    return steps, np.array([by_step[step] for step in steps], np.float64)
