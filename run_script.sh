@@ -28,6 +28,7 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   usage
   exit 0
 fi
+tfagents_arguments=("$@")
 tfagents_mode=(--then "$tfagents_root/train_script.sh")
 if [[ ${1:-} == --check ]]; then
   tfagents_mode=(--check)
@@ -40,18 +41,17 @@ fi
 [[ -f $1 && -r $1 ]] || fail "vars file $1 is missing or cannot be read: give the path of a file such as training_variables.sh"
 tfagents_vars=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 
-# Plain assignments count as well as exported ones. Unset names in a user's file are the user's business; a command
-# that fails, a syntax error or an `exit` is reported with the file's name, by the trap on EXIT.
-tfagents_line=
-tfagents_pwd=$PWD
-trap 'tfagents_line=$LINENO' ERR
-trap 'trap - EXIT; fail "vars file $tfagents_vars fails${tfagents_line:+ (line $tfagents_line)}: see above, and correct it"' EXIT
-set -a +u
-# shellcheck source=/dev/null
-source "$tfagents_vars"
-trap - EXIT ERR
-set +a -euo pipefail
-cd "$tfagents_pwd"
+# shellcheck source=tfagents_system/launch/vars_file.sh
+source "$tfagents_root/tfagents_system/launch/vars_file.sh"
+# shellcheck source=tfagents_system/launch/login_node.sh
+source "$tfagents_root/tfagents_system/launch/login_node.sh"
+if [[ ${tfagents_mode[0]} != --check ]]; then refuse_login_node; fi
+# shellcheck source=tfagents_system/launch/surroundings.sh
+source "$tfagents_root/tfagents_system/launch/surroundings.sh" "$tfagents_root/run_script.sh" "${tfagents_arguments[@]}"
+# Every task of a job array has a seed of its own.
+if [[ ${SLURM_ARRAY_TASK_ID:-} =~ ^[0-9]{1,9}$ && ${SAC_SEED:=0} =~ ^[0-9]{1,9}$ ]]; then
+  export SAC_SEED=$((10#$SAC_SEED + 10#$SLURM_ARRAY_TASK_ID))
+fi
 
 tfagents_python=$("$tfagents_root/setup.sh" --print-python)
 # The repository comes first, the folder of the user last: neither hides the other's modules, nor Python's own.
