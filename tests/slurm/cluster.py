@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import re
 import shutil
 import signal
@@ -34,7 +33,7 @@ SlurmctldPort={ports[0]}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -57,7 +56,7 @@ KillWait={kill_wait_secs}
 MinJobAge=600
 InactiveLimit=0
 SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0,requeue_delay=0
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports[1]}-{ports[2]}] CPUs={cpus} RealMemory=100000
@@ -157,27 +156,19 @@ class SlurmCluster:
     def kill_node(self, node: str) -> None:
         """What happens when a node loses its power: its daemon and all of its jobs die without a signal."""
         daemon = self._daemons.pop(node)
-        doomed = [daemon.pid, *self._jobs_of(node)]
-        for pid in doomed:
-            for each in [*_descendants(pid), pid]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGKILL)
+        daemon.kill()
         daemon.wait(_END_SECS)
+        self._kill_jobs_of(node)
 
     def logs(self) -> str:
         """The ends of the daemons' logs, for messages."""
-        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
+        return "\n".join(f"== {path.name}\n{path.read_text()[-1500:]}" for path in sorted(self.folder.glob("slurm*.log")))
 
     def close(self) -> None:
         """Ends all jobs, then all daemons."""
         if "slurmctld" in self._daemons:
             with contextlib.suppress(subprocess.TimeoutExpired, OSError):
                 self.run("scancel", "--user=root", timeout_secs=_END_SECS)
-        for node in NODES:
-            for pid in self._jobs_of(node):
-                for each in [*_descendants(pid), pid]:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(each, signal.SIGKILL)
         for daemon in reversed(self._daemons.values()):
             daemon.terminate()
         for daemon in self._daemons.values():
@@ -187,6 +178,8 @@ class SlurmCluster:
                 daemon.kill()
                 daemon.wait()
         self._daemons.clear()
+        for node in NODES:
+            self._kill_jobs_of(node)  # What still waits to tell its controller.
 
     def _configure(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -213,7 +206,7 @@ class SlurmCluster:
         self.wait_until((self.folder / "munge.socket").exists, _UP_SECS, "munged has made its socket")
 
     def _start(self, name: str, *command: str) -> None:
-        with open(self.folder / f"{name}.out.log", "ab") as out:
+        with open(self.folder / f"{name}.out", "ab") as out:
             program = shutil.which(command[0], path=_PATH)
             assert program is not None, command
             environ = {**os.environ, **self.environ}
@@ -226,23 +219,30 @@ class SlurmCluster:
             assert daemon.poll() is None, f"{name} has ended with {daemon.returncode}:\n{self.logs()}"
         return self.run("sinfo", "--noheader", "--format=%D %t").stdout.split("\n")[0] == f"{len(NODES)} idle"
 
+    def _kill_jobs_of(self, node: str) -> None:
+        steps = self._jobs_of(node)
+        programs = [pid for step in steps for pid in _descendants(step)]
+        for pid in [*steps, *programs]:  # In this order: a step whose program dies tells the controller.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def _jobs_of(self, node: str) -> list[int]:
-        """Pids of slurmstepd, of which each step has one; they outlive the node's daemon."""
-        found = []
+        """Pids of slurmstepd, of which each step has one; they outlive the node's daemon and share its log."""
+        log, found = str(self.folder / f"slurmd_{node}.log"), []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes()
-                if command.startswith(b"slurmstepd:") and f"{self.folder}/spool_{node}" in _open_files(entry):
+                if command.startswith(b"slurmstepd:") and log in _open_files(entry):
                     found.append(int(entry.name))
         return found
 
 
-def _open_files(process: Path) -> str:
-    links = [os.readlink(process / "cwd")]
+def _open_files(process: Path) -> list[str]:
+    links = []
     for fd in (process / "fd").iterdir():
         with contextlib.suppress(OSError):
             links.append(os.readlink(fd))
-    return "\n".join(links)
+    return links
 
 
 def _descendants(pid: int) -> list[int]:

@@ -43,18 +43,18 @@ requeue() {
   state=$(job_says JobState)
   [[ -n $state ]] || state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T 2>/dev/null)
   if [[ $(job_says Restarts) -gt ${SLURM_RESTART_COUNT:-0} ]]; then
-    end 75 "SLURM requeues it"
+    end 75 "$outcome, and requeued by SLURM"
   elif [[ $(job_says Requeue) == 0 ]]; then
-    end 75 "saved, and not requeued (--no-requeue): submit it again to go on"
+    end 75 "$outcome, and not requeued (--no-requeue): submit it again to go on"
   elif [[ $state != RUNNING && $(job_says Reason) != TimeLimit && ! (-z $state && $told != TERM) ]]; then
-    end 75 "saved, and not requeued: it was cancelled (${state:-state unknown}): submit it again to go on"
+    end 75 "$outcome, and not requeued: it was cancelled (${state:-state unknown}): submit it again to go on"
   elif scontrol requeue "$SLURM_JOB_ID"; then
-    end 75 "saved, and requeued"
+    end 75 "$outcome, and requeued"
   fi
   # A site that forbids it: a new job goes on, after this one.
   sbatch --dependency="afterany:$SLURM_JOB_ID" ${slurm_task:+--array="$slurm_task"} "$snapshot/job.sbatch" "$offset" \
-    || end 1 "saved, but it can't be requeued, and no new job can be submitted: submit it again to go on"
-  end 75 "saved; the job submitted goes on"
+    || end 1 "$outcome, but it can't be requeued, and no new job can be submitted: submit it again to go on"
+  end 75 "$outcome; the job submitted goes on"
 }
 
 begin_attempt || end 1 "not started: it has died $idle times in a row, and no update after step $last_step was saved. See" \
@@ -86,6 +86,8 @@ if ((code != 75)) && [[ $(oom_kills) -gt $oom_before ]]; then
   end 1 "not requeued: the kernel has killed a process for lack of memory: ask for more (SAC_MEM_GB, or --mem)"
 fi
 ((code == 75 || code > 128)) || end "$code" "failed with exit code $code, not requeued: see $exp_dir/logs"
+outcome=saved
+if ((code != 75)); then outcome="ended with exit code $code"; fi
 limit=$(is_at_time_limit && echo at_time_limit)
 end_attempt ${limit:+"$limit"} || end 1 "not requeued: $idle attempts in a row have saved no update after step $last_step:" \
   "give it more time (--time), or see $exp_dir/logs for what it waits for"
