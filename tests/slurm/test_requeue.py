@@ -53,14 +53,16 @@ class Job:
     """A submitted job whose run is a fake one."""
 
     def __init__(self, cluster: SlurmCluster, folder: Path, behaviour: str, *options: str) -> None:
-        self.cluster, self.folder, self.exp_dir = cluster, folder, folder / "run"
+        self.cluster, self.folder = cluster, folder / "a user's folder"
+        folder, self.exp_dir = self.folder, self.folder / "run"
+        folder.mkdir()
         (folder / "my_params.py").write_text("class TrainParams: ...\n")
         (folder / "my.json").write_text("{}")
         (folder / "vars.sh").write_text(
-            f"SAC_EXP_NAME=test SAC_EXP_DIR={self.exp_dir} SAC_PARAMS=my_params.py SAC_CONFIG=my.json SAC_REVERB_CPUS=1\n"
+            f"SAC_EXP_NAME=test SAC_EXP_DIR=\"{self.exp_dir}\" SAC_PARAMS=my_params.py SAC_CONFIG=my.json SAC_REVERB_CPUS=1\n"
             "SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1 SAC_SAVE_DEADLINE_SECS=5 SAC_MEM_GB=1\n"
         )
-        done = self.submit("--hold", "--parsable", *options)
+        done = self.submit("--hold", "--parsable", "--comment", 'a "b" c', *options)
         assert done.returncode == 0, done.stderr
         self.id = done.stdout.split()[0]
         program = next(self.exp_dir.glob("snapshot/*/package/run_script.sh"))
@@ -101,6 +103,7 @@ def test_every_signal_saves_and_requeues_until_it_is_done(cluster: SlurmCluster,
     assert [line for line in output.splitlines() if "resumed at" in line] == [f"resumed at {k}" for k in (0, 10, 20)]
     assert output.count("saved, and requeued") == 2 and "finished" in output
     assert cluster.job(job.id)["Restarts"] == "2"
+    assert "#SBATCH --comment" in next(job.exp_dir.glob("snapshot/*/job.sbatch")).read_text()
 
 
 def test_slurms_own_requeue_and_preemption_are_left_to_slurm(cluster: SlurmCluster, tmp_path: Path) -> None:

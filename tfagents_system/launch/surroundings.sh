@@ -15,15 +15,16 @@ unpack_environment() { # ARCHIVE
   flock --timeout 1800 9 || fail "$folder has been locked for 30 minutes: end who unpacks there, then try again"
   if [[ ! -e $folder/.complete ]]; then
     echo "unpacking $1 into $folder" >&2
-    tar -xf "$1" -C "$folder" || fail "SAC_PACKED_ENV=$1 can't be unpacked into $folder: see above"
-    [[ -x $folder/bin/python ]] \
+    mkdir -p "$folder/env"
+    tar -xf "$1" -C "$folder/env" || fail "SAC_PACKED_ENV=$1 can't be unpacked into $folder: see above"
+    [[ -x $folder/env/bin/python ]] \
       || fail "SAC_PACKED_ENV=$1 has no bin/python: pack the environment's own folder (conda pack, or tar -C ENV .)"
-    if [[ -x $folder/bin/conda-unpack ]]; then "$folder/bin/python" "$folder/bin/conda-unpack" >&2; fi
+    if [[ -x $folder/env/bin/conda-unpack ]]; then "$folder/env/bin/python" "$folder/env/bin/conda-unpack" >&2; fi
     touch "$folder/.complete" # Last: what was interrupted is unpacked again.
   fi
   exec 9>&-
   unset CONDA_PREFIX
-  export VIRTUAL_ENV=$folder PATH=$folder/bin:$PATH
+  export VIRTUAL_ENV=$folder/env PATH=$folder/env/bin:$PATH
 }
 
 if [[ -z ${TFAGENTS_SURROUNDED:-} ]]; then

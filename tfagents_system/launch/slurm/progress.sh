@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Whether a run that is requeued again and again gets anywhere. Sourced by job.sh, which sets exp_dir and snapshot.
 #
-# <exp_dir>/requeues holds one line: snapshot, saved train step, attempts in a row that saved no further one, and
-# whether the last attempt has ended in words (`closed`) or died without one (`open`).
+# <exp_dir>/requeues holds one line: saved train step, attempts in a row that saved no further one, whether the last
+# attempt has ended in words (`closed`) or died without one (`open`), and the snapshot that they ran.
 
 readonly MOST_IDLE=2      # Attempts that could save, and had nothing new.
 readonly MOST_IDLE_OPEN=5 # Attempts that died without a word, such as with their node or by preemption without grace.
@@ -27,7 +27,7 @@ was_at_work() {
 read_progress() {
   local of=''
   last_step=0 idle=0 attempt=closed
-  if [[ -r $exp_dir/requeues ]]; then read -r of last_step idle attempt <"$exp_dir/requeues" || true; fi
+  if [[ -r $exp_dir/requeues ]]; then read -r last_step idle attempt of <"$exp_dir/requeues" || true; fi
   # Somebody submitted the run anew: it may have what it lacked.
   if [[ $of != "$snapshot" || ! $last_step =~ ^[0-9]+$ || ! $idle =~ ^[0-9]+$ ]]; then
     last_step=$(saved_step) idle=0 attempt=closed
@@ -36,7 +36,7 @@ read_progress() {
 
 write_progress() { # open|closed
   mkdir -p "$exp_dir"
-  echo "$snapshot $last_step $idle $1" >"$exp_dir/requeues.new" && mv -f "$exp_dir/requeues.new" "$exp_dir/requeues"
+  echo "$last_step $idle $1 $snapshot" >"$exp_dir/requeues.new" && mv -f "$exp_dir/requeues.new" "$exp_dir/requeues"
 }
 
 # Counts the attempt that is over. One that was ended during its start-up says nothing, unless the time limit ended it:

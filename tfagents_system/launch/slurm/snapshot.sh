@@ -110,7 +110,7 @@ absolute() { # PATH
 }
 
 write_snapshot() { # TARGET
-  mkdir -p "$1"
+  mkdir -p "$1" || fail "$1 can't be made: set SAC_EXP_DIR to a folder that is yours"
   copy_package "$1"
   cp -- "$(find_file SAC_CONFIG)" "$1/config.json"
   write_variables "$1" "$(copy_params "$1")" >"$1/variables.sh"
