@@ -205,9 +205,7 @@ def plan_of_job(sysfs: Path, use_hyperthreads: bool, allowed: list[int], **more:
         reverb_cpus=1, train_cpus=2, num_collect_workers=1, collect_worker_cpus=1, share_cpus=False,
         use_hyperthreads=use_hyperthreads,
     )  # fmt: skip
-    return plan_for(
-        variables, {}, allowed=lambda: allowed, cores_of=lambda ids: physical_cores(ids, sysfs), **more
-    )
+    return plan_for(variables, {}, allowed=lambda: allowed, cores_of=lambda ids: physical_cores(ids, sysfs), **more)
 
 
 def test_without_hyperthreads_a_role_has_whole_cores(tmp_path: Path) -> None:

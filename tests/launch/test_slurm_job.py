@@ -41,7 +41,9 @@ class Job:
     def attempt(self, code: int, *arguments: str, does: str = "", **environ: str) -> tuple[int, str]:
         """Has the run do something and end with a code; returns the job's exit code and output."""
         run = self.snapshot / "package/run_script.sh"
-        run.write_text(f"#!/usr/bin/env bash\nexp_dir=$(. {self.snapshot}/variables.sh; echo $SAC_EXP_DIR)\n{does}\nexit {code}\n")
+        run.write_text(
+            f"#!/usr/bin/env bash\nexp_dir=$(. {self.snapshot}/variables.sh; echo $SAC_EXP_DIR)\n{does}\nexit {code}\n"
+        )
         run.chmod(0o755)
         self.calls_file.write_text("")
         base = {"PATH": f"{self.tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "CALLS": str(self.calls_file)}
@@ -61,7 +63,9 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-TRAINS = 'mkdir -p "$exp_dir/heartbeats"; sleep 0.02; echo \'{"state": "updating"}\' >"$exp_dir/heartbeats/trainer.json"\n'
+TRAINS = (
+    'mkdir -p "$exp_dir/heartbeats"; sleep 0.02; echo \'{"state": "updating"}\' >"$exp_dir/heartbeats/trainer.json"\n'
+)
 DIES = TRAINS + "kill -KILL $PPID\n"
 
 
@@ -125,7 +129,7 @@ def test_who_requeues(job: Job, environ: dict[str, str], code: int, words: str, 
 
 
 def test_a_site_that_forbids_requeue_gets_a_new_job_of_the_same_task(job: Job) -> None:
-    job.write("scontrol", FAKE_SCONTROL + '[[ $1 != requeue ]]\n')
+    job.write("scontrol", FAKE_SCONTROL + "[[ $1 != requeue ]]\n")
     script = f"{job.snapshot}/job.sbatch"
     assert job.attempt(75, does=saves(1))[0] == 75
     assert job.calls == ["scontrol requeue 7", f"sbatch --dependency=afterany:7 {script} 0"]

@@ -67,7 +67,11 @@ class User:
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_", "CONDA"))
         }
-        base = {**inherited, "PATH": f"{self.tools}:{os.environ['PATH']}", "VIRTUAL_ENV": str(self.tools.parent / "env")}
+        base = {
+            **inherited,
+            "PATH": f"{self.tools}:{os.environ['PATH']}",
+            "VIRTUAL_ENV": str(self.tools.parent / "env"),
+        }
         return subprocess.run(
             [str(ROOT / script), *arguments],
             cwd=self.folder, env={**base, **environ}, capture_output=True, text=True, timeout=60,
@@ -108,7 +112,9 @@ def test_the_dry_run_prints_the_job_script_and_writes_nothing(user: User) -> Non
     done = user.submit("--dry_run", "--time", "1:00:00", "--partition=long", "--comment", 'x "y"')
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - began < 5.0  # A tenth of it, where nothing else runs.
-    script = re.sub(r"snapshot/\d{8}-\d{6}-\d+", "snapshot/<time>", done.stdout).replace(str(user.folder.parent), "<folder>")
+    script = re.sub(r"snapshot/\d{8}-\d{6}-\d+", "snapshot/<time>", done.stdout).replace(
+        str(user.folder.parent), "<folder>"
+    )
     assert script == (GOLDEN / "job.sbatch").read_text()
     assert not user.exp_dir.exists() and user.calls == []
 
@@ -154,7 +160,8 @@ def test_a_run_that_goes_on_asks_for_the_ring_that_it_has(user: User) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "absent"), [(("--mem-per-cpu=2G",), "--mem="), (("--no-requeue",), "--requeue"), (("--mem", "9G"), "--mem=")]
+    ("options", "absent"),
+    [(("--mem-per-cpu=2G",), "--mem="), (("--no-requeue",), "--requeue"), (("--mem", "9G"), "--mem=")],
 )
 def test_a_users_options_win(user: User, options: tuple[str, ...], absent: str) -> None:
     script = user.submit("--dry_run", *options).stdout
@@ -162,7 +169,9 @@ def test_a_users_options_win(user: User, options: tuple[str, ...], absent: str) 
 
 
 def test_all_that_is_wrong_is_told_at_once(user: User) -> None:
-    (user.folder / "vars.sh").write_text("SAC_REVERB_CPUS=0 SAC_TRAIN_CPUS=two SAC_PARAMS=no.py SAC_USE_HYPERTHREADS=yes\n")
+    (user.folder / "vars.sh").write_text(
+        "SAC_REVERB_CPUS=0 SAC_TRAIN_CPUS=two SAC_PARAMS=no.py SAC_USE_HYPERTHREADS=yes\n"
+    )
     findings = refused(user.submit("--array", "0..3", "--nodes=2"))
     text = "\n".join(findings)
     assert len(findings) == 10
@@ -208,12 +217,16 @@ def test_the_snapshot_holds_what_the_run_needs_and_nothing_else(user: User) -> N
         (user.folder / unwanted).parent.mkdir(parents=True)
         (user.folder / unwanted).touch()
     assert user.submit().returncode == 0
-    copied = {str(path.relative_to(user.snapshot / "params")) for path in user.snapshot.glob("params/**/*") if path.is_file()}
+    copied = {
+        str(path.relative_to(user.snapshot / "params")) for path in user.snapshot.glob("params/**/*") if path.is_file()
+    }
     assert copied == {"my_params.py", "my.json", "vars.sh", "link.py", "parts/deep/robot.xml"}
     assert not (user.snapshot / "params/link.py").is_symlink()
     package = user.snapshot / "package"
     assert (package / "run_script.sh").stat().st_mode & 0o111
-    assert (package / "tfagents_system/sac_train.py").read_bytes() == (ROOT / "tfagents_system/sac_train.py").read_bytes()
+    assert (package / "tfagents_system/sac_train.py").read_bytes() == (
+        ROOT / "tfagents_system/sac_train.py"
+    ).read_bytes()
     assert not list(package.rglob("__pycache__"))
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     assert (user.snapshot / "package.commit").read_text() in (head, "no git repository\n")

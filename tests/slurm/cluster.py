@@ -1,7 +1,7 @@
 """A SLURM of its own on this machine: one controller and two nodes, n1 and n2, in a folder, ended by pid.
 
-    with SlurmCluster(folder) as cluster:
-        job = cluster.run("sbatch", "--parsable", "job.sh").stdout
+with SlurmCluster(folder) as cluster:
+    job = cluster.run("sbatch", "--parsable", "job.sh").stdout
 """
 
 from __future__ import annotations
@@ -88,7 +88,11 @@ class SlurmCluster:
         self.folder = folder
         self._kill_wait_secs, self._cpus = kill_wait_secs, cpus
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self.environ = {"PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf"), "MUNGE_SOCKET": f"{folder}/munge.socket"}
+        self.environ = {
+            "PATH": _PATH,
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "MUNGE_SOCKET": f"{folder}/munge.socket",
+        }
 
     def __enter__(self) -> SlurmCluster:
         try:
@@ -162,7 +166,9 @@ class SlurmCluster:
 
     def logs(self) -> str:
         """The ends of the daemons' logs, for messages."""
-        return "\n".join(f"== {path.name}\n{path.read_text()[-1500:]}" for path in sorted(self.folder.glob("slurm*.log")))
+        return "\n".join(
+            f"== {path.name}\n{path.read_text()[-1500:]}" for path in sorted(self.folder.glob("slurm*.log"))
+        )
 
     def close(self) -> None:
         """Ends all jobs, then all daemons."""

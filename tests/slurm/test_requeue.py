@@ -59,8 +59,9 @@ class Job:
         (folder / "my_params.py").write_text("class TrainParams: ...\n")
         (folder / "my.json").write_text("{}")
         (folder / "vars.sh").write_text(
-            f"SAC_EXP_NAME=test SAC_EXP_DIR=\"{self.exp_dir}\" SAC_PARAMS=my_params.py SAC_CONFIG=my.json SAC_REVERB_CPUS=1\n"
-            "SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1 SAC_SAVE_DEADLINE_SECS=5 SAC_MEM_GB=1\n"
+            f'SAC_EXP_NAME=test SAC_EXP_DIR="{self.exp_dir}" SAC_PARAMS=my_params.py SAC_CONFIG=my.json SAC_MEM_GB=1\n'
+            "SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1\n"
+            "SAC_SAVE_DEADLINE_SECS=5\n"
         )
         done = self.submit("--hold", "--parsable", "--comment", 'a "b" c', *options)
         assert done.returncode == 0, done.stderr
@@ -110,7 +111,13 @@ def test_slurms_own_requeue_and_preemption_are_left_to_slurm(cluster: SlurmClust
     job = Job(cluster, tmp_path, "saves", "--nodelist=n1", "--exclusive")
     job.wait_for("at work")
     urgent = cluster.run(
-        "sbatch", "--parsable", "--partition=urgent", "--nodelist=n1", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"
+        "sbatch",
+        "--parsable",
+        "--partition=urgent",
+        "--nodelist=n1",
+        "--exclusive",
+        "--output=/dev/null",
+        "--wrap=sleep 1",
     ).stdout.strip()
     job.wait_for("saved, and requeued by SLURM")
     assert "saved after" in job.output

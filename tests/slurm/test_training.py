@@ -27,8 +27,8 @@ class TrainParams(TrainParamsBase):
     num_steps_per_iter = 20
     n_buffer_init_episodes = 2
     n_eval_episodes = 2
-    eval_period_itrs = 10
-    checkpoint_period_itrs = 1000
+    eval_period_itrs = 100
+    checkpoint_period_itrs = 10
     train_batch_size = 64
     actor_fc_layer_params = (32, 32)
     critic_joint_fc_layer_params = (32, 32)
@@ -73,17 +73,34 @@ def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_is_signalled_and_requeued_goes_on_at_the_same_step(cluster: SlurmCluster, tmp_path: Path) -> None:
-    run = make_run(tmp_path, num_iter=60)
+def test_a_run_that_is_killed_and_stopped_goes_on_from_what_it_saved(cluster: SlurmCluster, tmp_path: Path) -> None:
+    iterations, period = 300, 10 * 20
+    run = make_run(tmp_path, num_iter=iterations)
     job = submit(cluster, run)
-    cluster.wait_until(lambda: (run.trainer().get("train_step") or 0) >= 2 * 20, 90.0, "two iterations")
-    assert cluster.run("scancel", "--signal=USR1", job).returncode == 0
+
+    def train_step() -> int:
+        return run.trainer().get("train_step") or 0
+
+    def newest() -> int:
+        checkpoint = run_checkpoints.newest_complete(run.exp_dir / "checkpoints")
+        return checkpoint.train_step if checkpoint is not None else 0
+
+    # As by preemption without any grace: all processes of the run are killed.
+    cluster.wait_until(lambda: newest() >= period, 120.0, f"a checkpoint in\n{outputs(tmp_path)}")
+    seen = train_step()
+    assert cluster.run("scancel", "--signal=KILL", f"{job}.0").returncode == 0
+    cluster.wait_until(lambda: "exit code 137, and requeued" in outputs(tmp_path), 60.0, "it is requeued")
+    first = newest()
+    assert seen - period <= first < iterations * 20
+
+    # As before a time limit: all is saved.
+    cluster.wait_until(lambda: run.status()["run"]["state"] == "running" and train_step() > first, 120.0, "it goes on")
+    assert cluster.run("scancel", "--batch", "--signal=USR1", job).returncode == 0
     cluster.wait_until(lambda: "saved, and requeued" in outputs(tmp_path), 60.0, "it is saved and requeued")
-    newest = run_checkpoints.newest_complete(run.exp_dir / "checkpoints")
-    assert newest is not None and 2 * 20 <= newest.train_step < 60 * 20
-    state = cluster.wait_for_state(job, ("COMPLETED", "FAILED"), 120.0)
+    second = newest()
+    assert run.trainer()["train_step"] == second > first
+
+    state = cluster.wait_for_state(job, ("COMPLETED", "FAILED"), 150.0)
     assert state == "COMPLETED", f"{outputs(tmp_path)}\n{run.logs()}"
-    assert run.trainer()["train_step"] == 60 * 20
-    resumed = re.findall(r"resumed at train step (\d+)", run.log("trainer"))
-    assert resumed == [str(newest.train_step)]
-    assert cluster.job(job)["Restarts"] == "1"
+    assert run.trainer()["train_step"] == iterations * 20
+    assert re.findall(r"resumed at train step (\d+)", run.log("trainer")) == [str(first), str(second)]

@@ -43,7 +43,7 @@ def allowed_cpus(status: Path = Path("/proc/self/status")) -> list[int]:
 
 
 def physical_cores(ids: Sequence[int], sysfs: Path = Path("/sys/devices/system/cpu")) -> list[tuple[int, ...]]:
-    """CPU ids by core: those of `ids` that are hardware threads of the same one; one of which the kernel says nothing is a core."""
+    """`ids` by core: hardware threads of the same one stand together. A CPU that the kernel tells nothing of is a core."""
     cores: dict[tuple[int, ...], list[int]] = {}
     for cpu in sorted(ids):
         try:
@@ -316,7 +316,7 @@ def plan_for(
 ) -> CpuPlan:
     """`plan_cpus` for the four counts and the two choices of `variables`, on this machine and in this job."""
     ids = allowed()
-    cores = [(cpu,) for cpu in ids] if variables.use_hyperthreads else cores_of(ids)
+    cores: list[tuple[int, ...]] = [(cpu,) for cpu in ids] if variables.use_hyperthreads else cores_of(ids)
     first = {cpu: core[0] for core in cores for cpu in core}
     plan = plan_cpus(
         reverb_cpus=variables.reverb_cpus,
