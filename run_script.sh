@@ -48,8 +48,8 @@ source "$tfagents_root/tfagents_system/launch/login_node.sh"
 if [[ ${tfagents_mode[0]} != --check ]]; then refuse_login_node; fi
 # shellcheck source=tfagents_system/launch/surroundings.sh
 source "$tfagents_root/tfagents_system/launch/surroundings.sh" "$tfagents_root/run_script.sh" "${tfagents_arguments[@]}"
-# Every task of a job array has a seed of its own.
-if [[ ${SLURM_ARRAY_TASK_ID:-} =~ ^[0-9]{1,9}$ && ${SAC_SEED:=0} =~ ^[0-9]{1,9}$ ]]; then
+# Every task of a job array has a seed of its own, unless a grid says what its tasks have.
+if [[ -z ${SAC_GRID:-} && ${SLURM_ARRAY_TASK_ID:-} =~ ^[0-9]{1,9}$ && ${SAC_SEED:=0} =~ ^[0-9]{1,9}$ ]]; then
   export SAC_SEED=$((10#$SAC_SEED + 10#$SLURM_ARRAY_TASK_ID))
 fi
 

@@ -246,6 +246,14 @@ def test_variables_are_resolved_when_submitted_but_for_what_only_the_job_knows(u
     assert values["VIRTUAL_ENV"] == f"{user.tools.parent}/env"
 
 
+def test_a_grid_is_frozen_too(user: User) -> None:
+    (user.folder / "my_grid.json").write_text('{"discount": [0.9, 0.99]}')
+    user.write_vars("SAC_GRID=my_grid.json\n")
+    assert user.submit("--array=0-1").returncode == 0
+    assert user.resolved()["SAC_GRID"] == f"{user.snapshot}/grid.json"
+    assert (user.snapshot / "grid.json").read_bytes() == (user.folder / "my_grid.json").read_bytes()
+
+
 def test_an_array_has_a_folder_of_its_own_and_a_throttle(user: User) -> None:
     assert user.submit("--array", "0-9").returncode == 0
     assert user.submit("--array=1,3%2").returncode == 0
@@ -318,6 +326,7 @@ def test_a_packed_environment_is_unpacked_once(user: User, tmp_path: Path) -> No
 def test_a_task_of_an_array_has_a_seed_of_its_own(user: User) -> None:
     assert "seed 11\n" in surrounded(user, SLURM_JOB_ID="7", SLURM_ARRAY_TASK_ID="08").stdout
     assert "seed 3\n" in surrounded(user, SLURM_JOB_ID="7").stdout
+    assert "seed 3\n" in surrounded(user, more="SAC_GRID=my.json\n", SLURM_ARRAY_TASK_ID="8").stdout
 
 
 def test_a_package_that_cannot_be_written_runs_all_the_same(user: User, tmp_path: Path) -> None:

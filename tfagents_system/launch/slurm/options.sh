@@ -41,7 +41,7 @@ has_option() { # PATTERN
 }
 
 check_place() {
-  local ancestor=$tfagents_submit_dir
+  local ancestor=$tfagents_submit_dir file
   if is_late "$tfagents_exp_dir"; then
     finding "the run directory $tfagents_exp_dir must not depend on the job: it holds what is requeued"
   elif [[ $tfagents_exp_dir == *[[:cntrl:]\"]* ]]; then
@@ -55,9 +55,9 @@ check_place() {
     [[ -x $tfagents_root/.venv/bin/python ]] \
       || finding "the packages are not installed, and jobs install nothing: run ./setup.sh here, once"
   fi
-  if [[ -n ${SAC_PACKED_ENV:-} ]] && ! find_file SAC_PACKED_ENV >/dev/null; then
-    finding "SAC_PACKED_ENV=$SAC_PACKED_ENV must be an existing file"
-  fi
+  for file in SAC_PACKED_ENV SAC_ENV_PYTHON SAC_GRID; do
+    if [[ -n ${!file:-} ]] && ! find_file "$file" >/dev/null; then finding "$file=${!file} must be an existing file"; fi
+  done
   if ! ((tfagents_dry_run)) && ! command -v sbatch >/dev/null; then
     finding "sbatch is not on PATH: this is no SLURM cluster, or its module is not loaded; ./run_script.sh trains right here"
   fi

@@ -3,7 +3,7 @@
 #
 #   snapshot/<time>/package/        this repository's programs; package.commit and package.diff say what they are
 #   snapshot/<time>/params/         the folder of SAC_PARAMS
-#   snapshot/<time>/config.json     SAC_CONFIG
+#   snapshot/<time>/config.json     SAC_CONFIG, and grid.json SAC_GRID
 #   snapshot/<time>/variables.sh    the variables as they were resolved
 #   snapshot/<time>/job.sbatch      the job script
 
@@ -93,6 +93,7 @@ write_variables() { # TARGET PARAMS
     case $name in
       SAC_PARAMS) echo "SAC_PARAMS=$(quoted "$2")" ;;
       SAC_CONFIG) echo "SAC_CONFIG=$(quoted "$1/config.json")" ;;
+      SAC_GRID) if [[ -e $1/grid.json ]]; then echo "SAC_GRID=$(quoted "$1/grid.json")"; fi ;;
       SAC_EXP_DIR) ;;
       SAC_ENV_PYTHON | SAC_PACKED_ENV) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
       SAC_REPLAY_DIR) echo "$name=$(quoted "$(absolute "$SAC_REPLAY_DIR")")" ;;
@@ -113,6 +114,7 @@ write_snapshot() { # TARGET
   mkdir -p "$1" || fail "$1 can't be made: set SAC_EXP_DIR to a folder that is yours"
   copy_package "$1"
   cp -- "$(find_file SAC_CONFIG)" "$1/config.json"
+  if [[ -n ${SAC_GRID:-} ]]; then cp -- "$(find_file SAC_GRID)" "$1/grid.json"; fi
   write_variables "$1" "$(copy_params "$1")" >"$1/variables.sh"
   job_script "$1" >"$1/job.sbatch"
 }
