@@ -15,7 +15,9 @@ JOB = ROOT / "tfagents_system/launch/slurm/job.sh"
 FAKE_SCONTROL = """#!/usr/bin/env bash
 echo "scontrol $*" >>"$CALLS"
 case "$*" in
-  --oneliner*) echo "JobId=7 Requeue=${REQUEUE:-1} Restarts=${RESTARTS:-0} JobState=${STATE:-RUNNING} Reason=${REASON:-None}" ;;
+  --oneliner*)
+    echo "JobId=7 Requeue=${REQUEUE:-1} Restarts=${RESTARTS:-0} JobState=${STATE:-RUNNING} Reason=${REASON:-None}"
+    ;;
 esac
 """
 

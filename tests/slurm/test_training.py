@@ -27,8 +27,8 @@ class TrainParams(TrainParamsBase):
     num_steps_per_iter = 20
     n_buffer_init_episodes = 2
     n_eval_episodes = 2
-    eval_period_itrs = 100
-    checkpoint_period_itrs = 10
+    eval_period_itrs = 60
+    checkpoint_period_itrs = 20
     train_batch_size = 64
     actor_fc_layer_params = (32, 32)
     critic_joint_fc_layer_params = (32, 32)
@@ -64,7 +64,7 @@ def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster
         (tmp_path / name).write_text("this is not what was submitted")
     assert cluster.run("scontrol", "release", job).returncode == 0
     for task in (0, 1):
-        state = cluster.wait_for_state(f"{job}_{task}", ("COMPLETED", "FAILED"), 120.0)
+        state = cluster.wait_for_state(f"{job}_{task}", ("COMPLETED", "FAILED"), 200.0)
         assert state == "COMPLETED", outputs(tmp_path)
         exp_dir = tmp_path / f"run_task_{task}"
         status = json.loads((exp_dir / "status.json").read_text())
@@ -74,7 +74,7 @@ def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster
 
 
 def test_a_run_that_is_killed_and_stopped_goes_on_from_what_it_saved(cluster: SlurmCluster, tmp_path: Path) -> None:
-    iterations, period = 300, 10 * 20
+    iterations, period = 120, 20 * 20
     run = make_run(tmp_path, num_iter=iterations)
     job = submit(cluster, run)
 
@@ -100,7 +100,7 @@ def test_a_run_that_is_killed_and_stopped_goes_on_from_what_it_saved(cluster: Sl
     second = newest()
     assert run.trainer()["train_step"] == second > first
 
-    state = cluster.wait_for_state(job, ("COMPLETED", "FAILED"), 150.0)
+    state = cluster.wait_for_state(job, ("COMPLETED", "FAILED"), 200.0)
     assert state == "COMPLETED", f"{outputs(tmp_path)}\n{run.logs()}"
     assert run.trainer()["train_step"] == iterations * 20
     assert re.findall(r"resumed at train step (\d+)", run.log("trainer")) == [str(first), str(second)]

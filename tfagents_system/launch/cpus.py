@@ -43,7 +43,7 @@ def allowed_cpus(status: Path = Path("/proc/self/status")) -> list[int]:
 
 
 def physical_cores(ids: Sequence[int], sysfs: Path = Path("/sys/devices/system/cpu")) -> list[tuple[int, ...]]:
-    """`ids` by core: hardware threads of the same one stand together. A CPU that the kernel tells nothing of is a core."""
+    """`ids` by core: threads of the same one stand together. One that the kernel tells nothing of is a core."""
     cores: dict[tuple[int, ...], list[int]] = {}
     for cpu in sorted(ids):
         try:
