@@ -105,6 +105,12 @@ def test_a_start_that_is_interrupted_is_not_counted_unless_by_the_time_limit(job
     assert code == 1 and "give it more time (--time)" in output
 
 
+def test_a_start_that_fails_by_itself_is_counted(job: Job) -> None:
+    assert job.attempt(193)[0] == 75  # As where `srun` can't start the step.
+    code, output = job.attempt(193)
+    assert code == 1 and job.calls == [] and "2 attempts in a row" in output
+
+
 def test_deaths_without_a_word_are_limited_too(job: Job) -> None:
     for _ in range(5):
         assert job.attempt(0, does=DIES)[0] == -9

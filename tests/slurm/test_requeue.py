@@ -1,4 +1,4 @@
-"""What becomes of a job that is signalled, killed, cancelled or preempted: a real SLURM and a run that starts at once."""
+"""What becomes of a job that is signalled, killed, cancelled or preempted: a real SLURM, and a run that starts fast."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Job:
         (folder / "vars.sh").write_text(
             f'SAC_EXP_NAME=test SAC_EXP_DIR="{self.exp_dir}" SAC_PARAMS=my_params.py SAC_CONFIG=my.json SAC_MEM_GB=1\n'
             "SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1\n"
-            "SAC_SAVE_DEADLINE_SECS=5 SAC_USE_HYPERTHREADS=0\n"
+            "SAC_SAVE_DEADLINE_SECS=5\n"
         )
         done = self.submit("--hold", "--parsable", "--comment", 'a "b" c', *options)
         assert done.returncode == 0, done.stderr

@@ -86,9 +86,13 @@ if ((code != 75)) && [[ $(oom_kills) -gt $oom_before ]]; then
   end 1 "not requeued: the kernel has killed a process for lack of memory: ask for more (SAC_MEM_GB, or --mem)"
 fi
 ((code == 75 || code > 128)) || end "$code" "failed with exit code $code, not requeued: see $exp_dir/logs"
-outcome=saved
+outcome=saved start=excused
 if ((code != 75)); then outcome="ended with exit code $code"; fi
-limit=$(is_at_time_limit && echo at_time_limit)
-end_attempt ${limit:+"$limit"} || end 1 "not requeued: $idle attempts in a row have saved no update after step $last_step:" \
-  "give it more time (--time), or see $exp_dir/logs for what it waits for"
+# With as little time, or for a reason of its own such as a launch that fails, the next start would end the same way.
+case $code in
+  75 | 130 | 138 | 140 | 143) if is_at_time_limit; then start=blamed; fi ;;
+  *) start=blamed ;;
+esac
+end_attempt $start || end 1 "not requeued: $idle attempts in a row have saved no update after step $last_step:" \
+  "give it more time (--time), or see above and $exp_dir/logs for what is in its way"
 requeue

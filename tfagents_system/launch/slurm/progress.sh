@@ -39,14 +39,13 @@ write_progress() { # open|closed
   echo "$last_step $idle $1 $snapshot" >"$exp_dir/requeues.new" && mv -f "$exp_dir/requeues.new" "$exp_dir/requeues"
 }
 
-# Counts the attempt that is over. One that was ended during its start-up says nothing, unless the time limit ended it:
-# the next one would have no longer.
-judge_attempt() { # [at_time_limit]
+# Counts the attempt that is over. One that was told to stop during its start-up says nothing (`excused`).
+judge_attempt() { # [excused|blamed]
   local step
   step=$(saved_step)
   if ((step != last_step)); then
     idle=0 last_step=$step
-  elif [[ ${1:-} == at_time_limit ]] || was_at_work; then
+  elif [[ ${1:-excused} == blamed ]] || was_at_work; then
     idle=$((idle + 1))
   fi
 }
@@ -58,8 +57,8 @@ begin_attempt() {
   ((idle < MOST_IDLE_OPEN))
 }
 
-end_attempt() { # [at_time_limit]
-  judge_attempt "$@"
+end_attempt() { # excused|blamed
+  judge_attempt "$1"
   write_progress closed
   ((idle < MOST_IDLE))
 }
