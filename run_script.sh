@@ -25,6 +25,7 @@ tfagents_root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 if [[ ! -f $tfagents_root/train_script.sh ]]; then tfagents_root=${SLURM_SUBMIT_DIR:-$tfagents_root}; fi
 [[ -f $tfagents_root/train_script.sh ]] || fail "train_script.sh is not in $tfagents_root: submit from the repository"
 
+tfagents_arguments=("$@")
 tfagents_options=() tfagents_files=() tfagents_check=
 while (($#)); do
   case $1 in
@@ -50,18 +51,13 @@ tfagents_vars=${tfagents_files[0]}
 tfagents_vars=$(cd "$(dirname "$tfagents_vars")" && pwd)/$(basename "$tfagents_vars")
 if [[ $tfagents_check ]]; then tfagents_options+=(--check); else tfagents_options+=(--then "$tfagents_root/train_script.sh"); fi
 
-# Plain assignments count as well as exported ones. Unset names in a user's file are the user's business; a command
-# that fails, a syntax error or an `exit` is reported with the file's name, by the trap on EXIT.
-tfagents_line=
-tfagents_pwd=$PWD
-trap 'tfagents_line=$LINENO' ERR
-trap 'trap - EXIT; fail "vars file $tfagents_vars fails${tfagents_line:+ (line $tfagents_line)}: see above, and correct it"' EXIT
-set -a +u
-# shellcheck source=/dev/null
-source "$tfagents_vars"
-trap - EXIT ERR
-set +a -euo pipefail
-cd "$tfagents_pwd"
+# shellcheck source=tfagents_system/launch/vars_file.sh
+source "$tfagents_root/tfagents_system/launch/vars_file.sh"
+# shellcheck source=tfagents_system/launch/login_node.sh
+source "$tfagents_root/tfagents_system/launch/login_node.sh"
+if [[ -z $tfagents_check ]]; then refuse_login_node; fi
+# shellcheck source=tfagents_system/launch/surroundings.sh
+source "$tfagents_root/tfagents_system/launch/surroundings.sh" "$tfagents_root/run_script.sh" "${tfagents_arguments[@]}"
 
 tfagents_python=$("$tfagents_root/setup.sh" --print-python)
 # The repository comes first, the folder of the user last: neither hides the other's modules, nor Python's own.

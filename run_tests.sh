@@ -10,16 +10,24 @@ fi
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 cd "$root"
 
-# Tests pin with taskset, and render by EGL or OSMesa.
+# Tests pin with taskset, render by EGL or OSMesa, and submit to a SLURM of their own.
 has_library() { ldconfig -p 2>/dev/null | grep -q "$1" || PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q "$1"; }
 packages=()
 command -v taskset >/dev/null || packages+=(util-linux)
 has_library libEGL.so.1 || packages+=(libegl1)
 has_library libGL.so.1 || packages+=(libgl1)
 has_library libOSMesa.so || packages+=(libosmesa6)
+command -v slurmctld >/dev/null || PATH=$PATH:/usr/sbin command -v slurmctld >/dev/null || packages+=(slurm-wlm)
+command -v munged >/dev/null || PATH=$PATH:/usr/sbin command -v munged >/dev/null || packages+=(munge)
 if ((${#packages[@]})); then
   if ((EUID == 0)) && command -v apt-get >/dev/null; then
+    # No daemon of these packages is to run: tests start their own.
     export DEBIAN_FRONTEND=noninteractive
+    if [[ ! -e /usr/sbin/policy-rc.d ]]; then
+      printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+      chmod +x /usr/sbin/policy-rc.d
+      trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    fi
     timeout 300 apt-get update -qq || true
     for package in "${packages[@]}"; do
       timeout 300 apt-get install -y -qq --no-install-recommends "$package" >/dev/null \
@@ -39,7 +47,7 @@ step() {
 step "$python" -m ruff format --check .
 step "$python" -m ruff check .
 step "$python" -m mypy
-step "$tools/shellcheck" run_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run training_variables*.sh
+step "$tools/shellcheck" --external-sources tfagents_system/launch/slurm/job.sh submit.sh run_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run training_variables*.sh
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 if (($#)); then
   step "$python" -m pytest "$@"

@@ -9,7 +9,7 @@ Usage: ./setup.sh [--print-python] [--dev]
 An activated conda or virtual environment that holds the packages pinned in pyproject.toml is used as it is; nothing is
 ever installed into it. Otherwise .venv is made from requirements.lock, with uv or pip. It needs Python 3.11.
 
-  --print-python  print the environment's Python on stdout (everything else goes to stderr)
+  --print-python  print the environment's Python on stdout (all else goes to stderr); in a SLURM job nothing is installed
   --dev           an activated environment must hold the development tools, too
 HELP
 }
@@ -60,17 +60,20 @@ install_packages() {
 }
 
 make_venv() {
+  if [[ -n ${SLURM_JOB_ID:-} ]] && ((print_python)); then # Jobs would race, and nodes often reach no package index.
+    holds_packages "$venv/bin/python" "${dev[@]}" && return
+    fail "$venv does not hold the pinned packages, and jobs install nothing: run ./setup.sh on the login node first"
+  fi
   exec 9<"$lock"
   flock --nonblock 9 || say "waiting for another setup.sh to finish"
   flock --timeout 1800 9 || fail "another setup.sh has been running for 30 minutes: end it, then try again"
-  if is_complete; then return; fi
+  is_complete && return
   if [[ -e $venv && ! -e $ours ]]; then
     holds_packages "$venv/bin/python" --dev && return
     fail "$venv was not made by setup.sh and does not hold the pinned packages: move it away, or activate another one"
   fi
   if [[ -e $ours && ! -e $complete ]]; then
-    say "an earlier installation was interrupted: starting over"
-    rm -rf "$venv"
+    say "an earlier installation was interrupted: starting over" && rm -rf "$venv"
   fi
   install_packages
 }
@@ -92,8 +95,6 @@ for prefix in "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}"; do
   holds_packages "$prefix/bin/python" "${dev[@]}" && python=$prefix/bin/python && break
   say "$prefix is active but does not hold the pinned packages: it is left as it is, $venv is used"
 done
-if [[ -z $python ]]; then
-  is_complete || make_venv
-  python=$venv/bin/python
-fi
+[[ -n $python ]] || is_complete || make_venv
+python=${python:-$venv/bin/python}
 if ((print_python)); then echo "$python"; else say "ready: $python"; fi

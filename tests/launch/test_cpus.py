@@ -1,5 +1,6 @@
 """The CPU plan, for any machine: exact where CPUs suffice, refused with the numbers or shared where they do not."""
 
+import types
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from tfagents_system.launch.cpus import (
     cgroup_quota,
     format_cpu_list,
     parse_cpu_list,
+    physical_cores,
     plan_cpus,
+    plan_for,
     slurm_allotment,
 )
 
@@ -180,3 +183,38 @@ def test_version_1_quotas_and_a_path_that_only_the_host_has(tmp_path: Path) -> N
     assert cgroup_quota(membership, tmp_path) == 1.5
     (tmp_path / "cpu,cpuacct/cpu.cfs_quota_us").write_text("-1\n")
     assert cgroup_quota(membership, tmp_path) is None
+
+
+def hyperthreads(folder: Path, cores: int) -> Path:
+    """What the kernel says of a machine whose CPU k and k + `cores` are threads of one core."""
+    for cpu in range(2 * cores):
+        topology = folder / f"cpu{cpu}/topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{cpu % cores},{cpu % cores + cores}\n")
+    return folder
+
+
+def test_cores_are_told_by_their_threads(tmp_path: Path) -> None:
+    sysfs = hyperthreads(tmp_path, 4)
+    assert physical_cores([0, 1, 3, 4, 6], sysfs) == [(0, 4), (1,), (3,), (6,)]
+    assert physical_cores([2, 99], sysfs) == [(2,), (99,)]  # Of the last one the kernel says nothing.
+
+
+def plan_of_job(sysfs: Path, use_hyperthreads: bool, allowed: list[int], **more: Any) -> CpuPlan:
+    variables = types.SimpleNamespace(
+        reverb_cpus=1, train_cpus=2, num_collect_workers=1, collect_worker_cpus=1, share_cpus=False,
+        use_hyperthreads=use_hyperthreads,
+    )  # fmt: skip
+    return plan_for(variables, {}, allowed=lambda: allowed, cores_of=lambda ids: physical_cores(ids, sysfs), **more)
+
+
+def test_without_hyperthreads_a_role_has_whole_cores(tmp_path: Path) -> None:
+    sysfs = hyperthreads(tmp_path, 4)
+    plan = plan_of_job(sysfs, False, list(range(8)))
+    assert (plan.replay, plan.trainer, plan.workers) == ((0, 4), (1, 2, 5, 6), ((3, 7),))
+    assert plan.counts == {"replay": 1, "trainer": 2, "worker_0": 1}  # Threads of TensorFlow: one a core.
+    assert plan_of_job(sysfs, True, list(range(8))).workers == ((3,),)
+    with pytest.raises(UserError, match="needs 4 CPUs, 3 are available"):
+        plan_of_job(sysfs, False, [0, 1, 2, 4, 5, 6])
+    with pytest.raises(UserError, match="needs 4 CPUs, 3 of 4 are free"):
+        plan_of_job(sysfs, False, list(range(8)), held={5: "another run"})

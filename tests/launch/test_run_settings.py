@@ -82,12 +82,13 @@ def test_a_grid_needs_a_task_of_its_own_and_nothing_twice(environ: dict[str, str
     [
         ("0", "3", (), "3"),
         ("", "3", (), "3"),
-        ("7", "3", (), "7"),
+        ("7", "3", (), "10"),
+        ("no", "3", (), "no"),
         ("0", "3", ("SAC_SEED=0",), "0"),
         ("0", "", (), "0"),
     ],
 )
-def test_the_task_of_an_array_without_a_grid_is_its_seed(
+def test_the_task_of_an_array_without_a_grid_is_added_to_its_seed(
     environ: dict[str, str], seed: str, task: str, assignments: tuple[str, ...], expected: str
 ) -> None:
     settings = settle({**environ, "SAC_SEED": seed, "SLURM_ARRAY_TASK_ID": task}, *assignments)

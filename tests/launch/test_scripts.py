@@ -27,7 +27,9 @@ def run(*command: object, cwd: Path = ROOT, **environ: str) -> subprocess.Comple
     )
 
 
-@pytest.mark.parametrize("script", ["run_script.sh", "train_script.sh", "sweep.sh", "setup.sh", "run_tests.sh"])
+@pytest.mark.parametrize(
+    "script", ["run_script.sh", "train_script.sh", "submit.sh", "sweep.sh", "setup.sh", "run_tests.sh"]
+)
 def test_help(script: str, tmp_path: Path) -> None:
     done = run(ROOT / script, "--help", cwd=tmp_path)
     assert done.returncode == 0 and "Usage: ./" in done.stdout and done.stderr == ""
@@ -139,6 +141,16 @@ def test_setup_installs_once_and_again_when_the_lock_changes(repository: Reposit
     assert repository.setup().stdout == done.stdout and len(repository.calls) == 2
     (repository.root / "requirements.lock").write_text("# other\n")
     assert repository.setup().returncode == 0 and len(repository.calls) == 4
+
+
+def test_jobs_install_nothing(repository: Repository) -> None:
+    repository.pin(["no-such-package==1.0"])
+    done = repository.setup(SLURM_JOB_ID="7")
+    assert done.returncode == 2 and "jobs install nothing: run ./setup.sh on the login node" in done.stderr
+    assert repository.calls == [] and not (repository.root / ".venv").exists()
+    repository.pin([])
+    assert repository.setup().returncode == 0
+    assert repository.setup(SLURM_JOB_ID="7").stdout == f"{repository.root}/.venv/bin/python\n"
 
 
 def test_an_interrupted_installation_is_not_taken_for_a_whole_one(repository: Repository) -> None:

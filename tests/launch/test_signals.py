@@ -8,6 +8,9 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
+from tfagents_system.launch import signals
 from tfagents_system.launch.signals import StopFlag
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +24,18 @@ def test_waiting_ends_when_the_flag_is_set() -> None:
     assert stop.wait(30.0)
     assert time.monotonic() - start < 5.0
     assert stop.signal_number == signal.SIGUSR1
+
+
+def test_in_a_job_only_a_person_insists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM sends a signal to the job's step, and its script passes another one on."""
+    now = [0.0]
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
+    for insisting, counts in ((None, [1, 2, 3]), ([signal.SIGINT], [1, 1, 2])):
+        stop = StopFlag(signals=(), insisting=insisting)
+        for number, count in zip((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), counts, strict=True):
+            now[0] += 10.0
+            stop.set(number)
+            assert stop.count == count
 
 
 def test_two_signals_within_a_moment_count_once() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,18 @@ def allowed_cpus(status: Path = Path("/proc/self/status")) -> list[int]:
     if match is None:
         return sorted(os.sched_getaffinity(0))
     return parse_cpu_list(match[1])
+
+
+def physical_cores(ids: Sequence[int], sysfs: Path = Path("/sys/devices/system/cpu")) -> list[tuple[int, ...]]:
+    """`ids` by core: threads of the same one stand together. One that the kernel tells nothing of is a core."""
+    cores: dict[tuple[int, ...], list[int]] = {}
+    for cpu in sorted(ids):
+        try:
+            threads = tuple(parse_cpu_list((sysfs / f"cpu{cpu}/topology/thread_siblings_list").read_text()))
+        except (OSError, ValueError):
+            threads = (cpu,)
+        cores.setdefault(threads, []).append(cpu)
+    return [tuple(core) for core in cores.values()]
 
 
 def cgroup_quota(membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> float | None:
@@ -150,6 +162,16 @@ class CpuPlan:
             "TF_NUM_INTRAOP_THREADS": str(max(1, cpus // inter)),
             "TF_NUM_INTEROP_THREADS": str(inter),
         }
+
+    def on_whole_cores(self, cores: Iterable[tuple[int, ...]]) -> CpuPlan:
+        """The same plan with all threads of each core that it names by the first one; the counts stay."""
+        threads = {core[0]: core for core in cores}
+
+        def all_of(ids: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(sorted(cpu for first in ids for cpu in threads[first]))
+
+        workers = tuple(map(all_of, self.workers))
+        return dataclasses.replace(self, replay=all_of(self.replay), trainer=all_of(self.trainer), workers=workers)
 
     def table(self) -> str:
         """One line a role, then the notes."""
@@ -290,16 +312,21 @@ def plan_for(
     *,
     held: Mapping[int, str] | None = None,
     allowed: Callable[[], list[int]] = allowed_cpus,
+    cores_of: Callable[[Sequence[int]], list[tuple[int, ...]]] = physical_cores,
 ) -> CpuPlan:
-    """`plan_cpus` for the four counts and `share_cpus` of `variables`, on this machine and in this job."""
-    return plan_cpus(
+    """`plan_cpus` for the four counts and the two choices of `variables`, on this machine and in this job."""
+    ids = allowed()
+    cores: list[tuple[int, ...]] = [(cpu,) for cpu in ids] if variables.use_hyperthreads else cores_of(ids)
+    first = {cpu: core[0] for core in cores for cpu in core}
+    plan = plan_cpus(
         reverb_cpus=variables.reverb_cpus,
         train_cpus=variables.train_cpus,
         num_collect_workers=variables.num_collect_workers,
         collect_worker_cpus=variables.collect_worker_cpus,
-        allowed=allowed(),
+        allowed=[core[0] for core in cores],
         share=variables.share_cpus,
-        held=held,
+        held={first[cpu]: who for cpu, who in (held or {}).items() if cpu in first},
         quota=cgroup_quota(),
         allotment=slurm_allotment(environ),
     )
+    return plan.on_whole_cores(cores)

@@ -125,7 +125,7 @@ class Preparation:
         knows_share = "share_cpus" in self._values or not self._environ.get("SAC_SHARE_CPUS")
         if self._values.keys() >= _PLAN_FIELDS and knows_share:
             check = self.checks["CPUs"]
-            counts = types.SimpleNamespace(**({"share_cpus": False} | self._values))
+            counts = types.SimpleNamespace(**({"share_cpus": False, "use_hyperthreads": True} | self._values))
             with check.catching():
                 self.plan = plan_for(counts, self._environ, held=held_cpus())
                 roles = ", ".join(

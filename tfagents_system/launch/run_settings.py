@@ -65,8 +65,8 @@ def resolve(
     except UserError as error:
         findings += error.findings
     resolved = {**environ, **overrides.variables}
-    if _has_task_as_seed(resolved, overrides):
-        resolved[_SEED] = resolved[_TASK].strip()
+    if (seed := _seed_of_task(resolved, overrides)) is not None:
+        resolved[_SEED] = seed
     resolved[CARRIER] = overrides.to_json()
     return RunSettings(resolved, overrides, tuple(findings))
 
@@ -101,7 +101,9 @@ def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Pat
     return [Setting(name, value, f"task {task} of {path}") for name, value in settings.items()]
 
 
-def _has_task_as_seed(environ: Mapping[str, str], overrides: Overrides) -> bool:
-    """Tasks of an array without a grid differ in nothing but their seed."""
-    is_free = environ.get(_SEED, "").strip() in ("", "0") and _SEED not in overrides.variables
-    return is_free and not environ.get(_GRID, "").strip() and environ.get(_TASK, "").strip().isdecimal()
+def _seed_of_task(environ: Mapping[str, str], overrides: Overrides) -> str | None:
+    """SAC_SEED + task: tasks of an array without a grid differ in nothing but their seed."""
+    seed, task = environ.get(_SEED, "").strip() or "0", environ.get(_TASK, "").strip()
+    if environ.get(_GRID, "").strip() or _SEED in overrides.variables or not (seed.isdecimal() and task.isdecimal()):
+        return None
+    return str(int(seed) + int(task))

@@ -25,6 +25,10 @@ _SAME_SIGNAL_SECS = 0.3
 class StopFlag:
     """Set by the first stop signal; to be built in the main thread.
 
+    Args:
+      signals: That stop.
+      insisting: Those that are counted when they come again; None: all of them.
+
     A pipe instead of threading.Event: Event.set() in a signal handler can deadlock with the wait() that it interrupts.
 
     Attributes:
@@ -32,7 +36,13 @@ class StopFlag:
       count: Signals that came so far; those within a moment of each other count once.
     """
 
-    def __init__(self, signals: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
+    def __init__(
+        self,
+        signals: Sequence[signal.Signals] = STOP_SIGNALS,
+        *,
+        insisting: Sequence[signal.Signals] | None = None,
+    ) -> None:
+        self._insisting = insisting
         self.signal_number: int | None = None
         self.count = 0
         self._counted_at = -math.inf
@@ -50,7 +60,8 @@ class StopFlag:
     def set(self, signal_number: int = signal.SIGTERM) -> None:
         """What a signal does, for callers that have another reason to stop; safe in any thread."""
         now = time.monotonic()
-        if now - self._counted_at > _SAME_SIGNAL_SECS:
+        is_new = now - self._counted_at > _SAME_SIGNAL_SECS
+        if is_new and (self.count == 0 or self._insisting is None or signal_number in self._insisting):
             self.count += 1
         self._counted_at = now
         if self.signal_number is None:

@@ -489,7 +489,9 @@ def main() -> int:
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     args = parser.parse_args()
     # A terminal that closes is a stop like any other.
-    stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
+    # SLURM signals a job's steps and its script, which passes it on: only a person's second signal means haste.
+    insisting = [signal.SIGINT] if "SLURM_JOB_ID" in os.environ else None
+    stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP], insisting=insisting)
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
     start_server = functools.partial(ForkServer.start, {**os.environ, **variables.to_environ()})
     fork_server = ForkServer.inherited()

@@ -111,6 +111,38 @@ VARIABLES: tuple[Variable, ...] = (
         "1",
         "flag",
     ),
+    Variable(
+        "SAC_USE_HYPERTHREADS",
+        "1: a CPU is a hardware thread; 0: a CPU is a whole core, whose other threads belong to the same role",
+        "1",
+        "flag",
+    ),
+    Variable(
+        "SAC_JOB_PRELUDE",
+        "shell code that runs first in a SLURM job, such as `module load python/3.11`",
+        "none",
+        "text",
+    ),
+    Variable(
+        "SAC_EXEC_PREFIX",
+        "words before the run's command, which so wraps all roles, such as `apptainer exec image.sif`",
+        "none",
+        "text",
+    ),
+    Variable(
+        "SAC_PACKED_ENV",
+        "archive of a Python environment, which is unpacked into $SLURM_TMPDIR, $TMPDIR or /tmp and used",
+        "none",
+        "file",
+        "env.tar.gz",
+    ),
+    Variable(
+        "SAC_MEM_GB", "memory in GiB that `submit.sh` asks for", "estimated (see docs/clusters.md)", "count", "16"
+    ),
+    Variable(
+        "SAC_SNAPSHOT_MB", "most MiB that `submit.sh` copies from the folder of SAC_PARAMS", "100", "megabytes", "500"
+    ),
+    Variable("SAC_ALLOW_LOGIN", "1: `run_script.sh` trains on a cluster's login node, too", "0", "flag"),
     Variable("SAC_LOG_SECS", "seconds between two progress lines where there is no terminal", "5", "seconds", "5"),
 )
 _MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
@@ -149,6 +181,13 @@ class RunVariables:
     worker_memory_mb: int | None = None
     env_python: Path | None = None
     fork_roles: bool = True
+    use_hyperthreads: bool = True
+    job_prelude: str | None = None
+    exec_prefix: str | None = None
+    packed_env: Path | None = None
+    mem_gb: int | None = None
+    snapshot_mb: int = 100
+    allow_login: bool = False
     log_secs: float = 5.0
     grid: Path | None = None
 
@@ -312,6 +351,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "minutes": lambda text: _positive(text, "a number of minutes above 0, such as 10"),
     "name": _name,
     "path": _path,
+    "text": lambda text: text,
 }
 _FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {"file": _find_file, "program": _find_program}
 

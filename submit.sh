@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Submits a run to SLURM, or an array of them: freezes its inputs, writes the job script, calls sbatch.
+set -euo pipefail
+
+usage() {
+  cat <<'HELP'
+Usage: ./submit.sh VARS.sh [--dry_run] [--array IDS] [SBATCH_OPTION...]
+
+VARS.sh assigns the SAC_ variables (see training_variables.sh). The job has the CPUs and the memory that they ask for; it is
+requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --partition long, win over what is asked for here.
+
+  --dry_run    print the job script; write and submit nothing
+  --array IDS  one run for each id, such as 0-9: run directory logs/<name>_task_<id>, seed SAC_SEED + id
+
+Exit codes: those of sbatch; 2 something must be changed first.
+HELP
+}
+
+fail() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+tfagents_root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  usage
+  exit 0
+fi
+if (($# == 0)) || [[ $1 == -* ]]; then
+  usage >&2
+  exit 2
+fi
+[[ -f $1 && -r $1 ]] || fail "vars file $1 is missing or cannot be read: give the path of a file such as training_variables.sh"
+tfagents_vars=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+shift
+# shellcheck source=tfagents_system/launch/slurm/options.sh
+source "$tfagents_root/tfagents_system/launch/slurm/options.sh"
+read_options "$@"
+
+# shellcheck source=tfagents_system/launch/slurm/snapshot.sh
+source "$tfagents_root/tfagents_system/launch/slurm/snapshot.sh"
+# shellcheck source=tfagents_system/launch/slurm/request.sh
+source "$tfagents_root/tfagents_system/launch/slurm/request.sh"
+tfagents_saved=$(declare -p "${LATE[@]}" 2>/dev/null || true)
+for tfagents_name in "${LATE[@]}"; do declare "$tfagents_name=@$tfagents_name@"; done
+# shellcheck source=tfagents_system/launch/vars_file.sh
+source "$tfagents_root/tfagents_system/launch/vars_file.sh"
+unset "${LATE[@]}"
+eval "$tfagents_saved"
+
+tfagents_findings=()
+tfagents_exp_dir=$(absolute "${SAC_EXP_DIR:-logs/${SAC_EXP_NAME:-}}")
+tfagents_submit_dir=$tfagents_exp_dir${tfagents_array:+_array}
+tfagents_snapshot=$tfagents_submit_dir/snapshot/$(date +%Y%m%d-%H%M%S)-$$
+check_request
+check_params_folder
+check_place
+if ((${#tfagents_findings[@]})); then
+  printf 'error: %s\n' "${tfagents_findings[@]}" >&2
+  exit 2
+fi
+if ((tfagents_dry_run)); then
+  job_script "$tfagents_snapshot"
+  exit 0
+fi
+write_snapshot "$tfagents_snapshot"
+echo "run directory $tfagents_exp_dir${tfagents_array:+_task_<id>}, job script $tfagents_snapshot/job.sbatch" >&2
+submit_job "$tfagents_snapshot/job.sbatch"

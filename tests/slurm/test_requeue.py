@@ -1,0 +1,195 @@
+"""What becomes of a job that is signalled, killed, cancelled or preempted: a real SLURM, and a run that starts fast."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import SlurmCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
+# In place of run_script.sh: it updates, and saves when it is told to stop, as far as `behaviour` says.
+FAKE_RUN = """#!{python}
+import json, os, signal, sys, time
+from pathlib import Path
+
+exp_dir, behaviour = Path({exp_dir!r}), {behaviour!r}
+folders = sorted(exp_dir.glob("checkpoints/checkpoint_*"))
+step = int(folders[-1].name[-10:]) if folders else 0
+print("resumed at", step, flush=True)
+if behaviour.startswith("exit"):
+    sys.exit(int(behaviour.split()[1]))
+if step >= 20 and behaviour != "idle":
+    sys.exit(0)
+def save():
+    folder = exp_dir / f"checkpoints/checkpoint_{{step + 10:010d}}"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{{}}")
+def stop(number, frame):
+    if behaviour == "saves":
+        time.sleep(1.0)
+        save()
+    print("saved after", signal.Signals(number).name, flush=True)
+    os._exit(75)
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, stop)
+if behaviour == "saves at once":
+    save()
+if behaviour != "starting":
+    (exp_dir / "heartbeats").mkdir(parents=True, exist_ok=True)
+    (exp_dir / "heartbeats/trainer.json").write_text(json.dumps({{"state": "updating"}}))
+    (exp_dir / "heartbeats/trainer.json").touch()
+print("at work", flush=True)
+time.sleep(60)
+"""
+
+
+class Job:
+    """A submitted job whose run is a fake one."""
+
+    def __init__(self, cluster: SlurmCluster, folder: Path, behaviour: str, *options: str) -> None:
+        self.cluster, self.folder = cluster, folder / "a user's folder"
+        folder, self.exp_dir = self.folder, self.folder / "run"
+        folder.mkdir()
+        (folder / "my_params.py").write_text("class TrainParams: ...\n")
+        (folder / "my.json").write_text("{}")
+        (folder / "vars.sh").write_text(
+            f'SAC_EXP_NAME=test SAC_EXP_DIR="{self.exp_dir}" SAC_PARAMS=my_params.py SAC_CONFIG=my.json SAC_MEM_GB=1\n'
+            "SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1\n"
+            "SAC_SAVE_DEADLINE_SECS=5\n"
+        )
+        done = self.submit("--hold", "--parsable", "--comment", 'a "b" c', *options)
+        assert done.returncode == 0, done.stderr
+        self.id = done.stdout.split()[0]
+        program = next(self.exp_dir.glob("snapshot/*/package/run_script.sh"))
+        program.write_text(FAKE_RUN.format(python=sys.executable, exp_dir=str(self.exp_dir), behaviour=behaviour))
+        assert cluster.run("scontrol", "release", self.id).returncode == 0
+
+    def submit(self, *options: str) -> subprocess.CompletedProcess[str]:
+        return self.cluster.run(
+            str(ROOT / "submit.sh"), "vars.sh", *options, cwd=self.folder, environ={"VIRTUAL_ENV": sys.prefix}
+        )
+
+    @property
+    def output(self) -> str:
+        """What all attempts of all jobs have written."""
+        return "\n".join(path.read_text() for path in sorted(self.exp_dir.glob("slurm-*.out")))
+
+    def wait_for(self, words: str, count: int = 1, timeout_secs: float = 25.0) -> None:
+        self.cluster.wait_until(
+            lambda: self.output.count(words) >= count, timeout_secs, f"{words!r} {count} times in\n{self.output}"
+        )
+
+    def signal(self, *options: str) -> None:
+        assert self.cluster.run("scancel", *options, self.id).returncode == 0
+
+    def end(self, *states: str) -> str:
+        """Waits for the job's end and returns the output."""
+        self.cluster.wait_for_state(self.id, states, 25.0)
+        return self.output
+
+
+def test_every_signal_saves_and_requeues_until_it_is_done(cluster: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, "saves")
+    job.wait_for("at work")
+    job.signal("--signal=USR1")
+    job.wait_for("at work", 2)
+    job.signal("--batch", "--signal=USR2")
+    output = job.end("COMPLETED")
+    assert [line for line in output.splitlines() if "resumed at" in line] == [f"resumed at {k}" for k in (0, 10, 20)]
+    assert output.count("saved, and requeued") == 2 and "finished" in output
+    assert cluster.job(job.id)["Restarts"] == "2"
+    assert "#SBATCH --comment" in next(job.exp_dir.glob("snapshot/*/job.sbatch")).read_text()
+
+
+def test_slurms_own_requeue_and_preemption_are_left_to_slurm(cluster: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, "saves", "--nodelist=n1", "--exclusive")
+    job.wait_for("at work")
+    urgent = cluster.run(
+        "sbatch",
+        "--parsable",
+        "--partition=urgent",
+        "--nodelist=n1",
+        "--exclusive",
+        "--output=/dev/null",
+        "--wrap=sleep 1",
+    ).stdout.strip()
+    job.wait_for("saved, and requeued by SLURM")
+    assert "saved after" in job.output
+    cluster.wait_for_state(urgent, ("COMPLETED",), 25.0)
+    job.wait_for("resumed at 10")
+    job.signal()
+    job.end("CANCELLED")
+
+
+def test_a_cancelled_job_stays_cancelled(cluster: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, "saves")
+    job.wait_for("at work")
+    job.signal()
+    job.wait_for("it was cancelled")
+    assert "saved after" in job.end("CANCELLED")
+
+
+def test_a_run_that_gets_nowhere_stops(cluster: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, "idle")
+    job.wait_for("at work")
+    job.signal("--signal=USR1")
+    job.wait_for("at work", 2)
+    job.signal("--signal=USR1")
+    output = job.end("FAILED")
+    assert "2 attempts in a row have saved no update after step 0" in output and output.count("requeued") == 2
+
+
+def test_preemption_during_the_start_is_not_counted(cluster: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, "starting")
+    for attempt in (1, 2):
+        job.wait_for("at work", attempt)
+        job.signal("--signal=USR1")
+        job.wait_for("saved, and requeued", attempt)
+    job.signal()
+    job.end("CANCELLED")
+
+
+@pytest.mark.parametrize(("behaviour", "words"), [("exit 1", "failed with exit code 1"), ("exit 2", "must be changed")])
+def test_failures_are_not_requeued(cluster: SlurmCluster, tmp_path: Path, behaviour: str, words: str) -> None:
+    output = Job(cluster, tmp_path, behaviour).end("FAILED")
+    assert words in output and output.count("resumed at") == 1
+
+
+def test_a_site_without_requeue_gets_a_new_job(cluster: SlurmCluster, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "scontrol").write_text(
+        '#!/bin/bash\nif [[ $1 == requeue ]]; then echo "not allowed" >&2; exit 1; fi\n'
+        f'PATH=${{PATH#{tools}:}} exec scontrol "$@"\n'
+    )
+    (tools / "scontrol").chmod(0o755)
+    job = Job(cluster, tmp_path, "saves", f"--export=ALL,PATH={tools}:{cluster.environ['PATH']}")
+    job.wait_for("at work")
+    job.signal("--signal=USR1")
+    job.wait_for("resumed at 10")
+    assert "the job submitted goes on" in job.end("FAILED")  # Exit code 75.
+    later = str(int(job.id) + 1)
+    assert cluster.job(later)["Dependency"] == "(null)"
+    assert cluster.run("scancel", later).returncode == 0
+
+
+def test_a_node_that_dies_costs_what_was_not_saved(cluster: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, "saves at once", "--nodelist=n2")
+    job.wait_for("at work")
+    cluster.kill_node("n2")
+    try:
+        down = cluster.run("scontrol", "update", "nodename=n2", "state=down", "reason=died")
+        assert down.returncode == 0, down.stderr
+    finally:
+        cluster.start_node("n2")
+        cluster.run("scontrol", "update", "nodename=n2", "state=resume")
+    job.wait_for("at work", 2)
+    assert "from train step 10" in job.output
+    job.signal()
+    job.end("CANCELLED")

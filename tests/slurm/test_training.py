@@ -1,0 +1,106 @@
+"""Runs that really train, as jobs of a real SLURM."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.launching import UserRun
+from tests.slurm.cluster import SlurmCluster
+from tfagents_system import run_checkpoints
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
+PARAMS = """
+import gymnasium
+import beside
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    num_iter = beside.NUM_ITER
+    num_steps_per_iter = 20
+    n_buffer_init_episodes = 2
+    n_eval_episodes = 2
+    eval_period_itrs = 60
+    checkpoint_period_itrs = 20
+    train_batch_size = 64
+    actor_fc_layer_params = (32, 32)
+    critic_joint_fc_layer_params = (32, 32)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+"""
+
+
+def make_run(folder: Path, num_iter: int, **variables: object) -> UserRun:
+    """A user's folder, with a module beside the params file."""
+    (folder / "beside.py").write_text(f"NUM_ITER = {num_iter}\n")
+    return UserRun(folder, PARAMS, {"horizon": 50}, num_collect_workers=1, mem_gb=4, **variables)
+
+
+def submit(cluster: SlurmCluster, run: UserRun, *options: str) -> str:
+    done = cluster.run(
+        str(ROOT / "submit.sh"), str(run.vars_file), "--parsable", *options,
+        cwd=run.folder, environ={"VIRTUAL_ENV": sys.prefix},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[0]
+
+
+def outputs(folder: Path) -> str:
+    return "\n".join(f"== {path}\n{path.read_text()}" for path in sorted(folder.rglob("slurm-*.out")))
+
+
+def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster: SlurmCluster, tmp_path: Path) -> None:
+    run = make_run(tmp_path, num_iter=3, seed=5)
+    job = submit(cluster, run, "--hold", "--array", "0-1")
+    for name in ("my_params.py", "beside.py", "my_config.json", "my_vars.sh"):
+        (tmp_path / name).write_text("this is not what was submitted")
+    assert cluster.run("scontrol", "release", job).returncode == 0
+    for task in (0, 1):
+        state = cluster.wait_for_state(f"{job}_{task}", ("COMPLETED", "FAILED"), 200.0)
+        assert state == "COMPLETED", outputs(tmp_path)
+        exp_dir = tmp_path / f"run_task_{task}"
+        status = json.loads((exp_dir / "status.json").read_text())
+        assert status["run"]["state"] == "done" and status["roles"]["trainer"]["train_step"] == 3 * 20
+        assert json.loads((exp_dir / "run.json").read_text())["seed"] == 5 + task
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_is_killed_and_stopped_goes_on_from_what_it_saved(cluster: SlurmCluster, tmp_path: Path) -> None:
+    iterations, period = 120, 20 * 20
+    run = make_run(tmp_path, num_iter=iterations)
+    job = submit(cluster, run)
+
+    def train_step() -> int:
+        return run.trainer().get("train_step") or 0
+
+    def newest() -> int:
+        checkpoint = run_checkpoints.newest_complete(run.exp_dir / "checkpoints")
+        return checkpoint.train_step if checkpoint is not None else 0
+
+    # As by preemption without any grace: all processes of the run are killed.
+    cluster.wait_until(lambda: newest() >= period, 120.0, f"a checkpoint in\n{outputs(tmp_path)}")
+    seen = train_step()
+    assert cluster.run("scancel", "--signal=KILL", f"{job}.0").returncode == 0
+    cluster.wait_until(lambda: "exit code 137, and requeued" in outputs(tmp_path), 60.0, "it is requeued")
+    first = newest()
+    assert seen - period <= first < iterations * 20
+
+    # As before a time limit: all is saved.
+    cluster.wait_until(lambda: run.status()["run"]["state"] == "running" and train_step() > first, 120.0, "it goes on")
+    assert cluster.run("scancel", "--batch", "--signal=USR1", job).returncode == 0
+    cluster.wait_until(lambda: "saved, and requeued" in outputs(tmp_path), 60.0, "it is saved and requeued")
+    second = newest()
+    assert run.trainer()["train_step"] == second > first
+
+    state = cluster.wait_for_state(job, ("COMPLETED", "FAILED"), 200.0)
+    assert state == "COMPLETED", f"{outputs(tmp_path)}\n{run.logs()}"
+    assert run.trainer()["train_step"] == iterations * 20
+    assert re.findall(r"resumed at train step (\d+)", run.log("trainer")) == [str(first), str(second)]

@@ -1,0 +1,105 @@
+# shellcheck shell=bash
+# The options of submit.sh: its own, and those that it passes on to sbatch. Sourced by submit.sh.
+
+tfagents_dry_run=0 tfagents_array='' tfagents_nodes=1
+tfagents_options=() # For sbatch, as they were given.
+tfagents_lasting=() # Those of them that also hold when the job is submitted once more.
+
+read_options() {
+  while (($#)); do
+    case $1 in
+      -h | --help) usage && exit 0 ;;
+      --dry_run) tfagents_dry_run=1 ;;
+      -a | --array) value_of "$@" && tfagents_array=$2 && shift ;;
+      --array=*) tfagents_array=${1#*=} ;;
+      -a?*) tfagents_array=${1#-a} ;;
+      -N | --nodes) value_of "$@" && tfagents_nodes=$2 && shift ;;
+      --nodes=*) tfagents_nodes=${1#*=} ;;
+      -N?*) tfagents_nodes=${1#-N} ;;
+      # Of this submission alone.
+      -b | --begin | -d | --dependency) value_of "$@" && tfagents_options+=("$1" "$2") && shift ;;
+      -H | --hold | -W | --wait | --parsable | --test-only | -Q | --quiet | -v | --verbose | --begin=* | --dependency=*)
+        tfagents_options+=("$1")
+        ;;
+      *) tfagents_options+=("$1") tfagents_lasting+=("$1") ;;
+    esac
+    shift
+  done
+}
+
+value_of() { # OPTION VALUE...
+  (($# > 1)) || fail "$1 needs a value (./submit.sh --help)"
+}
+
+has_option() { # PATTERN
+  local option
+  for option in ${tfagents_options[@]+"${tfagents_options[@]}"}; do
+    # shellcheck disable=SC2053
+    if [[ $option == $1 ]]; then return 0; fi
+  done
+  return 1
+}
+
+check_place() {
+  local ancestor=$tfagents_submit_dir file
+  if is_late "$tfagents_exp_dir"; then
+    finding "the run directory $tfagents_exp_dir must not depend on the job: it holds what is requeued"
+  elif [[ $tfagents_exp_dir == *[[:cntrl:]\"]* ]]; then
+    finding "the run directory $tfagents_exp_dir must not have quotation marks or line breaks in its name"
+  fi
+  while [[ ! -e $ancestor ]]; do ancestor=$(dirname "$ancestor"); done
+  [[ -d $ancestor && -w $ancestor && -x $ancestor ]] \
+    || finding "$tfagents_submit_dir can't be made, $ancestor can't be written: set SAC_EXP_DIR to a folder that is yours"
+  # The packages may as well come from an image or an archive; the job says so where they are not there.
+  if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-}${SAC_PACKED_ENV:-}${SAC_EXEC_PREFIX:-}${SAC_JOB_PRELUDE:-} ]]; then
+    [[ -x $tfagents_root/.venv/bin/python ]] \
+      || finding "the packages are not installed, and jobs install nothing: run ./setup.sh here, once"
+  fi
+  for file in SAC_PACKED_ENV SAC_ENV_PYTHON SAC_GRID; do
+    if [[ -n ${!file:-} ]] && ! find_file "$file" >/dev/null; then finding "$file=${!file} must be an existing file"; fi
+  done
+  if ! ((tfagents_dry_run)) && ! command -v sbatch >/dev/null; then
+    finding "sbatch is not on PATH: this is no SLURM cluster, or its module is not loaded; ./run_script.sh trains right here"
+  fi
+}
+
+job_script() { # SNAPSHOT
+  echo "#!/usr/bin/env bash"
+  header --job-name="${SAC_EXP_NAME}"
+  header --chdir="$PWD"
+  header --output="${tfagents_submit_dir//%/%%}/slurm-%$([[ -n $tfagents_array ]] && echo 'A_%a' || echo j).out"
+  header --open-mode=append
+  header --nodes=1
+  header --ntasks=1
+  header --cpus-per-task="$(asked_cpus)"
+  if [[ ${SAC_USE_HYPERTHREADS:-1} == 0 ]]; then header --hint=nomultithread; fi
+  if ! has_option '--mem*'; then header --mem="$(asked_memory_mb)M"; fi
+  header --signal="B:USR1@$(signal_secs)"
+  if ! has_option --no-requeue; then header --requeue; fi
+  if ((${#tfagents_lasting[@]})); then header "${tfagents_lasting[@]}"; fi
+  echo
+  echo "exec bash $(quoted "$1/package/tfagents_system/launch/slurm/job.sh") $(quoted "$1") \"\${1:-0}\""
+}
+
+header() { # WORD...
+  local word line='#SBATCH'
+  for word; do
+    word=${word//\\/\\\\}
+    word=${word//\"/\\\"}
+    if [[ $word == *[[:space:]\'\"\\#]* ]]; then word=\"$word\"; fi
+    line+=" $word"
+  done
+  echo "$line"
+}
+
+submit_job() { # JOB_SCRIPT
+  local offset ids at_once=$TASKS_AT_ONCE
+  if [[ -z $tfagents_array ]]; then
+    sbatch ${tfagents_options[@]+"${tfagents_options[@]}"} "$1"
+    return
+  fi
+  if [[ $tfagents_array == *%* ]]; then at_once=${tfagents_array#*%}; fi
+  while read -r offset ids; do
+    sbatch ${tfagents_options[@]+"${tfagents_options[@]}"} --array="$ids%$at_once" "$1" "$offset" </dev/null
+  done < <(split_array "${tfagents_array%%%*}" "$(most_array_ids)")
+}

@@ -1,0 +1,114 @@
+# shellcheck shell=bash
+# What a run asks SLURM for. Sourced by submit.sh once the vars file is read.
+
+readonly SPARE_CPUS=2 # Supervisor, fork server and what the system does.
+readonly BASE_MB=1500 WORKER_MB=400 UNFORKED_MB=200 NEW_RING_MB=1000
+readonly SIGNAL_SLACK_SECS=60 # SLURM looks at time limits once in so many seconds.
+readonly TASKS_AT_ONCE=10
+
+finding() { tfagents_findings+=("$*"); }
+
+require_whole() { # NAME MEANING [DEFAULT]
+  local value=${!1:-${3:-}}
+  if [[ -z $value ]]; then
+    finding "$1 is missing ($2): add $1=1 to $tfagents_vars"
+  elif ! [[ $value =~ ^[1-9][0-9]{0,5}$ ]]; then
+    finding "$1=$value must be a whole number of at least 1 ($2)"
+  fi
+}
+
+require_flag() { # NAME
+  [[ ${!1:-0} == [01] ]] || finding "$1=${!1} must be 0 or 1"
+}
+
+# As run_script.sh looks for files: in the current folder, beside the vars file and in the repository.
+find_file() { # NAME -> prints an absolute path
+  local text=${!1:-} folder
+  text=${text/#\~\//$HOME/}
+  for folder in "$PWD" "${tfagents_vars%/*}" "$tfagents_root"; do
+    [[ $text != /* ]] || folder=
+    if [[ -f ${folder:+$folder/}$text ]]; then
+      echo "$(cd "$(dirname "${folder:+$folder/}$text")" && pwd)/${text##*/}" && return
+    fi
+  done
+  return 1
+}
+
+require_file() { # NAME MEANING EXAMPLE
+  if [[ -z ${!1:-} ]]; then
+    finding "$1 is missing ($2): add $1=$3 to $tfagents_vars"
+  elif ! find_file "$1" >/dev/null; then
+    finding "$1=${!1} must be an existing file: it is neither in $PWD, nor beside the vars file, nor in $tfagents_root"
+  fi
+}
+
+check_request() {
+  require_whole SAC_REVERB_CPUS "CPUs of the replay server"
+  require_whole SAC_TRAIN_CPUS "CPUs of the policy updates"
+  require_whole SAC_NUM_COLLECT_WORKERS "workers"
+  require_whole SAC_COLLECT_WORKER_CPUS "CPUs of each worker"
+  require_whole SAC_MEM_GB "memory in GiB" 1
+  require_whole SAC_WORKER_MEMORY_MB "memory of a worker in MiB" 1
+  require_whole SAC_SNAPSHOT_MB "most MiB of a snapshot" 1
+  require_file SAC_PARAMS "Python file with class TrainParams" my_params.py
+  require_file SAC_CONFIG "JSON file with horizon" my.json
+  require_flag SAC_USE_HYPERTHREADS
+  require_flag SAC_FORK_ROLES
+  [[ ${SAC_SAVE_DEADLINE_SECS:-60} =~ ^[0-9]+([.][0-9]*)?$ ]] \
+    || finding "SAC_SAVE_DEADLINE_SECS=$SAC_SAVE_DEADLINE_SECS must be a number of seconds above 0, such as 60"
+  [[ ${SAC_SEED:-0} =~ ^[0-9]{1,9}$ ]] || is_late "$SAC_SEED" || finding "SAC_SEED=$SAC_SEED must be a whole number from 0 to 999999999"
+  [[ -n ${SAC_EXP_NAME:-} ]] || finding "SAC_EXP_NAME is missing (name of the run): add SAC_EXP_NAME=my_run to $tfagents_vars"
+  # A place for several nodes: the job script's `srun` would start workers on the others.
+  [[ $tfagents_nodes == 1 || $tfagents_nodes == 1-1 ]] \
+    || finding "--nodes=$tfagents_nodes: a run takes one node: leave --nodes out"
+  [[ -z $tfagents_array || $tfagents_array =~ ^[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?(,[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?)*(%[1-9][0-9]*)?$ ]] \
+    || finding "--array=$tfagents_array must be task ids such as 0-9, 0-9:2 or 1,5,7, with %4 behind them for at most 4 at once"
+}
+
+asked_cpus() {
+  echo $((SAC_REVERB_CPUS + SAC_TRAIN_CPUS + SAC_NUM_COLLECT_WORKERS * SAC_COLLECT_WORKER_CPUS + SPARE_CPUS))
+}
+
+# MiB: what the programs take, and the ring, which is counted where it lies in the page cache. How large a new run's
+# ring will be only its params know; that of a run that goes on is there to be measured.
+asked_memory_mb() {
+  if [[ -n ${SAC_MEM_GB:-} ]]; then echo $((SAC_MEM_GB * 1024)) && return; fi
+  local worker_mb=${SAC_WORKER_MEMORY_MB:-$WORKER_MB} base_mb=$BASE_MB ring_mb=$NEW_RING_MB
+  if [[ ${SAC_FORK_ROLES:-1} == 0 ]]; then worker_mb=$((worker_mb + UNFORKED_MB)) base_mb=$((base_mb + 2 * UNFORKED_MB)); fi
+  if [[ -d $tfagents_exp_dir/replay ]]; then
+    ring_mb=$(du -sm "$tfagents_exp_dir/replay" | cut -f1)
+    if ((ring_mb < NEW_RING_MB)); then ring_mb=$NEW_RING_MB; fi
+  fi
+  echo $((base_mb + SAC_NUM_COLLECT_WORKERS * worker_mb + ring_mb))
+}
+
+signal_secs() {
+  local deadline=${SAC_SAVE_DEADLINE_SECS:-60}
+  echo $((${deadline%%.*} + SIGNAL_SLACK_SECS))
+}
+
+# `0-249` with at most 101 ids an array -> lines `0 0-100`, `101 0-100`, `202 0-47`: an offset, and ids to be added to it.
+split_array() { # IDS MOST
+  local part first last step offset low high
+  local -A ids=()
+  for part in ${1//,/ }; do
+    step=1
+    if [[ $part == *:* ]]; then step=${part#*:} part=${part%:*}; fi
+    first=$((10#${part%-*})) last=$((10#${part#*-}))
+    for ((offset = first / $2 * $2; offset <= last; offset += $2)); do
+      low=$((offset > first ? offset + (step - (offset - first) % step) % step : first))
+      high=$((last < offset + $2 - 1 ? last : offset + $2 - 1))
+      if ((low > high)); then continue; fi
+      ids[$offset]+=,$((low - offset))
+      if ((high > low)); then ids[$offset]+=-$((high - offset)); fi
+      if ((high > low && step > 1)); then ids[$offset]+=:$step; fi
+    done
+  done
+  for offset in "${!ids[@]}"; do echo "$offset ${ids[$offset]#,}"; done | sort -n
+}
+
+most_array_ids() {
+  local size
+  size=$(timeout 10 scontrol show config 2>/dev/null | sed -n 's/^MaxArraySize *= *//p' || true)
+  echo "${size:-1001}" # SLURM's own default.
+}
