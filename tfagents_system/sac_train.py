@@ -95,7 +95,7 @@ class Trainer:
         self._row: dict[str, Any] = {}
         self._curriculum_values: dict[str, float] = {}
         self._session = 0
-        self._news_tables = [tables.news(worker_id) for worker_id in range(role.num_workers)]
+        self._news_tables = [tables.news(worker_id) for worker_id in range(role.max_workers)]
 
     @property
     def train_step(self) -> int:

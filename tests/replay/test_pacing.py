@@ -92,7 +92,7 @@ def test_past_iterations_are_served_at_once_after_a_restart_of_the_trainer(ring)
 
 
 def test_a_worker_that_never_collects_its_random_episodes_does_not_hold_up_the_others(ring):
-    pacing = Asynchronous(ring, num_workers=2, max_updates_per_env_step=1.0, init_episodes=2, horizon=40)
+    pacing = Asynchronous(ring, max_updates_per_env_step=1.0, init_episodes=2, horizon=40)
     ring.append(numbered_segment(0, 0, steps=40, iteration=-1))
     ring.append(numbered_segment(0, 1, steps=79))
     assert pacing.allowed(request(0), 0) == 0
@@ -101,7 +101,7 @@ def test_a_worker_that_never_collects_its_random_episodes_does_not_hold_up_the_o
 
 
 def test_asynchronous_allows_so_many_updates_for_each_step_after_the_random_ones(ring):
-    pacing = Asynchronous(ring, num_workers=2, max_updates_per_env_step=0.5, init_episodes=2, horizon=100)
+    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_episodes=2, horizon=100)
     ring.append(numbered_segment(0, 0, steps=70, iteration=-1))
     ring.append(numbered_segment(0, 1, steps=30))
     assert pacing.allowed(request(0), 0) == 0, "one of the two random episodes is missing"

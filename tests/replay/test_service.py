@@ -257,7 +257,7 @@ def test_the_trainer_is_told_that_a_checkpoint_is_wanted_and_when_it_is_no_more(
 
 
 def test_what_is_stored_travels_whole():
-    stored = tables.Stored(7, 100, (WorkerRecord(1, 2, 3, 4), WorkerRecord(5, 6, 7, 8)), True, 9)
+    stored = tables.Stored(7, 100, {0: WorkerRecord(1, 2, 3, 4), 70: WorkerRecord(5, 6, 7, 8)}, True, 9)
     assert tables.Stored.from_wire(stored.to_wire()) == stored
 
 

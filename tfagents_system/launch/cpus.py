@@ -291,11 +291,12 @@ def plan_for(
     held: Mapping[int, str] | None = None,
     allowed: Callable[[], list[int]] = allowed_cpus,
 ) -> CpuPlan:
-    """`plan_cpus` for the four counts and `share_cpus` of `variables`, on this machine and in this job."""
+    """`plan_cpus` for the counts and `share_cpus` of `variables`, on this machine and in this job."""
+    local_workers = getattr(variables, "local_workers", None)
     return plan_cpus(
         reverb_cpus=variables.reverb_cpus,
         train_cpus=variables.train_cpus,
-        num_collect_workers=variables.num_collect_workers,
+        num_collect_workers=variables.num_collect_workers if local_workers is None else local_workers,
         collect_worker_cpus=variables.collect_worker_cpus,
         allowed=allowed(),
         share=variables.share_cpus,

@@ -99,6 +99,11 @@ class RunPaths:
         return self.exp_dir / "logs"
 
     @property
+    def joined(self) -> Path:
+        """Folders of workers that have joined from elsewhere, one for each start of join_script.sh."""
+        return self.exp_dir / "joined"
+
+    @property
     def videos(self) -> Path:
         return self.exp_dir / "videos"
 
@@ -113,6 +118,10 @@ class RunPaths:
     def heartbeat(self, role: str) -> Path:
         """What one role last said of itself (see report/heartbeat.py)."""
         return self.heartbeats / f"{role}.json"
+
+    def slot(self, role: str) -> Path:
+        """Which number a worker had in the run that it has joined (see replay/connect.py)."""
+        return self.heartbeats / f"{role}.slot"
 
     def hang(self, role: str) -> Path:
         """Where a role that hung was (see launch/watchdog.py)."""

@@ -41,6 +41,18 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SAC_TRAIN_CPUS", "CPUs of the policy updates", None, "count"),
     Variable("SAC_NUM_COLLECT_WORKERS", "workers: programs that collect experience and evaluate", None, "count"),
     Variable(
+        "SAC_LOCAL_WORKERS",
+        "how many of these the run itself starts; the others are waited for and join with join_script.sh",
+        "all of them",
+        "few",
+    ),
+    Variable(
+        "SAC_MAX_WORKERS",
+        "slots for workers, those that join included; 64 more than planned where there is a gateway",
+        "SAC_NUM_COLLECT_WORKERS",
+        "count",
+    ),
+    Variable(
         "SAC_ENVS_PER_WORKER", "environments that each worker steps together, with one inference for all", "1", "count"
     ),
     Variable("SAC_COLLECT_WORKER_CPUS", "CPUs of each worker", None, "count"),
@@ -102,6 +114,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SAC_LOG_SECS", "seconds between two progress lines where there is no terminal", "5", "seconds", "5"),
 )
 _MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
+_JOINED_SLOTS = 64  # For workers that join, where there is a gateway and nothing else is said.
 _SHOWN_CHARS = 200
 _NAMES = tuple(variable.name for variable in VARIABLES)
 
@@ -123,6 +136,8 @@ class RunVariables:
     config: Path
     exp_name: str
     exp_dir: Path
+    local_workers: int | None = None
+    max_workers: int | None = None
     envs_per_worker: int = 1
     reverb_port: int | None = None
     seed: int = 0
@@ -160,12 +175,18 @@ class RunVariables:
 
     def to_environ(self) -> dict[str, str]:
         """All SAC_ variables of the roles, resolved; what has no value yet (an automatic port) is left out."""
-        environ = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                environ[f"SAC_{field.name.upper()}"] = f"{value:d}" if isinstance(value, bool) else str(value)
-        return environ
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {variable_name(field): as_text(value) for field, value in values.items() if value is not None}
+
+
+def variable_name(field: str) -> str:
+    """`SAC_TRAIN_CPUS` for the field `train_cpus`."""
+    return f"SAC_{field.upper()}"
+
+
+def as_text(value: Any) -> str:
+    """A field's value as a variable has it."""
+    return f"{value:d}" if isinstance(value, bool) else str(value)
 
 
 def read_variables(
@@ -190,8 +211,34 @@ def read_variables(
             values[field] = find(text, folders) if find else _PARSERS[variable.kind](text)
         except ValueError as error:
             findings.append(f"{variable.name}={_plain(text)} must be {error}")
+    findings += _check_workers(values)
     _resolve_directories(values, environ, root)
     return values, findings
+
+
+def _check_workers(values: dict[str, Any]) -> list[str]:
+    """Fills in how many slots for workers there are; findings where the numbers do not fit each other."""
+    if "num_collect_workers" not in values:
+        return []
+    planned, is_deterministic = values["num_collect_workers"], values.get("deterministic", False)
+    if "gateway_port" in values and not is_deterministic:
+        values.setdefault("max_workers", min(_MOST, planned + _JOINED_SLOTS))
+    findings = []
+    if (local := values.get("local_workers", planned)) > planned:
+        findings.append(
+            f"SAC_LOCAL_WORKERS={local} must be at most SAC_NUM_COLLECT_WORKERS={planned}: lower it, or raise that"
+        )
+    most = values.get("max_workers", planned)
+    if most < planned:
+        findings.append(
+            f"SAC_MAX_WORKERS={most} must be at least SAC_NUM_COLLECT_WORKERS={planned}: raise it, or lower that"
+        )
+    if most > planned and is_deterministic:
+        findings.append(
+            f"SAC_MAX_WORKERS={most} can't be had with SAC_DETERMINISTIC=1, where all workers are planned: unset it, or "
+            "set SAC_DETERMINISTIC=0"
+        )
+    return findings
 
 
 def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], root: Path) -> None:
@@ -290,6 +337,7 @@ def _name(text: str) -> str:
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "count": lambda text: _integer(text, 1, _MOST, "a whole number of at least 1"),
+    "few": lambda text: _integer(text, 0, _MOST, "a whole number of at least 0"),
     "whole": lambda text: _integer(text, 0, 10**9, "a whole number of at least 0"),
     "seed": lambda text: _integer(text, 0, 2**31 - 1, "a whole number from 0 to 2147483647"),
     "megabytes": lambda text: _integer(text, 1, 10**9, "a whole number of MiB of at least 1"),
