@@ -28,7 +28,7 @@ class EvalWorker(Worker):
             iteration = min(max(0, progress.eval_iteration), self._params.num_iter - 1)
             self._apply_curriculum(iteration)
             self._evaluate_if_due()
-        self._wait_for_news()
+        self._idle()
 
     def _eval_share(self) -> int:
         return extra_share(self._params.n_eval_episodes, self._role.num_workers)

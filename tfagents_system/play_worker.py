@@ -22,11 +22,11 @@ class PlayWorker(Worker):
         if progress is not None and (progress.session, progress.iteration) > (self._session, self._version):
             self._take_weights()
         if self._version < 0:
-            self._wait_for_news()
+            self._idle()
             return
         self._apply_curriculum(min(self._version, self._params.num_iter - 1))
-        self._beat("playing", iteration=self._version)
-        with self._shares.spend("playing"):
+        self._beat("evaluating", iteration=self._version)
+        with self._shares.spend("evaluating"):
             self._play(1, self._log)
         self._end_with_the_run()
 

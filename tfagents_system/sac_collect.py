@@ -34,7 +34,7 @@ def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:
         code, last_line = EXIT_RENEW, f"{error}: it starts anew"
     finally:
         worker.close()
-    if role.stop.is_set():
+    if role.stop.is_set() or (role.joined is not None and role.joined.ended() == "stopped"):
         return EXIT_RESUMABLE
     if last_line:
         print(f"error: {last_line}", file=sys.stderr)

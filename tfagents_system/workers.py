@@ -243,6 +243,12 @@ class Worker:
             self._progress = tables.Progress.from_wire(arrays)
         return self._progress
 
+    def _idle(self) -> None:
+        """There is nothing to do until the trainer publishes something."""
+        with self._shares.spend("idle"):
+            self._beat("idle")
+            self._wait_for_news()
+
     def _wait_for_news(self) -> None:
         """Of the trainer, for a moment.
 
@@ -480,10 +486,16 @@ class Worker:
         return self._role.stop.is_set() or self._is_over()
 
     def _is_over(self) -> bool:
-        """Whether the run is: all is trained, and its server is gone. Its own workers are told by their supervisor."""
-        if self._role.joined is None or self._progress is None or self._progress.iteration < self._params.num_iter:
+        """Whether the run that this worker has joined is: it says so, or all is trained and its server is gone.
+
+        The run's own workers are told by their supervisor.
+        """
+        if self._role.joined is None:
             return False
-        return self._connection.size(tables.PROGRESS) is None
+        if self._role.joined.ended() is not None:
+            return True
+        is_trained = self._progress is not None and self._progress.iteration >= self._params.num_iter
+        return is_trained and self._connection.size(tables.PROGRESS) is None
 
     def _check_stop(self) -> None:
         if self._role.stop.is_set():

@@ -129,8 +129,10 @@ class CpuPlan:
     notes: tuple[str, ...] = ()
 
     def by_role(self) -> dict[str, tuple[int, ...]]:
+        """Of the roles that run here; where workers join a run from elsewhere, they are alone."""
+        roles = {REPLAY: self.replay, TRAINER: self.trainer}
         workers = {worker_role(number): ids for number, ids in enumerate(self.workers)}
-        return {REPLAY: self.replay, TRAINER: self.trainer, **workers}
+        return {role: ids for role, ids in roles.items() if self.counts[role]} | workers
 
     def ids(self) -> list[int]:
         """Every CPU id of the plan, once."""
@@ -205,6 +207,9 @@ def plan_cpus(
         f"* SAC_COLLECT_WORKER_CPUS={collect_worker_cpus} needs {needed} CPUs, "
     )
     remedy = "lower SAC_NUM_COLLECT_WORKERS or set SAC_SHARE_CPUS=1"
+    if not reverb_cpus and not train_cpus:  # Workers that join a run.
+        workers = f"{num_collect_workers} workers * SAC_COLLECT_WORKER_CPUS={collect_worker_cpus}"
+        demand, remedy = f"{workers} needs {needed} CPUs, ", "lower --workers or set SAC_SHARE_CPUS=1"
     if needed > available and not share:
         raise UserError(f"{demand}{available} are available ({reason}): {remedy}")
     if needed > len(free) and not share:

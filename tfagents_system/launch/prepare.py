@@ -55,7 +55,7 @@ class Preparation:
         self._environ = environ
         self._vars_file = vars_file
         self._values, findings = read_variables(environ, vars_file=vars_file, root=ROOT)
-        self.checks["variables"].errors += findings
+        self.checks["variables"].errors += findings + self._misplaced()
         own = sorted(name for name in environ if name.startswith("SAC_"))
         self.checks["variables"].facts.append(f"{len(own)} set, with {vars_file or 'the environment'}")
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
@@ -90,6 +90,12 @@ class Preparation:
                 print(f"note: {note}", file=sys.stderr)
             raise UserError(*self.checks.errors)
         return RunVariables(**self._values)
+
+    def _misplaced(self) -> list[str]:
+        """Variables that are not meant for this program."""
+        if "server" not in self._values:
+            return []
+        return [f"SAC_SERVER={self._values['server']} is for join_script.sh: unset it to train here, or join with that"]
 
     def _check_directories(self, starts: bool) -> None:
         if self._paths is None:
@@ -135,8 +141,8 @@ class Preparation:
             with self.checks["port"].catching():
                 _check_port(self._values["reverb_port"])
                 self.checks["port"].facts.append(f"{self._values['reverb_port']} is free")
-        if "num_collect_workers" in self._values:
-            resources.check_open_files(self.checks["open files"], self._values["num_collect_workers"])
+        if workers := self._values.get("max_workers", self._values.get("num_collect_workers")):
+            resources.check_open_files(self.checks["open files"], workers)
 
     def _check_packages(self) -> None:
         check = self.checks["packages"]

@@ -99,6 +99,16 @@ class RunPaths:
         return self.exp_dir / "logs"
 
     @property
+    def gateway_json(self) -> Path:
+        """Host and port of the gateway, where there is one."""
+        return self.exp_dir / "gateway.json"
+
+    @property
+    def credentials(self) -> Path:
+        """The run's certificates, readable by its user alone."""
+        return self.exp_dir / "credentials"
+
+    @property
     def joined(self) -> Path:
         """Folders of workers that have joined from elsewhere, one for each start of join_script.sh."""
         return self.exp_dir / "joined"

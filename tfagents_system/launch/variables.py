@@ -6,15 +6,18 @@ docs/variables.md.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import math
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import UserError
+from tfagents_system.launch.slots import COLLECT, KINDS
 from tfagents_system.spelling import near_misses
 
 
@@ -111,6 +114,24 @@ VARIABLES: tuple[Variable, ...] = (
         "1",
         "flag",
     ),
+    Variable(
+        "SAC_SERVER", "`host:port` of the run that join_script.sh joins", "as --to finds it", "address", "node7:8443"
+    ),
+    Variable(
+        "SAC_WORKER_ROLE",
+        "what workers that join do: `collect`, `eval` (only evaluate), `expert` (collect with SAC_EXPERT_POLICY), "
+        "`test` (play the newest policy, store nothing)",
+        "collect",
+        "role",
+        "eval",
+    ),
+    Variable(
+        "SAC_EXPERT_POLICY",
+        "SavedModel or policy checkpoint that an expert acts with",
+        "TrainParams.expert_policy_ctor",
+        "folder",
+        "logs/a/policies/greedy_policy",
+    ),
     Variable("SAC_LOG_SECS", "seconds between two progress lines where there is no terminal", "5", "seconds", "5"),
 )
 _MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
@@ -152,6 +173,9 @@ class RunVariables:
     worker_memory_mb: int | None = None
     env_python: Path | None = None
     fork_roles: bool = True
+    server: str | None = None
+    worker_role: str = COLLECT
+    expert_policy: Path | None = None
     log_secs: float = 5.0
 
     @classmethod
@@ -224,7 +248,7 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
     if "gateway_port" in values and not is_deterministic:
         values.setdefault("max_workers", min(_MOST, planned + _JOINED_SLOTS))
     findings = []
-    if (local := values.get("local_workers", planned)) > planned:
+    if (local := values.get("local_workers", planned)) > planned and "server" not in values:
         findings.append(
             f"SAC_LOCAL_WORKERS={local} must be at most SAC_NUM_COLLECT_WORKERS={planned}: lower it, or raise that"
         )
@@ -235,8 +259,8 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
         )
     if most > planned and is_deterministic:
         findings.append(
-            f"SAC_MAX_WORKERS={most} can't be had with SAC_DETERMINISTIC=1, where all workers are planned: unset it, or "
-            "set SAC_DETERMINISTIC=0"
+            f"SAC_MAX_WORKERS={most} can't be had with SAC_DETERMINISTIC=1, where all workers are planned: unset it, "
+            "or set SAC_DETERMINISTIC=0"
         )
     return findings
 
@@ -277,19 +301,21 @@ def _find_program(text: str, folders: list[Path]) -> Path:
 
 def _find_file(text: str, folders: list[Path]) -> Path:
     """The first existing `folder / text`; an absolute path is the same in all folders."""
+    return _find(text, folders, "file", Path.is_file)
+
+
+def _find_folder(text: str, folders: list[Path]) -> Path:
+    return _find(text, folders, "folder", Path.is_dir)
+
+
+def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
     path = Path(_path(text))
     candidates = list(dict.fromkeys((folder / path).absolute() for folder in folders))
     for candidate in candidates:
-        if _is_file(candidate):
-            return Path(os.path.normpath(candidate))
-    raise ValueError(f"an existing file, none of these is one: {', '.join(_plain(str(c)) for c in candidates)}")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # Too long, or below a folder that is not ours to look into.
-        return False
+        with contextlib.suppress(OSError):  # Too long, or below a folder that is not ours to look into.
+            if is_one(candidate):
+                return Path(os.path.normpath(candidate))
+    raise ValueError(f"an existing {what}, none of these is one: {', '.join(_plain(str(c)) for c in candidates)}")
 
 
 def _path(text: str) -> str:
@@ -328,6 +354,19 @@ def _positive(text: str, rule: str) -> float:
     return value
 
 
+def _address(text: str) -> str:
+    match = re.fullmatch(r"([^\s:/]+|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})", text)
+    if match is None or not 1 <= int(match[2]) <= 65535:
+        raise ValueError("HOST:PORT, such as node7:8443")
+    return text
+
+
+def _one_of(text: str, names: Sequence[str]) -> str:
+    if text not in names:
+        raise ValueError(f"one of {', '.join(names)}")
+    return text
+
+
 def _name(text: str) -> str:
     parts = Path(text).parts
     if not parts or Path(text).is_absolute() or ".." in parts or not text.isprintable():
@@ -345,10 +384,16 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "flag": lambda text: bool(_integer(text, 0, 1, "0 or 1")),
     "seconds": lambda text: _positive(text, "a number of seconds above 0, such as 60"),
     "minutes": lambda text: _positive(text, "a number of minutes above 0, such as 10"),
+    "address": lambda text: _address(text),
+    "role": lambda text: _one_of(text, KINDS),
     "name": _name,
     "path": _path,
 }
-_FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {"file": _find_file, "program": _find_program}
+_FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {
+    "file": _find_file,
+    "folder": _find_folder,
+    "program": _find_program,
+}
 
 
 def documentation() -> str:

@@ -9,9 +9,8 @@ The run's own workers have neither: their supervisor gives them the port, and a 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
-import socket
+import secrets
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -21,29 +20,32 @@ from tfagents_system.launch import run_directory
 from tfagents_system.launch.run_paths import RunPaths, worker_role
 from tfagents_system.launch.slots import COLLECT, SlotCounts, Slots
 from tfagents_system.replay.connection import Connection
-from tfagents_system.report.heartbeat import write_json
+from tfagents_system.report.heartbeat import read_json, write_json
 
 SERVER, ROLE, JOINED_RUN = "SAC_SERVER", "SAC_WORKER_ROLE", "SAC_JOINED_RUN"
 CREDENTIALS, PASSWORD_FILE = "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE"
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _START_DEADLINE_SECS = 600.0
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Membership:
     """What a worker that has joined a run got there.
 
     Attributes:
       connection: To the replay server.
       worker_id: Its number: its slot.
-      run: The run's run.json.
-      tell: Passes a heartbeat on to the run; None where nobody takes it.
+      settings: Variables of the run that it takes over.
+      tell: Passes a heartbeat on to the run.
+      ended: Why the run is over, `done` or `stopped`, as far as it says so; None while it is not.
       slots: Holds the slot, where nobody else does.
     """
 
     connection: Connection
     worker_id: int
-    run: Mapping[str, Any]
-    tell: Callable[[dict[str, Any]], None] | None = None
+    settings: Mapping[str, str]
+    tell: Callable[[dict[str, Any]], None] | None
+    ended: Callable[[], str | None] = lambda: None
     slots: Slots | None = None
 
 
@@ -60,80 +62,66 @@ def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] 
       StoppedError, ServerUnreachableError: See `Waiting.check`.
     """
     paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
-    kind = environ.get(ROLE) or COLLECT
-    wanted = _remembered(paths.slot(role))
-    server = environ[SERVER]
-    if is_plain(server, environ):
-        place = _join_here(server, stop, kind, wanted, run_directory.read_run_json(paths), environ.get(JOINED_RUN))
-    else:
-        place = _join_elsewhere(server, stop, kind, wanted, paths, environ)
-    environ.update(run_directory.environ_of_run(place.run), SLURM_PROCID=str(place.worker_id))
-    paths.slot(role).write_text(str(place.worker_id))
-    return place
+    remembered = {"token": secrets.token_hex(16), **(read_json(paths.slot(role)) or {})}
+    choose = _join_here if is_plain(environ[SERVER], environ) else _join_elsewhere
+    membership = choose(stop, paths, remembered, environ)
+    write_json(paths.slot(role), {**remembered, "slot": membership.worker_id})
+    environ.update(membership.settings, SLURM_PROCID=str(membership.worker_id))
+    return membership
 
 
 def is_plain(server: str, environ: Mapping[str, str]) -> bool:
-    """Whether the server is Reverb itself, which nobody reaches from another machine.
+    """Whether a server is Reverb itself, which nobody reaches from another machine.
 
     Raises:
       UserError: It is another machine's, and there are no credentials for it.
     """
     if environ.get(CREDENTIALS):
         return False
-    host = server.rpartition(":")[0]
-    if host not in ("localhost", "127.0.0.1", "[::1]"):
+    if server.rpartition(":")[0] not in _LOOPBACK:
         raise UserError(
-            f"SAC_SERVER={server} is another machine, and {CREDENTIALS} is not set: give the folder with the run's "
+            f"the server {server} is another machine, and {CREDENTIALS} is not set: give the folder with the run's "
             "credentials (join_script.sh --credentials DIR)"
         )
     return True
 
 
 def _join_here(
-    server: str,
-    stop: Callable[[], bool],
-    kind: str,
-    wanted: int | None,
-    run: Mapping[str, Any],
-    exp_dir: str | None,
+    stop: Callable[[], bool], paths: RunPaths, remembered: Mapping[str, Any], environ: Mapping[str, str]
 ) -> Membership:
+    server, run = environ[SERVER], run_directory.read_run_json(paths)
     connection = Connection(server, stop)
     connection.wait_until_up(_START_DEADLINE_SECS)
     slots = Slots(int(server.rpartition(":")[2]), SlotCounts.of_run(run))
-    slot = slots.take(kind, wanted)
-    tell = functools.partial(_write_beside_the_others, RunPaths(Path(exp_dir)), slot) if exp_dir else None
-    return Membership(connection, slot, run, tell, slots)
+    slot = slots.take(environ.get(ROLE) or COLLECT, remembered.get("slot"))
 
+    def tell(heartbeat: dict[str, Any]) -> None:
+        role = worker_role(slot)
+        write_json(RunPaths(Path(environ[JOINED_RUN])).heartbeat(role), {**heartbeat, "role": role, "remote": True})
 
-def _write_beside_the_others(run: RunPaths, slot: int, heartbeat: dict[str, Any]) -> None:
-    write_json(run.heartbeat(worker_role(slot)), {**heartbeat, "role": worker_role(slot)})
+    settings = run_directory.environ_of_run(run)
+    return Membership(connection, slot, settings, tell if environ.get(JOINED_RUN) else None, slots=slots)
 
 
 def _join_elsewhere(
-    server: str,
-    stop: Callable[[], bool],
-    kind: str,
-    wanted: int | None,
-    paths: RunPaths,
-    environ: Mapping[str, str],
+    stop: Callable[[], bool], paths: RunPaths, remembered: Mapping[str, Any], environ: Mapping[str, str]
 ) -> Membership:
-    from tfagents_system.channel import client  # Only those who need it pay for TLS.
+    from tfagents_system.channel.client import RemoteConnection  # Only those who need it pay for TLS.
+    from tfagents_system.channel.messages import Hello, identity_of
 
     password_file = environ.get(PASSWORD_FILE)
-    connection = client.RemoteConnection(
-        server,
-        stop,
-        client.Hello(kind, client.hash_of_inputs(paths), wanted, socket.gethostname()),
-        credentials=Path(environ[CREDENTIALS]),
+    connection = RemoteConnection(
+        address=environ[SERVER],
+        stop=stop,
+        credentials_dir=Path(environ[CREDENTIALS]),
         password_file=Path(password_file) if password_file else None,
+        hello=Hello(
+            kind=environ.get(ROLE) or COLLECT,
+            identity=identity_of(params=paths.params, config=paths.config, specs=paths.specs),
+            worker_id=remembered.get("slot"),
+            token=remembered["token"],
+        ),
     )
     connection.wait_until_up(_START_DEADLINE_SECS)
-    return Membership(connection, connection.slot, connection.run, connection.tell)
-
-
-def _remembered(path: Path) -> int | None:
-    """The slot of an earlier start, None where there is none."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
+    welcome = connection.welcome
+    return Membership(connection, welcome.worker_id, welcome.settings, connection.beat, lambda: connection.ended)

@@ -1,0 +1,15 @@
+# shellcheck shell=bash
+# Sources the user's vars file, $tfagents_vars, at the top level of a launcher that has a function `fail`.
+#
+# Plain assignments count as well as exported ones. Unset names in a user's file are the user's business; a command
+# that fails, a syntax error or an `exit` is reported with the file's name, by the trap on EXIT.
+tfagents_line=
+tfagents_pwd=$PWD
+trap 'tfagents_line=$LINENO' ERR
+trap 'trap - EXIT; fail "vars file $tfagents_vars fails${tfagents_line:+ (line $tfagents_line)}: see above, and correct it"' EXIT
+set -a +u
+# shellcheck source=/dev/null
+source "$tfagents_vars"
+trap - EXIT ERR
+set +a -euo pipefail
+cd "$tfagents_pwd"
