@@ -19,6 +19,7 @@ import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.checklist import Checklist
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
@@ -123,9 +124,8 @@ class Preparation:
         knows_share = "share_cpus" in self._values or not self._environ.get("SAC_SHARE_CPUS")
         if self._values.keys() >= _PLAN_FIELDS and knows_share:
             check = self.checks["CPUs"]
-            counts = types.SimpleNamespace(**({"share_cpus": False} | self._values))
             with check.catching():
-                self.plan = plan_for(counts, self._environ, held=held_cpus())
+                self.plan = plan_for(plan_counts(self._values), self._environ, held=held_cpus())
                 roles = ", ".join(
                     f"{role} {format_cpu_list(ids) or 'any'}" for role, ids in self.plan.by_role().items()
                 )
@@ -149,6 +149,11 @@ class Preparation:
         differing = pinned_packages.missing(dev=False)
         check.notes += [f"{package}: this version was not tested" for package in differing]
         check.facts.append(f"Python {sys.version.split()[0]}, {len(pinned_packages.pinned(dev=False))} pinned packages")
+
+
+def plan_counts(values: Mapping[str, Any]) -> types.SimpleNamespace:
+    """What `plan_for` needs of the variables, as far as they could be read."""
+    return types.SimpleNamespace(**({"share_cpus": False} | dict(values)))
 
 
 def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:

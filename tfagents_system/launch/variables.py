@@ -134,6 +134,8 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("SAC_LOG_SECS", "seconds between two progress lines where there is no terminal", "5", "seconds", "5"),
 )
+# Tells joined workers the run directory, where it can be seen; no variable of a user.
+JOINED_RUN = "TFAGENTS_JOINED_RUN"
 _MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
 _JOINED_SLOTS = 64  # For workers that join, where there is a gateway and nothing else is said.
 _SHOWN_CHARS = 200

@@ -19,10 +19,11 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import run_directory
 from tfagents_system.launch.run_paths import RunPaths, worker_role
 from tfagents_system.launch.slots import COLLECT, SlotCounts, Slots
+from tfagents_system.launch.variables import JOINED_RUN
 from tfagents_system.replay.connection import Connection
 from tfagents_system.report.heartbeat import read_json, write_json
 
-SERVER, ROLE, JOINED_RUN = "SAC_SERVER", "SAC_WORKER_ROLE", "SAC_JOINED_RUN"
+SERVER, ROLE = "SAC_SERVER", "SAC_WORKER_ROLE"
 CREDENTIALS, PASSWORD_FILE = "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE"
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _START_DEADLINE_SECS = 600.0
