@@ -34,6 +34,8 @@ def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:
         code, last_line = EXIT_RENEW, f"{error}: it starts anew"
     finally:
         worker.close()
+        if role.joined is not None:
+            role.joined.leave()
     if role.stop.is_set() or (role.joined is not None and role.joined.ended() == "stopped"):
         return EXIT_RESUMABLE
     if last_line:

@@ -80,6 +80,8 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
                 "gateway (SAC_GATEWAY_PORT), or --to with the run directory"
             )
         server = _server_of(run, host)
+        if server.rpartition(":")[0] in _LOOPBACK:
+            return Target(server, None, None, run)
     if credentials is None and server.rpartition(":")[0] in _LOOPBACK:
         if run is None:
             raise UserError(
@@ -99,9 +101,10 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
 def _server_of(run: RunPaths, host: str) -> str:
     """What the run directory says: the replay server itself on its own machine, else the gateway."""
     own = (read_status(run.status_json) or {}).get("run", {})
-    if own.get("host") == host and own.get("port"):
-        return f"localhost:{own['port']}"
     gateway = read_json(run.gateway_json) or {}
+    # Machines, such as containers, may have the same name.
+    if own.get("host") == host and own.get("port") and (not gateway or _fault_of(f"localhost:{own['port']}") is None):
+        return f"localhost:{own['port']}"
     if "host" not in gateway or "port" not in gateway:
         raise UserError(
             f"the run in {run.exp_dir} is on {own.get('host')} and has no gateway: start it with SAC_GATEWAY_PORT=0 "
@@ -132,7 +135,8 @@ class JoinPreparation(Preparation):
         self._target = target
         self._folder = folder
         self._values |= {"reverb_cpus": 0, "train_cpus": 0}  # There is neither a replay server nor a trainer here.
-        self._values.pop("reverb_port", None)
+        for name in ("reverb_port", "gateway_port"):
+            self._values.pop(name, None)
         slots = len(SlotCounts.of_run(run).for_kind(self.kind)) if run else None
         self.workers = workers or self._most_that_fit(slots)
         self._values["local_workers"] = self.workers
@@ -219,12 +223,20 @@ class JoinPreparation(Preparation):
 
 
 def _check_reachable(check: Check, server: str) -> None:
+    if (fault := _fault_of(server)) is None:
+        check.facts.append(f"{server} answers")
+        return
+    check.errors.append(
+        f"the replay server at {server} can't be reached from {socket.gethostname()} ({fault}): is the run going on, "
+        "and on this machine? (python -m tfagents_system.report.status)"
+    )
+
+
+def _fault_of(server: str) -> str | None:
+    """Why nobody answers at `host:port`; None where somebody does."""
     host, _, port = server.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECS).close()
-        check.facts.append(f"{server} answers")
+        return None
     except OSError as error:
-        check.errors.append(
-            f"the replay server at {server} can't be reached ({error.strerror or error}): is the run going on, and on "
-            "this machine? (python -m tfagents_system.report.status)"
-        )
+        return error.strerror or str(error)

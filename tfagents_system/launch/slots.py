@@ -61,6 +61,7 @@ class Slots:
         self._port = port
         self._counts = counts
         self._claims = claims or Claims()
+        self._taken: set[int] = set()
 
     def take(self, kind: str, wanted: int | None = None) -> int:
         """The slot that is `wanted`, where it is free and fits the kind, else the first such one.
@@ -69,8 +70,10 @@ class Slots:
           UserError: There is none.
         """
         fitting = self._counts.for_kind(kind)
-        for slot in [wanted] * (wanted in fitting) + list(fitting):
-            if slot is not None and self._claims.take(self._name(slot)):
+        first = [wanted] if wanted is not None and wanted in fitting else []
+        for slot in [*first, *fitting]:
+            if slot not in self._taken and self._claims.take(self._name(slot)):
+                self._taken.add(slot)
                 return slot
         what = f"SAC_MAX_WORKERS={self._counts.most}, SAC_NUM_COLLECT_WORKERS={self._counts.planned}"
         if not fitting:
@@ -86,6 +89,7 @@ class Slots:
     def release(self, slot: int) -> None:
         """Lets go of a slot: its worker has left."""
         self._claims.release(self._name(slot))
+        self._taken.discard(slot)
 
     def _name(self, slot: int) -> str:
         return f"slot/{self._port}/{slot}"

@@ -27,6 +27,7 @@ SERVER, ROLE = "SAC_SERVER", "SAC_WORKER_ROLE"
 CREDENTIALS, PASSWORD_FILE = "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE"
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _START_DEADLINE_SECS = 600.0
+_LOG_BYTES = 128 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Membership:
       settings: Variables of the run that it takes over.
       tell: Passes a heartbeat on to the run.
       ended: Why the run is over, `done` or `stopped`, as far as it says so; None while it is not.
+      leave: Says goodbye, and hands over what is left to hand over.
       slots: Holds the slot, where nobody else does.
     """
 
@@ -47,6 +49,7 @@ class Membership:
     settings: Mapping[str, str]
     tell: Callable[[dict[str, Any]], None] | None
     ended: Callable[[], str | None] = lambda: None
+    leave: Callable[[], None] = lambda: None
     slots: Slots | None = None
 
 
@@ -64,8 +67,10 @@ def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] 
     """
     paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
     remembered = {"token": secrets.token_hex(16), **(read_json(paths.slot(role)) or {})}
-    choose = _join_here if is_plain(environ[SERVER], environ) else _join_elsewhere
-    membership = choose(stop, paths, remembered, environ)
+    if is_plain(environ[SERVER], environ):
+        membership = _join_here(stop, paths, remembered, environ)
+    else:
+        membership = _join_elsewhere(role, stop, paths, remembered["token"], environ)
     write_json(paths.slot(role), {**remembered, "slot": membership.worker_id})
     environ.update(membership.settings, SLURM_PROCID=str(membership.worker_id))
     return membership
@@ -105,24 +110,40 @@ def _join_here(
 
 
 def _join_elsewhere(
-    stop: Callable[[], bool], paths: RunPaths, remembered: Mapping[str, Any], environ: Mapping[str, str]
+    role: str, stop: Callable[[], bool], paths: RunPaths, token: str, environ: Mapping[str, str]
 ) -> Membership:
     from tfagents_system.channel.client import RemoteConnection  # Only those who need it pay for TLS.
     from tfagents_system.channel.messages import Hello, identity_of
 
     password_file = environ.get(PASSWORD_FILE)
     connection = RemoteConnection(
-        address=environ[SERVER],
-        stop=stop,
-        credentials_dir=Path(environ[CREDENTIALS]),
-        password_file=Path(password_file) if password_file else None,
-        hello=Hello(
+        environ[SERVER],
+        stop,
+        Hello(
             kind=environ.get(ROLE) or COLLECT,
             identity=identity_of(params=paths.params, config=paths.config, specs=paths.specs),
-            worker_id=remembered.get("slot"),
-            token=remembered["token"],
+            token=token,  # By it the gateway knows which slot this worker had.
         ),
+        credentials=Path(environ[CREDENTIALS]),
+        password_file=Path(password_file) if password_file else None,
     )
     connection.wait_until_up(_START_DEADLINE_SECS)
     welcome = connection.welcome
-    return Membership(connection, welcome.worker_id, welcome.settings, connection.beat, lambda: connection.ended)
+
+    def leave() -> None:
+        connection.send_log(role, _tail(paths.log(role)))
+        connection.close()
+
+    return Membership(
+        connection, welcome.worker_id, welcome.settings, connection.tell, lambda: connection.end_of_run, leave
+    )
+
+
+def _tail(log: Path) -> str:
+    """The end of a log, empty where it can't be read."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
