@@ -21,7 +21,7 @@ from tfagents_system.launch.signals import StopFlag, die_with_parent
 from tfagents_system.load_params import compute_config_from, load_env_config, load_params
 from tfagents_system.replay import connect
 from tfagents_system.replay.connect import Membership
-from tfagents_system.replay.connection import StoppedError
+from tfagents_system.replay.connection import Connection, StoppedError
 from tfagents_system.report.heartbeat import Heartbeat
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -92,6 +92,13 @@ class Role:
             heartbeat=heartbeat,
             joined=joined,
         )
+
+    def connect(self, stop: Callable[[], bool]) -> Connection:
+        """To the replay server; `stop` ends every wait."""
+        if self.joined is None:
+            return Connection(self.server_address, stop)
+        self.joined.connection.stop = stop
+        return self.joined.connection
 
     def derived_seed(self, *stream: int) -> int:
         """A seed of 32 bits for one stream of random numbers; the run's seed decides all of them."""

@@ -12,7 +12,7 @@ import sys
 from typing import NoReturn
 
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE, exit_with
 from tfagents_system.launch.run_paths import worker_role
 from tfagents_system.launch.slots import COLLECT
 from tfagents_system.replay.connect import ROLE
@@ -52,4 +52,8 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:  # By hand: as join_script.sh does it, with one worker.
+        from tfagents_system.launch import join
+
+        exit_with(lambda: join.main(["--workers", "1", *sys.argv[1:]]))
     main()

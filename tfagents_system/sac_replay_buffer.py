@@ -1,6 +1,6 @@
 """The replay server program: hosts Reverb, owns the experience, draws the minibatches.
 
-    python -m tfagents_system.sac_replay_buffer
+    python -m tfagents_system.sac_replay_buffer    # with a supervisor's variables, else see launch/by_hand.py
 
 Load parameters, open the ring, serve until told to stop, save.
 """
@@ -21,6 +21,7 @@ import reverb.platform.checkpointers_lib
 from tfagents_system import run_checkpoints
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
+from tfagents_system.launch.by_hand import run_by_hand
 from tfagents_system.launch.run_paths import REPLAY, worker_role
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import Connection
@@ -173,4 +174,4 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    run_by_hand(main, listens=True)

@@ -28,7 +28,7 @@ from tfagents_system.policies import weights
 from tfagents_system.policies.actors import PolicyActor, RandomActor
 from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
 from tfagents_system.replay import tables
-from tfagents_system.replay.connection import Connection, StoppedError, Waiting
+from tfagents_system.replay.connection import StoppedError, Waiting
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.replay.segments import Layout, Segment
 from tfagents_system.replay.sender import SegmentSender
@@ -92,7 +92,7 @@ class Worker:
         self._settings = settings
         envs_per_worker = settings.envs_per_worker
         self._watchdog = Watchdog(role.paths.hang(role.name), settings.step_timeout_secs)
-        self._connection = self._connect()
+        self._connection = role.connect(self._is_stopped)
         self._connection.wait_until_up(_START_DEADLINE_SECS)
         self._progress_reader = self._connection.newest(tables.PROGRESS)
         self._news = self._connection.news(tables.news(worker_id))
@@ -195,12 +195,6 @@ class Worker:
         self._report(report)
 
     # Starting.
-
-    def _connect(self) -> Connection:
-        if self._role.joined is None:
-            return Connection(self._role.server_address, self._is_stopped)
-        self._role.joined.connection.stop = self._is_stopped
-        return self._role.joined.connection
 
     def _build_environments(self, count: int, start: int) -> WorkerEnvironments:
         python = self._settings.env_python

@@ -216,7 +216,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environ = {**os.environ, **_variables_of(flags)}
     if flags.to is not None:
         # As it is given, or relative to the repository, as run_script.sh takes SAC_EXP_DIR.
-        run = wait_for_run([RunPaths(folder / flags.to) for folder in dict.fromkeys((Path.cwd(), ROOT))], stop.wait)
+        runs = [RunPaths(folder / flags.to) for folder in dict.fromkeys((Path.cwd(), ROOT))]
+        prepared = [run for run in runs if run.run_json.exists()]
+        run = prepared[0] if flags.server and prepared else wait_for_run(runs, stop.wait)
         if run is None:
             print(f"{flags.to} is finished, or this command was stopped: nobody joins")
             return EXIT_RESUMABLE if stop.is_set() else EXIT_DONE

@@ -1,4 +1,4 @@
-"""How a worker that the run has not started finds the replay server, and which worker it is there.
+"""How a role that the run has not started finds the replay server, and which worker it is there.
 
     SAC_SERVER=localhost:PORT, no SAC_CREDENTIALS_DIR   on the replay server's machine: it takes a free slot
     SAC_SERVER=HOST:PORT and SAC_CREDENTIALS_DIR        on another one, through the channel: the gateway gives it a slot
@@ -17,7 +17,7 @@ from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch import run_directory
-from tfagents_system.launch.run_paths import RunPaths, worker_role
+from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.launch.slots import COLLECT, SlotCounts, Slots
 from tfagents_system.launch.variables import JOINED_RUN
 from tfagents_system.replay.connection import Connection
@@ -32,11 +32,11 @@ _LOG_BYTES = 128 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """What a worker that has joined a run got there.
+    """What a role that has joined a run got there.
 
     Attributes:
       connection: To the replay server.
-      worker_id: Its number: its slot.
+      worker_id: Its number: its slot; -1 of the trainer.
       settings: Variables of the run that it takes over.
       tell: Passes a heartbeat on to the run.
       ended: Why the run is over, `done` or `stopped`, as far as it says so; None while it is not.
@@ -54,10 +54,10 @@ class Membership:
 
 
 def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] = os.environ) -> Membership:
-    """Joins the run at SAC_SERVER. Its settings, and SLURM_PROCID, the worker's number, are put into `environ`.
+    """Joins the run at SAC_SERVER. Its settings, and SLURM_PROCID, a worker's number, are put into `environ`.
 
     Args:
-      role: Name of the worker in its own folder, such as `worker_0`: the slot that it gets is remembered there.
+      role: Name of the role in its own folder, such as `worker_0`: the slot that it gets is remembered there.
       stop: Tells whether the role is to stop; ends every wait.
       environ: Usually os.environ.
 
@@ -67,10 +67,11 @@ def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] 
     """
     paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
     remembered = {"token": secrets.token_hex(16), **(read_json(paths.slot(role)) or {})}
+    kind = TRAINER if role == TRAINER else environ.get(ROLE) or COLLECT
     if is_plain(environ[SERVER], environ):
-        membership = _join_here(stop, paths, remembered, environ)
+        membership = _join_here(kind, stop, paths, remembered.get("slot"), environ)
     else:
-        membership = _join_elsewhere(role, stop, paths, remembered["token"], environ)
+        membership = _join_elsewhere(kind, role, stop, paths, remembered["token"], environ)
     write_json(paths.slot(role), {**remembered, "slot": membership.worker_id})
     environ.update(membership.settings, SLURM_PROCID=str(membership.worker_id))
     return membership
@@ -93,13 +94,15 @@ def is_plain(server: str, environ: Mapping[str, str]) -> bool:
 
 
 def _join_here(
-    stop: Callable[[], bool], paths: RunPaths, remembered: Mapping[str, Any], environ: Mapping[str, str]
+    kind: str, stop: Callable[[], bool], paths: RunPaths, wanted: int | None, environ: Mapping[str, str]
 ) -> Membership:
     server, run = environ[SERVER], run_directory.read_run_json(paths)
     connection = Connection(server, stop)
     connection.wait_until_up(_START_DEADLINE_SECS)
+    if kind == TRAINER:
+        return Membership(connection, -1, {}, None)
     slots = Slots(int(server.rpartition(":")[2]), SlotCounts.of_run(run))
-    slot = slots.take(environ.get(ROLE) or COLLECT, remembered.get("slot"))
+    slot = slots.take(kind, wanted)
 
     def tell(heartbeat: dict[str, Any]) -> None:
         role = worker_role(slot)
@@ -110,7 +113,7 @@ def _join_here(
 
 
 def _join_elsewhere(
-    role: str, stop: Callable[[], bool], paths: RunPaths, token: str, environ: Mapping[str, str]
+    kind: str, role: str, stop: Callable[[], bool], paths: RunPaths, token: str, environ: Mapping[str, str]
 ) -> Membership:
     from tfagents_system.channel.client import RemoteConnection  # Only those who need it pay for TLS.
     from tfagents_system.channel.messages import Hello, identity_of
@@ -120,7 +123,7 @@ def _join_elsewhere(
         environ[SERVER],
         stop,
         Hello(
-            kind=environ.get(ROLE) or COLLECT,
+            kind=kind,
             identity=identity_of(params=paths.params, config=paths.config, specs=paths.specs),
             token=token,  # By it the gateway knows which slot this worker had.
         ),
@@ -134,9 +137,8 @@ def _join_elsewhere(
         connection.send_log(role, _tail(paths.log(role)))
         connection.close()
 
-    return Membership(
-        connection, welcome.worker_id, welcome.settings, connection.tell, lambda: connection.end_of_run, leave
-    )
+    tell = None if kind == TRAINER else connection.tell  # The run directory is before it: it writes there itself.
+    return Membership(connection, welcome.worker_id, welcome.settings, tell, lambda: connection.end_of_run, leave)
 
 
 def _tail(log: Path) -> str:
