@@ -1,7 +1,6 @@
 """The three roles, started by three commands without a supervisor."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -9,6 +8,7 @@ import time
 import pytest
 from launching import ROOT, UserRun
 
+from tests.faults.proxy import free_port
 from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.metrics import read_metrics
 
@@ -33,12 +33,6 @@ class TrainParams(TrainParamsBase):
     def env_ctor(self):
         return gymnasium.make("Pendulum-v1")
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 def test_the_three_roles_are_three_commands(tmp_path):

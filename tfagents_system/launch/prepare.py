@@ -29,6 +29,7 @@ from tfagents_system.launch.cpus import CpuPlan, format_cpu_list, plan_for
 from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
 from tfagents_system.launch.inspection import Inspection, run_inspection
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.slots import COLLECT
 from tfagents_system.launch.variables import RunVariables, read_variables
 from tfagents_system.load_params import load_env_config
 
@@ -94,9 +95,12 @@ class Preparation:
 
     def _misplaced(self) -> list[str]:
         """Variables that are not meant for this program."""
-        if "server" not in self._values:
-            return []
-        return [f"SAC_SERVER={self._values['server']} is for join_script.sh: unset it to train here, or join with that"]
+        ours = {"SAC_SERVER": self._values.get("server"), "SAC_WORKER_ROLE": self._values.get("worker_role")}
+        return [
+            f"{name}={value} is for workers that join: unset it here, or join a run with join_script.sh"
+            for name, value in ours.items()
+            if value not in (None, COLLECT)
+        ]
 
     def _check_directories(self, starts: bool) -> None:
         if self._paths is None:
