@@ -145,7 +145,8 @@ class Preparation:
             with self.checks["port"].catching():
                 _check_port(self._values["reverb_port"])
                 self.checks["port"].facts.append(f"{self._values['reverb_port']} is free")
-        if workers := self._values.get("max_workers", self._values.get("num_collect_workers")):
+        if "num_collect_workers" in self._values:
+            workers = self._values.get("max_workers", self._values["num_collect_workers"])
             resources.check_open_files(self.checks["open files"], workers)
 
     def _check_packages(self) -> None:

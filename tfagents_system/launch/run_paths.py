@@ -99,19 +99,19 @@ class RunPaths:
         return self.exp_dir / "logs"
 
     @property
-    def gateway_json(self) -> Path:
-        """Host and port of the gateway, where there is one."""
-        return self.exp_dir / "gateway.json"
-
-    @property
     def credentials(self) -> Path:
-        """The run's certificates, readable by its user alone."""
+        """Certificates of those who may join from other machines (unless SAC_CREDENTIALS_DIR has others)."""
         return self.exp_dir / "credentials"
 
     @property
-    def joined(self) -> Path:
-        """Folders of workers that have joined from elsewhere, one for each start of join_script.sh."""
-        return self.exp_dir / "joined"
+    def gateway_json(self) -> Path:
+        """Host and port at which other machines reach the run."""
+        return self.exp_dir / "gateway.json"
+
+    @property
+    def gateway_slots(self) -> Path:
+        """Which slot belongs to which remote worker, for a restarted gateway."""
+        return self.exp_dir / "gateway_slots.json"
 
     @property
     def videos(self) -> Path:
@@ -120,6 +120,11 @@ class RunPaths:
     @property
     def learning_curve(self) -> Path:
         return self.exp_dir / "learning_curve.png"
+
+    @property
+    def joined(self) -> Path:
+        """Folders of workers that have joined from elsewhere, one for each start of join_script.sh."""
+        return self.exp_dir / "joined"
 
     def log(self, role: str) -> Path:
         """The log file of one role, appended to by every start of it."""

@@ -178,7 +178,7 @@ class Supervisor:
             folder.mkdir(parents=True, exist_ok=True)
         self._directory = os.open(self.paths.exp_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for heartbeat in self.paths.heartbeats.glob("*.json"):
-            heartbeat.unlink(missing_ok=True)  # What was said to an earlier start is no news.
+            heartbeat.unlink(missing_ok=True)  # What an earlier start said is no news.
         self._view.start()
         self._starter.wait_until_ready(self._stop.is_set)
         if self._stop.is_set():

@@ -59,6 +59,24 @@ VARIABLES: tuple[Variable, ...] = (
         "SAC_ENVS_PER_WORKER", "environments that each worker steps together, with one inference for all", "1", "count"
     ),
     Variable("SAC_COLLECT_WORKER_CPUS", "CPUs of each worker", None, "count"),
+    Variable(
+        "SAC_SERVER", "`host:port` of the run that join_script.sh joins", "as --to finds it", "address", "node7:8443"
+    ),
+    Variable(
+        "SAC_WORKER_ROLE",
+        "what workers that join do: `collect`, `eval` (only evaluate), `expert` (collect with SAC_EXPERT_POLICY), "
+        "`test` (play the newest policy, store nothing)",
+        "collect",
+        "role",
+        "eval",
+    ),
+    Variable(
+        "SAC_EXPERT_POLICY",
+        "SavedModel or policy checkpoint that an expert acts with",
+        "TrainParams.expert_policy_ctor",
+        "folder",
+        "logs/a/policies/greedy_policy",
+    ),
     Variable("SAC_PARAMS", "Python file with `class TrainParams(TrainParamsBase)`", None, "file", "my_params.py"),
     Variable("SAC_CONFIG", "JSON file with `horizon`, environment arguments and curriculum", None, "file", "my.json"),
     Variable("SAC_EXP_NAME", "name of the run", None, "name", "my_run"),
@@ -114,24 +132,6 @@ VARIABLES: tuple[Variable, ...] = (
         "1",
         "flag",
     ),
-    Variable(
-        "SAC_SERVER", "`host:port` of the run that join_script.sh joins", "as --to finds it", "address", "node7:8443"
-    ),
-    Variable(
-        "SAC_WORKER_ROLE",
-        "what workers that join do: `collect`, `eval` (only evaluate), `expert` (collect with SAC_EXPERT_POLICY), "
-        "`test` (play the newest policy, store nothing)",
-        "collect",
-        "role",
-        "eval",
-    ),
-    Variable(
-        "SAC_EXPERT_POLICY",
-        "SavedModel or policy checkpoint that an expert acts with",
-        "TrainParams.expert_policy_ctor",
-        "folder",
-        "logs/a/policies/greedy_policy",
-    ),
     Variable("SAC_LOG_SECS", "seconds between two progress lines where there is no terminal", "5", "seconds", "5"),
 )
 # Tells joined workers the run directory, where it can be seen; no variable of a user.
@@ -161,6 +161,9 @@ class RunVariables:
     exp_dir: Path
     local_workers: int | None = None
     max_workers: int | None = None
+    server: str | None = None
+    worker_role: str = COLLECT
+    expert_policy: Path | None = None
     envs_per_worker: int = 1
     reverb_port: int | None = None
     seed: int = 0
@@ -175,9 +178,6 @@ class RunVariables:
     worker_memory_mb: int | None = None
     env_python: Path | None = None
     fork_roles: bool = True
-    server: str | None = None
-    worker_role: str = COLLECT
-    expert_policy: Path | None = None
     log_secs: float = 5.0
 
     @classmethod
