@@ -66,6 +66,15 @@ def test_two_machines_of_one_name_meet_at_the_gateway(running: RunPaths) -> None
     assert find_target(running, {}, HERE, is_certain=True).server == "10.0.0.7:8443", "nobody listens at port 8123 here"
 
 
+def test_the_gateways_port_on_this_machine_is_the_gateway(running: RunPaths) -> None:
+    running.gateway_json.write_text('{"host": "node7", "port": 8443}')
+    running.credentials.mkdir()
+    target = find_target(running, {"SAC_SERVER": "localhost:8443"}, HERE, is_certain=False)
+    assert target == Target("localhost:8443", running.credentials, None, running)
+    target = find_target(running, {"SAC_SERVER": "localhost:8123"}, HERE, is_certain=False)
+    assert target.credentials is None
+
+
 def test_without_a_gateway_it_says_how_to_have_one(running: RunPaths) -> None:
     with pytest.raises(UserError, match=r"is on this_machine and has no gateway: start it with SAC_GATEWAY_PORT=0"):
         find_target(running, {}, "node9", is_certain=True)

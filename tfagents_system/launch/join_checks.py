@@ -82,7 +82,8 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
         server = _server_of(run, host)
         if server.rpartition(":")[0] in _LOOPBACK:
             return Target(server, None, None, run)
-    if credentials is None and server.rpartition(":")[0] in _LOOPBACK:
+    is_gateway = run is not None and server.endswith(f":{(read_json(run.gateway_json) or {}).get('port')}")
+    if credentials is None and server.rpartition(":")[0] in _LOOPBACK and not is_gateway:
         if run is None:
             raise UserError(
                 f"the server {server} is on this machine, but {paths.exp_dir} is no run directory: give it with --to"
