@@ -20,7 +20,9 @@ from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.signals import StopFlag, die_with_parent
 from tfagents_system.load_params import compute_config_from, load_env_config, load_params
 from tfagents_system.overrides import Overrides
-from tfagents_system.replay.connection import StoppedError
+from tfagents_system.replay import connect
+from tfagents_system.replay.connect import Membership
+from tfagents_system.replay.connection import Connection, StoppedError
 from tfagents_system.report.heartbeat import Heartbeat
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -33,30 +35,34 @@ class Role:
       name: `replay`, `trainer` or `worker_<i>`.
       paths: The run directory.
       params: The user's TrainParams.
-      num_workers: Workers of the run.
+      num_workers: Planned workers of the run: 0 to num_workers - 1.
+      max_workers: Slots for workers, those of workers that join included.
       seed: SAC_SEED.
       server_address: Where the replay server listens.
       deterministic: SAC_DETERMINISTIC: what the role does follows from the seed alone.
       stop: Set when the role is told to stop.
       heartbeat: Tells the supervisor what the role does.
+      joined: What it got from the run that it has joined; None where the run has started it.
     """
 
     name: str
     paths: RunPaths
     params: TrainParamsBase
     num_workers: int
+    max_workers: int
     seed: int
     server_address: str
     deterministic: bool
     stop: StopFlag
     heartbeat: Heartbeat
+    joined: Membership | None = None
 
     @classmethod
     def from_environment(cls, name: str) -> Role:
         """Reads the SAC_ variables that the supervisor set, and loads the run's own copies of params and config.
 
         Raises:
-          UserError: The params file or the configuration can't be loaded.
+          UserError: The params file or the configuration can't be loaded, or the run to join refuses this worker.
         """
         die_with_parent()
         stop = StopFlag()
@@ -66,6 +72,10 @@ class Role:
         paths = RunPaths(Path(os.environ["SAC_EXP_DIR"]))
         heartbeat = Heartbeat(paths.heartbeat(name), name)
         heartbeat.beat("starting")
+        joined = None
+        if os.environ.get(connect.SERVER):  # First of all: which worker this is and what the run is like is told there.
+            joined = connect.join(name, stop.is_set, os.environ)
+            heartbeat.tell = joined.tell
         origin = Path(json.loads(paths.run_json.read_text())["params_source"])
         overrides = Overrides.read(paths.overrides)
         params = load_params(
@@ -80,12 +90,21 @@ class Role:
             paths=paths,
             params=params,
             num_workers=int(os.environ["SAC_NUM_COLLECT_WORKERS"]),
+            max_workers=int(os.environ.get("SAC_MAX_WORKERS") or os.environ["SAC_NUM_COLLECT_WORKERS"]),
             seed=int(os.environ["SAC_SEED"]),
-            server_address=f"localhost:{os.environ['SAC_REVERB_PORT']}",
+            server_address=os.environ.get(connect.SERVER) or f"localhost:{os.environ['SAC_REVERB_PORT']}",
             deterministic=os.environ.get("SAC_DETERMINISTIC") == "1",
             stop=stop,
             heartbeat=heartbeat,
+            joined=joined,
         )
+
+    def connect(self, stop: Callable[[], bool]) -> Connection:
+        """To the replay server; `stop` ends every wait."""
+        if self.joined is None:
+            return Connection(self.server_address, stop)
+        self.joined.connection.stop = stop
+        return self.joined.connection
 
     def derived_seed(self, *stream: int) -> int:
         """A seed of 32 bits for one stream of random numbers; the run's seed decides all of them."""

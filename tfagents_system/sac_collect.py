@@ -2,7 +2,7 @@
 
     SLURM_PROCID=3 python -m tfagents_system.sac_collect
 
-Load parameters, connect, loop until told to stop, close.
+Load parameters, connect, loop until told to stop, close. SAC_WORKER_ROLE may say another kind (worker_kinds.py).
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import sys
 from typing import NoReturn
 
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE, exit_with
 from tfagents_system.launch.run_paths import worker_role
+from tfagents_system.launch.slots import COLLECT
+from tfagents_system.replay.connect import ROLE
 from tfagents_system.role import Role, run_role
 from tfagents_system.worker_environments import MAX_FAULTS_IN_A_ROW, TooLargeError
-from tfagents_system.workers import Worker, WorkerSettings
+from tfagents_system.worker_kinds import make_worker
+from tfagents_system.workers import WorkerSettings
 
 
 def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:
     """Runs one worker; returns its exit code."""
-    worker = Worker(role, worker_id, settings)
+    worker = make_worker(os.environ.get(ROLE) or COLLECT, role, worker_id, settings)
     code, last_line = EXIT_DONE, ""
     try:
         worker.run()
@@ -31,7 +34,9 @@ def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:
         code, last_line = EXIT_RENEW, f"{error}: it starts anew"
     finally:
         worker.close()
-    if role.stop.is_set():
+        if role.joined is not None:
+            role.joined.leave()
+    if role.stop.is_set() or (role.joined is not None and role.joined.ended() == "stopped"):
         return EXIT_RESUMABLE
     if last_line:
         print(f"error: {last_line}", file=sys.stderr)
@@ -39,10 +44,16 @@ def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:
 
 
 def main() -> NoReturn:
-    worker_id = int(os.environ["SLURM_PROCID"])
-    settings = WorkerSettings.from_environ(os.environ)
-    run_role(worker_role(worker_id), lambda role: collect(role, worker_id, settings))
+    # Its number, and how it deals with environments, are read once it has joined a run: that is where they are told.
+    run_role(
+        worker_role(int(os.environ["SLURM_PROCID"])),
+        lambda role: collect(role, int(os.environ["SLURM_PROCID"]), WorkerSettings.from_environ(os.environ)),
+    )
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:  # By hand: as join_script.sh does it, with one worker.
+        from tfagents_system.launch import join
+
+        exit_with(lambda: join.main(["--workers", "1", *sys.argv[1:]]))
     main()

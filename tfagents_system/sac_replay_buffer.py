@@ -1,6 +1,6 @@
 """The replay server program: hosts Reverb, owns the experience, draws the minibatches.
 
-    python -m tfagents_system.sac_replay_buffer
+    python -m tfagents_system.sac_replay_buffer    # with a supervisor's variables, else see launch/by_hand.py
 
 Load parameters, open the ring, serve until told to stop, save.
 """
@@ -21,7 +21,8 @@ import reverb.platform.checkpointers_lib
 from tfagents_system import run_checkpoints
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
-from tfagents_system.launch.run_paths import REPLAY
+from tfagents_system.launch.by_hand import run_by_hand
+from tfagents_system.launch.run_paths import REPLAY, worker_role
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.ordering import WorkerOrder
@@ -32,6 +33,7 @@ from tfagents_system.replay.ring_files import default_slack_rows
 from tfagents_system.replay.segments import Layout
 from tfagents_system.replay.service import DrawSettings, ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
+from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.role import Role, run_role, sequence_length
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -54,13 +56,13 @@ def serve(role: Role) -> int:
         from_checkpoint=role.deterministic,
     )
     snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints)
-    all_tables = tables.make_tables(role.num_workers)
+    all_tables = tables.make_tables(role.max_workers)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(
         ring,
         Connection(role.server_address, role.stop.is_set),
         all_tables[tables.BLOCKS],
-        role.num_workers,
+        role.max_workers,
         draw_settings(params, layout, role.seed),
         _pacing(role, ring),
         snapshots,
@@ -125,12 +127,22 @@ def _replay_folder(role: Role) -> Path:
 def _pacing(role: Role, ring: Ring) -> Lockstep | Asynchronous:
     params = role.params
     if params.asynchronous:
-        return Asynchronous(
-            ring, role.num_workers, params.max_updates_per_env_step, params.n_buffer_init_episodes, params.horizon
-        )
+        return Asynchronous(ring, params.max_updates_per_env_step, params.n_buffer_init_episodes, params.horizon)
     # A deterministic run goes on without nobody, however late.
     straggler_secs = math.inf if role.deterministic else float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
-    return Lockstep(ring, role.num_workers, straggler_secs)
+    first_joined = int(os.environ.get("SAC_LOCAL_WORKERS") or role.num_workers)
+    return Lockstep(
+        ring,
+        role.num_workers,
+        straggler_secs,
+        # Those that the supervisor has started will be back.
+        has_left=lambda worker_id: worker_id >= first_joined and _has_left(role, worker_id),
+    )
+
+
+def _has_left(role: Role, worker_id: int) -> bool:
+    """Whether a worker that joined says that it has stopped."""
+    return (read_heartbeat(role.paths.heartbeat(worker_role(worker_id))) or {}).get("state") == "stopped"
 
 
 def _workers_of(role: Role, iteration: int) -> range:
@@ -162,4 +174,4 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    run_by_hand(main, listens=True)

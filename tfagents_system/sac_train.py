@@ -1,6 +1,6 @@
 """The policy-update program: takes blocks of minibatches, updates the agent, publishes the policy, saves.
 
-    python -m tfagents_system.sac_train
+    python -m tfagents_system.sac_train            # with a supervisor's variables, else see launch/by_hand.py
 
 Load parameters, connect, loop until done or told to stop, save. It holds no experience: it can be killed at any moment.
 """
@@ -26,11 +26,12 @@ from tfagents_system.agents.matmul_precision import choose_precision
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, UserError, print_findings
+from tfagents_system.launch.by_hand import run_by_hand
 from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.policies import weights
 from tfagents_system.policies.export import PolicyExport, checkpoint_name
 from tfagents_system.replay import tables
-from tfagents_system.replay.connection import Connection, StoppedError, Waiting
+from tfagents_system.replay.connection import StoppedError, Waiting
 from tfagents_system.report.episodes import Evaluations, Report, summarize
 from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.metrics import MetricsLog, read_metrics
@@ -60,7 +61,7 @@ class Trainer:
         self._params = params = role.params
         if role.deterministic:
             tf.config.experimental.enable_op_determinism()
-        self._connection = Connection(role.server_address, role.stop.is_set)
+        self._connection = role.connect(role.stop.is_set)
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         # Not tf.random.set_seed: Keras draws initial weights from Python's own numbers.
         tf.keras.utils.set_random_seed(role.derived_seed(TRAIN_STREAM))
@@ -95,7 +96,7 @@ class Trainer:
         self._row: dict[str, Any] = {}
         self._curriculum_values: dict[str, float] = {}
         self._session = 0
-        self._news_tables = [tables.news(worker_id) for worker_id in range(role.num_workers)]
+        self._news_tables = [tables.news(worker_id) for worker_id in range(role.max_workers)]
 
     @property
     def train_step(self) -> int:
@@ -598,4 +599,4 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    run_by_hand(main, listens=False)

@@ -194,6 +194,14 @@ class TrainParamsBase(abc.ABC):
 
         return sac.build_agent(self, time_step_spec, action_spec, train_step)
 
+    def expert_policy_ctor(self) -> Callable[[Any], Any] | None:
+        """What a worker of kind `expert` acts with, where SAC_EXPERT_POLICY names no saved policy.
+
+        Returns:
+          A function from an observation (a nest of arrays, unbatched) to an action in the environment's own units.
+        """
+        return None
+
     # Observers: called in each worker with every Trajectory (unbatched numpy arrays), as TF-Agents' drivers do.
 
     def train_observers_ctor(self) -> Sequence[Callable[[Any], None]]:

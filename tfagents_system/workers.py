@@ -9,7 +9,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,13 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.launch.watchdog import Watchdog
 from tfagents_system.policies import weights
 from tfagents_system.policies.actors import PolicyActor, RandomActor
-from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
 from tfagents_system.replay import tables
-from tfagents_system.replay.connection import Connection, StoppedError, Waiting
+from tfagents_system.replay.connection import StoppedError, Waiting
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.replay.segments import Layout, Segment
 from tfagents_system.replay.sender import SegmentSender
-from tfagents_system.report.episodes import Episode, Report
+from tfagents_system.report.episodes import Episode, Report, eval_share
 from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, Role, sequence_length
 from tfagents_system.rollout import Actor, Observer, SegmentBuilder, StepTimes, run_episodes
@@ -76,11 +76,12 @@ class WorkerSettings:
 
 
 class Worker:
-    """Collects and evaluates for one run.
+    """Collects and evaluates for one run. What other kinds of workers do differently, their subclasses say.
 
     Args:
       role: The process it runs in.
-      worker_id: SLURM_PROCID: from 0.
+      worker_id: SLURM_PROCID: from 0. Planned workers are numbered below `role.num_workers`; those beyond have no share
+        of the first random episodes and of evaluations.
       settings: How it deals with its environments.
     """
 
@@ -91,7 +92,7 @@ class Worker:
         self._settings = settings
         envs_per_worker = settings.envs_per_worker
         self._watchdog = Watchdog(role.paths.hang(role.name), settings.step_timeout_secs)
-        self._connection = Connection(role.server_address, self._is_stopped)
+        self._connection = role.connect(self._is_stopped)
         self._connection.wait_until_up(_START_DEADLINE_SECS)
         self._progress_reader = self._connection.newest(tables.PROGRESS)
         self._news = self._connection.news(tables.news(worker_id))
@@ -100,9 +101,9 @@ class Worker:
         self._weights_reader = self._connection.newest(tables.WEIGHTS)
         self._eval_weights_reader = self._connection.newest(tables.EVAL_WEIGHTS)
         stored = self._first_status()
-        record = stored.workers[worker_id]
+        record = stored.worker(worker_id)
         self._init_episodes_done = record.init_episodes
-        collected = sum(other.init_episodes for other in stored.workers)
+        collected = sum(other.init_episodes for other in stored.workers.values())
         self._init_is_complete = collected >= self._params.n_buffer_init_episodes
         self._iteration_done = record.iteration_done
         incarnation = max(time.time_ns(), record.incarnation + 1)
@@ -116,10 +117,9 @@ class Worker:
         self._layout = Layout.from_specs(observation_spec, action_spec)
         self._segment_steps = self._layout.max_segment_steps(sequence_length(self._params))
         self._random = RandomActor(action_spec, self._rng)
-        agent = self._params.agent_ctor(
-            ts.time_step_spec(observation_spec), action_spec, tf.Variable(0, dtype=tf.int64, name="train_step")
-        )
-        self._policy = make_worker_policy(agent, role.derived_seed(NOISE_STREAM, worker_id, start, 1), envs_per_worker)
+        time_step_spec = ts.time_step_spec(observation_spec)
+        seed = role.derived_seed(NOISE_STREAM, worker_id, start, 1)
+        self._policy = self._make_policy(time_step_spec, action_spec, seed, envs_per_worker)
         self._train_observers = list(self._params.train_observers_ctor())
         self._eval_observers = list(self._params.eval_observers_ctor())
         self._seeds: Iterator[int] = iter(())  # where deterministic: of what is left of an iteration
@@ -136,7 +136,7 @@ class Worker:
         self._step_times = StepTimes()
 
     def run(self) -> None:
-        """Collects and evaluates until the role is told to stop, which is when the trainer has finished.
+        """Works until the role is told to stop, or the run that it has joined is over.
 
         Raises:
           EnvironmentFault: An environment has failed three times in a row.
@@ -144,17 +144,10 @@ class Worker:
         """
         gc.freeze()  # The modules are here to stay: searching them for garbage again and again takes time.
         try:
-            self._collect_init_episodes()
+            self._begin()
             while True:
                 self._check_stop()
-                iteration = self._next_iteration()
-                if iteration >= self._params.num_iter:
-                    self._wait_for_the_end()
-                    continue
-                self._wait_for_policy(iteration)
-                self._apply_curriculum(iteration)
-                self._collect(iteration)
-                self._evaluate_if_due()
+                self._go_on()
         except StoppedError:
             logging.info("stopped after %d steps", self._steps)
 
@@ -172,6 +165,37 @@ class Worker:
         self._environments.close()
         self._watchdog.cancel()
 
+    # What this kind of worker does.
+
+    def _begin(self) -> None:
+        """Once, before all else."""
+        self._collect_init_episodes()
+
+    def _go_on(self) -> None:
+        """Again and again: an iteration."""
+        iteration = self._next_iteration()
+        if iteration >= self._params.num_iter:
+            self._wait_for_the_end()
+            return
+        self._wait_for_policy(iteration)
+        self._apply_curriculum(iteration)
+        self._collect(iteration)
+        self._evaluate_if_due()
+
+    def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
+        agent = self._params.agent_ctor(time_step_spec, action_spec, tf.Variable(0, dtype=tf.int64, name="train_step"))
+        return make_worker_policy(agent, seed, num_envs)
+
+    def _eval_share(self) -> int:
+        """Episodes of an evaluation that are this worker's."""
+        return eval_share(self._params.n_eval_episodes, self._role.num_workers, self._id)
+
+    def _report_collected(self, report: Report) -> None:
+        """Called with what an iteration's episodes were like."""
+        self._report(report)
+
+    # Starting.
+
     def _build_environments(self, count: int, start: int) -> WorkerEnvironments:
         python = self._settings.env_python
         process = ProcessSettings(python, self._settings.step_timeout_secs, self._wait_for_env) if python else None
@@ -188,10 +212,6 @@ class Worker:
         )
         self._watchdog.cancel()
         return environments
-
-    def _eval_share(self) -> int:
-        """Episodes of an evaluation that are this worker's."""
-        return len(range(self._id, self._params.n_eval_episodes, self._role.num_workers))
 
     # What to do next.
 
@@ -217,6 +237,25 @@ class Worker:
             self._progress = tables.Progress.from_wire(arrays)
         return self._progress
 
+    def _idle(self) -> None:
+        """There is nothing to do until the trainer publishes something."""
+        with self._shares.spend("idle"):
+            self._beat("idle")
+            self._wait_for_news()
+
+    def _wait_for_news(self) -> None:
+        """Of the trainer, for a moment.
+
+        Raises:
+          StoppedError: The run that this worker has joined is over.
+        """
+        self._newest_progress(wait_secs=_NEWS_SECS)
+        self._end_with_the_run()
+
+    def _end_with_the_run(self) -> None:
+        if self._is_over():
+            raise StoppedError
+
     def _next_iteration(self) -> int:
         """The first iteration that this worker has not completed and the trainer has not passed."""
         progress = self._newest_progress()
@@ -230,7 +269,7 @@ class Worker:
         with self._shares.spend("waiting for the trainer"):
             self._beat("waiting", waiting_for="the trainer to finish")
             self._confirm()
-            self._newest_progress(wait_secs=_NEWS_SECS)
+            self._wait_for_news()
         self._apply_curriculum(self._params.num_iter - 1)
         self._evaluate_if_due()
 
@@ -272,7 +311,7 @@ class Worker:
         total, workers = self._params.n_buffer_init_episodes, self._role.num_workers
         share = total // workers + (self._id < total % workers)
         missing = share - self._init_episodes_done
-        if missing <= 0 or self._iteration_done >= INIT_ITERATION or self._init_is_complete:
+        if self._id >= workers or missing <= 0 or self._iteration_done >= INIT_ITERATION or self._init_is_complete:
             return
         self._apply_curriculum(0)
         self._collect_episodes(INIT_ITERATION, missing, self._random)
@@ -283,7 +322,7 @@ class Worker:
         )
         observed = _results(self._train_observers)
         curriculum = self._curriculum.values
-        self._report(
+        self._report_collected(
             Report("train", 0, self._id, iteration, self._train_step, self._version, episodes, observed, curriculum)
         )
 
@@ -386,11 +425,17 @@ class Worker:
         if self._role.deterministic:
             self._repeat(EVAL_STREAM, version, self._environments.evaluation)
         self._policy.assign(policy_weights)
+        self._play(share, on_episode)
+        if self._weights:
+            self._policy.assign(self._weights)
+
+    def _play(self, count: int, on_episode: Callable[[Episode], None]) -> None:
+        """So many episodes of the policy, greedily, in the evaluation environments."""
         self._guard(self._environments.evaluation)
         run_episodes(
             self._environments.evaluation,
             PolicyActor(self._policy, greedy=True),
-            share,
+            count,
             observers=self._eval_observers,
             on_step=self._on_eval_step,
             on_episode=on_episode,
@@ -398,8 +443,6 @@ class Worker:
             on_fault=lambda env, fault: self._replace(Place(True, env), fault),
         )
         self._watchdog.cancel()
-        if self._weights:
-            self._policy.assign(self._weights)
 
     def _on_eval_step(self, steps: int) -> None:
         del steps
@@ -434,7 +477,19 @@ class Worker:
     def _is_stopped(self) -> bool:
         """Asked by whatever waits for the replay server."""
         self._watchdog.keep()
-        return self._role.stop.is_set()
+        return self._role.stop.is_set() or self._is_over()
+
+    def _is_over(self) -> bool:
+        """Whether the run that this worker has joined is: it says so, or all is trained and its server is gone.
+
+        The run's own workers are told by their supervisor.
+        """
+        if self._role.joined is None:
+            return False
+        if self._role.joined.ended() is not None:
+            return True
+        is_trained = self._progress is not None and self._progress.iteration >= self._params.num_iter
+        return is_trained and self._connection.size(tables.PROGRESS) is None
 
     def _check_stop(self) -> None:
         if self._role.stop.is_set():
@@ -455,6 +510,7 @@ class Worker:
         shares = self._shares.shares()
         self._role.heartbeat.beat(
             state,
+            worker_id=self._id,
             episodes=self._episodes,
             steps=self._steps,
             steps_per_s=self._steps / max(1e-9, time.monotonic() - self._started),

@@ -54,10 +54,17 @@ class UserRun:
 
     def start(self, **options: Any) -> subprocess.Popen[str]:
         """Starts `run_script.sh` with the Python that runs the tests; options go to Popen."""
+        return self._launch("run_script.sh", [], options)
+
+    def join(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """Starts `join_script.sh` for this run, with further arguments; options go to Popen."""
+        return self._launch("join_script.sh", ["--to", str(self.exp_dir), *arguments], options)
+
+    def _launch(self, script: str, arguments: Sequence[str], options: Mapping[str, Any]) -> subprocess.Popen[str]:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
         environ["VIRTUAL_ENV"] = sys.prefix
         return subprocess.Popen(
-            [*self.command_prefix, str(ROOT / "run_script.sh"), str(self.vars_file)],
+            [*self.command_prefix, str(ROOT / script), str(self.vars_file), *arguments],
             cwd=self.folder,
             env=environ,
             text=True,

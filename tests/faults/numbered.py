@@ -144,7 +144,7 @@ def _witnessed(sender: type, folder: Path) -> Any:
             stored = super().confirm()
             if stored is not None:
                 worker_id, incarnation = self._own_key
-                record = stored.workers[worker_id]
+                record = stored.worker(worker_id)
                 if record.incarnation == incarnation and record.number > self._told:
                     self._told = record.number
                     self._journal.event(told=self._told)

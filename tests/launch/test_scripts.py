@@ -28,7 +28,16 @@ def run(*command: object, cwd: Path = ROOT, **environ: str) -> subprocess.Comple
 
 
 @pytest.mark.parametrize(
-    "script", ["run_script.sh", "train_script.sh", "submit.sh", "sweep.sh", "setup.sh", "run_tests.sh"]
+    "script",
+    [
+        "run_script.sh",
+        "join_script.sh",
+        "train_script.sh",
+        "submit.sh",
+        "sweep.sh",
+        "setup.sh",
+        "run_tests.sh",
+    ],
 )
 def test_help(script: str, tmp_path: Path) -> None:
     done = run(ROOT / script, "--help", cwd=tmp_path)

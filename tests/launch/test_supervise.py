@@ -505,3 +505,24 @@ def test_a_deterministic_run_can_not_go_on_without_a_worker(
     roles = {"worker_0": CRASHES}
     assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=1, deterministic=True).run() == 1
     assert "given up after 1 restarts in a row: SAC_DETERMINISTIC=1" in capfd.readouterr().out
+
+
+def test_a_run_whose_workers_all_join_from_elsewhere_waits_for_them(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "_ALL_WORKERS_GONE_SECS", 0.1)
+    assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.8; exit 0"}, workers=0).run() == 0
+
+
+def test_a_run_goes_on_without_own_workers_while_others_are_at_work(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "_ALL_WORKERS_GONE_SECS", 0.1)
+    beat = '{"state": "collecting", "time": \'$(date +%s)\'}'
+    tells = f"sleep 0.2; echo '{beat}' > {run_dir}/heartbeats/worker_7.json; exit 0"
+    roles = {"trainer": "sleep 1.2; exit 0", "worker": tells}
+    assert make_supervisor(run_dir, stop, roles).run() == 0
+
+
+def test_status_tells_where_the_replay_server_listens(run_dir: Path, stop: StopFlag) -> None:
+    assert make_supervisor(run_dir, stop, {}).status()["run"]["port"] == 8123

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tfagents_system.errors import UserError
+from tfagents_system.launch.cpus import plan_for
 from tfagents_system.launch.variables import VARIABLES, RunVariables, documentation
 from tfagents_system.workers import WorkerSettings
 
@@ -147,3 +148,31 @@ def test_the_documentation_is_the_table() -> None:
 def test_the_table_and_the_fields_are_the_same() -> None:
     names = {variable.name.removeprefix("SAC_").lower() for variable in VARIABLES}
     assert names == set(RunVariables.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"SAC_LOCAL_WORKERS": "4"}, "SAC_LOCAL_WORKERS=4 must be at most SAC_NUM_COLLECT_WORKERS=3"),
+        ({"SAC_MAX_WORKERS": "2"}, "SAC_MAX_WORKERS=2 must be at least SAC_NUM_COLLECT_WORKERS=3"),
+        ({"SAC_MAX_WORKERS": "5", "SAC_DETERMINISTIC": "1"}, "SAC_MAX_WORKERS=5 can't be had with SAC_DETERMINISTIC=1"),
+        ({"SAC_WORKER_ROLE": "play"}, "SAC_WORKER_ROLE=play must be one of collect, eval, expert, test"),
+        ({"SAC_SERVER": "node7"}, "SAC_SERVER=node7 must be HOST:PORT, such as node7:8443"),
+        ({"SAC_SERVER": "node7:99999"}, "SAC_SERVER=node7:99999 must be HOST:PORT"),
+        ({"SAC_EXPERT_POLICY": "nowhere"}, "SAC_EXPERT_POLICY=nowhere must be an existing folder"),
+    ],
+)
+def test_numbers_of_workers_must_fit_each_other(
+    environ: dict[str, str], tmp_path: Path, more: dict[str, str], told: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        read(environ | more, tmp_path)
+    assert len(error.value.findings) == 1 and told in error.value.findings[0]
+
+
+def test_slots_for_workers(environ: dict[str, str], tmp_path: Path) -> None:
+    assert (read(environ, tmp_path).local_workers, read(environ, tmp_path).max_workers) == (None, None)
+    variables = read(environ | {"SAC_LOCAL_WORKERS": "0", "SAC_MAX_WORKERS": "3"}, tmp_path)
+    assert (variables.local_workers, variables.max_workers) == (0, 3)
+    assert variables.to_environ()["SAC_LOCAL_WORKERS"] == "0"
+    assert plan_for(variables, {}, allowed=lambda: [0, 1, 2]).workers == ()

@@ -92,7 +92,7 @@ def test_past_iterations_are_served_at_once_after_a_restart_of_the_trainer(ring)
 
 
 def test_a_worker_that_never_collects_its_random_episodes_does_not_hold_up_the_others(ring):
-    pacing = Asynchronous(ring, num_workers=2, max_updates_per_env_step=1.0, init_episodes=2, horizon=40)
+    pacing = Asynchronous(ring, max_updates_per_env_step=1.0, init_episodes=2, horizon=40)
     ring.append(numbered_segment(0, 0, steps=40, iteration=-1))
     ring.append(numbered_segment(0, 1, steps=79))
     assert pacing.allowed(request(0), 0) == 0
@@ -101,7 +101,7 @@ def test_a_worker_that_never_collects_its_random_episodes_does_not_hold_up_the_o
 
 
 def test_asynchronous_allows_so_many_updates_for_each_step_after_the_random_ones(ring):
-    pacing = Asynchronous(ring, num_workers=2, max_updates_per_env_step=0.5, init_episodes=2, horizon=100)
+    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_episodes=2, horizon=100)
     ring.append(numbered_segment(0, 0, steps=70, iteration=-1))
     ring.append(numbered_segment(0, 1, steps=30))
     assert pacing.allowed(request(0), 0) == 0, "one of the two random episodes is missing"
@@ -110,3 +110,44 @@ def test_asynchronous_allows_so_many_updates_for_each_step_after_the_random_ones
     assert pacing.allowed(request(0, count=100), 15) == 0
     assert pacing.allowed(request(2, count=100, updates=12), 0) == 3
     assert pacing.allowed(request(0, count=4), 0) == 4
+
+
+def test_workers_that_join_count_from_their_first_segment_on(ring):
+    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock())
+    ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
+    assert pacing.allowed(request(0), 0) == 10, "nobody else is planned"
+    ring.append(numbered_segment(70, 0, iteration=1, end_of_iteration=False))
+    pacing.heard(70)
+    ring.append(numbered_segment(0, 1, iteration=1, end_of_iteration=True))
+    assert pacing.allowed(request(1), 0) == 0
+    assert pacing.waiting_for(request(1)) == "iteration 1 of workers [70]"
+    ring.append(numbered_segment(70, 1, iteration=1, end_of_iteration=True))
+    assert pacing.allowed(request(1), 0) == 10
+
+
+def test_a_worker_that_has_left_is_not_waited_for_until_it_is_heard_again(ring):
+    clock, left = Clock(), set()
+    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=clock, has_left=left.__contains__)
+    ring.append(numbered_segment(3, 0, iteration=0, end_of_iteration=True))
+    pacing.heard(3)
+    ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
+    ring.append(numbered_segment(0, 1, iteration=1, end_of_iteration=True))
+    assert pacing.allowed(request(1), 0) == 0
+    left.add(3)
+    assert pacing.allowed(request(1), 0) == 0, "it was asked for less than a second ago"
+    clock.now = 1.0
+    assert pacing.allowed(request(1), 0) == 10
+    left.clear()
+    ring.append(numbered_segment(3, 1, iteration=2))
+    pacing.heard(3)
+    ring.append(numbered_segment(0, 2, iteration=2, end_of_iteration=True))
+    clock.now = 3.0
+    assert pacing.allowed(request(2), 0) == 0
+
+
+def test_random_episodes_of_any_worker_count(ring):
+    pacing = Asynchronous(ring, max_updates_per_env_step=1.0, init_episodes=2, horizon=1000)
+    ring.append(numbered_segment(0, 0, steps=40, iteration=-1))
+    ring.append(numbered_segment(99, 0, steps=40, iteration=-1))
+    ring.append(numbered_segment(4, 0, steps=3))
+    assert pacing.allowed(request(0), 0) == 3

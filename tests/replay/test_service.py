@@ -16,7 +16,7 @@ from tfagents_system.replay import sender as sender_module
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import Connection, ServerUnreachableError, StoppedError, Waiting
 from tfagents_system.replay.pacing import Lockstep
-from tfagents_system.replay.ring import Ring, WorkerRecord
+from tfagents_system.replay.ring import NEVER, Ring, WorkerRecord
 from tfagents_system.replay.sender import RefusedError, SegmentSender
 from tfagents_system.replay.service import DrawSettings, ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
@@ -266,8 +266,23 @@ def test_the_trainer_is_told_that_a_checkpoint_is_wanted_and_when_it_is_no_more(
 
 
 def test_what_is_stored_travels_whole():
-    stored = tables.Stored(7, 100, (WorkerRecord(1, 2, 3, 4), WorkerRecord(5, 6, 7, 8)), True, 9)
+    stored = tables.Stored(7, 100, {0: WorkerRecord(1, 2, 3, 4), 70: WorkerRecord(5, 6, 7, 8)}, True, 9)
     assert tables.Stored.from_wire(stored.to_wire()) == stored
+    assert stored.worker(70).number == 6
+    assert stored.worker(3) == WorkerRecord(incarnation=0, number=-1, iteration_done=NEVER, init_episodes=0)
+
+
+def test_unused_slots_cost_nothing(tmp_path):
+    server = Server(tmp_path / "ring", free_port(), num_workers=500)
+    server.connection.put(tables.SEGMENTS, numbered_segment(worker_id=499).to_wire())
+    server.turn_until(lambda: server.ring.env_steps == 5)
+    status = server.connection.newest(tables.STATUS)
+    server.turn_until(lambda: len(status.get()[1]) == 1)
+    stored = tables.Stored.from_wire(status.get())
+    assert list(stored.workers) == [499]
+    assert sum(array.nbytes for array in stored.to_wire()) == 8 * (4 + 5)
+    server.connection.put(tables.SEGMENTS, numbered_segment(worker_id=500).to_wire())
+    server.turn_until(lambda: server.service.malformed == 1)
 
 
 def test_a_worker_whose_segment_is_never_stored_ends_with_an_error(server, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfagents_system.report.episodes import Episode, Evaluations, Report, summarize
+from tfagents_system.report.episodes import Episode, Evaluations, Report, eval_share, extra_share, summarize
 from tfagents_system.report.time_shares import TimeShares
 
 
@@ -110,3 +110,24 @@ def test_time_is_counted_from_the_first_update_on_and_once():
     with shares.spend("waiting"), shares.spend("logging"):
         now = 120.0
     assert shares.shares() == {"updates": pytest.approx(0.9), "waiting": pytest.approx(0.1)}
+
+
+def test_a_worker_that_only_evaluates_adds_a_share_and_is_waited_for():
+    evaluations = Evaluations(num_episodes=3, num_workers=2)
+    evaluations.add(share(-1, 7))
+    assert evaluations.missing(4) == [0, 1, 7]
+    evaluations.add(share(4, 0, 1.0, 2.0))
+    evaluations.add(share(4, 1, 3.0))
+    evaluations.add(share(4, 7, 4.0))
+    assert evaluations.missing(4) == [7], "its share is as large as the largest planned one"
+    evaluations.add(share(4, 7, 4.0, 5.0))
+    ((version, reports),) = evaluations.pop_ready()
+    assert version == 4
+    assert sorted(e.episode_return for r in reports for e in r.episodes) == [1.0, 2.0, 3.0, 4.0, 5.0]
+    evaluations.leave_out([7])
+    assert evaluations.missing(5) == [0, 1]
+
+
+def test_shares_of_planned_workers_and_of_others():
+    assert [eval_share(5, 2, worker) for worker in range(4)] == [3, 2, 0, 0]
+    assert extra_share(5, 2) == 3

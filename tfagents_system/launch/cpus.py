@@ -141,8 +141,10 @@ class CpuPlan:
     notes: tuple[str, ...] = ()
 
     def by_role(self) -> dict[str, tuple[int, ...]]:
+        """Of the roles that run here; where workers join a run from elsewhere, they are alone."""
+        roles = {REPLAY: self.replay, TRAINER: self.trainer}
         workers = {worker_role(number): ids for number, ids in enumerate(self.workers)}
-        return {REPLAY: self.replay, TRAINER: self.trainer, **workers}
+        return {role: ids for role, ids in roles.items() if self.counts[role]} | workers
 
     def ids(self) -> list[int]:
         """Every CPU id of the plan, once."""
@@ -227,6 +229,9 @@ def plan_cpus(
         f"* SAC_COLLECT_WORKER_CPUS={collect_worker_cpus} needs {needed} CPUs, "
     )
     remedy = "lower SAC_NUM_COLLECT_WORKERS or set SAC_SHARE_CPUS=1"
+    if not reverb_cpus and not train_cpus:  # Workers that join a run.
+        workers = f"{num_collect_workers} workers * SAC_COLLECT_WORKER_CPUS={collect_worker_cpus}"
+        demand, remedy = f"{workers} needs {needed} CPUs, ", "lower --workers or set SAC_SHARE_CPUS=1"
     if needed > available and not share:
         raise UserError(f"{demand}{available} are available ({reason}): {remedy}")
     if needed > len(free) and not share:
@@ -314,14 +319,15 @@ def plan_for(
     allowed: Callable[[], list[int]] = allowed_cpus,
     cores_of: Callable[[Sequence[int]], list[tuple[int, ...]]] = physical_cores,
 ) -> CpuPlan:
-    """`plan_cpus` for the four counts and the two choices of `variables`, on this machine and in this job."""
+    """`plan_cpus` for the counts and the two choices of `variables`, on this machine and in this job."""
+    local_workers = getattr(variables, "local_workers", None)
     ids = allowed()
     cores: list[tuple[int, ...]] = [(cpu,) for cpu in ids] if variables.use_hyperthreads else cores_of(ids)
     first = {cpu: core[0] for core in cores for cpu in core}
     plan = plan_cpus(
         reverb_cpus=variables.reverb_cpus,
         train_cpus=variables.train_cpus,
-        num_collect_workers=variables.num_collect_workers,
+        num_collect_workers=variables.num_collect_workers if local_workers is None else local_workers,
         collect_worker_cpus=variables.collect_worker_cpus,
         allowed=[core[0] for core in cores],
         share=variables.share_cpus,

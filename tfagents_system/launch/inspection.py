@@ -293,6 +293,11 @@ class _Inspector:
         if self._paths is None or self._found.checks[PARAMS].errors or self._found.checks[CONFIG].errors:
             return
         checks, values = self._found.checks, self._values
+        workers = values.get("local_workers", values.get("num_collect_workers", 1))
+        are_forked = values.get("fork_roles", True)
+        if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
+            resources.check_memory(checks["memory"], workers, own_bytes, 0, are_forked=are_forked)
+            return
         ring_bytes = _ring_bytes(params, trial.specs)
         replay_dir = values.get("replay_dir") or self._paths.replay
         run_bytes = resources.disk_of_run(
@@ -303,13 +308,7 @@ class _Inspector:
             needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
         with contextlib.suppress(OSError):  # The run directory can't be looked at, which is told elsewhere.
             resources.check_disk(checks["disk"], needed)
-        resources.check_memory(
-            checks["memory"],
-            values.get("num_collect_workers", 1),
-            own_bytes,
-            ring_bytes,
-            are_forked=values.get("fork_roles", True),
-        )
+        resources.check_memory(checks["memory"], workers, own_bytes, ring_bytes, are_forked=are_forked)
 
 
 def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:

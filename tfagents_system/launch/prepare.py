@@ -19,6 +19,7 @@ import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.checklist import Checklist
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
@@ -29,6 +30,7 @@ from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, Fork
 from tfagents_system.launch.inspection import Inspection, run_inspection
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import CARRIER, RunSettings, resolve
+from tfagents_system.launch.slots import COLLECT
 from tfagents_system.launch.variables import RunVariables, read_variables
 from tfagents_system.load_params import load_env_config
 
@@ -60,7 +62,7 @@ class Preparation:
         self._environ = environ
         self._vars_file = vars_file
         self._values, findings = read_variables(environ, vars_file=vars_file, root=ROOT)
-        self.checks["variables"].errors += findings
+        self.checks["variables"].errors += findings + self._misplaced()
         own = sorted(name for name in environ if name.startswith("SAC_"))
         self.checks["variables"].facts.append(f"{len(own)} set, with {vars_file or 'the environment'}")
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
@@ -99,6 +101,15 @@ class Preparation:
             raise UserError(*self.checks.errors)
         return RunVariables(**self._values)
 
+    def _misplaced(self) -> list[str]:
+        """Variables that are not meant for this program."""
+        ours = {"SAC_SERVER": self._values.get("server"), "SAC_WORKER_ROLE": self._values.get("worker_role")}
+        return [
+            f"{name}={value} is for workers that join: unset it here, or join a run with join_script.sh"
+            for name, value in ours.items()
+            if value not in (None, COLLECT)
+        ]
+
     def _check_directories(self, starts: bool) -> None:
         if self._paths is None:
             return
@@ -125,9 +136,8 @@ class Preparation:
         knows_share = "share_cpus" in self._values or not self._environ.get("SAC_SHARE_CPUS")
         if self._values.keys() >= _PLAN_FIELDS and knows_share:
             check = self.checks["CPUs"]
-            counts = types.SimpleNamespace(**({"share_cpus": False, "use_hyperthreads": True} | self._values))
             with check.catching():
-                self.plan = plan_for(counts, self._environ, held=held_cpus())
+                self.plan = plan_for(plan_counts(self._values), self._environ, held=held_cpus())
                 roles = ", ".join(
                     f"{role} {format_cpu_list(ids) or 'any'}" for role, ids in self.plan.by_role().items()
                 )
@@ -144,13 +154,19 @@ class Preparation:
                 _check_port(self._values["reverb_port"])
                 self.checks["port"].facts.append(f"{self._values['reverb_port']} is free")
         if "num_collect_workers" in self._values:
-            resources.check_open_files(self.checks["open files"], self._values["num_collect_workers"])
+            workers = self._values.get("max_workers", self._values["num_collect_workers"])
+            resources.check_open_files(self.checks["open files"], workers)
 
     def _check_packages(self) -> None:
         check = self.checks["packages"]
         differing = pinned_packages.missing(dev=False)
         check.notes += [f"{package}: this version was not tested" for package in differing]
         check.facts.append(f"Python {sys.version.split()[0]}, {len(pinned_packages.pinned(dev=False))} pinned packages")
+
+
+def plan_counts(values: Mapping[str, Any]) -> types.SimpleNamespace:
+    """What `plan_for` needs of the variables, as far as they could be read."""
+    return types.SimpleNamespace(**({"share_cpus": False, "use_hyperthreads": True} | dict(values)))
 
 
 def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:

@@ -219,7 +219,7 @@ def check_open_files(check: Check, num_workers: int, limit: int | None = None) -
 
     Args:
       check: Gets facts and errors.
-      num_workers: Workers of the run.
+      num_workers: Workers of the run, those that may join included.
       limit: The soft limit, which is asked if None.
     """
     if limit is None:
@@ -229,6 +229,6 @@ def check_open_files(check: Check, num_workers: int, limit: int | None = None) -
         check.facts.append(f"{'any number' if limit == resource.RLIM_INFINITY else limit} allowed, {needed} needed")
         return
     check.errors.append(
-        f"a process may open {limit} files (ulimit -n), with SAC_NUM_COLLECT_WORKERS={num_workers} the replay server "
-        f"needs {needed}: run `ulimit -n {needed}` first, or lower SAC_NUM_COLLECT_WORKERS"
+        f"a process may open {limit} files (ulimit -n), with {num_workers} workers the replay server needs "
+        f"{needed}: run `ulimit -n {needed}` first, or lower SAC_NUM_COLLECT_WORKERS or SAC_MAX_WORKERS"
     )

@@ -16,10 +16,22 @@ from typing import Any
 from tfagents_system.errors import UserError
 from tfagents_system.grid import in_words
 from tfagents_system.launch.run_paths import TRAINER, RunPaths
-from tfagents_system.launch.variables import RunVariables
+from tfagents_system.launch.variables import RunVariables, as_text, variable_name
 from tfagents_system.overrides import Overrides
 from tfagents_system.report.heartbeat import read_json
 
+# Variables that a worker which joins from elsewhere takes over from the run, by their field's names.
+SETTINGS = (
+    "num_collect_workers",
+    "local_workers",
+    "max_workers",
+    "envs_per_worker",
+    "deterministic",
+    "step_timeout_secs",
+    "collect_worker_cpus",
+    "train_cpus",
+    "reverb_cpus",
+)
 _PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
 _NAMES_OF_RUN = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_GRID")
 
@@ -45,6 +57,12 @@ def _diff(copy: Path, source: Path) -> str:
 def read_run_json(paths: RunPaths) -> dict[str, Any]:
     """Where the run came from; empty for a run that was never prepared."""
     return read_json(paths.run_json) or {}
+
+
+def environ_of_run(run: Mapping[str, Any]) -> dict[str, str]:
+    """What run.json says of a run, as the variables of a worker that joins it."""
+    settings = {name: value for name, value in run["settings"].items() if name in SETTINGS and value is not None}
+    return {variable_name(name): as_text(value) for name, value in [("seed", run["seed"]), *settings.items()]}
 
 
 def seed_of_run(paths: RunPaths | None, wanted: int) -> int:
@@ -89,6 +107,7 @@ def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int, overri
         "config_source": str(variables.config),
         "seed": seed_of_run(paths, variables.seed),
         "num_iter": num_iter,
+        "settings": {name: getattr(variables, name) for name in SETTINGS},
         "env_python": str(variables.env_python) if variables.env_python else None,
         "created": before.get("created", datetime.datetime.now().astimezone().isoformat(timespec="seconds")),
         "versions": versions(),

@@ -104,12 +104,32 @@ class RunPaths:
         return self.exp_dir / "logs"
 
     @property
+    def credentials(self) -> Path:
+        """Certificates of those who may join from other machines (unless SAC_CREDENTIALS_DIR has others)."""
+        return self.exp_dir / "credentials"
+
+    @property
+    def gateway_json(self) -> Path:
+        """Host and port at which other machines reach the run."""
+        return self.exp_dir / "gateway.json"
+
+    @property
+    def gateway_slots(self) -> Path:
+        """Which slot belongs to which remote worker, for a restarted gateway."""
+        return self.exp_dir / "gateway_slots.json"
+
+    @property
     def videos(self) -> Path:
         return self.exp_dir / "videos"
 
     @property
     def learning_curve(self) -> Path:
         return self.exp_dir / "learning_curve.png"
+
+    @property
+    def joined(self) -> Path:
+        """Folders of workers that have joined from elsewhere, one for each start of join_script.sh."""
+        return self.exp_dir / "joined"
 
     def log(self, role: str) -> Path:
         """The log file of one role, appended to by every start of it."""
@@ -118,6 +138,10 @@ class RunPaths:
     def heartbeat(self, role: str) -> Path:
         """What one role last said of itself (see report/heartbeat.py)."""
         return self.heartbeats / f"{role}.json"
+
+    def slot(self, role: str) -> Path:
+        """Which number a worker had in the run that it has joined (see replay/connect.py)."""
+        return self.heartbeats / f"{role}.slot"
 
     def hang(self, role: str) -> Path:
         """Where a role that hung was (see launch/watchdog.py)."""

@@ -43,7 +43,7 @@ from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths
 from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.launch.variables import RunVariables
 from tfagents_system.report.heartbeat import read_heartbeat
-from tfagents_system.report.status import given_up_lines, time_shares, write_status
+from tfagents_system.report.status import STALE_SECS, given_up_lines, time_shares, write_status
 from tfagents_system.report.terminal import ProgressView
 
 _STEP_SECS = 0.2
@@ -85,6 +85,7 @@ class Supervisor:
         self._variables = variables
         self._plan = plan
         self._claims = claims
+        self._port = port
         self._stop = stop
         self._starter = starter
         self._step_secs = step_secs
@@ -136,9 +137,7 @@ class Supervisor:
             self._starter.close()
             if code == EXIT_DONE:
                 self._tell("done", "finished")
-                final_lines = wrap_up.write_results(
-                    self.paths, ROOT, cpus=self._plan.trainer, environ=self._roles[TRAINER].environ, stop=self._stop
-                )
+                final_lines = self._wrap_up()
         except BaseException as error:
             # Whatever went wrong in here: no process is left, and the status says so.
             self._kill_all()
@@ -152,6 +151,11 @@ class Supervisor:
         self._tell(state, self._message)
         self._view.stop([*final_lines, *self._closing_lines(code)])
         return code
+
+    def _wrap_up(self) -> list[str]:
+        return wrap_up.write_results(
+            self.paths, ROOT, cpus=self._plan.trainer, environ=self._roles[TRAINER].environ, stop=self._stop
+        )
 
     def step(self) -> None:
         """Looks at every role once: restarts what died, sees the end."""
@@ -173,8 +177,8 @@ class Supervisor:
         for folder in (self.paths.logs, self.paths.heartbeats):
             folder.mkdir(parents=True, exist_ok=True)
         self._directory = os.open(self.paths.exp_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for name in self._roles:
-            self.paths.heartbeat(name).unlink(missing_ok=True)  # What an earlier start said is no news.
+        for heartbeat in self.paths.heartbeats.glob("*.json"):
+            heartbeat.unlink(missing_ok=True)  # What an earlier start said is no news.
         self._view.start()
         self._starter.wait_until_ready(self._stop.is_set)
         if self._stop.is_set():
@@ -249,8 +253,12 @@ class Supervisor:
         return by_others and self._is_at_work(role.name)
 
     def _check_workers(self) -> None:
-        """A run without any worker waits forever: it fails, unless the trainer is just finishing."""
-        if self._exit_code is not None or not all(worker.is_over for worker in self._workers):
+        """A run without any worker waits forever: it fails, unless the trainer is just finishing.
+
+        Where it has none of its own (SAC_LOCAL_WORKERS=0) it waits for those that join.
+        """
+        is_over = all(worker.is_over for worker in self._workers) and not self._has_joined_workers()
+        if self._exit_code is not None or not self._workers or not is_over:
             self._workers_gone_at = None
             return
         given_up = [worker for worker in self._workers if worker.given_up]
@@ -260,6 +268,12 @@ class Supervisor:
             self._workers_gone_at = time.monotonic()
         elif time.monotonic() - self._workers_gone_at > _ALL_WORKERS_GONE_SECS:
             self._fail(EXIT_FAILED, "every worker has ended, but the trainer is not done", [])
+
+    def _has_joined_workers(self) -> bool:
+        """Whether workers that this supervisor has not started are at work."""
+        others = (path for path in self.paths.heartbeats.glob("worker_*.json") if path.stem not in self._roles)
+        beats = [beat for path in others if (beat := read_heartbeat(path)) is not None]
+        return any(beat["state"] != "stopped" and time.time() - beat["time"] < STALE_SECS for beat in beats)
 
     def _check_directory(self) -> None:
         """What is written into a directory that was removed is lost: that is told now, not when the run is done."""
@@ -377,6 +391,7 @@ class Supervisor:
             "updated_at": time.time(),
             "pid": os.getpid(),
             "host": socket.gethostname(),
+            "port": self._port,
             "exit_code": self._exit_code,
             "message": self._message,
         }

@@ -6,15 +6,18 @@ docs/variables.md.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import math
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import UserError
+from tfagents_system.launch.slots import COLLECT, KINDS
 from tfagents_system.spelling import near_misses
 
 
@@ -41,9 +44,39 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SAC_TRAIN_CPUS", "CPUs of the policy updates", None, "count"),
     Variable("SAC_NUM_COLLECT_WORKERS", "workers: programs that collect experience and evaluate", None, "count"),
     Variable(
+        "SAC_LOCAL_WORKERS",
+        "how many of these the run itself starts; the others are waited for and join with join_script.sh",
+        "all of them",
+        "few",
+    ),
+    Variable(
+        "SAC_MAX_WORKERS",
+        "slots for workers, those that join included; 64 more than planned where there is a gateway",
+        "SAC_NUM_COLLECT_WORKERS",
+        "count",
+    ),
+    Variable(
         "SAC_ENVS_PER_WORKER", "environments that each worker steps together, with one inference for all", "1", "count"
     ),
     Variable("SAC_COLLECT_WORKER_CPUS", "CPUs of each worker", None, "count"),
+    Variable(
+        "SAC_SERVER", "`host:port` of the run that join_script.sh joins", "as --to finds it", "address", "node7:8443"
+    ),
+    Variable(
+        "SAC_WORKER_ROLE",
+        "what workers that join do: `collect`, `eval` (only evaluate), `expert` (collect with SAC_EXPERT_POLICY), "
+        "`test` (play the newest policy, store nothing)",
+        "collect",
+        "role",
+        "eval",
+    ),
+    Variable(
+        "SAC_EXPERT_POLICY",
+        "SavedModel or policy checkpoint that an expert acts with",
+        "TrainParams.expert_policy_ctor",
+        "folder",
+        "logs/a/policies/greedy_policy",
+    ),
     Variable("SAC_PARAMS", "Python file with `class TrainParams(TrainParamsBase)`", None, "file", "my_params.py"),
     Variable("SAC_CONFIG", "JSON file with `horizon`, environment arguments and curriculum", None, "file", "my.json"),
     Variable("SAC_EXP_NAME", "name of the run", None, "name", "my_run"),
@@ -145,7 +178,10 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SAC_ALLOW_LOGIN", "1: `run_script.sh` trains on a cluster's login node, too", "0", "flag"),
     Variable("SAC_LOG_SECS", "seconds between two progress lines where there is no terminal", "5", "seconds", "5"),
 )
+# Tells joined workers the run directory, where it can be seen; no variable of a user.
+JOINED_RUN = "TFAGENTS_JOINED_RUN"
 _MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
+_JOINED_SLOTS = 64  # For workers that join, where there is a gateway and nothing else is said.
 _SHOWN_CHARS = 200
 _NAMES = tuple(variable.name for variable in VARIABLES)
 
@@ -167,6 +203,11 @@ class RunVariables:
     config: Path
     exp_name: str
     exp_dir: Path
+    local_workers: int | None = None
+    max_workers: int | None = None
+    server: str | None = None
+    worker_role: str = COLLECT
+    expert_policy: Path | None = None
     envs_per_worker: int = 1
     reverb_port: int | None = None
     seed: int = 0
@@ -212,12 +253,18 @@ class RunVariables:
 
     def to_environ(self) -> dict[str, str]:
         """All SAC_ variables of the roles, resolved; what has no value yet (an automatic port) is left out."""
-        environ = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                environ[f"SAC_{field.name.upper()}"] = f"{value:d}" if isinstance(value, bool) else str(value)
-        return environ
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {variable_name(field): as_text(value) for field, value in values.items() if value is not None}
+
+
+def variable_name(field: str) -> str:
+    """`SAC_TRAIN_CPUS` for the field `train_cpus`."""
+    return f"SAC_{field.upper()}"
+
+
+def as_text(value: Any) -> str:
+    """A field's value as a variable has it."""
+    return f"{value:d}" if isinstance(value, bool) else str(value)
 
 
 def read_variables(
@@ -242,8 +289,34 @@ def read_variables(
             values[field] = find(text, folders) if find else _PARSERS[variable.kind](text)
         except ValueError as error:
             findings.append(f"{variable.name}={_plain(text)} must be {error}")
+    findings += _check_workers(values)
     _resolve_directories(values, environ, root)
     return values, findings
+
+
+def _check_workers(values: dict[str, Any]) -> list[str]:
+    """Fills in how many slots for workers there are; findings where the numbers do not fit each other."""
+    if "num_collect_workers" not in values:
+        return []
+    planned, is_deterministic = values["num_collect_workers"], values.get("deterministic", False)
+    if "gateway_port" in values and not is_deterministic:
+        values.setdefault("max_workers", min(_MOST, planned + _JOINED_SLOTS))
+    findings = []
+    if (local := values.get("local_workers", planned)) > planned and "server" not in values:
+        findings.append(
+            f"SAC_LOCAL_WORKERS={local} must be at most SAC_NUM_COLLECT_WORKERS={planned}: lower it, or raise that"
+        )
+    most = values.get("max_workers", planned)
+    if most < planned:
+        findings.append(
+            f"SAC_MAX_WORKERS={most} must be at least SAC_NUM_COLLECT_WORKERS={planned}: raise it, or lower that"
+        )
+    if most > planned and is_deterministic:
+        findings.append(
+            f"SAC_MAX_WORKERS={most} can't be had with SAC_DETERMINISTIC=1, where all workers are planned: unset it, "
+            "or set SAC_DETERMINISTIC=0"
+        )
+    return findings
 
 
 def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], root: Path) -> None:
@@ -282,19 +355,21 @@ def _find_program(text: str, folders: list[Path]) -> Path:
 
 def _find_file(text: str, folders: list[Path]) -> Path:
     """The first existing `folder / text`; an absolute path is the same in all folders."""
+    return _find(text, folders, "file", Path.is_file)
+
+
+def _find_folder(text: str, folders: list[Path]) -> Path:
+    return _find(text, folders, "folder", Path.is_dir)
+
+
+def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
     path = Path(_path(text))
     candidates = list(dict.fromkeys((folder / path).absolute() for folder in folders))
     for candidate in candidates:
-        if _is_file(candidate):
-            return Path(os.path.normpath(candidate))
-    raise ValueError(f"an existing file, none of these is one: {', '.join(_plain(str(c)) for c in candidates)}")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # Too long, or below a folder that is not ours to look into.
-        return False
+        with contextlib.suppress(OSError):  # Too long, or below a folder that is not ours to look into.
+            if is_one(candidate):
+                return Path(os.path.normpath(candidate))
+    raise ValueError(f"an existing {what}, none of these is one: {', '.join(_plain(str(c)) for c in candidates)}")
 
 
 def _path(text: str) -> str:
@@ -333,6 +408,19 @@ def _positive(text: str, rule: str) -> float:
     return value
 
 
+def _address(text: str) -> str:
+    match = re.fullmatch(r"([^\s:/]+|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})", text)
+    if match is None or not 1 <= int(match[2]) <= 65535:
+        raise ValueError("HOST:PORT, such as node7:8443")
+    return text
+
+
+def _one_of(text: str, names: Sequence[str]) -> str:
+    if text not in names:
+        raise ValueError(f"one of {', '.join(names)}")
+    return text
+
+
 def _name(text: str) -> str:
     parts = Path(text).parts
     if not parts or Path(text).is_absolute() or ".." in parts or not text.isprintable():
@@ -342,6 +430,7 @@ def _name(text: str) -> str:
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "count": lambda text: _integer(text, 1, _MOST, "a whole number of at least 1"),
+    "few": lambda text: _integer(text, 0, _MOST, "a whole number of at least 0"),
     "whole": lambda text: _integer(text, 0, 10**9, "a whole number of at least 0"),
     "seed": lambda text: _integer(text, 0, 2**31 - 1, "a whole number from 0 to 2147483647"),
     "megabytes": lambda text: _integer(text, 1, 10**9, "a whole number of MiB of at least 1"),
@@ -349,11 +438,17 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "flag": lambda text: bool(_integer(text, 0, 1, "0 or 1")),
     "seconds": lambda text: _positive(text, "a number of seconds above 0, such as 60"),
     "minutes": lambda text: _positive(text, "a number of minutes above 0, such as 10"),
+    "address": lambda text: _address(text),
+    "role": lambda text: _one_of(text, KINDS),
     "name": _name,
     "path": _path,
     "text": lambda text: text,
 }
-_FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {"file": _find_file, "program": _find_program}
+_FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {
+    "file": _find_file,
+    "folder": _find_folder,
+    "program": _find_program,
+}
 
 
 def documentation() -> str:

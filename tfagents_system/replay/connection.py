@@ -65,11 +65,14 @@ class Connection:
     Args:
       address: `host:port` of the server.
       stop: Tells whether the role is to stop; ends every wait.
+
+    Attributes:
+      address, stop: As above; `stop` may be replaced.
     """
 
     def __init__(self, address: str, stop: Callable[[], bool]) -> None:
         self.address = address
-        self._stop = stop
+        self.stop = stop
         self._client = reverb.Client(address)
 
     def wait_until_up(self, deadline_secs: float) -> None:
@@ -78,7 +81,7 @@ class Connection:
         Raises:
           StoppedError, ServerUnreachableError: See `Waiting.check`.
         """
-        waiting = Waiting(f"the replay server at {self.address}", deadline_secs, self._stop)
+        waiting = Waiting(f"the replay server at {self.address}", deadline_secs, self.stop)
         while True:
             try:
                 self._client.server_info(timeout=1)
@@ -95,7 +98,7 @@ class Connection:
         Raises:
           StoppedError, ServerUnreachableError: See `Waiting.check`.
         """
-        waiting = Waiting(f"the replay server at {self.address} to take {table}", deadline_secs, self._stop)
+        waiting = Waiting(f"the replay server at {self.address} to take {table}", deadline_secs, self.stop)
         while not self.try_put(table, arrays, _PUT_TIMEOUT_SECS):
             waiting.check()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 import time
 from collections.abc import Callable
 
@@ -10,6 +11,8 @@ from absl import logging
 
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.tables import Request
+
+_ASK_SECS = 1.0
 
 
 class Pacing(abc.ABC):
@@ -25,59 +28,73 @@ class Pacing(abc.ABC):
 
 
 class Lockstep(Pacing):
-    """Iteration i is drawn when all workers have collected it.
+    """Iteration i is drawn when all workers that are waited for have collected it.
 
-    A worker that is `straggler_secs` later than the first one is left out until its next segment arrives.
+    Those are the planned ones from the start, and others from their first segment on. One that is `straggler_secs`
+    later than the first one is left out until its next segment arrives; one that has left, at once.
 
     Args:
       ring: Knows which iteration each worker has completed.
-      num_workers: Workers of the run.
+      num_workers: Planned workers of the run: 0 to num_workers - 1.
       straggler_secs: See above.
       clock: Seconds; monotonic.
+      has_left: Whether a worker said that it will not go on; asked once a second at most.
     """
 
     def __init__(
-        self, ring: Ring, num_workers: int, straggler_secs: float, clock: Callable[[], float] = time.monotonic
+        self,
+        ring: Ring,
+        num_workers: int,
+        straggler_secs: float,
+        clock: Callable[[], float] = time.monotonic,
+        has_left: Callable[[int], bool] = lambda worker_id: False,
     ) -> None:
         self._ring = ring
-        self._num_workers = num_workers
         self._straggler_secs = straggler_secs
         self._clock = clock
-        self._late: set[int] = set()
+        self._has_left = has_left
+        self._ask_at = -math.inf
+        self._waited_for = set(range(num_workers))
+        self._known = set(self._waited_for)
         # Of each iteration that is asked for, when its first worker was seen done: two are asked for in turn.
         self._first_done: dict[int, float] = {}
 
     def heard(self, worker_id: int) -> None:
-        """A segment of the worker arrived: it is waited for (again)."""
-        if worker_id in self._late:
-            logging.info("worker %d is back", worker_id)
-            self._late.discard(worker_id)
+        """A segment of the worker arrived: it is waited for from now on, or again."""
+        if worker_id not in self._waited_for:
+            logging.info("worker %d %s", worker_id, "is back" if worker_id in self._known else "has joined")
+            self._waited_for.add(worker_id)
+            self._known.add(worker_id)
 
     def allowed(self, request: Request, done: int) -> int:
-        if not self._anyone_done(request.iteration):
+        if not (self._ring.iterations_done >= request.iteration).any():
             return 0
-        missing = self._missing(request.iteration)
+        missing = self._without_those_that_left(self._missing(request.iteration))
         if missing:
             first_done = self._first_done.setdefault(request.iteration, self._clock())
             if self._clock() - first_done < self._straggler_secs:
                 return 0
             logging.warning("going on without workers %s, late with iteration %d", missing, request.iteration)
-            self._late.update(missing)
+            self._waited_for.difference_update(missing)
         self._first_done = {i: at for i, at in self._first_done.items() if i > request.iteration}
         return request.count - done
 
     def waiting_for(self, request: Request) -> str:
         return f"iteration {request.iteration} of workers {self._missing(request.iteration)}"
 
-    def _anyone_done(self, iteration: int) -> bool:
-        return any(self._ring.worker(worker_id).iteration_done >= iteration for worker_id in range(self._num_workers))
-
     def _missing(self, iteration: int) -> list[int]:
-        return [
-            worker_id
-            for worker_id in range(self._num_workers)
-            if worker_id not in self._late and self._ring.worker(worker_id).iteration_done < iteration
-        ]
+        done = self._ring.iterations_done
+        return [worker_id for worker_id in sorted(self._waited_for) if done[worker_id] < iteration]
+
+    def _without_those_that_left(self, missing: list[int]) -> list[int]:
+        if not missing or self._clock() < self._ask_at:
+            return missing
+        self._ask_at = self._clock() + _ASK_SECS
+        left = [worker_id for worker_id in missing if self._has_left(worker_id)]
+        if left:
+            logging.info("workers %s have left", left)
+            self._waited_for.difference_update(left)
+        return [worker_id for worker_id in missing if worker_id not in left]
 
 
 class Asynchronous(Pacing):
@@ -88,17 +105,13 @@ class Asynchronous(Pacing):
 
     Args:
       ring: Knows the environment steps.
-      num_workers: Workers of the run.
       max_updates_per_env_step: Updates allowed for each step after the first random episodes.
       init_episodes: How many these are.
       horizon: Steps of an episode, at most.
     """
 
-    def __init__(
-        self, ring: Ring, num_workers: int, max_updates_per_env_step: float, init_episodes: int, horizon: int
-    ) -> None:
+    def __init__(self, ring: Ring, max_updates_per_env_step: float, init_episodes: int, horizon: int) -> None:
         self._ring = ring
-        self._num_workers = num_workers
         self._max_updates_per_env_step = max_updates_per_env_step
         self._init_episodes = init_episodes
         self._horizon = horizon
@@ -114,8 +127,8 @@ class Asynchronous(Pacing):
         return f"environment steps: {self._budget()} updates are allowed so far"
 
     def _has_begun(self) -> bool:
-        complete = sum(self._ring.worker(worker_id).init_episodes for worker_id in range(self._num_workers))
-        return complete >= self._init_episodes or self._policy_steps() >= self._init_episodes * self._horizon
+        is_complete = self._ring.init_episodes >= self._init_episodes
+        return is_complete or self._policy_steps() >= self._init_episodes * self._horizon
 
     def _policy_steps(self) -> int:
         return self._ring.env_steps - self._ring.init_steps

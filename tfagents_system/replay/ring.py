@@ -13,7 +13,6 @@ stored there (`Ring.verify`).
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import zlib
 from pathlib import Path
@@ -23,10 +22,10 @@ import numpy as np
 from tfagents_system.errors import UserError
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring_files import RingFiles, row_ranges
-from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS, NEVER, WorkerRecord
+from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS, NEVER, NOTHING_STORED, WorkerRecord
 from tfagents_system.replay.segments import Layout, Segment
 
-__all__ = ["INIT_ITERATION", "MAX_WORKERS", "NEVER", "OverwrittenError", "Ring", "WorkerRecord"]
+__all__ = ["INIT_ITERATION", "MAX_WORKERS", "NEVER", "NOTHING_STORED", "OverwrittenError", "Ring", "WorkerRecord"]
 
 _STEP_FIRST, _STEP_MID, _STEP_LAST = 0, 1, 2  # as in tf_agents.trajectories.StepType
 
@@ -126,8 +125,24 @@ class Ring:
     def worker(self, worker_id: int) -> WorkerRecord:
         """What is stored of one worker."""
         with self.lock:
-            record = self._header["workers"][worker_id]
-            return WorkerRecord(*(int(record[field.name]) for field in dataclasses.fields(WorkerRecord)))
+            return WorkerRecord(*self._header["workers"][worker_id].item())
+
+    def workers(self) -> dict[int, WorkerRecord]:
+        """What is stored of those workers of which anything is, by their numbers."""
+        with self.lock:
+            used = np.flatnonzero(self._header["workers"]["incarnation"])
+            return {int(worker_id): self.worker(worker_id) for worker_id in used}
+
+    @property
+    def iterations_done(self) -> np.ndarray:
+        """`[MAX_WORKERS]` int64: the last iteration that each worker completed, `NEVER` of one that has none."""
+        with self.lock:
+            return np.array(self._header["workers"]["iteration_done"])
+
+    @property
+    def init_episodes(self) -> int:
+        """Episodes of the first random ones that are complete, of all workers."""
+        return int(self._header["workers"]["init_episodes"].sum())
 
     def append(self, segment: Segment) -> bool:
         """Stores a segment unless it, or a later one of its worker, is stored already.

@@ -58,6 +58,9 @@ class WorkerRecord:
     init_episodes: int
 
 
+NOTHING_STORED = WorkerRecord(incarnation=0, number=-1, iteration_done=NEVER, init_episodes=0)
+
+
 def empty(layout: int) -> np.ndarray:
     """The header of a ring without experience, sealed. `layout` is the checksum of the ring's description."""
     header = np.zeros((), DTYPE)

@@ -68,7 +68,7 @@ class SegmentSender:
         if arrays is None:
             return None
         stored = tables.Stored.from_wire(arrays)
-        record = stored.workers[self._worker_id]
+        record = stored.worker(self._worker_id)
         if record.incarnation == self._incarnation:
             while self._unconfirmed and self._unconfirmed[0].number <= record.number:
                 self._unconfirmed.popleft()

@@ -51,7 +51,7 @@ class ReplayService:
       ring: Where experience lives.
       connection: To the server of this process.
       blocks: The server's table of blocks: how full it is is known here without asking.
-      num_workers: Workers of the run.
+      max_workers: Slots for workers: those of which segments are taken.
       draw: How minibatches are drawn.
       pacing: When they may be.
       snapshots: Writes the replay server's part of checkpoints.
@@ -68,7 +68,7 @@ class ReplayService:
         ring: Ring,
         connection: Connection,
         blocks: reverb.Table,
-        num_workers: int,
+        max_workers: int,
         draw: DrawSettings,
         pacing: Lockstep | Asynchronous,
         snapshots: SnapshotWriter,
@@ -76,7 +76,7 @@ class ReplayService:
     ) -> None:
         self._ring = ring
         self._connection = connection
-        self._num_workers = num_workers
+        self._max_workers = max_workers
         self._draw_settings = draw
         self._pacing = pacing
         self._snapshots = snapshots
@@ -139,8 +139,8 @@ class ReplayService:
         """What came from a worker, None if it can't be stored."""
         try:
             segment = Segment.from_wire(arrays, self._ring.layout)
-            if segment.worker_id >= min(self._num_workers, MAX_WORKERS):
-                raise MalformedSegmentError(f"worker {segment.worker_id} of {self._num_workers}")
+            if segment.worker_id >= min(self._max_workers, MAX_WORKERS):
+                raise MalformedSegmentError(f"worker {segment.worker_id} of at most {self._max_workers}")
             if segment.num_steps + 1 > self._ring.max_segment_rows:
                 raise MalformedSegmentError(f"{segment.num_steps + 1} rows, {self._ring.max_segment_rows} may be")
         except MalformedSegmentError as error:
@@ -160,9 +160,8 @@ class ReplayService:
         logging.error("refused a %s: %s", what, error)
 
     def _publish_stored(self) -> None:
-        workers = tuple(self._ring.worker(worker_id) for worker_id in range(self._num_workers))
         wanted = self._snapshots.is_wanted
-        stored = tables.Stored(self._server_start, self._ring.env_steps, workers, wanted, self._received)
+        stored = tables.Stored(self._server_start, self._ring.env_steps, self._ring.workers(), wanted, self._received)
         with self.time_shares.spend("telling what is stored"):
             self._connection.put(tables.STATUS, stored.to_wire())
         self._is_told, self._tell_at = True, time.monotonic() + _TELL_SECS

@@ -11,6 +11,8 @@
     eval_weights  trainer -> workers   newest  the policy to evaluate
     reports       workers -> trainer   queue   returns of episodes, as JSON
 
+There is a table of news for each of the SAC_MAX_WORKERS slots that a worker may have.
+
 A queue holds each item until it is read once; a newest table holds one item, read as often as wanted; a news table
 holds the newest item until it is read once, so that its reader can sleep until there is something new.
 """
@@ -19,12 +21,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import reverb
 
-from tfagents_system.replay.ring import WorkerRecord
+from tfagents_system.replay.ring import NOTHING_STORED, WorkerRecord
 
 SEGMENTS = "segments"
 REQUESTS = "requests"
@@ -48,11 +50,11 @@ def news(worker_id: int) -> str:
     return f"news_{worker_id}"
 
 
-def make_tables(num_workers: int) -> dict[str, reverb.Table]:
-    """All tables of a run by name, empty."""
+def make_tables(max_workers: int) -> dict[str, reverb.Table]:
+    """All tables of a run with so many slots for workers by name, empty."""
     queues = [reverb.Table.queue(name, max_size) for name, max_size in _QUEUES.items()]
     newest = [_single_item_table(name, max_times_sampled=0) for name in _NEWEST]
-    wakers = [_single_item_table(news(worker_id), max_times_sampled=1) for worker_id in range(num_workers)]
+    wakers = [_single_item_table(news(worker_id), max_times_sampled=1) for worker_id in range(max_workers)]
     return {table.name: table for table in queues + newest + wakers}
 
 
@@ -195,26 +197,31 @@ class Stored:
     Attributes:
       server: Start of the server's process, in ns: another value means that it was restarted.
       env_steps: Environment steps since the run began.
-      workers: One record for each worker of the run.
+      workers: One record for each worker of which anything is stored, by its number: unused slots cost nothing.
       checkpoint_wanted: A checkpoint is to be made early: experience of the last one will be overwritten soon.
       received: Segments that the server has taken in since it was started, refused ones included.
     """
 
     server: int
     env_steps: int
-    workers: tuple[WorkerRecord, ...]
+    workers: Mapping[int, WorkerRecord]
     checkpoint_wanted: bool = False
     received: int = 0
 
+    def worker(self, worker_id: int) -> WorkerRecord:
+        """What is stored of one worker."""
+        return self.workers.get(worker_id, NOTHING_STORED)
+
     def to_wire(self) -> list[np.ndarray]:
         head = np.array([self.server, self.env_steps, self.checkpoint_wanted, self.received], np.int64)
-        return [head, np.array([dataclasses.astuple(record) for record in self.workers], np.int64)]
+        rows = [(worker_id, *vars(record).values()) for worker_id, record in self.workers.items()]
+        return [head, np.array(rows, np.int64).reshape(-1, 1 + len(dataclasses.fields(WorkerRecord)))]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Stored:
         head, rows = arrays
         server, env_steps, checkpoint_wanted, received = (int(value) for value in head)
-        workers = tuple(WorkerRecord(*(int(value) for value in row)) for row in rows)
+        workers = {worker_id: WorkerRecord(*record) for worker_id, *record in rows.tolist()}
         return cls(server, env_steps, workers, bool(checkpoint_wanted), received)
 
 

@@ -92,24 +92,47 @@ def _means(prefix: str, rows: list[dict[str, float]]) -> dict[str, float]:
     return {prefix + name: statistics.fmean(row[name] for row in rows if name in row) for name in names}
 
 
+def eval_share(num_episodes: int, num_workers: int, worker_id: int) -> int:
+    """Episodes of an evaluation that are a planned worker's: every `num_workers`-th, from its own number on.
+
+    Others have none, unless they do nothing but evaluate (see `extra_share`).
+    """
+    return len(range(worker_id, num_episodes, num_workers)) if worker_id < num_workers else 0
+
+
+def extra_share(num_episodes: int, num_workers: int) -> int:
+    """Episodes that a worker which does nothing but evaluate adds to each evaluation: the largest planned share."""
+    return eval_share(num_episodes, num_workers, 0)
+
+
 class Evaluations:
     """Gathers the evaluations of policies from all workers.
 
+    A worker beyond the planned ones that reports (see eval_worker.py) has a share from then on as well: its episodes
+    are added to theirs.
+
     Args:
-      num_episodes: Episodes of a whole evaluation; worker i has every `num_workers`-th of them, from the i-th.
-      num_workers: Workers of the run.
+      num_episodes: Episodes of a whole evaluation by the planned workers; see `eval_share`.
+      num_workers: Planned workers of the run.
     """
 
     def __init__(self, num_episodes: int, num_workers: int) -> None:
-        shares = {worker: len(range(worker, num_episodes, num_workers)) for worker in range(num_workers)}
+        shares = {worker: eval_share(num_episodes, num_workers, worker) for worker in range(num_workers)}
+        self._num_workers = num_workers
+        self._extra_share = extra_share(num_episodes, num_workers)
         self._shares = {worker: share for worker, share in shares.items() if share}
         self._reports: dict[int, dict[int, Report]] = {}
         self._closed = -1
         self._absent: set[int] = set()
 
     def add(self, report: Report) -> None:
-        """Takes what a worker has of its share so far; it replaces what the same worker told of the policy before."""
+        """Takes what a worker has of its share so far; it replaces what the same worker told of the policy before.
+
+        One of iteration -1 only says that the worker is there.
+        """
         self._absent.discard(report.worker_id)
+        if report.worker_id >= self._num_workers:
+            self._shares[report.worker_id] = self._extra_share
         if report.iteration > self._closed:
             self._reports.setdefault(report.iteration, {})[report.worker_id] = report
 

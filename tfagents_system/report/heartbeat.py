@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ class Heartbeat:
       path: The file.
       role: Name of the role, in every beat.
       min_secs: Beats that come sooner and do not change the state are left out: calling often costs little.
+
+    Attributes:
+      tell: Gets every beat as well, None: nobody does.
     """
 
     def __init__(self, path: Path, role: str, min_secs: float = 0.5) -> None:
@@ -30,6 +34,7 @@ class Heartbeat:
         self._since = 0.0
         self._next = 0.0
         self._failed = False
+        self.tell: Callable[[dict[str, Any]], None] | None = None
 
     def beat(self, state: str, *, force: bool = False, **fields: Any) -> None:
         """Says what the role does now, with the time of this beat and since when it is in that state (Unix seconds).
@@ -50,6 +55,8 @@ class Heartbeat:
         content = {**self._fixed, "state": state, "since": self._since, "time": time.time(), **fields}
         try:
             write_json(self._path, content)
+            if self.tell is not None:
+                self.tell(content)
         except OSError as error:
             if not self._failed:
                 print(f"heartbeat {self._path}: {error.strerror}", file=sys.stderr, flush=True)

@@ -1,0 +1,83 @@
+"""The three roles, started by three commands without a supervisor."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from launching import ROOT, UserRun
+
+from tests.faults.proxy import free_port
+from tfagents_system.report.heartbeat import read_heartbeat
+from tfagents_system.report.metrics import read_metrics
+
+pytestmark = pytest.mark.slow
+
+PARAMS = """
+import gymnasium
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    num_iter = 12
+    num_steps_per_iter = 4
+    n_buffer_init_episodes = 2
+    n_episodes_in_buffer = 100
+    n_eval_episodes = 2
+    eval_period_itrs = 6
+    train_batch_size = 8
+    actor_fc_layer_params = (8,)
+    critic_joint_fc_layer_params = (8,)
+
+    def env_ctor(self):
+        return gymnasium.make("Pendulum-v1")
+"""
+
+
+def test_the_three_roles_are_three_commands(tmp_path):
+    port = free_port()
+    run = UserRun(tmp_path, PARAMS, {"horizon": 20}, num_collect_workers=1, local_workers=0)
+    variables = dict(line.split("=", 1) for line in run.vars_file.read_text().splitlines())
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
+    environ = clean | variables | {"PYTHONPATH": str(ROOT)}
+    server = ["--to", str(run.exp_dir), "--server", f"localhost:{port}"]
+    logs = {}
+
+    def start(module, *arguments):
+        logs[module] = tmp_path / f"{module}.txt"
+        with logs[module].open("w") as log:
+            command = [sys.executable, "-P", "-m", f"tfagents_system.{module}", *arguments]
+            return subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=log, stderr=subprocess.STDOUT)
+
+    def wait(process, secs=120.0):
+        try:
+            return process.wait(secs)
+        except subprocess.TimeoutExpired:
+            pytest.fail("\n".join(f"== {name}\n{path.read_text()[-2000:]}" for name, path in logs.items()))
+
+    started = []
+    try:
+        assert wait(start("sac_train", *server)) == 2
+        assert "is no run directory that was prepared" in logs["sac_train"].read_text()
+        assert wait(start("launch.prepare", "--vars_file", str(run.vars_file))) == 0
+        replay, trainer = start("sac_replay_buffer", *server), start("sac_train", *server)
+        started += [replay, trainer]
+        deadline = time.monotonic() + 60.0
+        while "serving" not in (read_heartbeat(run.exp_dir / "heartbeats/replay.json") or {}).get("state", ""):
+            assert time.monotonic() < deadline, logs["sac_replay_buffer"].read_text()
+            time.sleep(0.1)
+        worker = start("sac_collect", *server)
+        started.append(worker)
+        assert wait(trainer) == 0
+        replay.terminate()
+        assert wait(replay) == 75
+        assert wait(worker) == 0, "it sees that all is trained and the server is gone"
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    rows = read_metrics(run.exp_dir / "metrics.csv")
+    assert [row["iteration"] for row in rows if row["eval_return"] is not None] == [0, 6, 12]
+    assert read_heartbeat(run.exp_dir / "heartbeats/worker_0.json")["host"], "its slot is the planned one"

@@ -1,0 +1,295 @@
+"""Workers that join a run: how it is found, where they work, and how they end; with small programs as workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launch.fake_run import CRASHES, SAVES, command_of, variables_of
+from tests.launch.test_scripts import ROOT, run
+from tfagents_system.errors import UserError
+from tfagents_system.launch import join, join_checks, role_process
+from tfagents_system.launch.claims import Claims, processes_of_run
+from tfagents_system.launch.cpus import plan_cpus
+from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
+from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.signals import StopFlag
+
+HERE = "this_machine"
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> RunPaths:
+    """The directory of a run that goes on on HERE, without a gateway."""
+    paths = RunPaths(tmp_path / "run")
+    paths.exp_dir.mkdir()
+    settings = {"num_collect_workers": 2, "local_workers": 2, "max_workers": 4, "envs_per_worker": 3}
+    paths.run_json.write_text(json.dumps({"seed": 5, "num_iter": 9, "settings": settings}))
+    tell(paths, "running")
+    return paths
+
+
+def tell(paths: RunPaths, state: str, **more: object) -> None:
+    run = {"state": state, "updated_at": time.time(), "host": HERE, "port": 8123, "pid": 1} | more
+    beside = paths.status_json.with_suffix(".new")
+    beside.write_text(json.dumps({"run": run, "roles": {}}))
+    os.replace(beside, paths.status_json)
+
+
+# Where the run is.
+
+
+def test_on_its_own_machine_a_run_is_joined_without_its_gateway(running: RunPaths) -> None:
+    assert find_target(running, {}, HERE, is_certain=True) == Target("localhost:8123", None, None, running)
+
+
+def test_elsewhere_the_run_directory_tells_gateway_and_credentials(running: RunPaths) -> None:
+    running.gateway_json.write_text('{"host": "node7", "port": 8443}')
+    running.credentials.mkdir()
+    target = find_target(running, {"SAC_PASSWORD_FILE": "/etc/word"}, "node9", is_certain=True)
+    assert target == Target("node7:8443", running.credentials, Path("/etc/word"), running)
+    assert target.environ()["SAC_SERVER"] == "node7:8443"
+
+
+def test_two_machines_of_one_name_meet_at_the_gateway(running: RunPaths) -> None:
+    running.gateway_json.write_text('{"host": "10.0.0.7", "port": 8443}')
+    running.credentials.mkdir()
+    assert find_target(running, {}, HERE, is_certain=True).server == "10.0.0.7:8443", "nobody listens at port 8123 here"
+
+
+def test_the_gateways_port_on_this_machine_is_the_gateway(running: RunPaths) -> None:
+    running.gateway_json.write_text('{"host": "node7", "port": 8443}')
+    running.credentials.mkdir()
+    target = find_target(running, {"SAC_SERVER": "localhost:8443"}, HERE, is_certain=False)
+    assert target == Target("localhost:8443", running.credentials, None, running)
+    target = find_target(running, {"SAC_SERVER": "localhost:8123"}, HERE, is_certain=False)
+    assert target.credentials is None
+
+
+def test_without_a_gateway_it_says_how_to_have_one(running: RunPaths) -> None:
+    with pytest.raises(UserError, match=r"is on this_machine and has no gateway: start it with SAC_GATEWAY_PORT=0"):
+        find_target(running, {}, "node9", is_certain=True)
+
+
+def test_another_machines_server_needs_credentials(tmp_path: Path) -> None:
+    nothing = RunPaths(tmp_path / "none")
+    with pytest.raises(UserError, match=r"no credentials for the server node7:8443.*--credentials DIR"):
+        find_target(nothing, {"SAC_SERVER": "node7:8443"}, HERE, is_certain=False)
+    with pytest.raises(UserError, match=r"none is no run directory.*give --server HOST:PORT"):
+        find_target(nothing, {}, HERE, is_certain=False)
+    with pytest.raises(UserError, match=r"localhost:8008 is on this machine, but .*none is no run directory.*--to"):
+        find_target(nothing, {"SAC_SERVER": "localhost:8008"}, HERE, is_certain=False)
+
+
+def test_a_run_of_the_same_name_beside_another_machines_server_is_not_taken_for_it(running: RunPaths) -> None:
+    environ = {"SAC_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": "/credentials"}
+    assert find_target(running, environ, HERE, is_certain=False).run is None
+    assert find_target(running, environ, HERE, is_certain=True).run == running
+
+
+def test_a_run_that_is_being_started_is_waited_for(running: RunPaths, tmp_path: Path) -> None:
+    tell(running, "starting")
+    looks = 0
+
+    def stop(secs: float) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            tell(running, "running")
+        return False
+
+    assert join.wait_for_run([RunPaths(tmp_path / "other"), running], stop) == running
+    assert looks == 3
+    assert join.wait_for_run([RunPaths(tmp_path / "other")], lambda secs: True) is None
+
+
+def test_a_run_that_is_not_started_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "_WAIT_SECS", 0.0)
+    with pytest.raises(UserError, match=r"the run in .*none has not been started for 0 s: start it with run_script.sh"):
+        join.wait_for_run([RunPaths(tmp_path / "none")], lambda secs: False)
+
+
+# What this machine has for it.
+
+
+def test_workers_alone_are_planned_and_no_cpu_goes_to_others() -> None:
+    plan = plan_cpus(reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=2, allowed=[3, 4, 5, 6])
+    assert plan.by_role() == {"worker_0": (3, 4), "worker_1": (5, 6)}
+    shared = plan_cpus(
+        reverb_cpus=0, train_cpus=0, num_collect_workers=3, collect_worker_cpus=1, allowed=[0, 1], share=True
+    )
+    assert shared.by_role() == {"worker_0": (0,), "worker_1": (1,), "worker_2": (0,)}
+    with pytest.raises(
+        UserError, match=r"^3 workers \* SAC_COLLECT_WORKER_CPUS=1 needs 3 CPUs, 2 are.*lower --workers"
+    ):
+        plan_cpus(reverb_cpus=0, train_cpus=0, num_collect_workers=3, collect_worker_cpus=1, allowed=[0, 1])
+
+
+def environ_of(folder: Path) -> dict[str, str]:
+    (folder / "params.py").write_text("")
+    (folder / "config.json").write_text("{}")
+    return {
+        "SAC_EXP_NAME": "test",
+        "SAC_EXP_DIR": str(folder / "run"),
+        "SAC_PARAMS": str(folder / "params.py"),
+        "SAC_CONFIG": str(folder / "config.json"),
+        "SAC_REVERB_CPUS": "1",
+        "SAC_TRAIN_CPUS": "64",
+        "SAC_NUM_COLLECT_WORKERS": "99",
+        "SAC_COLLECT_WORKER_CPUS": "1",
+        "SAC_REVERB_PORT": "8008",
+    }
+
+
+def test_as_many_as_there_are_cpus_and_slots(
+    running: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join_checks.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(join_checks, "plan_for", lambda *args, **kwargs: None)
+    target = Target("localhost:8123", None, None, running)
+
+    def workers(wanted: int | None = None, **environ: str) -> JoinPreparation:
+        return JoinPreparation(environ_of(tmp_path) | environ, None, target, running.joined, wanted)
+
+    assert workers().workers == 2, "the run has four slots, two of them for its own workers"
+    assert workers(1).workers == 1
+    (error,) = workers(3).checks.errors
+    assert "--workers 3, but the run has 2 slots for workers of kind collect" in error
+    elsewhere = JoinPreparation(environ_of(tmp_path), None, Target("a:1", Path("/c"), None, None), running.joined, None)
+    assert elsewhere.workers == 8
+
+
+def test_the_runs_own_settings_win(running: RunPaths, tmp_path: Path) -> None:
+    target = Target("localhost:8123", None, None, running)
+    preparation = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 2)
+    assert preparation.checks.errors == []
+    variables = preparation.variables()
+    assert (variables.num_collect_workers, variables.local_workers) == (2, 2)
+    assert (variables.envs_per_worker, variables.seed) == (3, 5)
+    assert (variables.reverb_cpus, variables.train_cpus, variables.reverb_port) == (0, 0, None)
+
+
+def test_two_joins_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
+    first, second = Claims(), Claims()
+    names = [join.take_folder(tmp_path, HERE, claims).name for claims in (first, second)]
+    assert names == [HERE, f"{HERE}_2"]
+    first.release_all()
+    assert join.take_folder(tmp_path, HERE, Claims()).name == HERE
+    second.release_all()
+
+
+# How they end.
+
+
+@pytest.fixture
+def stop() -> StopFlag:
+    return StopFlag(signals=())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(role_process, "_FIRST_BACKOFF_SECS", 0.01)
+    monkeypatch.setattr(role_process, "_MAX_BACKOFF_SECS", 0.05)
+    folder = tmp_path / "joined"
+    yield folder
+    assert list(processes_of_run(folder)) == []
+
+
+def workers_in(folder: Path, stop: StopFlag, program: str, run: RunPaths | None = None) -> join.JoinedWorkers:
+    spec = {"exp_dir": str(folder), "roles": {"worker": program}, "workers": 2, "max_restarts": 1}
+    variables = dataclasses.replace(variables_of(spec), reverb_cpus=0, train_cpus=0)
+    plan = plan_cpus(reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, allowed=[0], share=True)
+    target = Target("node7:8443", Path("/credentials"), None, run)
+    starter = RoleStarter(command_of(spec))
+    return join.JoinedWorkers(variables, plan, Claims(), target, stop, starter, step_secs=0.02)
+
+
+def after(secs: float, action: object, *args: object) -> None:
+    threading.Timer(secs, action, args).start()  # type: ignore[arg-type]
+
+
+def test_they_are_told_where_the_run_is(folder: Path, stop: StopFlag) -> None:
+    assert workers_in(folder, stop, "env | grep SAC_ | sort; exit 0").run() == 0
+    text = (folder / "logs/worker_1.log").read_text()
+    assert "SAC_SERVER=node7:8443\n" in text and "SAC_CREDENTIALS_DIR=/credentials\n" in text
+    assert f"SAC_EXP_DIR={folder}\n" in text
+
+
+def test_when_all_say_that_the_run_is_done_it_is(
+    folder: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert workers_in(folder, stop, "sleep 0.2; exit 0").run() == 0
+    assert "worker_1 has left: the run is done" in capfd.readouterr().out
+
+
+def test_a_stopped_run_is_told_from_one_that_is_done(folder: Path, stop: StopFlag) -> None:
+    assert workers_in(folder, stop, "exit 75").run() == 75
+
+
+def test_a_signal_ends_them_alone(folder: Path, stop: StopFlag) -> None:
+    after(0.5, stop.set)
+    assert workers_in(folder, stop, SAVES).run() == 75
+    assert "saved" in (folder / "logs/worker_0.log").read_text()
+
+
+@pytest.mark.parametrize(("state", "code"), [("done", 0), ("stopped", 75), ("failed", 1)])
+def test_what_the_run_directory_says_ends_them(
+    folder: Path, running: RunPaths, stop: StopFlag, state: str, code: int
+) -> None:
+    after(0.5, tell, running, state)
+    assert workers_in(folder, stop, SAVES, running).run() == code
+
+
+def test_a_crashed_worker_is_restarted_and_given_up(
+    folder: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert workers_in(folder, stop, CRASHES).run() == 1
+    output = capfd.readouterr().out
+    assert "worker_0 ended with exit code 1 (ValueError: no luck): restart 1 of at most 1 in a row" in output
+    assert "error: no worker could stay in the run\n  exit code 1 (ValueError: no luck)" in output
+
+
+def test_a_refused_worker_is_not_tried_again(folder: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]) -> None:
+    program = "echo 'error: version 2 here, 1 in the run' >&2; exit 2"
+    assert workers_in(folder, stop, program).run() == 2
+    output = capfd.readouterr().out
+    assert "worker_0 can't join: error: version 2 here, 1 in the run" in output
+    assert (folder / "logs/worker_0.log").read_text().count("version 2") == 1
+
+
+def test_where_one_is_refused_the_others_stay(folder: Path, stop: StopFlag) -> None:
+    program = "if [[ $SLURM_PROCID == 1 ]]; then echo 'error: no slot' >&2; exit 2; fi; sleep 0.5; exit 0"
+    assert workers_in(folder, stop, program).run() == 0
+
+
+# The script.
+
+
+def test_the_script_refuses_bad_input_before_anything_starts(tmp_path: Path) -> None:
+    vars_file = tmp_path / "vars.sh"
+    lines = [f"{name}={value}" for name, value in environ_of(tmp_path).items()]
+    vars_file.write_text("\n".join([*lines, "SAC_SHARE_CPUS=yes"]))
+    result = run(ROOT / "join_script.sh", vars_file)
+    assert result.returncode == 2
+    assert "SAC_SHARE_CPUS=yes must be 0 or 1" in result.stderr
+    assert "is no run directory that can be seen from here" in result.stderr
+    assert "Traceback" not in result.stderr and not (tmp_path / "run").exists()
+
+
+def test_an_unreachable_server_is_told_with_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        server = f"localhost:{taken.getsockname()[1]}"  # Nobody listens there.
+        check = join_checks.Check("server")
+        join_checks._check_reachable(check, server)
+    (error,) = check.errors
+    assert f"the replay server at {server} can't be reached from {socket.gethostname()}" in error

@@ -1,0 +1,90 @@
+"""A policy that no update changes acts as it did where it was saved."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_policies import ACTION, build
+from tf_agents.policies import greedy_policy
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.errors import UserError
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.policies.export import PolicyExport
+from tfagents_system.policies.fixed_policy import FixedPolicy, load_policy
+from tfagents_system.policies.worker_policy import make_worker_policy
+
+BOUNDS = tensor_spec.BoundedTensorSpec((2,), tf.float64, [-3.0, 0.0], [5.0, 1.0], "action")
+OBSERVATIONS = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+
+
+def step(observation):
+    return ts.transition(observation, np.float32(0.0), np.float32(1.0))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """An agent, and the run directory with its policies and the checkpoint of them."""
+    agent = build(seed=3)
+    paths = RunPaths(tmp_path_factory.mktemp("run"))
+    export = PolicyExport(paths, agent, BOUNDS, tf.Variable(7, dtype=tf.int64))
+    export.save_models()
+    return agent, paths, paths.policy_checkpoints / export.save_checkpoint()
+
+
+def test_a_function_acts_in_the_environments_units_and_workers_get_what_is_between_minus_1_and_1():
+    policy = FixedPolicy(lambda observation: np.array([observation[0], 0.75]), BOUNDS)
+    np.testing.assert_allclose(policy.action(step(np.array([1.0])), greedy=False), [0.0, 0.5])
+    np.testing.assert_allclose(policy.action(step(np.array([5.0])), greedy=False), [1.0, 0.5])
+    np.testing.assert_allclose(policy.action(step(np.array([9.0])), greedy=False), [1.0, 0.5], err_msg="clipped")
+    assert policy.action(step(np.array([1.0])), greedy=True).dtype == np.float32
+    assert policy.inference == "function of the params"
+
+
+def test_no_update_changes_it():
+    policy = FixedPolicy(lambda observation: np.array([1.0, 0.5]), BOUNDS)
+    before = policy.action(step(OBSERVATIONS[0]), greedy=False)
+    policy.assign({"anything": np.ones(3)})
+    np.testing.assert_array_equal(policy.action(step(OBSERVATIONS[0]), greedy=False), before)
+
+
+@pytest.mark.parametrize("kind", ["model", "checkpoint"])
+def test_a_saved_policy_acts_as_its_agent_does(saved, kind):
+    agent, paths, checkpoint = saved
+    path = paths.policies / "greedy_policy" if kind == "model" else checkpoint
+    policy = FixedPolicy(load_policy(path), BOUNDS, num_envs=2)
+    policy.reset(0)
+    policy.reset(1)
+    found = policy.actions({0: step(OBSERVATIONS[0]), 1: step(OBSERVATIONS[1])}, greedy=False)
+    network = make_worker_policy(agent, seed=0, num_envs=2)
+    expected = network.actions({0: step(OBSERVATIONS[0]), 1: step(OBSERVATIONS[1])}, greedy=True)
+    for env in (0, 1):
+        np.testing.assert_allclose(found[env], expected[env], atol=1e-5)
+    assert np.abs(expected[0] - expected[1]).max() > 1e-3, "observations matter"
+
+
+def test_a_recurrent_policy_remembers_each_environments_own_episode(tmp_path):
+    agent = build(seed=3, recurrent=True)
+    export = PolicyExport(RunPaths(tmp_path), agent, ACTION, tf.Variable(0, dtype=tf.int64))
+    export.save_models()
+    policy = FixedPolicy(load_policy(tmp_path / "policies/greedy_policy"), ACTION, num_envs=2)
+    network = greedy_policy.GreedyPolicy(agent.policy)
+    state = network.get_initial_state(1)
+    policy.reset(0)
+    policy.reset(1)
+    for k, observation in enumerate(OBSERVATIONS):
+        batched = tf.nest.map_structure(lambda leaf: tf.constant(np.asarray(leaf)[None]), step(observation))
+        expected = network.action(batched, state)
+        state = expected.state
+        np.testing.assert_allclose(
+            policy.actions({0: step(observation)}, greedy=False)[0], expected.action.numpy()[0], atol=1e-5
+        )
+        if k == 1:
+            policy.reset(1)  # Of another environment: this one's memory stays.
+
+
+@pytest.mark.parametrize("name", ["nowhere", "policies", "policies/checkpoints/policy_checkpoint_0000000009"])
+def test_what_is_no_policy_is_named(saved, name):
+    _, paths, _ = saved
+    with pytest.raises(UserError, match=r"SAC_EXPERT_POLICY=.* (is neither a SavedModel nor|can't be loaded)"):
+        load_policy(paths.exp_dir / name)

@@ -1,0 +1,290 @@
+"""Joins workers of this machine to a run that goes on elsewhere, or on this machine.
+
+    python -m tfagents_system.launch.join --vars_file VARS.sh [--to RUN] [--server HOST:PORT] [--workers N] ...
+
+Called by join_script.sh. All findings are told together, with exit code 2, before anything starts. Exit codes: 0 the
+run is finished, 1 it or all workers here failed, 2 bad input, 75 this command or the run was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import functools
+import hashlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tfagents_system.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_RESUMABLE,
+    UserError,
+    exit_with,
+)
+from tfagents_system.launch import run_directory
+from tfagents_system.launch.claims import Claims, RunLock
+from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
+from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.signals import STOP_SIGNALS, StopFlag
+from tfagents_system.launch.slots import KINDS
+from tfagents_system.launch.supervise import Supervisor, claim_cpus, end_orphans
+from tfagents_system.launch.variables import RunVariables, read_variables
+from tfagents_system.overrides import Overrides
+from tfagents_system.report.status import is_dead, read_status
+
+_WAIT_SECS = 600.0  # For a run that is just being started.
+_SPEAK_SECS = 60.0
+_LOOK_SECS = 1.0
+_OUTCOMES = {"done": EXIT_DONE, "stopped": EXIT_RESUMABLE, "failed": EXIT_FAILED}
+
+
+class JoinedWorkers(Supervisor):
+    """Runs workers that join a run, until that is over.
+
+    Args:
+      variables: Their variables, with a run directory of their own.
+      plan: Which of them runs where.
+      claims: What this process holds.
+      target: The run.
+      stop: Set when they are to leave.
+      starter: Starts them.
+    """
+
+    def __init__(
+        self,
+        variables: RunVariables,
+        plan: CpuPlan,
+        claims: Claims,
+        target: Target,
+        stop: StopFlag,
+        starter: RoleStarter,
+        **options: float,
+    ) -> None:
+        super().__init__(variables, plan, claims, 0, variables.seed, stop, starter, **options)
+        self._target = target
+        self._look_at = 0.0
+        for role in self._roles.values():
+            role.environ |= target.environ()
+
+    def step(self) -> None:
+        """Looks at the workers, and at the run where it can be seen."""
+        super().step()
+        if self._exit_code is None and self._target.run is not None and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_SECS
+            state = state_of_run(self._target.run)
+            if state in _OUTCOMES:
+                self._exit_code, self._message = _OUTCOMES[state], f"the run is {state}"
+
+    def _ended(self, role: RoleProcess, code: int) -> None:
+        if self._exit_code is not None or self._stop.is_set():
+            return
+        if code in (EXIT_DONE, EXIT_RESUMABLE):
+            self._say(f"{role.name} has left: the run is {'done' if code == EXIT_DONE else 'stopped'}")
+        elif code == EXIT_BAD_INPUT:
+            role.given_up, role.given_up_because = True, "; ".join(role.error_lines()) or "it was refused"
+            self._say(f"{role.name} can't join: {role.given_up_because}")
+        else:
+            super()._ended(role, code)
+
+    def _check_workers(self) -> None:
+        """When the last one has ended all is over: with the run, or because none could stay."""
+        if self._exit_code is not None or not all(worker.is_over for worker in self._workers):
+            return
+        codes = {worker.exit_code for worker in self._workers if not worker.given_up}
+        if EXIT_RESUMABLE in codes:
+            self._exit_code, self._message = EXIT_RESUMABLE, "the run is stopped"
+        elif codes:
+            self._exit_code, self._message = EXIT_DONE, "the run is done"
+        else:
+            refused = all(worker.exit_code == EXIT_BAD_INPUT for worker in self._workers)
+            reasons = dict.fromkeys(worker.given_up_because for worker in self._workers)
+            self._fail(EXIT_BAD_INPUT if refused else EXIT_FAILED, "no worker could stay in the run", list(reasons))
+
+    def _stop_all(self) -> int:
+        self._message = f"stopped by {signal.Signals(self._stop.signal_number or signal.SIGTERM).name}"
+        self._say(f"{self._message}: the workers send what they have, and leave")
+        return EXIT_RESUMABLE
+
+    def _end_in_order(self, deadline_secs: float) -> None:
+        self._end(dict.fromkeys(self._workers, deadline_secs))
+
+    def _wrap_up(self) -> list[str]:
+        return []
+
+    def _closing_lines(self, code: int) -> list[str]:
+        return [
+            f"{self._variables.exp_name}: {self._message}; the workers here have left it (logs in {self.paths.logs})"
+        ]
+
+
+def state_of_run(run: RunPaths) -> str | None:
+    """What a run directory says: `starting`, `running`, `done`, `stopped` or `failed`; None for one that is dead."""
+    status = read_status(run.status_json)
+    return None if status is None or is_dead(status, time.time()) else str(status["run"].get("state"))
+
+
+def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool]) -> RunPaths | None:
+    """Waits until a run is up.
+
+    Args:
+      runs: The directories that it may be in.
+      stop: Sleeps, and tells whether this command is to stop.
+
+    Returns:
+      Its directory; None where the run is finished, or this command is to stop.
+
+    Raises:
+      UserError: It is not started in time.
+    """
+    began = spoke = time.monotonic()
+    while True:
+        for run in runs:
+            if state_of_run(run) == "running":
+                return run
+        if any(run_directory.is_finished(run) for run in runs) or stop(_LOOK_SECS):
+            return None
+        waited_secs = time.monotonic() - began
+        what = f"the run in {' or '.join(str(run.exp_dir) for run in runs)}"
+        if waited_secs > _WAIT_SECS:
+            raise UserError(f"{what} has not been started for {waited_secs:.0f} s: start it with run_script.sh")
+        if time.monotonic() - spoke > _SPEAK_SECS:
+            spoke = time.monotonic()
+            print(f"waiting {waited_secs:.0f} s for {what} to start", flush=True)
+
+
+def take_folder(joined: Path, host: str, claims: Claims) -> Path:
+    """A folder for workers of this machine: the same one again, unless another process here has claimed it."""
+    folder, number = joined / host, 1
+    while not claims.take(f"joined/{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"):
+        number += 1
+        folder = joined / f"{host}_{number}"
+    return folder
+
+
+def join(
+    variables: RunVariables,
+    inputs: dict[str, bytes],
+    num_iter: int,
+    target: Target,
+    claims: Claims,
+    stop: StopFlag,
+    starter: RoleStarter,
+) -> int:
+    """Holds what the workers need and runs them until the run is over.
+
+    Args:
+      variables: With the workers' own folder as run directory.
+      inputs: Files of the run, by name.
+      num_iter: Of the params.
+      target: The run.
+      claims: What this process holds.
+      stop: Set when they are to leave.
+      starter: Starts them.
+
+    Raises:
+      UserError: The folder or the CPUs are in use.
+    """
+    paths = RunPaths(variables.exp_dir)
+    with RunLock(paths):
+        end_orphans(paths, variables.save_deadline_secs)
+        for name, content in inputs.items():
+            run_directory.write_atomically(paths.exp_dir / name, content)
+        if paths.overrides.name not in inputs:
+            paths.overrides.unlink(missing_ok=True)
+        if paths.run_json.name not in inputs:
+            run_directory.write_inputs(paths, variables, num_iter, Overrides.read(paths.overrides))
+        plan = claim_cpus(variables, claims)
+        now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        print(f"{now} joining the run at {target.server} from {paths.exp_dir}", flush=True)
+        print(plan.table(), flush=True)
+        return JoinedWorkers(variables, plan, claims, target, stop, starter).run()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    flags = _parse(arguments)
+    stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
+    environ = {**os.environ, **_variables_of(flags)}
+    if flags.to is not None:
+        # As it is given, or relative to the repository, as run_script.sh takes SAC_EXP_DIR.
+        runs = [RunPaths(folder / flags.to) for folder in dict.fromkeys((Path.cwd(), ROOT))]
+        prepared = [run for run in runs if run.run_json.exists()]
+        run = prepared[0] if flags.server and prepared else wait_for_run(runs, stop.wait)
+        if run is None:
+            print(f"{flags.to} is finished, or this command was stopped: nobody joins")
+            return EXIT_RESUMABLE if stop.is_set() else EXIT_DONE
+        environ["SAC_EXP_DIR"] = str(run.exp_dir)
+    values, findings = read_variables(environ, vars_file=flags.vars_file, root=ROOT)
+    if "exp_dir" not in values:
+        raise UserError(*findings)
+    paths = RunPaths(values["exp_dir"])
+    try:
+        target = find_target(paths, environ, socket.gethostname(), is_certain=flags.to is not None)
+    except UserError as error:
+        raise UserError(*findings, *error.findings) from None
+    preparation = JoinPreparation(environ, flags.vars_file, target, paths.joined, flags.workers, flags.assignments)
+    claims = Claims()
+    folder = take_folder(paths.joined, socket.gethostname(), claims)
+    start_server = functools.partial(ForkServer.start, {**environ, "SAC_EXP_DIR": str(folder)})
+    fork_server = start_server() if values.get("fork_roles", True) else None
+    starter = RoleStarter(fork_server=fork_server, start_server=start_server)
+    try:
+        preparation.run(fork_server, starts=not flags.check)
+        if flags.check:
+            print(preparation.checks.report())
+            return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
+        variables = dataclasses.replace(preparation.variables(), exp_dir=folder)
+        for note in preparation.checks.notes:
+            print(f"note: {note}")
+        assert preparation.inspection.num_iter is not None
+        return join(variables, preparation.inputs(), preparation.inspection.num_iter, target, claims, stop, starter)
+    finally:
+        starter.close()
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Join workers of this machine to a run.", allow_abbrev=False)
+    parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
+    parser.add_argument("--to", type=Path, help="run directory, where it can be seen from here")
+    parser.add_argument("--server", help="HOST:PORT of the run's gateway (default: what the run directory says)")
+    parser.add_argument("--workers", type=_positive, help="how many (default: as many as this machine has CPUs for)")
+    parser.add_argument("--role", choices=KINDS, help="what they do (default: SAC_WORKER_ROLE, or collect)")
+    parser.add_argument("--credentials", type=Path, help="folder with the run's certificates")
+    parser.add_argument("--password_file", type=Path, help="file with the run's password")
+    parser.add_argument("--check", action="store_true", help="only check, and tell all that was looked at")
+    parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, found {value}")
+    return value
+
+
+def _variables_of(flags: argparse.Namespace) -> dict[str, str]:
+    """The options win over the variables that they stand for."""
+    values = {
+        "SAC_SERVER": flags.server,
+        "SAC_WORKER_ROLE": flags.role,
+        "SAC_CREDENTIALS_DIR": flags.credentials and flags.credentials.absolute(),
+        "SAC_PASSWORD_FILE": flags.password_file and flags.password_file.absolute(),
+    }
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,260 @@
+"""What is checked before workers join a run: where it is, whether it takes them, and what this machine has for them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tfagents_system.checklist import Check
+from tfagents_system.errors import UserError
+from tfagents_system.launch import resources, run_directory
+from tfagents_system.launch.claims import held_cpus
+from tfagents_system.launch.cpus import plan_for
+from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.prepare import Preparation, plan_counts
+from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.run_settings import resolve
+from tfagents_system.launch.slots import COLLECT, EXPERT, SlotCounts
+from tfagents_system.launch.variables import JOINED_RUN
+from tfagents_system.overrides import Overrides
+from tfagents_system.report.heartbeat import read_json
+from tfagents_system.report.status import read_status
+
+_CONNECT_SECS = 5.0
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The run to join.
+
+    Attributes:
+      server: `host:port` of its replay server on this machine, or of its gateway.
+      credentials: For the gateway; None: the server is on this machine, and plain.
+      password_file: For the gateway, where it asks for a password.
+      run: The run directory, where it can be seen from here.
+    """
+
+    server: str
+    credentials: Path | None
+    password_file: Path | None
+    run: RunPaths | None
+
+    def environ(self) -> dict[str, str]:
+        """The variables of the workers."""
+        values = {
+            "SAC_SERVER": self.server,
+            "SAC_CREDENTIALS_DIR": self.credentials,
+            "SAC_PASSWORD_FILE": self.password_file,
+            JOINED_RUN: self.run.exp_dir if self.run is not None else None,
+        }
+        return {name: str(value) if value is not None else "" for name, value in values.items()}
+
+
+def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_certain: bool) -> Target:
+    """Where the run is to be reached.
+
+    Args:
+      paths: The run directory, which may not be there.
+      environ: SAC_SERVER, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE win over what the run directory says.
+      host: Name of this machine.
+      is_certain: The user has named the run directory; else one beside another machine's server is taken for that of
+        an earlier run of this machine, with the same name.
+
+    Raises:
+      UserError: That can't be told, or credentials are missing.
+    """
+    server = environ.get("SAC_SERVER")
+    is_local = not server or server.rpartition(":")[0] in _LOOPBACK
+    run = paths if paths.run_json.exists() and (is_certain or is_local) else None
+    credentials, password_file = (
+        Path(environ[name]) if environ.get(name) else None for name in ("SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE")
+    )
+    if not server:
+        if run is None:
+            raise UserError(
+                f"{paths.exp_dir} is no run directory that can be seen from here: give --server HOST:PORT of the run's "
+                "gateway (SAC_GATEWAY_PORT), or --to with the run directory"
+            )
+        server = _server_of(run, host)
+        if server.rpartition(":")[0] in _LOOPBACK:
+            return Target(server, None, None, run)
+    is_gateway = run is not None and server.endswith(f":{(read_json(run.gateway_json) or {}).get('port')}")
+    if credentials is None and server.rpartition(":")[0] in _LOOPBACK and not is_gateway:
+        if run is None:
+            raise UserError(
+                f"the server {server} is on this machine, but {paths.exp_dir} is no run directory: give it with --to"
+            )
+        return Target(server, None, None, run)
+    if credentials is None and run is not None and run.credentials.is_dir():
+        credentials = run.credentials
+    if credentials is None:
+        raise UserError(
+            f"no credentials for the server {server}: copy the run's folder {paths.credentials.name}/ from the first "
+            "machine, readable by you alone, and give it with --credentials DIR"
+        )
+    return Target(server, credentials, password_file, run)
+
+
+def _server_of(run: RunPaths, host: str) -> str:
+    """What the run directory says: the replay server itself on its own machine, else the gateway."""
+    own = (read_status(run.status_json) or {}).get("run", {})
+    gateway = read_json(run.gateway_json) or {}
+    # Machines, such as containers, may have the same name.
+    if own.get("host") == host and own.get("port") and (not gateway or _fault_of(f"localhost:{own['port']}") is None):
+        return f"localhost:{own['port']}"
+    if "host" not in gateway or "port" not in gateway:
+        raise UserError(
+            f"the run in {run.exp_dir} is on {own.get('host')} and has no gateway: start it with SAC_GATEWAY_PORT=0 "
+            "to let workers of other machines join"
+        )
+    return f"{gateway['host']}:{gateway['port']}"
+
+
+class JoinPreparation(Preparation):
+    """The checks before workers join: of this machine, the user's files, and the way to the run.
+
+    Args:
+      environ: Usually os.environ, after the vars file was sourced.
+      vars_file: For messages and relative paths.
+      target: The run.
+      folder: Where workers that join have theirs.
+      workers: How many there are to be; None: as many as fit.
+      assignments: Texts of --set; those of a run that can be seen from here are known.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        vars_file: Path | None,
+        target: Target,
+        folder: Path,
+        workers: int | None,
+        assignments: Sequence[str] = (),
+    ) -> None:
+        run = run_directory.read_run_json(target.run) if target.run is not None else {}
+        settings = run_directory.environ_of_run(run) if run else {}
+        # Where no run is to be seen nothing is taken for its copies of params and configuration.
+        where = {} if target.run is not None else {"SAC_EXP_DIR": str(folder)}
+        environ = {**environ, **settings, **target.environ(), **where}
+        for name in ("SAC_GRID", "SLURM_ARRAY_TASK_ID"):  # The run has taken its settings from them.
+            environ.pop(name, None)
+        super().__init__(environ, vars_file, resolve(environ, assignments, vars_file=vars_file, root=ROOT))
+        self._target = target
+        self._folder = folder
+        self._values |= {"reverb_cpus": 0, "train_cpus": 0}  # There is neither a replay server nor a trainer here.
+        for name in ("reverb_port", "gateway_port"):
+            self._values.pop(name, None)
+        slots = len(SlotCounts.of_run(run).for_kind(self.kind)) if run else None
+        self.workers = workers or self._most_that_fit(slots)
+        self._values["local_workers"] = self.workers
+        self._environ = {**self._environ, "SAC_LOCAL_WORKERS": str(self.workers)}
+        if slots is not None and self.workers > slots:
+            self.checks["slots"].errors.append(
+                f"--workers {self.workers}, but the run has {slots} slots for workers of kind {self.kind} that join: "
+                "lower it, or start the run with a larger SAC_MAX_WORKERS"
+            )
+
+    @property
+    def kind(self) -> str:
+        """What the workers do."""
+        return str(self._values.get("worker_role", COLLECT))
+
+    def run(self, fork_server: ForkServer | None, *, starts: bool = True) -> None:
+        """Makes all checks; see `Preparation.run`."""
+        super().run(fork_server, starts=starts)
+        self._check_expert()
+        if not self.checks.errors:
+            self._check_server()
+
+    def inputs(self) -> dict[str, bytes]:
+        """The files of the run that the workers need, by name: the run's own where they can be seen from here."""
+        if (run := self._target.run) is not None:
+            files = [run.params, run.config, run.specs, run.run_json]
+            return {path.name: path.read_bytes() for path in [*files, run.overrides] if path in files or path.exists()}
+        assert self._paths is not None and self.inspection.specs is not None
+        inputs = {
+            self._paths.params.name: self._values["params"].read_bytes(),
+            self._paths.config.name: self._values["config"].read_bytes(),
+            self._paths.specs.name: self.inspection.specs,
+        }
+        if self.overrides != Overrides():
+            inputs[self._paths.overrides.name] = self.overrides.to_json().encode()
+        return inputs
+
+    def _misplaced(self) -> list[str]:
+        return []
+
+    def _most_that_fit(self, slots: int | None) -> int:
+        """As many workers as this machine has free CPUs for, and the run has slots for, as far as is known here."""
+        if not self._values.get("collect_worker_cpus"):
+            return 1
+        most, held = len(os.sched_getaffinity(0)) // self._values["collect_worker_cpus"], held_cpus()
+        for count in range(most if slots is None else min(most, slots), 1, -1):
+            with contextlib.suppress(UserError):
+                plan_for(plan_counts({**self._values, "local_workers": count}), self._environ, held=held)
+                return count
+        return 1
+
+    def _check_directories(self, starts: bool) -> None:
+        check = self.checks["run directory"]
+        if (fault := resources.folder_fault(self._folder, "SAC_EXP_DIR")) is not None:
+            check.errors.append(fault)
+        elif self._target.run is not None:
+            check.facts.append(f"{self._target.run.exp_dir}: its params and configuration are used")
+        else:
+            check.facts.append("it is not to be seen from here: SAC_PARAMS and SAC_CONFIG are used")
+
+    def _check_expert(self) -> None:
+        if self.kind != EXPERT or "expert_policy" in self._values:
+            return
+        self.checks["expert"].notes.append(
+            "SAC_EXPERT_POLICY is not set: experts act with what TrainParams.expert_policy_ctor returns"
+        )
+
+    def _check_server(self) -> None:
+        """Whether the run can be reached, and takes workers with these inputs."""
+        target, run = self._target, self._target.run
+        if run is not None and self.inspection.specs != run.specs.read_bytes():
+            self.checks["environment"].errors.append(
+                f"the environment has other observations or actions here than in the run ({run.specs}): install the "
+                "simulator's version that the run has, here as well"
+            )
+        if target.credentials is None:
+            _check_reachable(self.checks["server"], target.server)
+            return
+        from tfagents_system.channel.check import check_path
+        from tfagents_system.channel.messages import identity_of
+
+        with tempfile.TemporaryDirectory() as folder:
+            inputs = RunPaths(Path(folder))
+            for name, content in self.inputs().items():
+                (inputs.exp_dir / name).write_bytes(content)
+            identity = identity_of(params=inputs.params, config=inputs.config, specs=inputs.specs)
+            self.checks.extend(check_path(target.server, target.credentials, target.password_file, identity))
+
+
+def _check_reachable(check: Check, server: str) -> None:
+    if (fault := _fault_of(server)) is None:
+        check.facts.append(f"{server} answers")
+        return
+    check.errors.append(
+        f"the replay server at {server} can't be reached from {socket.gethostname()} ({fault}): is the run going on, "
+        "and on this machine? (python -m tfagents_system.report.status)"
+    )
+
+
+def _fault_of(server: str) -> str | None:
+    """Why nobody answers at `host:port`; None where somebody does."""
+    host, _, port = server.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECS).close()
+        return None
+    except OSError as error:
+        return error.strerror or str(error)
