@@ -138,11 +138,13 @@ def test_a_worker_that_has_left_is_not_waited_for_until_it_is_heard_again(ring):
     clock.now = 1.0
     assert pacing.allowed(request(1), 0) == 10
     left.clear()
-    ring.append(numbered_segment(3, 1, iteration=2))
-    pacing.heard(3)
     ring.append(numbered_segment(0, 2, iteration=2, end_of_iteration=True))
+    assert pacing.allowed(request(2), 0) == 10
+    ring.append(numbered_segment(3, 1, iteration=3))
+    pacing.heard(3)
+    ring.append(numbered_segment(0, 3, iteration=3, end_of_iteration=True))
     clock.now = 3.0
-    assert pacing.allowed(request(2), 0) == 0
+    assert pacing.allowed(request(3), 0) == 0
 
 
 def test_random_episodes_of_any_worker_count(ring):
