@@ -4,13 +4,17 @@ set -euo pipefail
 
 usage() {
   cat <<'HELP'
-Usage: ./submit.sh VARS.sh [--dry_run] [--array IDS] [SBATCH_OPTION...]
+Usage: ./submit.sh VARS.sh [--dry_run] [--array IDS] [--nodes K] [SBATCH_OPTION...]
+       ./submit.sh VARS.sh --add_workers N --to RUN [--dry_run] [--nodes K] [SBATCH_OPTION...]
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The job has the CPUs and the memory that they ask for; it is
 requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --partition long, win over what is asked for here.
 
   --dry_run    print the job script; write and submit nothing
   --array IDS  one run for each id, such as 0-9: run directory logs/<name>_task_<id>, seed SAC_SEED + id
+  --nodes K    replay server and trainer on the first node, SAC_NUM_COLLECT_WORKERS workers on each
+  --add_workers N --to RUN
+               a job with N more workers for a run that goes on, such as logs/pendulum; it needs a gateway (SAC_GATEWAY_PORT)
 
 Exit codes: those of sbatch; 2 something must be changed first.
 HELP
@@ -49,8 +53,8 @@ unset "${LATE[@]}"
 eval "$tfagents_saved"
 
 tfagents_findings=()
-tfagents_exp_dir=$(absolute "${SAC_EXP_DIR:-logs/${SAC_EXP_NAME:-}}")
-tfagents_submit_dir=$tfagents_exp_dir${tfagents_array:+_array}
+tfagents_exp_dir=$(absolute "${tfagents_to:-${SAC_EXP_DIR:-logs/${SAC_EXP_NAME:-}}}")
+tfagents_submit_dir=$tfagents_exp_dir${tfagents_array:+_array}${tfagents_add:+/joined}
 tfagents_snapshot=$tfagents_submit_dir/snapshot/$(date +%Y%m%d-%H%M%S)-$$
 check_request
 check_params_folder

@@ -4,7 +4,8 @@
 #   job.sh SNAPSHOT [OFFSET]     OFFSET is added to SLURM_ARRAY_TASK_ID: an array may be larger than MaxArraySize
 set -uo pipefail
 
-snapshot=$1 offset=${2:-0}
+readonly LEAVE_SECS=30
+snapshot=$1 offset=${2:-0} num_nodes=${SLURM_JOB_NUM_NODES:-1}
 folder=$(dirname "${BASH_SOURCE[0]}")
 # shellcheck source=tfagents_system/launch/slurm/progress.sh
 source "$folder/progress.sh"
@@ -16,8 +17,11 @@ end() { # CODE WORDS
 
 slurm_task=${SLURM_ARRAY_TASK_ID:-}
 if [[ -n $slurm_task ]]; then export SLURM_ARRAY_TASK_ID=$((slurm_task + offset)); fi
-# shellcheck source=/dev/null
-exp_dir=$(source "$snapshot/variables.sh" && echo "$SAC_EXP_DIR") || end 2 "$snapshot/variables.sh can't be read"
+variable() { # NAME: what the run has
+  # shellcheck source=/dev/null
+  (source "$snapshot/variables.sh" && echo "${!1}")
+}
+exp_dir=$(variable SAC_EXP_DIR) || end 2 "$snapshot/variables.sh can't be read"
 exp_dir+=${slurm_task:+_task_$SLURM_ARRAY_TASK_ID}
 
 # Processes that the kernel has killed for lack of memory: in this job where it has a cgroup of its own, else here.
@@ -61,22 +65,40 @@ begin_attempt || end 1 "not started: it has died $idle times in a row, and no up
   "$exp_dir/logs; a shorter SAC_CHECKPOINT_MINUTES saves more often"
 say "attempt $((${SLURM_RESTART_COUNT:-0} + 1)) on ${SLURMD_NODENAME:-$(hostname)}, from train step $last_step: $exp_dir"
 
-run='' told='' oom_before=$(oom_kills)
+run='' others='' told='' oom_before=$(oom_kills)
 forward() { # SIGNAL: `srun` passes USR1 on, at a SIGTERM it would kill
   told=$1
   if [[ -n $run ]]; then kill -USR1 "$run" 2>/dev/null; fi
 }
+# The workers on further nodes see that the run is over; where it has never begun they would wait for it.
+leave_nodes() {
+  local k
+  for ((k = 0; k < LEAVE_SECS && (code == 0 || code == 75); k++)); do
+    kill -0 "$others" 2>/dev/null || return 0
+    sleep 1
+  done
+  kill "$others" 2>/dev/null && wait "$others"
+}
 for name in TERM USR1 USR2; do trap 'forward '$name "$name"; done
 # The variable alone would not do: `srun` does not take it over from `sbatch` in every version.
-srun --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --export=ALL \
-  "$snapshot/package/run_script.sh" "$snapshot/variables.sh" &
+on_nodes() { # COUNT FIRST COMMAND...
+  exec srun --nodes="$1" --ntasks="$1" --relative="$2" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --export=ALL \
+    --no-kill --kill-on-bad-exit=0 "${@:3}"
+}
+on_nodes 1 0 "$snapshot/package/run_script.sh" "$snapshot/variables.sh" &
 run=$!
+if ((num_nodes > 1)); then
+  on_nodes $((num_nodes - 1)) 1 "$snapshot/package/join_script.sh" "$snapshot/variables.sh" --to "$exp_dir" \
+    --workers "$(variable SAC_LOCAL_WORKERS)" &
+  others=$!
+fi
 if [[ -n $told ]]; then forward "$told"; fi
 while
   wait "$run"
   code=$?
   ((code > 128)) && kill -0 "$run" 2>/dev/null
 do :; done
+if [[ -n $others ]]; then leave_nodes; fi
 
 case $code in
   0) end 0 "finished" ;;

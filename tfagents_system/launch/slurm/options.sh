@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The options of submit.sh: its own, and those that it passes on to sbatch. Sourced by submit.sh.
 
-tfagents_dry_run=0 tfagents_array='' tfagents_nodes=1
+tfagents_dry_run=0 tfagents_array='' tfagents_nodes=1 tfagents_add='' tfagents_to=''
 tfagents_options=() # For sbatch, as they were given.
 tfagents_lasting=() # Those of them that also hold when the job is submitted once more.
 
@@ -10,6 +10,10 @@ read_options() {
     case $1 in
       -h | --help) usage && exit 0 ;;
       --dry_run) tfagents_dry_run=1 ;;
+      --add_workers) value_of "$@" && tfagents_add=$2 && shift ;;
+      --add_workers=*) tfagents_add=${1#*=} ;;
+      --to) value_of "$@" && tfagents_to=$2 && shift ;;
+      --to=*) tfagents_to=${1#*=} ;;
       -a | --array) value_of "$@" && tfagents_array=$2 && shift ;;
       --array=*) tfagents_array=${1#*=} ;;
       -a?*) tfagents_array=${1#-a} ;;
@@ -69,16 +73,23 @@ job_script() { # SNAPSHOT
   header --chdir="$PWD"
   header --output="${tfagents_submit_dir//%/%%}/slurm-%$([[ -n $tfagents_array ]] && echo 'A_%a' || echo j).out"
   header --open-mode=append
-  header --nodes=1
-  header --ntasks=1
+  header --nodes="$tfagents_nodes"
+  header --ntasks-per-node=1
   header --cpus-per-task="$(asked_cpus)"
+  if ((tfagents_nodes > 1)); then header --no-kill; fi
   if [[ ${SAC_USE_HYPERTHREADS:-1} == 0 ]]; then header --hint=nomultithread; fi
   if ! has_option '--mem*'; then header --mem="$(asked_memory_mb)M"; fi
-  header --signal="B:USR1@$(signal_secs)"
+  header --signal="$([[ -n $tfagents_add ]] || echo B:)USR1@$(signal_secs)"
   if ! has_option --no-requeue; then header --requeue; fi
   if ((${#tfagents_lasting[@]})); then header "${tfagents_lasting[@]}"; fi
   echo
-  echo "exec bash $(quoted "$1/package/tfagents_system/launch/slurm/job.sh") $(quoted "$1") \"\${1:-0}\""
+  if [[ -n $tfagents_add ]]; then
+    echo "exec srun --no-kill --kill-on-bad-exit=0 --cpus-per-task=$(asked_cpus) --export=ALL" \
+      "$(quoted "$1/package/join_script.sh") $(quoted "$1/variables.sh") --to $(quoted "$tfagents_exp_dir")" \
+      "--workers $(added_workers_a_node)"
+  else
+    echo "exec bash $(quoted "$1/package/tfagents_system/launch/slurm/job.sh") $(quoted "$1") \"\${1:-0}\""
+  fi
 }
 
 header() { # WORD...

@@ -58,14 +58,33 @@ check_request() {
     || finding "SAC_SAVE_DEADLINE_SECS=$SAC_SAVE_DEADLINE_SECS must be a number of seconds above 0, such as 60"
   [[ ${SAC_SEED:-0} =~ ^[0-9]{1,9}$ ]] || is_late "$SAC_SEED" || finding "SAC_SEED=$SAC_SEED must be a whole number from 0 to 999999999"
   [[ -n ${SAC_EXP_NAME:-} ]] || finding "SAC_EXP_NAME is missing (name of the run): add SAC_EXP_NAME=my_run to $tfagents_vars"
-  # A place for several nodes: the job script's `srun` would start workers on the others.
-  [[ $tfagents_nodes == 1 || $tfagents_nodes == 1-1 ]] \
-    || finding "--nodes=$tfagents_nodes: a run takes one node: leave --nodes out"
+  [[ $tfagents_nodes =~ ^[1-9][0-9]{0,3}$ ]] || finding "--nodes=$tfagents_nodes must be a number of nodes, such as 2"
+  if [[ -n $tfagents_add$tfagents_to ]]; then check_added; fi
   [[ -z $tfagents_array || $tfagents_array =~ ^[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?(,[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?)*(%[1-9][0-9]*)?$ ]] \
     || finding "--array=$tfagents_array must be task ids such as 0-9, 0-9:2 or 1,5,7, with %4 behind them for at most 4 at once"
 }
 
+# Workers that are added to a run which goes on.
+check_added() {
+  [[ $tfagents_add =~ ^[1-9][0-9]{0,3}$ ]] \
+    || finding "--add_workers=$tfagents_add must be a number of workers, such as 32, with --to RUN"
+  [[ -z $tfagents_array ]] || finding "--array and --add_workers: workers are added to one run at a time"
+  if [[ -z $tfagents_to || ! -f $tfagents_exp_dir/run.json ]]; then
+    finding "--to=$tfagents_to must be the directory of a run, such as logs/my_run"
+  elif [[ ! -f $tfagents_exp_dir/gateway.json ]]; then
+    finding "the run in $tfagents_exp_dir lets nobody in from other nodes: start it with SAC_GATEWAY_PORT=0 in its vars file"
+  fi
+}
+
+added_workers_a_node() {
+  echo $(((tfagents_add + tfagents_nodes - 1) / tfagents_nodes))
+}
+
+# Of each node. On further ones there is neither a replay server nor a trainer: their CPUs are spare.
 asked_cpus() {
+  if [[ -n $tfagents_add ]]; then
+    echo $(($(added_workers_a_node) * SAC_COLLECT_WORKER_CPUS + 1)) && return
+  fi
   echo $((SAC_REVERB_CPUS + SAC_TRAIN_CPUS + SAC_NUM_COLLECT_WORKERS * SAC_COLLECT_WORKER_CPUS + SPARE_CPUS))
 }
 
@@ -78,6 +97,9 @@ asked_memory_mb() {
   if [[ -d $tfagents_exp_dir/replay ]]; then
     ring_mb=$(du -sm "$tfagents_exp_dir/replay" | cut -f1)
     if ((ring_mb < NEW_RING_MB)); then ring_mb=$NEW_RING_MB; fi
+  fi
+  if [[ -n $tfagents_add ]]; then
+    echo $((base_mb + $(added_workers_a_node) * worker_mb)) && return
   fi
   echo $((base_mb + SAC_NUM_COLLECT_WORKERS * worker_mb + ring_mb))
 }

@@ -8,7 +8,7 @@
 #   snapshot/<time>/job.sbatch      the job script
 
 readonly MOST_FILES=5000 LOOK_SECS=20
-readonly PACKAGE=(run_script.sh train_script.sh setup.sh submit.sh pyproject.toml requirements.lock config tfagents_system)
+readonly PACKAGE=(run_script.sh train_script.sh join_script.sh setup.sh submit.sh pyproject.toml requirements.lock config tfagents_system)
 # What the vars file may name and only the job knows: it stays a reference.
 readonly LATE=(SLURM_JOB_ID SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_TMPDIR TMPDIR)
 # shellcheck disable=SC2016
@@ -101,6 +101,11 @@ write_variables() { # TARGET PARAMS
     esac
   done
   echo "SAC_EXP_DIR=$(quoted "$tfagents_exp_dir")"
+  if ((tfagents_nodes > 1)) && [[ -z $tfagents_add ]]; then # As many workers on each node, the first one's are its own.
+    echo "SAC_LOCAL_WORKERS=$SAC_NUM_COLLECT_WORKERS"
+    echo "SAC_NUM_COLLECT_WORKERS=$((SAC_NUM_COLLECT_WORKERS * tfagents_nodes))"
+    echo "SAC_GATEWAY_PORT=${SAC_GATEWAY_PORT:-0}"
+  fi
 }
 
 # Relative to the repository, as run directories are; what begins with a reference is left as it is.
