@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, lint, types, shell scripts and all tests; what CI runs. Arguments go to pytest.
+# Format, lint, types, shell scripts and all tests; what CI runs. With arguments, pytest gets those.
 set -euo pipefail
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
@@ -41,4 +41,18 @@ step "$python" -m ruff check .
 step "$python" -m mypy
 step "$tools/shellcheck" run_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run training_variables*.sh
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
-step "$python" -m pytest "$@"
+if (($#)); then
+  step "$python" -m pytest "$@"
+  exit
+fi
+# Runs of the whole system wait a lot: they go on one after the other, beside all other tests.
+output=$(mktemp)
+set -m # Else it would ignore the SIGINT by which it ends its runs.
+"$python" -m pytest -m slow >"$output" 2>&1 &
+set +m
+trap 'kill -INT $! 2>/dev/null && wait $! || true; rm -f "$output"' EXIT
+code=0
+step "$python" -m pytest -m "not slow" || code=$?
+wait $! || code=$?
+step cat "$output"
+exit "$code"

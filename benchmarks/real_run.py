@@ -44,7 +44,7 @@ class RealRun:
     Attributes:
       vars_file: What run_script.sh is given.
       paths: The run directory.
-      started: When run_script.sh was started, time.monotonic().
+      started: When run_script.sh was last started, time.monotonic().
     """
 
     def __init__(self, params: Path, config: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
@@ -62,11 +62,11 @@ class RealRun:
 
     def __enter__(self) -> RealRun:
         self._output = (self._folder / "output.txt").open("w+")
-        self.started = time.monotonic()
         self._process = self._start()
         return self
 
     def _start(self) -> subprocess.Popen[str]:
+        self.started = time.monotonic()
         return subprocess.Popen(
             [str(ROOT / "run_script.sh"), str(self.vars_file)],
             cwd=self._folder,
@@ -98,7 +98,7 @@ class RealRun:
     def wait_until(
         self, condition: Callable[[], bool], what: str, timeout_secs: float, poll_secs: float = _POLL_SECS
     ) -> float:
-        """Waits; returns the seconds since the run was started.
+        """Waits; returns the seconds since the run was last started.
 
         Args:
           condition: What is waited for.

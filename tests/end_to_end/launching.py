@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,14 @@ class UserRun:
       params: Text of params.py; None takes the file that SAC_PARAMS names.
       config: Content of config.json.
       **variables: SAC_ variables, without the prefix, in lower case.
+
+    Attributes:
+      command_prefix: Runs the launcher, such as `setpriv ...`.
     """
 
     def __init__(self, folder: Path, params: str | None, config: Mapping[str, Any] | None, **variables: object) -> None:
         self.folder = folder
+        self.command_prefix: Sequence[str] = ()
         self.exp_dir = folder / "run"
         defaults: dict[str, object] = {
             "exp_name": "test",
@@ -53,7 +57,7 @@ class UserRun:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
         environ["VIRTUAL_ENV"] = sys.prefix
         return subprocess.Popen(
-            [str(ROOT / "run_script.sh"), str(self.vars_file)],
+            [*self.command_prefix, str(ROOT / "run_script.sh"), str(self.vars_file)],
             cwd=self.folder,
             env=environ,
             text=True,

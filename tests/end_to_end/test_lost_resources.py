@@ -17,10 +17,11 @@ ITERATIONS = 80
 
 
 @contextlib.contextmanager
-def training(folder, **variables):
+def training(folder, command_prefix=(), **variables):
     """A run that trains, with one checkpoint at least."""
     # Saving in the end is tried once.
     run = NumberedRun(folder, ITERATIONS, save_deadline_secs=15, **variables)
+    run.command_prefix = command_prefix
     campaign = Campaign(run, seed=0, say=print)
     try:
         run.set_pace(ITERATION_SECS / 4)
@@ -54,7 +55,7 @@ def resumes(campaign):
     run, checkpoint = campaign.run, newest(campaign.run)
     assert checkpoint is not None
     campaign.start()
-    assert run.trainer()["resumed_at_step"] == checkpoint.train_step
+    assert run.beat(TRAINER)["resumed_at_step"] == checkpoint.train_step
     assert campaign.finish() == 0
     assert run.trainer()["train_step"] == ITERATIONS * UPDATES
     assert run.balance().violations == []
@@ -92,10 +93,31 @@ def test_a_full_disk_and_no_file_descriptors(small_disk, tmp_path):
         run.set_pace(ITERATION_SECS / 4)
         checkpoint = newest(run)
         campaign.start()
-        assert run.trainer()["resumed_at_step"] == checkpoint.train_step
+        assert run.beat(TRAINER)["resumed_at_step"] == checkpoint.train_step
         for process in processes_of(run.exp_dir):
             used = process.num_fds()
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (used, used))
         fails(campaign, "Too many open files")
+
+        resumes(campaign)
+
+
+# Root may write into any folder, unless it gave that up.
+AS_ANYBODY = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
+
+
+def set_writable(folder, is_writable):
+    """Whether files can be made in it and below; those that are there stay as they are."""
+    for path, _, _ in os.walk(folder):
+        os.chmod(path, 0o755 if is_writable else 0o555)
+
+
+def test_a_directory_that_becomes_read_only(tmp_path):
+    with training(tmp_path, command_prefix=AS_ANYBODY) as (run, campaign):
+        set_writable(run.exp_dir, False)
+        try:
+            fails(campaign, "Permission denied", str(run.exp_dir))
+        finally:
+            set_writable(run.exp_dir, True)
 
         resumes(campaign)

@@ -110,6 +110,15 @@ def test_a_newer_trainer_replaces_what_an_older_one_asked_for(server):
     assert [(request.session, request.first) for request, _ in server.service._pending] == [(9, 7)]
 
 
+def test_an_iteration_that_is_asked_for_again_is_still_served_before_the_next(server):
+    reader = server.connection.reader(tables.BLOCKS)
+    for iteration in (0, 1, 0):
+        ask(server, iteration, count=8)
+        server.turn()
+    server.connection.put(tables.SEGMENTS, numbered_segment(steps=50, iteration=1, end_of_iteration=True).to_wire())
+    assert [take_block(server, reader).iteration for _ in range(2)] == [0, 1]
+
+
 def test_a_malformed_segment_is_counted_and_changes_nothing(server):
     server.connection.put(tables.SEGMENTS, [np.zeros(8, np.int64)])
     server.connection.put(tables.SEGMENTS, numbered_segment(worker_id=1).to_wire())

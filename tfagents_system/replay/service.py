@@ -206,7 +206,7 @@ class ReplayService:
         return True
 
     def _accept(self, request: tables.Request) -> None:
-        """Queues a request; one of a newer trainer process, or a repeated one, replaces what it asks for again."""
+        """Queues a request, by iteration; a newer trainer's, or a repeated one, replaces what it asks for again."""
         if request.session < self._latest_session:
             return
         self._latest_session = request.session
@@ -216,6 +216,7 @@ class ReplayService:
             if other.session == request.session and other.iteration != request.iteration
         ]
         self._pending.append((request, 0))
+        self._pending.sort(key=lambda pending: pending[0].iteration)
 
     def _draw(self, request: tables.Request, first: int, count: int) -> list[np.ndarray]:
         settings = self._draw_settings
