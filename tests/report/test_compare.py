@@ -134,6 +134,12 @@ def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:
     scores = np.array([[100.0, 0.0], [1.0, 1.0], [3.0, 2.0], [-50.0, 3.0]])
     assert interquartile_mean(scores[:, None, :]).tolist() == [2.0, 1.5]
     assert interquartile_mean(scores[:3, None, :]).tolist() == [pytest.approx(104 / 3), 1.0]
+    from rliable.metrics import aggregate_iqm
+
+    for runs in range(1, 12):
+        drawn = np.random.default_rng(runs).normal(size=(runs, 1, 4))
+        expected = [aggregate_iqm(drawn[..., point]) for point in range(4)]
+        assert np.allclose(interquartile_mean(drawn), expected, rtol=1e-12)
 
 
 def test_intervals_hold_the_mean_and_are_the_same_at_every_call() -> None:
@@ -206,7 +212,7 @@ def test_lines_are_dashed_where_a_run_is_missing(tmp_path: Path, monkeypatch: py
     runs = (a_run([0, 100, 200], [0, 1, 2]), a_run([0, 100], [1, 2], "stopped"))
     compare.draw([Group("g", runs)], tmp_path / "x.png")
     thick = [line for line in figures[0].axes[0].get_lines() if line.get_linewidth() == 2.0]
-    assert [(line.get_linestyle(), list(line.get_xdata())) for line in thick] == [
+    assert [(line.get_linestyle(), np.asarray(line.get_xdata()).tolist()) for line in thick] == [
         ("-", [0, 100]),
         ("--", [100, 200]),
     ]
