@@ -159,3 +159,29 @@ def test_a_lack_of_memory_is_named_and_not_retried(job: Job) -> None:
     assert code == 1 and job.calls == [] and "lack of memory: ask for more (SAC_MEM_GB" in output
     # Killed otherwise, it is requeued.
     assert job.attempt(137, does=saves(2))[0] == 75 and job.calls == ["scontrol requeue 7"]
+
+
+# What `srun` starts on the further nodes, until the run is over.
+JOINS = """#!/usr/bin/env bash
+echo "joins $*"
+trap 'echo "is told to leave"; exit 0' TERM
+until [[ -e {over} ]]; do sleep 0.1; done
+echo "sees the end"
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "does", "last_words"),
+    [(0, "sleep 0.5; touch {over}", "sees the end"), (2, "sleep 0.5", "is told to leave")],
+)
+def test_further_nodes_join_and_leave(job: Job, code: int, does: str, last_words: str) -> None:
+    over = job.folder / "over"
+    job.write("../snapshot/package/join_script.sh", JOINS.format(over=over))
+    with (job.snapshot / "variables.sh").open("a") as file:
+        file.write("SAC_LOCAL_WORKERS=4\n")
+    job.write("srun", '#!/usr/bin/env bash\necho "srun ${*:1:3}"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
+    ended, output = job.attempt(code, does=does.format(over=over), SLURM_JOB_NUM_NODES="3")
+    assert ended == code
+    assert "srun --nodes=1 --ntasks=1 --relative=0" in output and "srun --nodes=2 --ntasks=2 --relative=1" in output
+    assert f"joins {job.snapshot}/variables.sh --to {job.exp_dir} --workers 4" in output
+    assert last_words in output

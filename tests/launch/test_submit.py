@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -166,6 +167,45 @@ def test_a_run_that_goes_on_asks_for_the_ring_that_it_has(user: User) -> None:
 def test_a_users_options_win(user: User, options: tuple[str, ...], absent: str) -> None:
     script = user.submit("--dry_run", *options).stdout
     assert absent not in script and f"#SBATCH {' '.join(options)}\n" in script
+
+
+def test_further_nodes_get_as_many_workers(user: User) -> None:
+    done = user.submit("--nodes", "3")
+    assert done.returncode == 0, done.stderr
+    script = (user.snapshot / "job.sbatch").read_text()
+    one = user.submit("--dry_run").stdout
+    for option in ("--nodes=3", "--ntasks-per-node=1", "--no-kill"):
+        assert f"#SBATCH {option}\n" in script
+    assert [line for line in script.splitlines() if "cpus" in line or "--mem" in line] == [
+        line for line in one.splitlines() if "cpus" in line or "--mem" in line
+    ]
+    variables = user.resolved()
+    local = int(variables["SAC_LOCAL_WORKERS"])
+    assert int(variables["SAC_NUM_COLLECT_WORKERS"]) == 3 * local
+    assert variables["SAC_GATEWAY_PORT"] == "0"
+    assert (user.snapshot / "package/join_script.sh").exists()
+
+
+def test_workers_are_added_to_a_run_that_lets_them_in(user: User) -> None:
+    findings = refused(user.submit("--add_workers", "many", "--to", "nowhere", "--array", "1"))
+    assert [words in "\n".join(findings) for words in ("--add_workers=many", "--to=nowhere", "--array and")] == [
+        True
+    ] * 3
+    user.exp_dir.mkdir()
+    (user.exp_dir / "run.json").write_text("{}")
+    add = ("--add_workers", "5", "--to", str(user.exp_dir), "--nodes=2")
+    assert "start it with SAC_GATEWAY_PORT=0" in refused(user.submit(*add))[0]
+    (user.exp_dir / "gateway.json").write_text("{}")
+    cpus = int(re.findall(r"SAC_COLLECT_WORKER_CPUS=(\d+)", (user.folder / "vars.sh").read_text())[0])
+    done = user.submit(*add)
+    assert done.returncode == 0, done.stderr
+    (snapshot,) = user.exp_dir.glob("joined/snapshot/*")
+    script = (snapshot / "job.sbatch").read_text()
+    assert f"#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task={3 * cpus + 1}\n" in script
+    # The signal goes to the workers themselves.
+    assert "#SBATCH --signal=USR1@" in script
+    assert shlex.split(script.splitlines()[-1])[-4:] == ["--to", str(user.exp_dir), "--workers", "3"]
+    assert "SAC_LOCAL_WORKERS" not in (snapshot / "variables.sh").read_text()
 
 
 def test_all_that_is_wrong_is_told_at_once(user: User) -> None:

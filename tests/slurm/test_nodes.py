@@ -1,0 +1,62 @@
+"""A run over two nodes that is joined by a third job's worker and loses a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.test_training import make_run, outputs, submit
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.report.heartbeat import read_heartbeat
+
+pytestmark = pytest.mark.slow
+
+STRAGGLER_SECS = 3
+
+
+def test_workers_of_other_nodes_come_and_go(cluster: SlurmCluster, tmp_path: Path) -> None:
+    iterations = 4000
+    run = make_run(tmp_path, num_iter=iterations, straggler_secs=STRAGGLER_SECS)
+    job = submit(cluster, run, "--nodes=2")
+
+    def steps_of(worker: str) -> int:
+        return int((read_heartbeat(RunPaths(run.exp_dir).heartbeat(worker)) or {}).get("steps") or 0)
+
+    def iteration() -> int:
+        return int(run.trainer().get("iteration") or 0)
+
+    def everything() -> str:
+        logs = [f"== {path}\n{path.read_text()[-1500:]}" for path in sorted(tmp_path.rglob("joined/*/logs/*.log"))]
+        return "\n".join([outputs(tmp_path), run.logs(), *logs])
+
+    is_lost = False
+    try:
+        cluster.wait_until(
+            lambda: steps_of("worker_0") > 100 and steps_of("worker_1") > 100, 150.0, "two nodes collect"
+        )
+        added = submit(cluster, run, "--add_workers", "1", "--to", str(run.exp_dir), "--nodelist=n1")
+        cluster.wait_until(lambda: steps_of("worker_2") > 100, 120.0, "the added worker collects")
+
+        is_lost = True
+        cluster.kill_node("n2")
+        before = iteration()
+        cluster.wait_until(
+            lambda: iteration() > before + 100, 60.0 + STRAGGLER_SECS, "it goes on without the lost node"
+        )
+        assert cluster.state(job) == "RUNNING"
+        assert iteration() < iterations
+
+        # The run is stopped; whoever has joined it leaves with it.
+        assert cluster.run("scancel", "--batch", "--signal=TERM", job).returncode == 0
+        cluster.wait_until(lambda: "saved, and requeued" in outputs(tmp_path), 60.0, "it is saved and requeued")
+        cluster.wait_until(
+            lambda: cluster.state(added) not in ("RUNNING", "PENDING"), 60.0, "the added worker has left"
+        )
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{everything()}") from None
+    finally:
+        cluster.run("scancel", "--user=root")
+        if is_lost:
+            cluster.start_node("n2")
