@@ -84,7 +84,7 @@ class SlurmCluster:
       cpus: That each node claims to have.
     """
 
-    def __init__(self, folder: Path, *, kill_wait_secs: int = 30, cpus: int = 8) -> None:
+    def __init__(self, folder: Path, *, kill_wait_secs: int = 30, cpus: int = 64) -> None:
         self.folder = folder
         self._kill_wait_secs, self._cpus = kill_wait_secs, cpus
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}

@@ -106,7 +106,7 @@ def _pass_over(signal_number: int, frame: FrameType | None) -> None:
 
 
 def die_with_parent() -> None:
-    """Has the kernel send this process a stop signal when its supervisor dies, however that dies. Does nothing off Linux.
+    """Has the kernel stop this process when its supervisor dies, however that dies. Does nothing off Linux.
 
     Call it first in main(): it ends the process at once if the supervisor is gone already.
     """
