@@ -52,6 +52,7 @@ class UserRun:
         """Starts `run_script.sh` with the Python that runs the tests; options go to Popen."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
         environ["VIRTUAL_ENV"] = sys.prefix
+        environ["SAC_ALLOW_LOGIN"] = "1"  # Tests may be run where SLURM is.
         return subprocess.Popen(
             [str(ROOT / "run_script.sh"), str(self.vars_file)],
             cwd=self.folder,
