@@ -66,7 +66,8 @@ class Job:
             "SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1\n"
             "SAC_SAVE_DEADLINE_SECS=5\n"
         )
-        done = self.submit("--hold", "--parsable", "--nodelist=n2", "--comment", 'a "b" c', *options)
+        sharing = () if "--exclusive" in options else ("--oversubscribe",)
+        done = self.submit("--hold", "--parsable", "--nodelist=n2", "--comment", 'a "b" c', *sharing, *options)
         assert done.returncode == 0, done.stderr
         self.id = done.stdout.split()[0]
         program = next(self.exp_dir.glob("snapshot/*/package/run_script.sh"))
@@ -83,7 +84,7 @@ class Job:
         """What all attempts of all jobs have written."""
         return "\n".join(path.read_text() for path in sorted(self.exp_dir.glob("slurm-*.out")))
 
-    def wait_for(self, words: str, count: int = 1, timeout_secs: float = 40.0) -> None:
+    def wait_for(self, words: str, count: int = 1, timeout_secs: float = 60.0) -> None:
         self.cluster.wait_until(
             lambda: self.output.count(words) >= count, timeout_secs, f"{words!r} {count} times in\n{self.output}"
         )
@@ -93,7 +94,7 @@ class Job:
 
     def end(self, *states: str) -> str:
         """Waits for the job's end and returns the output."""
-        self.cluster.wait_for_state(self.id, states, 40.0)
+        self.cluster.wait_for_state(self.id, states, 60.0)
         return self.output
 
 
@@ -124,7 +125,7 @@ def slurms_own_requeue_and_preemption_are_left_to_slurm(cluster: SlurmCluster, t
     ).stdout.strip()
     job.wait_for("saved, and requeued by SLURM")
     assert "saved after" in job.output
-    cluster.wait_for_state(urgent, ("COMPLETED",), 40.0)
+    cluster.wait_for_state(urgent, ("COMPLETED",), 60.0)
     job.wait_for("resumed at 10")
     job.signal()
     job.end("CANCELLED")
