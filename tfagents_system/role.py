@@ -65,7 +65,7 @@ class Role:
           UserError: The params file or the configuration can't be loaded, or the run to join refuses this worker.
         """
         die_with_parent()
-        stop = StopFlag()
+        stop = StopFlag.of_role()
         flags.FLAGS.mark_as_parsed()  # There are none; absl's logging asks.
         logging.use_absl_handler()
         logging.set_verbosity(logging.INFO)

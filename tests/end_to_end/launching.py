@@ -63,6 +63,7 @@ class UserRun:
     def _launch(self, script: str, arguments: Sequence[str], options: Mapping[str, Any]) -> subprocess.Popen[str]:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
         environ["VIRTUAL_ENV"] = sys.prefix
+        environ["SAC_ALLOW_LOGIN"] = "1"  # Tests may be run where SLURM is.
         return subprocess.Popen(
             [*self.command_prefix, str(ROOT / script), str(self.vars_file), *arguments],
             cwd=self.folder,

@@ -23,7 +23,12 @@ SAC_EXP_NAME=try SAC_SHARE_CPUS=1
 def run(*command: object, cwd: Path = ROOT, **environ: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SAC_")}
     return subprocess.run(
-        list(map(str, command)), cwd=cwd, env={**inherited, **environ}, capture_output=True, text=True, timeout=240
+        list(map(str, command)),
+        cwd=cwd,
+        env={**inherited, "SAC_ALLOW_LOGIN": "1", **environ},
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
 
 

@@ -38,6 +38,27 @@ def test_in_a_job_only_a_person_insists(monkeypatch: pytest.MonkeyPatch) -> None
             assert stop.count == count
 
 
+def test_a_role_in_a_slurm_job_listens_to_its_supervisor_alone() -> None:
+    """SLURM signals all processes of a job at once, roles have to end one after the other."""
+    program = (
+        "import os, signal\nfrom tfagents_system.launch.signals import StopFlag, role_stop_signal\n"
+        "stop = StopFlag.of_role()\nfor name in ('SIGTERM', 'SIGUSR1', 'SIGUSR2', 'SIGINT'):\n"
+        "    os.kill(os.getpid(), getattr(signal, name))\n"
+        "print(stop.wait(0.1))\nos.kill(os.getpid(), role_stop_signal())\nprint(stop.wait(5))\n"
+    )
+    for environ, said in (({}, ["True", "True"]), ({"SLURM_JOB_ID": "7"}, ["False", "True"])):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**clean, **environ},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.stdout.split() == said, done.stderr
+
+
 def test_two_signals_within_a_moment_count_once() -> None:
     stop = StopFlag(signals=())
     stop.set()

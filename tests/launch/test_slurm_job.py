@@ -152,6 +152,12 @@ def test_failures_end_the_job(job: Job, code: int) -> None:
     assert done == code and job.calls == [] and "not requeued" in output
 
 
+def test_a_stop_that_could_not_save_all_is_no_failure(job: Job) -> None:
+    stopped = 'echo \'{"run": {"message": "stopped by SIGUSR1, not everything was saved"}}\' >"$exp_dir/status.json"\n'
+    assert job.attempt(1, does=saves(1) + stopped)[0] == 75 and job.calls == ["scontrol requeue 7"]
+    assert job.attempt(1, does=saves(2))[0] == 1  # What an earlier attempt said counts no more.
+
+
 def test_a_lack_of_memory_is_named_and_not_retried(job: Job) -> None:
     counter = f'echo "oom_kill $(( $(cat {job.folder}/kills 2>/dev/null || echo 4) ))"'
     job.write("cat", f'#!/usr/bin/env bash\ncase "$*" in *memory.events*) {counter} ;; *) exec /bin/cat "$@" ;; esac\n')

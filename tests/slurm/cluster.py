@@ -60,7 +60,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports[1]}-{ports[2]}] CPUs={cpus} RealMemory=100000
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=0 OverSubscribe=NO
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=0 OverSubscribe=YES:8
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 OverSubscribe=NO PreemptMode=OFF
 """
 
@@ -81,7 +81,8 @@ class SlurmCluster:
     Args:
       folder: Of its configuration, state and logs; its path must be short enough for a unix socket.
       kill_wait_secs: Between SIGTERM and SIGKILL, when a job is ended by force.
-      cpus: That each node claims to have.
+      cpus: That each node claims to have. Many more than there are leave jobs without any; jobs that are to run side
+        by side are submitted with --oversubscribe.
     """
 
     def __init__(self, folder: Path, *, kill_wait_secs: int = 30, cpus: int = 8) -> None:
@@ -113,7 +114,7 @@ class SlurmCluster:
         self.close()
 
     def run(
-        self, *command: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None, timeout_secs: float = 30
+        self, *command: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None, timeout_secs: float = 90
     ) -> subprocess.CompletedProcess[str]:
         """Runs a program as a user of this cluster."""
         base = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_", "SBATCH_"))}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,7 +66,8 @@ class Job:
             "SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1\n"
             "SAC_SAVE_DEADLINE_SECS=5\n"
         )
-        done = self.submit("--hold", "--parsable", "--comment", 'a "b" c', *options)
+        sharing = () if "--exclusive" in options else ("--oversubscribe",)
+        done = self.submit("--hold", "--parsable", "--nodelist=n2", "--comment", 'a "b" c', *sharing, *options)
         assert done.returncode == 0, done.stderr
         self.id = done.stdout.split()[0]
         program = next(self.exp_dir.glob("snapshot/*/package/run_script.sh"))
@@ -80,7 +84,7 @@ class Job:
         """What all attempts of all jobs have written."""
         return "\n".join(path.read_text() for path in sorted(self.exp_dir.glob("slurm-*.out")))
 
-    def wait_for(self, words: str, count: int = 1, timeout_secs: float = 25.0) -> None:
+    def wait_for(self, words: str, count: int = 1, timeout_secs: float = 60.0) -> None:
         self.cluster.wait_until(
             lambda: self.output.count(words) >= count, timeout_secs, f"{words!r} {count} times in\n{self.output}"
         )
@@ -90,11 +94,11 @@ class Job:
 
     def end(self, *states: str) -> str:
         """Waits for the job's end and returns the output."""
-        self.cluster.wait_for_state(self.id, states, 25.0)
+        self.cluster.wait_for_state(self.id, states, 60.0)
         return self.output
 
 
-def test_every_signal_saves_and_requeues_until_it_is_done(cluster: SlurmCluster, tmp_path: Path) -> None:
+def every_signal_saves_and_requeues_until_it_is_done(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = Job(cluster, tmp_path, "saves")
     job.wait_for("at work")
     job.signal("--signal=USR1")
@@ -104,10 +108,10 @@ def test_every_signal_saves_and_requeues_until_it_is_done(cluster: SlurmCluster,
     assert [line for line in output.splitlines() if "resumed at" in line] == [f"resumed at {k}" for k in (0, 10, 20)]
     assert output.count("saved, and requeued") == 2 and "finished" in output
     assert cluster.job(job.id)["Restarts"] == "2"
-    assert "#SBATCH --comment" in next(job.exp_dir.glob("snapshot/*/job.sbatch")).read_text()
+    assert '--comment "a \\"b\\" c"' in next(job.exp_dir.glob("snapshot/*/job.sbatch")).read_text()
 
 
-def test_slurms_own_requeue_and_preemption_are_left_to_slurm(cluster: SlurmCluster, tmp_path: Path) -> None:
+def slurms_own_requeue_and_preemption_are_left_to_slurm(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = Job(cluster, tmp_path, "saves", "--nodelist=n1", "--exclusive")
     job.wait_for("at work")
     urgent = cluster.run(
@@ -121,13 +125,13 @@ def test_slurms_own_requeue_and_preemption_are_left_to_slurm(cluster: SlurmClust
     ).stdout.strip()
     job.wait_for("saved, and requeued by SLURM")
     assert "saved after" in job.output
-    cluster.wait_for_state(urgent, ("COMPLETED",), 25.0)
+    cluster.wait_for_state(urgent, ("COMPLETED",), 60.0)
     job.wait_for("resumed at 10")
     job.signal()
     job.end("CANCELLED")
 
 
-def test_a_cancelled_job_stays_cancelled(cluster: SlurmCluster, tmp_path: Path) -> None:
+def a_cancelled_job_stays_cancelled(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = Job(cluster, tmp_path, "saves")
     job.wait_for("at work")
     job.signal()
@@ -135,7 +139,7 @@ def test_a_cancelled_job_stays_cancelled(cluster: SlurmCluster, tmp_path: Path) 
     assert "saved after" in job.end("CANCELLED")
 
 
-def test_a_run_that_gets_nowhere_stops(cluster: SlurmCluster, tmp_path: Path) -> None:
+def a_run_that_gets_nowhere_stops(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = Job(cluster, tmp_path, "idle")
     job.wait_for("at work")
     job.signal("--signal=USR1")
@@ -145,7 +149,7 @@ def test_a_run_that_gets_nowhere_stops(cluster: SlurmCluster, tmp_path: Path) ->
     assert "2 attempts in a row have saved no update after step 0" in output and output.count("requeued") == 2
 
 
-def test_preemption_during_the_start_is_not_counted(cluster: SlurmCluster, tmp_path: Path) -> None:
+def preemption_during_the_start_is_not_counted(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = Job(cluster, tmp_path, "starting")
     for attempt in (1, 2):
         job.wait_for("at work", attempt)
@@ -155,13 +159,15 @@ def test_preemption_during_the_start_is_not_counted(cluster: SlurmCluster, tmp_p
     job.end("CANCELLED")
 
 
-@pytest.mark.parametrize(("behaviour", "words"), [("exit 1", "failed with exit code 1"), ("exit 2", "must be changed")])
-def test_failures_are_not_requeued(cluster: SlurmCluster, tmp_path: Path, behaviour: str, words: str) -> None:
-    output = Job(cluster, tmp_path, behaviour).end("FAILED")
-    assert words in output and output.count("resumed at") == 1
+def failures_are_not_requeued(cluster: SlurmCluster, tmp_path: Path) -> None:
+    for behaviour, words in (("exit 1", "failed with exit code 1"), ("exit 2", "something must be changed first")):
+        folder = tmp_path / behaviour
+        folder.mkdir()
+        output = Job(cluster, folder, behaviour).end("FAILED")
+        assert words in output and output.count("resumed at") == 1
 
 
-def test_a_site_without_requeue_gets_a_new_job(cluster: SlurmCluster, tmp_path: Path) -> None:
+def a_site_without_requeue_gets_a_new_job(cluster: SlurmCluster, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "scontrol").write_text(
@@ -174,13 +180,38 @@ def test_a_site_without_requeue_gets_a_new_job(cluster: SlurmCluster, tmp_path: 
     job.signal("--signal=USR1")
     job.wait_for("resumed at 10")
     assert "the job submitted goes on" in job.end("FAILED")  # Exit code 75.
-    later = str(int(job.id) + 1)
+    (later,) = re.findall(r"Submitted batch job (\d+)", job.output)
     assert cluster.job(later)["Dependency"] == "(null)"
     assert cluster.run("scancel", later).returncode == 0
 
 
+SCENARIOS = (
+    every_signal_saves_and_requeues_until_it_is_done,
+    slurms_own_requeue_and_preemption_are_left_to_slurm,
+    a_cancelled_job_stays_cancelled,
+    a_run_that_gets_nowhere_stops,
+    preemption_during_the_start_is_not_counted,
+    failures_are_not_requeued,
+    a_site_without_requeue_gets_a_new_job,
+)
+
+
+@pytest.fixture(scope="module")
+def outcomes(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
+    """All scenarios at once: most of their time they wait until SLURM starts a requeued job."""
+    with ThreadPoolExecutor(len(SCENARIOS)) as pool:
+        yield {
+            scenario.__name__: pool.submit(scenario, cluster, tmp_path_factory.mktemp("jobs")) for scenario in SCENARIOS
+        }
+
+
+@pytest.mark.parametrize("name", [scenario.__name__ for scenario in SCENARIOS])
+def test_scenario(outcomes: dict[str, Future[None]], name: str) -> None:
+    outcomes[name].result(200.0)
+
+
 def test_a_node_that_dies_costs_what_was_not_saved(cluster: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(cluster, tmp_path, "saves at once", "--nodelist=n2")
+    job = Job(cluster, tmp_path, "saves at once")
     job.wait_for("at work")
     cluster.kill_node("n2")
     try:

@@ -14,7 +14,7 @@ from tests.slurm.cluster import SlurmCluster
 from tfagents_system import run_checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PARAMS = """
 import gymnasium
@@ -64,7 +64,7 @@ def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster
         (tmp_path / name).write_text("this is not what was submitted")
     assert cluster.run("scontrol", "release", job).returncode == 0
     for task in (0, 1):
-        state = cluster.wait_for_state(f"{job}_{task}", ("COMPLETED", "FAILED"), 200.0)
+        state = cluster.wait_for_state(f"{job}_{task}", ("COMPLETED", "FAILED"), 250.0)
         assert state == "COMPLETED", outputs(tmp_path)
         exp_dir = tmp_path / f"run_task_{task}"
         status = json.loads((exp_dir / "status.json").read_text())
@@ -86,21 +86,21 @@ def test_a_run_that_is_killed_and_stopped_goes_on_from_what_it_saved(cluster: Sl
         return checkpoint.train_step if checkpoint is not None else 0
 
     # As by preemption without any grace: all processes of the run are killed.
-    cluster.wait_until(lambda: newest() >= period, 120.0, f"a checkpoint in\n{outputs(tmp_path)}")
+    cluster.wait_until(lambda: newest() >= period, 250.0, f"a checkpoint in\n{outputs(tmp_path)}")
     seen = train_step()
     assert cluster.run("scancel", "--signal=KILL", f"{job}.0").returncode == 0
-    cluster.wait_until(lambda: "exit code 137, and requeued" in outputs(tmp_path), 60.0, "it is requeued")
+    cluster.wait_until(lambda: "exit code 137, and requeued" in outputs(tmp_path), 120.0, "it is requeued")
     first = newest()
     assert seen - period <= first < iterations * 20
 
     # As before a time limit: all is saved.
-    cluster.wait_until(lambda: run.status()["run"]["state"] == "running" and train_step() > first, 120.0, "it goes on")
+    cluster.wait_until(lambda: run.status()["run"]["state"] == "running" and train_step() > first, 250.0, "it goes on")
     assert cluster.run("scancel", "--batch", "--signal=USR1", job).returncode == 0
-    cluster.wait_until(lambda: "saved, and requeued" in outputs(tmp_path), 60.0, "it is saved and requeued")
+    cluster.wait_until(lambda: "saved, and requeued" in outputs(tmp_path), 120.0, "it is saved and requeued")
     second = newest()
     assert run.trainer()["train_step"] == second > first
 
-    state = cluster.wait_for_state(job, ("COMPLETED", "FAILED"), 200.0)
+    state = cluster.wait_for_state(job, ("COMPLETED", "FAILED"), 250.0)
     assert state == "COMPLETED", f"{outputs(tmp_path)}\n{run.logs()}"
     assert run.trainer()["train_step"] == iterations * 20
     assert re.findall(r"resumed at train step (\d+)", run.log("trainer")) == [str(first), str(second)]

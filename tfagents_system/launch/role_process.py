@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tfagents_system.errors import EXIT_FAILED
+from tfagents_system.launch.signals import role_stop_signal
 
 _FIRST_BACKOFF_SECS = 1.0
 _MAX_BACKOFF_SECS = 30.0
@@ -193,7 +194,7 @@ class RoleProcess:
         self._restart_at = None
         if self.is_running():
             assert self._process is not None
-            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(role_stop_signal())
 
     def kill(self) -> None:
         """Ends the process and everything in its session, at once."""

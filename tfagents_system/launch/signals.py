@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from tfagents_system.errors import EXIT_FAILED
@@ -20,6 +20,15 @@ SUPERVISOR_PID_VARIABLE = "TFAGENTS_SUPERVISOR_PID"
 _PR_SET_PDEATHSIG = 1
 # timeout(1), for one, signals its child and then the child's whole process group.
 _SAME_SIGNAL_SECS = 0.3
+
+
+def role_stop_signal(environ: Mapping[str, str] = os.environ) -> signal.Signals:
+    """What a supervisor sends to a role to have it save and end.
+
+    SLURM sends its signals to all processes of a job at once. There, roles wait for one that it does not use, so that
+    they end in the supervisor's order: a replay server that ended first would take from the others what they save to.
+    """
+    return signal.SIGQUIT if "SLURM_JOB_ID" in environ else signal.SIGTERM
 
 
 class StopFlag:
@@ -54,6 +63,16 @@ class StopFlag:
                 continue
             signal.signal(number, self._handle)
 
+    @classmethod
+    def of_role(cls, environ: Mapping[str, str] = os.environ) -> StopFlag:
+        """Set by every stop signal; in a SLURM job by the supervisor's alone."""
+        supervisors = role_stop_signal(environ)
+        if supervisors in STOP_SIGNALS:
+            return cls()
+        for number in STOP_SIGNALS:
+            signal.signal(number, _pass_over)  # Unlike SIG_IGN, which programs that a role starts would inherit.
+        return cls([supervisors])
+
     def is_set(self) -> bool:
         return self.signal_number is not None
 
@@ -82,14 +101,18 @@ class StopFlag:
         self.set(signal_number)
 
 
+def _pass_over(signal_number: int, frame: FrameType | None) -> None:
+    del signal_number, frame
+
+
 def die_with_parent() -> None:
-    """Has the kernel send this process SIGTERM when its supervisor dies, however that dies. Does nothing off Linux.
+    """Has the kernel stop this process when its supervisor dies, however that dies. Does nothing off Linux.
 
     Call it first in main(): it ends the process at once if the supervisor is gone already.
     """
     if not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(role_stop_signal()), 0, 0, 0)
     # A supervisor that died before the line above sends nothing any more.
     supervisor = os.environ.get(SUPERVISOR_PID_VARIABLE)
     if supervisor and int(supervisor) != os.getppid():

@@ -332,7 +332,7 @@ class Supervisor:
         self._end({self._roles[REPLAY]: deadline_secs - (time.monotonic() - began)})
 
     def _end(self, deadlines_secs: Mapping[RoleProcess, float]) -> None:
-        """SIGTERM, then SIGKILL after each role's deadline or at a second signal."""
+        """A stop signal, then SIGKILL after each role's deadline or at a second signal."""
         start = spoke = time.monotonic()
         for role in deadlines_secs:
             role.terminate()

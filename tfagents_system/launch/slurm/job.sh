@@ -35,6 +35,11 @@ job_says() { # FIELD: of `scontrol show job`
   scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null | grep -oE "(^| )$1=[^ ]*" | head -n 1 | cut -d= -f2
 }
 
+# Whether the run was stopped but ran out of time to save: what it had saved before is there.
+was_stopped() {
+  [[ $exp_dir/status.json -nt $exp_dir/requeues ]] && grep -q '"message": *"stopped by SIG' "$exp_dir/status.json"
+}
+
 # The warning before the time limit comes with so little time left that no other reason is likely.
 is_at_time_limit() {
   local left
@@ -107,12 +112,12 @@ esac
 if ((code != 75)) && [[ $(oom_kills) -gt $oom_before ]]; then
   end 1 "not requeued: the kernel has killed a process for lack of memory: ask for more (SAC_MEM_GB, or --mem)"
 fi
-((code == 75 || code > 128)) || end "$code" "failed with exit code $code, not requeued: see $exp_dir/logs"
+((code == 75 || code > 128)) || { ((code == 1)) && was_stopped; } || end "$code" "failed with exit code $code, not requeued: see $exp_dir/logs"
 outcome=saved start=excused
 if ((code != 75)); then outcome="ended with exit code $code"; fi
 # With as little time, or for a reason of its own such as a launch that fails, the next start would end the same way.
 case $code in
-  75 | 130 | 138 | 140 | 143) if is_at_time_limit; then start=blamed; fi ;;
+  1 | 75 | 130 | 138 | 140 | 143) if is_at_time_limit; then start=blamed; fi ;;
   *) start=blamed ;;
 esac
 end_attempt $start || end 1 "not requeued: $idle attempts in a row have saved no update after step $last_step:" \
