@@ -24,9 +24,6 @@ SETTINGS = (
     "envs_per_worker",
     "deterministic",
     "step_timeout_secs",
-    "collect_worker_cpus",
-    "train_cpus",
-    "reverb_cpus",
 )
 _PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
 
