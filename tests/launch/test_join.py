@@ -33,6 +33,7 @@ def running(tmp_path: Path) -> RunPaths:
     paths = RunPaths(tmp_path / "run")
     paths.exp_dir.mkdir()
     settings = {"num_collect_workers": 2, "local_workers": 2, "max_workers": 4, "envs_per_worker": 3}
+    settings["collect_worker_cpus"] = 64  # Not one that is taken over.
     paths.run_json.write_text(json.dumps({"seed": 5, "num_iter": 9, "settings": settings}))
     tell(paths, "running")
     return paths
@@ -175,6 +176,7 @@ def test_the_runs_own_settings_win(running: RunPaths, tmp_path: Path) -> None:
     variables = preparation.variables()
     assert (variables.num_collect_workers, variables.local_workers) == (2, 2)
     assert (variables.envs_per_worker, variables.seed) == (3, 5)
+    assert variables.collect_worker_cpus == 1, "that is this machine's"
     assert (variables.reverb_cpus, variables.train_cpus, variables.reverb_port) == (0, 0, None)
 
 
@@ -217,11 +219,12 @@ def after(secs: float, action: object, *args: object) -> None:
     threading.Timer(secs, action, args).start()  # type: ignore[arg-type]
 
 
-def test_they_are_told_where_the_run_is(folder: Path, stop: StopFlag) -> None:
+def test_they_are_told_where_the_run_is(folder: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAC_TRAIN_CPUS", "7")
     assert workers_in(folder, stop, "env | grep SAC_ | sort; exit 0").run() == 0
     text = (folder / "logs/worker_1.log").read_text()
     assert "SAC_SERVER=node7:8443\n" in text and "SAC_CREDENTIALS_DIR=/credentials\n" in text
-    assert f"SAC_EXP_DIR={folder}\n" in text
+    assert f"SAC_EXP_DIR={folder}\n" in text and "SAC_TRAIN_CPUS=7\n" in text
 
 
 def test_when_all_say_that_the_run_is_done_it_is(

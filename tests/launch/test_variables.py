@@ -6,7 +6,7 @@ import pytest
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_for
-from tfagents_system.launch.variables import VARIABLES, RunVariables, documentation
+from tfagents_system.launch.variables import VARIABLES, RunVariables, _check_workers, documentation
 from tfagents_system.workers import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,6 +156,10 @@ def test_the_table_and_the_fields_are_the_same() -> None:
         ({"SAC_LOCAL_WORKERS": "4"}, "SAC_LOCAL_WORKERS=4 must be at most SAC_NUM_COLLECT_WORKERS=3"),
         ({"SAC_MAX_WORKERS": "2"}, "SAC_MAX_WORKERS=2 must be at least SAC_NUM_COLLECT_WORKERS=3"),
         ({"SAC_MAX_WORKERS": "5", "SAC_DETERMINISTIC": "1"}, "SAC_MAX_WORKERS=5 can't be had with SAC_DETERMINISTIC=1"),
+        (
+            {"SAC_LOCAL_WORKERS": "2", "SAC_DETERMINISTIC": "1"},
+            "SAC_LOCAL_WORKERS=2 can't be had with SAC_DETERMINISTIC",
+        ),
         ({"SAC_WORKER_ROLE": "play"}, "SAC_WORKER_ROLE=play must be one of collect, eval, expert, test"),
         ({"SAC_SERVER": "node7"}, "SAC_SERVER=node7 must be HOST:PORT, such as node7:8443"),
         ({"SAC_SERVER": "node7:99999"}, "SAC_SERVER=node7:99999 must be HOST:PORT"),
@@ -176,3 +180,10 @@ def test_slots_for_workers(environ: dict[str, str], tmp_path: Path) -> None:
     assert (variables.local_workers, variables.max_workers) == (0, 3)
     assert variables.to_environ()["SAC_LOCAL_WORKERS"] == "0"
     assert plan_for(variables, {}, allowed=lambda: [0, 1, 2]).workers == ()
+
+
+@pytest.mark.parametrize(("planned", "more", "most"), [(3, {}, 67), (3, {"deterministic": True}, 3), (4090, {}, 4096)])
+def test_a_gateway_makes_room_for_others(planned: int, more: dict[str, bool], most: int) -> None:
+    values = {"num_collect_workers": planned, "gateway_port": 0, **more}
+    assert _check_workers(values) == []
+    assert values["max_workers"] == most

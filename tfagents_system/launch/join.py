@@ -75,8 +75,10 @@ class JoinedWorkers(Supervisor):
         super().__init__(variables, plan, claims, 0, variables.seed, stop, starter, **options)
         self._target = target
         self._look_at = 0.0
+        # The params of all workers shall see the same numbers, though nobody here has these CPUs.
+        counts = {name: os.environ[name] for name in ("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS") if name in os.environ}
         for role in self._roles.values():
-            role.environ |= target.environ()
+            role.environ |= target.environ() | counts
 
     def step(self) -> None:
         """Looks at the workers, and at the run where it can be seen."""

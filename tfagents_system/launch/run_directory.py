@@ -28,9 +28,6 @@ SETTINGS = (
     "envs_per_worker",
     "deterministic",
     "step_timeout_secs",
-    "collect_worker_cpus",
-    "train_cpus",
-    "reverb_cpus",
 )
 _PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
 _NAMES_OF_RUN = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_GRID")

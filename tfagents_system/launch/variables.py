@@ -299,12 +299,18 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
     if "num_collect_workers" not in values:
         return []
     planned, is_deterministic = values["num_collect_workers"], values.get("deterministic", False)
-    if "gateway_port" in values and not is_deterministic:
-        values.setdefault("max_workers", min(_MOST, planned + _JOINED_SLOTS))
+    if "gateway_port" in values:
+        values.setdefault("max_workers", planned if is_deterministic else min(_MOST, planned + _JOINED_SLOTS))
     findings = []
-    if (local := values.get("local_workers", planned)) > planned and "server" not in values:
+    local = values.get("local_workers", planned) if "server" not in values else planned
+    if local > planned:
         findings.append(
             f"SAC_LOCAL_WORKERS={local} must be at most SAC_NUM_COLLECT_WORKERS={planned}: lower it, or raise that"
+        )
+    if local < planned and is_deterministic:
+        findings.append(
+            f"SAC_LOCAL_WORKERS={local} can't be had with SAC_DETERMINISTIC=1, where a run restarts all its workers "
+            "with itself: unset it, or set SAC_DETERMINISTIC=0"
         )
     most = values.get("max_workers", planned)
     if most < planned:
