@@ -7,6 +7,7 @@ from pathlib import Path
 
 TRAINER = "trainer"
 REPLAY = "replay"
+GATEWAY = "gateway"
 
 
 def worker_role(worker_id: int) -> str:
@@ -97,6 +98,21 @@ class RunPaths:
     @property
     def logs(self) -> Path:
         return self.exp_dir / "logs"
+
+    @property
+    def credentials(self) -> Path:
+        """Certificates of those who may join from other machines (unless SAC_CREDENTIALS_DIR has others)."""
+        return self.exp_dir / "credentials"
+
+    @property
+    def gateway_json(self) -> Path:
+        """Host and port at which other machines reach the run."""
+        return self.exp_dir / "gateway.json"
+
+    @property
+    def gateway_slots(self) -> Path:
+        """Which slot belongs to which remote worker, for a restarted gateway."""
+        return self.exp_dir / "gateway_slots.json"
 
     @property
     def videos(self) -> Path:

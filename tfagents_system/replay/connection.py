@@ -30,12 +30,12 @@ class Waiting:
     """One wait with a deadline, which says every minute what it waits for.
 
     Args:
-      what: Completes "waiting for ...".
+      what: Completes "waiting for ..."; a function is asked whenever that is told.
       deadline_secs: When `check` raises.
       stop: Tells whether the role is to stop.
     """
 
-    def __init__(self, what: str, deadline_secs: float, stop: Callable[[], bool]) -> None:
+    def __init__(self, what: str | Callable[[], str], deadline_secs: float, stop: Callable[[], bool]) -> None:
         self._what = what
         self._deadline_secs = deadline_secs
         self._stop = stop
@@ -53,10 +53,13 @@ class Waiting:
         if self._stop():
             raise StoppedError
         if waited >= self._deadline_secs:
-            raise ServerUnreachableError(f"waited {waited:.0f} s for {self._what}: giving up")
+            raise ServerUnreachableError(f"waited {waited:.0f} s for {self._told()}: giving up")
         if waited >= self._speak_at:
-            logging.info("waiting %.0f s for %s", waited, self._what)
+            logging.info("waiting %.0f s for %s", waited, self._told())
             self._speak_at += _SPEAK_SECS
+
+    def _told(self) -> str:
+        return self._what if isinstance(self._what, str) else self._what()
 
 
 class Connection:
