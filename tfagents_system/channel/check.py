@@ -65,15 +65,15 @@ def _reach(check: Check, door: Door, timeout_secs: float) -> socket.socket | Non
         connection = socket.create_connection((door.host, door.port), timeout=timeout_secs)
     except ConnectionRefusedError:
         check.errors.append(
-            f"nobody listens on {door.host} port {door.port}: is the run alive, with SAC_GATEWAY_PORT set, and is this the "
-            "port in its gateway.json?"
+            f"nobody listens on {door.host} port {door.port}: is the run alive, with SAC_GATEWAY_PORT set, and is this "
+            "the port in its gateway.json?"
         )
         return None
     except OSError as error:
         why = f"no answer in {timeout_secs:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
         check.errors.append(
-            f"{messages.this_host()} can't reach {door.host} port {door.port} ({why}): is there a firewall between, or is the "
-            "host off?"
+            f"{messages.this_host()} can't reach {door.host} port {door.port} ({why}): is there a firewall between, or "
+            "is the host off?"
         )
         return None
     check.facts.append(f"port {door.port} answers in {1000 * (time.monotonic() - began):.0f} ms")
@@ -88,8 +88,8 @@ def _try_door(
         transport = door.secure(connection)
     except ChannelError as error:
         check.errors.append(
-            f"{door.host} port {door.port} does not prove to be the gateway of these credentials ({error}): is it another "
-            "run's port, or are ca.pem and client.pem of another run?"
+            f"{door.host} port {door.port} does not prove to be the gateway of these credentials ({error}): is it "
+            "another run's port, or are ca.pem and client.pem of another run?"
         )
         return
     try:

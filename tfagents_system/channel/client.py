@@ -115,7 +115,7 @@ class RemoteConnection:
         self._wait("to let us in", deadline_secs, lambda: self._transport is not None)
 
     def put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], deadline_secs: float = 600.0) -> None:
-        """Writes one item, into one or several tables, and waits until the server has it; segments: until they are sent.
+        """Writes one item, into one or several tables, and waits until the server has it (segments: until sent).
 
         Where the connection breaks, the item is written again: it may then arrive twice.
 
@@ -219,8 +219,8 @@ class RemoteConnection:
             since = time.strftime("%H:%M:%S", time.localtime(self._down_since))
             return (
                 f"{self._hello.kind} on {self._hello.host} can't reach the gateway at {self.address} since {since} "
-                f"({self._why_down}): check that the run is alive, that gateway.json in its directory has this address, and "
-                "that no firewall is between (run_script.sh --check tries the whole path)"
+                f"({self._why_down}): check that the run is alive, that gateway.json in its directory has this "
+                "address, and that no firewall is between (run_script.sh --check tries the whole path)"
             )
 
     # Segments.

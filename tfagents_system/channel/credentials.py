@@ -245,8 +245,8 @@ def _check_dates(path: Path, certificate: x509.Certificate) -> list[str]:
     first, last, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, _now()
     if now > last:
         return [
-            f"{path} expired on {last:%Y-%m-%d}: move the folder away, so that the run's next start makes new ones, and "
-            "copy those to the other machines"
+            f"{path} expired on {last:%Y-%m-%d}: move the folder away, so that the run's next start makes new ones, "
+            "and copy those to the other machines"
         ]
     if now < first:
         return [

@@ -5,8 +5,8 @@
     body   uint64    bytes of the arrays
     the message (messages.py), then the arrays' raw bytes in C order, little-endian, each at a multiple of 16
 
-What comes from the other side is trusted in nothing: lengths are compared with limits before memory is taken, dtypes with
-a list, and shapes with the length of the body.
+What comes from the other side is trusted in nothing: lengths are compared with limits before memory is taken, dtypes
+with a list, and shapes with the length of the body.
 """
 
 from __future__ import annotations
@@ -31,7 +31,20 @@ _MAX_ARRAYS = 4096
 _MAX_DIMENSIONS = 16
 _DTYPES = {
     np.dtype(name).name: np.dtype(name)
-    for name in ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
+    for name in [
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    ]
 }
 
 Buffer = bytes | memoryview

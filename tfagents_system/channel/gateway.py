@@ -305,7 +305,8 @@ class Gateway:
         if hello.protocol != messages.PROTOCOL:
             raise RefusedClientError(
                 "version",
-                f"the gateway speaks protocol {messages.PROTOCOL}, you speak {hello.protocol}: install the same version",
+                f"the gateway speaks protocol {messages.PROTOCOL}, you speak {hello.protocol}: install the "
+                "same version",
             )
         if self._password and not hmac.compare_digest(self._password, hello.password.encode()):
             time.sleep(_BRUTE_FORCE_SECS)
@@ -316,7 +317,8 @@ class Gateway:
         if hello.version != tfagents_system.__version__:
             raise RefusedClientError(
                 "version",
-                f"the run has tfagents_system {tfagents_system.__version__}, you have {hello.version[:40]}: install the same",
+                f"the run has tfagents_system {tfagents_system.__version__}, you have {hello.version[:40]}: install "
+                "the same",
             )
         if hello.kind not in messages.KINDS:
             raise RefusedClientError("kind", f"{hello.kind[:40]!r} is none of {', '.join(messages.KINDS)}")

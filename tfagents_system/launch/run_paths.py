@@ -15,6 +15,11 @@ def worker_role(worker_id: int) -> str:
     return f"worker_{worker_id}"
 
 
+def is_worker(role: str) -> bool:
+    """Whether a role's name is a worker's."""
+    return role.startswith("worker_")
+
+
 @dataclasses.dataclass(frozen=True)
 class RunPaths:
     """The layout of one run directory.
