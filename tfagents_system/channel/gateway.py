@@ -243,18 +243,14 @@ class Gateway:
             return None
         transport = Transport(tls)
         try:
-            try:
-                transport.handshake(HANDSHAKE_SECS)
-            except ChannelError as error:
-                reason = "tls" if isinstance(error.__cause__, ssl.SSLError) else "silent"
-                raise RefusedClientError(reason, str(error)) from None
-            try:
-                secs = max(0.0, deadline - time.monotonic())
-                hello, _ = transport.receive(messages.Hello, HELLO_LIMITS, secs, rest_secs=secs)
-            except FrameError as error:
-                raise RefusedClientError("frame", str(error)) from None
-            except ChannelError as error:
-                raise RefusedClientError("silent", str(error)) from None
+            transport.handshake(HANDSHAKE_SECS)
+        except ChannelError as error:
+            reason = "tls" if isinstance(error.__cause__, ssl.SSLError) else "silent"
+            self.refusals.add(reason, peer, str(error))
+            transport.close()
+            return None
+        try:
+            hello = self._hear_hello(transport, max(0.0, deadline - time.monotonic()))
             return self._welcome(transport, hello, peer)
         except RefusedClientError as refusal:
             self.refusals.add(refusal.reason, peer, str(refusal))
@@ -264,6 +260,15 @@ class Gateway:
             self.refusals.add("silent", peer, str(error))
         transport.close()
         return None
+
+    @staticmethod
+    def _hear_hello(transport: Transport, secs: float) -> messages.Hello:
+        try:
+            hello, _ = transport.receive(messages.Hello, HELLO_LIMITS, secs, rest_secs=secs)
+        except FrameError as error:
+            raise RefusedClientError("frame", str(error)) from None
+        assert isinstance(hello, messages.Hello)
+        return hello
 
     def _welcome(self, transport: Transport, hello: messages.Hello, peer: str) -> Session | None:
         self._check_hello(hello)

@@ -99,9 +99,11 @@ class Slots:
             )
         if wished is not None:
             raise NoSlotError(f"slot {wished} is not free ({counts}): join without asking for it")
+        is_kept = any(self._slots[number].connection is None for number in fitting)  # For one that has vanished.
         raise NoSlotError(
             f"all {len(fitting)} slots for workers of kind {kind} are taken ({counts}): end some workers, or start the "
-            "run with a larger SAC_MAX_WORKERS"
+            "run with a larger SAC_MAX_WORKERS",
+            final=not is_kept,
         )
 
     def leave(self, number: int, connection: object, *, for_good: bool) -> bool:
