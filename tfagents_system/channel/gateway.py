@@ -27,6 +27,7 @@ from tfagents_system.channel.slots import NoSlotError, Slots
 from tfagents_system.channel.transport import Transport, describe
 from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.replay import tables
+from tfagents_system.replay.connection import ItemWriter
 from tfagents_system.replay.segments import Layout
 from tfagents_system.report.heartbeat import write_json
 
@@ -34,6 +35,7 @@ HANDSHAKE_SECS = 10.0
 IDLE_SECS = 30.0  # Clients say something every few seconds.
 _MAX_HANDSHAKES, _MAX_HANDSHAKES_OF_ONE = 128, 64
 _PUT_SECS = 5.0
+_SEGMENTS_TOGETHER, _BYTES_TOGETHER = 16, 8 * 2**20
 _BRUTE_FORCE_SECS = 1.0
 _MESSAGE_BYTES = 256 * 1024
 _LOG_BYTES = 1024 * 1024
@@ -383,7 +385,7 @@ class Session:
         self.client = access.Client(hello.kind, -1)
         self._gateway = gateway
         self._host = hello.host[:100]
-        self._next_segment: int | None = None
+        self._segments = _SegmentsUnderWay(gateway.sharing.connection.writer(tables.SEGMENTS))
         self._has_said_goodbye = False
         self._logged_bytes = 0
         self._beat_at = 0.0
@@ -397,7 +399,14 @@ class Session:
         """Serves the client until it or the connection ends."""
         try:
             while not self._has_said_goodbye:
-                self._answer(*self.transport.receive(messages.FromClient, self.limits, IDLE_SECS))
+                message, arrays = self.transport.receive(messages.FromClient, self.limits, IDLE_SECS)
+                if not (isinstance(message, messages.Put) and message.tables == [tables.SEGMENTS]):
+                    self._answer(message, arrays)
+                else:
+                    self._check_put(message, arrays)
+                    self._segments.add(message.id, arrays)
+                if self._segments.is_due or not self.transport.has_data():
+                    self._store_segments()
         except FrameError as error:
             self._gateway.refusals.add("frame", f"{self.name} at {self.peer}", str(error))
             with contextlib.suppress(ChannelError):
@@ -459,19 +468,20 @@ class Session:
                 raise FrameError("a second hello")
 
     def _put(self, message: messages.Put, arrays: Arrays) -> None:
-        """Segments come without waiting for each other: after one that was not taken, those behind it are dropped."""
+        self._check_put(message, arrays)
+        ok = self._gateway.sharing.connection.try_put(message.tables, arrays, _PUT_SECS)
+        self.transport.send(messages.Done(message.id, ok))
+
+    def _check_put(self, message: messages.Put, arrays: Arrays) -> None:
         if not message.tables:
             raise FrameError("an item for no table")
         for table in message.tables:
             access.check_access(self.client, "put", table)
             access.check_item(self.client, table, arrays, self._gateway.facts.layout)
-        is_segment = message.tables == [tables.SEGMENTS]
-        if is_segment and self._next_segment not in (None, message.id):
-            return
-        ok = self._gateway.sharing.connection.try_put(message.tables, arrays, _PUT_SECS)
-        if is_segment:
-            self._next_segment = message.id + ok
-        self.transport.send(messages.Done(message.id, ok))
+
+    def _store_segments(self) -> None:
+        if (done := self._segments.store(_PUT_SECS)) is not None:
+            self.transport.send(done)
 
     def _beat(self, text: str) -> None:
         """The client's heartbeat, as if it had written it here: its role is what we say, its times are of our clock."""
@@ -506,6 +516,50 @@ class Session:
                 log.write(f"--- {message.name[:100]!r} of {self._host!r} ({self.peer}):\n" + "\n".join(lines) + "\n")
         except OSError as error:
             logging.log_every_n_seconds(logging.WARNING, "log of %s: %s", 60, self.name, error)
+
+
+class _SegmentsUnderWay:
+    """Segments of one client: those that have come together are stored together.
+
+    They come without waiting for each other, with ids that count up: after one that was not stored, those behind it are
+    dropped until it comes again.
+
+    Args:
+      writer: Into the table of segments.
+    """
+
+    def __init__(self, writer: ItemWriter) -> None:
+        self._writer = writer
+        self._expected: int | None = None
+        self._first = 0
+        self._items: list[Arrays] = []
+        self._bytes = 0
+
+    def add(self, number: int, arrays: Arrays) -> None:
+        if self._expected not in (None, number):
+            return
+        if not self._items:
+            self._first = number
+        self._expected = number + 1
+        self._items.append(arrays)
+        self._bytes += sum(array.nbytes for array in arrays)
+
+    @property
+    def is_due(self) -> bool:
+        """No more should be gathered."""
+        return len(self._items) >= _SEGMENTS_TOGETHER or self._bytes >= _BYTES_TOGETHER
+
+    def store(self, timeout_secs: float) -> messages.Done | None:
+        """What to tell the client; None where there is nothing to store."""
+        if not self._items:
+            return None
+        ok = self._writer.put(self._items, timeout_secs)
+        self._items, self._bytes = [], 0
+        if ok:
+            assert self._expected is not None
+            return messages.Done(self._expected - 1, True)
+        self._expected = self._first
+        return messages.Done(self._first, False)
 
 
 def _plain_host(host: str) -> str:

@@ -117,7 +117,7 @@ class Put(_WithArrays):
 
 
 class Done(_Message):
-    """The item of this id is in its tables; or not, and is to be sent again, with all segments after it."""
+    """The item of this id is in its tables, or is to be sent again; segments: all up to it, or all from it on."""
 
     id: int
     ok: bool

@@ -1,0 +1,124 @@
+"""The encrypted channel keeps at least 0.7 of the throughput of a plain connection, for segments and for blocks.
+
+    python -m benchmarks.channel [--quick]
+
+A real Reverb server and a gateway, each in a process of its own on the same CPU, and the client on another one; plain
+and through the channel in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+from benchmarks.outcome import Outcome, parse_args
+from benchmarks.replay import make_layout, minibatches_per_sec, replay_server, steps_in_per_sec
+from tfagents_system.launch.cpus import allowed_cpus
+
+_DEADLINE_SECS = 120.0
+_IDENTITY = {"params": "benchmark"}
+_STEPS = 100_000
+_MAX_BYTES = 256 * 2**20
+
+
+def serve(pipe: Pipe, reverb_port: int, folder: Path, cpu: int) -> None:
+    """A gateway to a replay server; serves until the pipe says so."""
+    os.sched_setaffinity(0, {cpu})
+    from tfagents_system.channel import credentials
+    from tfagents_system.channel.gateway import Gateway, RunFacts
+    from tfagents_system.channel.sharing import Sharing
+    from tfagents_system.channel.slots import Slots
+    from tfagents_system.launch.run_paths import RunPaths
+    from tfagents_system.replay.connection import Connection
+
+    paths = RunPaths(folder)
+    credentials.ensure_credentials(paths.credentials, "benchmark")
+    # Slots from 0: the segments are those of worker 0.
+    facts = RunFacts(paths, make_layout(), _IDENTITY, 0, 1, 2, {}, "{}", _MAX_BYTES)
+    slots = Slots(0, 1, 2, reverb_port, paths.gateway_slots)
+    sharing = Sharing(Connection(f"localhost:{reverb_port}", lambda: False))
+    context = credentials.server_context(paths.credentials)
+    gateway = Gateway(facts, sharing, slots, context, has_trainer=lambda: False)
+    pipe.send(gateway.listen(0))
+    pipe.recv()
+    os._exit(0)  # Threads that read from Reverb block in C++.
+
+
+@contextlib.contextmanager
+def gateway_to(reverb_port: int, folder: Path, cpu: int) -> Iterator[int]:
+    """A gateway process on a CPU; gives its port."""
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=serve, args=(theirs, reverb_port, folder, cpu), daemon=True)
+    process.start()
+    try:
+        if not ours.poll(_DEADLINE_SECS):
+            raise TimeoutError("the gateway did not start")
+        yield ours.recv()
+        ours.send("stop")
+    finally:
+        process.join(10)
+        process.kill()
+
+
+def connect(port: int, folder: Path, kind: str) -> Any:
+    """A connection through the channel."""
+    from tfagents_system.channel.client import Hello, RemoteConnection
+    from tfagents_system.launch.run_paths import RunPaths
+
+    connection = RemoteConnection(
+        f"localhost:{port}",
+        lambda: False,
+        Hello(kind, _IDENTITY, 0 if kind == "collect" else None),
+        credentials=RunPaths(folder).credentials,
+    )
+    connection.wait_until_up(_DEADLINE_SECS)
+    return connection
+
+
+def main() -> None:
+    args = parse_args(argparse.ArgumentParser(description=__doc__))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    cpus = allowed_cpus()
+    os.sched_setaffinity(0, {cpus[-1]})
+    outcome = Outcome(__doc__.splitlines()[0])
+    secs, rounds = (1.0, 1) if args.quick else (6.0, 5)
+    figures: dict[str, list[float]] = {}
+    with (
+        replay_server(_STEPS, cpus[0]) as (port, _),
+        tempfile.TemporaryDirectory() as folder,
+        gateway_to(port, Path(folder), cpus[0]) as gateway_port,
+    ):
+        for _ in range(rounds):
+            for way, connection in (
+                ("plain", None),
+                ("channel", lambda kind: connect(gateway_port, Path(folder), kind)),
+            ):
+                worker, trainer = (connection("collect"), connection("trainer")) if connection else (None, None)
+                for steps in (1000, 50):
+                    rate = steps_in_per_sec(port, secs, steps, worker)
+                    figures.setdefault(f"{way}: segments of {steps} steps", []).append(rate)
+                figures.setdefault(f"{way}: blocks", []).append(minibatches_per_sec(port, secs, trainer))
+                for one in filter(None, (worker, trainer)):
+                    one.close()
+    medians = {name: statistics.median(values) for name, values in figures.items()}
+    for name, value in medians.items():
+        outcome.row(name, value, "minibatches/s" if "blocks" in name else "steps/s")
+    for what in ("segments of 1000 steps", "segments of 50 steps", "blocks"):
+        outcome.ratio(
+            f"{what} through the channel over plain", medians[f"channel: {what}"] / medians[f"plain: {what}"], 0.7
+        )
+    outcome.note(f"CPUs {cpus}: server and gateway on the first, the client on the last")
+    outcome.print()
+
+
+if __name__ == "__main__":
+    main()
