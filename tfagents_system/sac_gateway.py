@@ -22,6 +22,7 @@ from tfagents_system.channel.sharing import Sharing
 from tfagents_system.channel.slots import Slots
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
+from tfagents_system.launch import memory
 from tfagents_system.launch.run_paths import GATEWAY, TRAINER
 from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.segments import Layout
@@ -49,6 +50,7 @@ _SHARED_VARIABLES = (
 
 def serve(role: Role) -> int:
     """Serves until told to stop; returns the exit code."""
+    memory.keep_freed_memory()
     folder = credentials_folder(role)
     context = credentials.server_context(folder)
     password_file = os.environ.get("SAC_PASSWORD_FILE")

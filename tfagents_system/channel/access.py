@@ -45,6 +45,10 @@ _ACCESS = {
 }
 
 
+# Their writers do not wait for each item: what got lost they send again by themselves, seconds later.
+STREAMED = (tables.SEGMENTS, tables.REQUESTS)
+
+
 @dataclasses.dataclass(frozen=True)
 class Client:
     """Who is at the other end.

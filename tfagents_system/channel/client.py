@@ -20,14 +20,13 @@ import msgspec
 import numpy as np
 from absl import logging
 
+from tfagents_system.channel import access, messages
 from tfagents_system.channel import credentials as credential_files
-from tfagents_system.channel import messages
 from tfagents_system.channel.errors import ChannelError, GatewayRefusedError
 from tfagents_system.channel.frames import Limits
 from tfagents_system.channel.messages import Hello, Welcome, identity_of
 from tfagents_system.channel.transport import Transport, describe
 from tfagents_system.errors import UserError
-from tfagents_system.replay import tables
 from tfagents_system.replay.connection import ServerUnreachableError, Waiting
 
 __all__ = ["Hello", "RemoteConnection", "Welcome", "identity_of"]
@@ -39,7 +38,7 @@ _PUT_SECS = 5.0
 _POLL_SECS = 0.05
 _FIRST_BACKOFF_SECS, _MAX_BACKOFF_SECS = 0.5, 5.0
 _GATEWAY_LIMITS = Limits(message_bytes=2**20, body_bytes=2**32)
-# Segments on their way: enough to fill a slow line, few enough to be sent again.
+# Items on their way: enough to fill a slow line, few enough to be sent again.
 _WINDOW_ITEMS, _WINDOW_BYTES = 32, 64 * 2**20
 _LOG_CHUNK_CHARS, _LOG_CHARS = 30_000, 200_000
 _SPEAK_SECS = 60.0
@@ -50,8 +49,8 @@ Arrays = list[np.ndarray]
 class RemoteConnection:
     """Puts items into the tables of a run on another machine and reads them; see `replay.connection.Connection`.
 
-    A thread keeps it connected. Segments are sent without waiting for each to arrive, in order, and again where the
-    connection broke: what is stored is told by the table of it (`SegmentSender`). All else is waited for.
+    A thread keeps it connected. Segments and requests are sent without waiting for each to arrive, in order, and again
+    where the connection broke: whoever sends them hears of what came of them in another way. All else is waited for.
 
     Args:
       address: `host:port` of the run's gateway.
@@ -93,7 +92,7 @@ class RemoteConnection:
         self._refusal: GatewayRefusedError | None = None
         self._down_since, self._why_down = time.time(), "not connected yet"
         self._is_closed = False
-        self._send_again_from: int | None = None  # A segment that the replay server did not take in time.
+        self._send_again_from: int | None = None  # An item that the replay server did not take in time.
         self._ids = itertools.count(1)
         self._answers: dict[int, _Answer] = {}
         self._window = _Window()
@@ -115,7 +114,7 @@ class RemoteConnection:
         self._wait("to let us in", deadline_secs, lambda: self._transport is not None)
 
     def put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], deadline_secs: float = 600.0) -> None:
-        """Writes one item, into one or several tables, and waits until the server has it (segments: until sent).
+        """Writes one item, into one or several tables, and waits until the server has it (`STREAMED`: until sent).
 
         Where the connection breaks, the item is written again: it may then arrive twice.
 
@@ -124,8 +123,8 @@ class RemoteConnection:
           GatewayRefusedError: The gateway does not take it.
         """
         names = [table] if isinstance(table, str) else list(table)
-        if names == [tables.SEGMENTS]:
-            self._put_segment(arrays, deadline_secs)
+        if _is_streamed(names):
+            self._stream(names, arrays, deadline_secs)
             return
         waiting = self._waiting(f"to take {table}", deadline_secs)
         while not self.try_put(names, arrays, _PUT_SECS):
@@ -134,9 +133,9 @@ class RemoteConnection:
     def try_put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
         """Like `put`, once; False where the server has not confirmed it in time (it may arrive still)."""
         names = [table] if isinstance(table, str) else list(table)
-        if names == [tables.SEGMENTS]:
+        if _is_streamed(names):
             try:
-                self._put_segment(arrays, timeout_secs)
+                self._stream(names, arrays, timeout_secs)
             except ServerUnreachableError:
                 return False
             return True
@@ -223,13 +222,13 @@ class RemoteConnection:
                 "address, and that no firewall is between (run_script.sh --check tries the whole path)"
             )
 
-    # Segments.
+    # What is not waited for.
 
-    def _put_segment(self, arrays: Sequence[np.ndarray], deadline_secs: float) -> None:
+    def _stream(self, names: list[str], arrays: Sequence[np.ndarray], deadline_secs: float) -> None:
         num_bytes = sum(array.nbytes for array in arrays)
-        self._wait("to take segments", deadline_secs, lambda: self._window.has_room(num_bytes))
+        self._wait(f"to take {names[0]}", deadline_secs, lambda: self._window.has_room(num_bytes))
         with self._window.in_order:
-            message = self._window.add(arrays, num_bytes)
+            message = self._window.add(names, arrays, num_bytes)
             with self._changed:
                 transport = self._transport
             if transport is not None:
@@ -443,10 +442,10 @@ class _Answer:
 
 
 class _Window:
-    """Segments that are on their way, oldest first."""
+    """Streamed items that are on their way, oldest first."""
 
     def __init__(self) -> None:
-        self.in_order = threading.Lock()  # Held while segments are sent: they must not overtake each other.
+        self.in_order = threading.Lock()  # Held while they are sent: they must not overtake each other.
         self._lock = threading.Lock()
         self._items: collections.deque[tuple[messages.Put, Sequence[np.ndarray], int]] = collections.deque()
         self._bytes = 0
@@ -457,9 +456,9 @@ class _Window:
             fits = len(self._items) < _WINDOW_ITEMS and self._bytes + num_bytes <= _WINDOW_BYTES
             return fits or not self._items
 
-    def add(self, arrays: Sequence[np.ndarray], num_bytes: int) -> messages.Put:
+    def add(self, names: list[str], arrays: Sequence[np.ndarray], num_bytes: int) -> messages.Put:
         with self._lock:
-            message = messages.Put(id=self._next_id, tables=[tables.SEGMENTS])
+            message = messages.Put(id=self._next_id, tables=names)
             self._next_id += 1
             self._items.append((message, arrays, num_bytes))
             self._bytes += num_bytes
@@ -475,6 +474,10 @@ class _Window:
         with self._lock:
             items = [(message, arrays) for message, arrays, _ in self._items if message.id >= first]
         return iter(items)
+
+
+def _is_streamed(names: list[str]) -> bool:
+    return len(names) == 1 and names[0] in access.STREAMED
 
 
 class RemoteNewest:

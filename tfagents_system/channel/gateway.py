@@ -27,7 +27,7 @@ from tfagents_system.channel.slots import NoSlotError, Slots
 from tfagents_system.channel.transport import Transport, describe
 from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.replay import tables
-from tfagents_system.replay.connection import ItemWriter
+from tfagents_system.replay.connection import Connection, ItemWriter
 from tfagents_system.replay.segments import Layout
 from tfagents_system.report.heartbeat import write_json
 
@@ -35,7 +35,7 @@ HANDSHAKE_SECS = 10.0
 IDLE_SECS = 30.0  # Clients say something every few seconds.
 _MAX_HANDSHAKES, _MAX_HANDSHAKES_OF_ONE = 128, 64
 _PUT_SECS = 5.0
-_SEGMENTS_TOGETHER, _BYTES_TOGETHER = 16, 8 * 2**20
+_ITEMS_TOGETHER, _BYTES_TOGETHER = 16, 8 * 2**20
 _BRUTE_FORCE_SECS = 1.0
 _MESSAGE_BYTES = 256 * 1024
 _LOG_BYTES = 1024 * 1024
@@ -385,7 +385,7 @@ class Session:
         self.client = access.Client(hello.kind, -1)
         self._gateway = gateway
         self._host = hello.host[:100]
-        self._segments = _SegmentsUnderWay(gateway.sharing.connection.writer(tables.SEGMENTS))
+        self._under_way = _UnderWay(gateway.sharing.connection)
         self._has_said_goodbye = False
         self._logged_bytes = 0
         self._beat_at = 0.0
@@ -400,13 +400,12 @@ class Session:
         try:
             while not self._has_said_goodbye:
                 message, arrays = self.transport.receive(messages.FromClient, self.limits, IDLE_SECS)
-                if not (isinstance(message, messages.Put) and message.tables == [tables.SEGMENTS]):
-                    self._answer(message, arrays)
+                if isinstance(message, messages.Put) and message.id < 0:
+                    self._put_streamed(message, arrays)
                 else:
-                    self._check_put(message, arrays)
-                    self._segments.add(message.id, arrays)
-                if self._segments.is_due or not self.transport.has_data():
-                    self._store_segments()
+                    self._answer(message, arrays)
+                if not self.transport.has_data():
+                    self._store()
         except FrameError as error:
             self._gateway.refusals.add("frame", f"{self.name} at {self.peer}", str(error))
             with contextlib.suppress(ChannelError):
@@ -479,8 +478,16 @@ class Session:
             access.check_access(self.client, "put", table)
             access.check_item(self.client, table, arrays, self._gateway.facts.layout)
 
-    def _store_segments(self) -> None:
-        if (done := self._segments.store(_PUT_SECS)) is not None:
+    def _put_streamed(self, message: messages.Put, arrays: Arrays) -> None:
+        self._check_put(message, arrays)
+        if len(message.tables) != 1 or message.tables[0] not in access.STREAMED:
+            raise FrameError("an item that is to be waited for, with the id of one that is not")
+        if not self._under_way.has_room(message.tables[0]):
+            self._store()
+        self._under_way.add(message.id, message.tables[0], arrays)
+
+    def _store(self) -> None:
+        if (done := self._under_way.store(_PUT_SECS)) is not None:
             self.transport.send(done)
 
     def _beat(self, text: str) -> None:
@@ -518,42 +525,46 @@ class Session:
             logging.log_every_n_seconds(logging.WARNING, "log of %s: %s", 60, self.name, error)
 
 
-class _SegmentsUnderWay:
-    """Segments of one client: those that have come together are stored together.
+class _UnderWay:
+    """Items of one client for a streamed table: those that have come together are stored together.
 
     They come without waiting for each other, with ids that count up: after one that was not stored, those behind it are
     dropped until it comes again.
 
     Args:
-      writer: Into the table of segments.
+      connection: To the replay server.
     """
 
-    def __init__(self, writer: ItemWriter) -> None:
-        self._writer = writer
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._writers: dict[str, ItemWriter] = {}
         self._expected: int | None = None
+        self._table = ""
         self._first = 0
         self._items: list[Arrays] = []
         self._bytes = 0
 
-    def add(self, number: int, arrays: Arrays) -> None:
+    def has_room(self, table: str) -> bool:
+        """Whether an item may be gathered with those that are there."""
+        is_full = len(self._items) >= _ITEMS_TOGETHER or self._bytes >= _BYTES_TOGETHER
+        return not self._items or (table == self._table and not is_full)
+
+    def add(self, number: int, table: str, arrays: Arrays) -> None:
         if self._expected not in (None, number):
             return
         if not self._items:
-            self._first = number
+            self._first, self._table = number, table
         self._expected = number + 1
         self._items.append(arrays)
         self._bytes += sum(array.nbytes for array in arrays)
-
-    @property
-    def is_due(self) -> bool:
-        """No more should be gathered."""
-        return len(self._items) >= _SEGMENTS_TOGETHER or self._bytes >= _BYTES_TOGETHER
 
     def store(self, timeout_secs: float) -> messages.Done | None:
         """What to tell the client; None where there is nothing to store."""
         if not self._items:
             return None
-        ok = self._writer.put(self._items, timeout_secs)
+        if self._table not in self._writers:
+            self._writers[self._table] = self._connection.writer(self._table)
+        ok = self._writers[self._table].put(self._items, timeout_secs)
         self._items, self._bytes = [], 0
         if ok:
             assert self._expected is not None

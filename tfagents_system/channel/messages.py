@@ -110,14 +110,14 @@ class Refused(_Message):
 
 
 class Put(_WithArrays):
-    """One item for one or several tables. Ids of segments count up by one: see `Done`."""
+    """One item for one or several tables. Those that are not waited for have ids below 0, which count up: see `Done`."""
 
     id: int
     tables: list[str]
 
 
 class Done(_Message):
-    """The item of this id is in its tables, or is to be sent again; segments: all up to it, or all from it on."""
+    """The item of this id is in its tables, or is to be sent again; below 0: all up to it, or all from it on."""
 
     id: int
     ok: bool
