@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.outcome import Outcome, parse_args
-from benchmarks.replay import make_layout, minibatches_per_sec, replay_server, steps_in_per_sec
+from benchmarks.replay import BlockClient, make_layout, replay_server, steps_in_per_sec, taken_per_sec
 from tfagents_system.launch import memory
 from tfagents_system.launch.cpus import allowed_cpus
 
@@ -95,22 +95,23 @@ def main() -> None:
     secs, rounds = (1.0, 1) if args.quick else (4.0, 5)
     figures: dict[str, list[float]] = {}
     with (
-        replay_server(_STEPS, cpus[0]) as (port, _),
+        # A server for each way: the reader of one would take the other's blocks.
+        replay_server(_STEPS, cpus[0]) as (plain_port, _),
+        replay_server(_STEPS, cpus[0]) as (reverb_port, _),
         tempfile.TemporaryDirectory() as folder,
-        gateway_to(port, Path(folder), cpus[0]) as gateway_port,
+        gateway_to(reverb_port, Path(folder), cpus[0]) as port,
     ):
+        worker = connect(port, Path(folder), "collect")
+        ways = {
+            "plain": (None, BlockClient(plain_port)),
+            "channel": (worker, BlockClient(reverb_port, connect(port, Path(folder), "trainer"))),
+        }
         for _ in range(rounds):
-            for way, connection in (
-                ("plain", None),
-                ("channel", lambda kind: connect(gateway_port, Path(folder), kind)),
-            ):
-                worker, trainer = (connection("collect"), connection("trainer")) if connection else (None, None)
+            for way, (connection, trainer) in ways.items():
                 for steps in (1000, 50):
-                    rate = steps_in_per_sec(port, secs, steps, worker)
+                    rate = steps_in_per_sec(plain_port, secs, steps, connection)
                     figures.setdefault(f"{way}: segments of {steps} steps", []).append(rate)
-                figures.setdefault(f"{way}: blocks", []).append(minibatches_per_sec(port, secs, trainer))
-                for one in filter(None, (worker, trainer)):
-                    one.close()
+                figures.setdefault(f"{way}: blocks", []).append(taken_per_sec(trainer, secs))
     medians = {name: statistics.median(values) for name, values in figures.items()}
     for name, value in medians.items():
         outcome.row(name, value, "minibatches/s" if "blocks" in name else "steps/s")

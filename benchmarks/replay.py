@@ -165,9 +165,12 @@ class BlockClient:
         return list(self._tables.Block.from_wire(arrays).arrays)
 
 
-def minibatches_per_sec(port: int, secs: float, connection: Any = None) -> float:
-    """As a trainer takes them; over another connection where one is given."""
-    client = BlockClient(port, connection)
+def minibatches_per_sec(port: int, secs: float) -> float:
+    return taken_per_sec(BlockClient(port), secs)
+
+
+def taken_per_sec(client: BlockClient, secs: float) -> float:
+    """Minibatches that a client takes."""
     for _ in range(5):
         client.next_block()
     started, blocks = time.perf_counter(), 0
