@@ -144,12 +144,15 @@ def decode_arrays(heads: Sequence[ArrayHead], body: np.ndarray) -> list[np.ndarr
             raise FrameError(f"an array of shape {head.shape[: _MAX_DIMENSIONS + 1]}")
         offset += -offset % _ALIGNMENT
         nbytes = math.prod(head.shape) * dtype.itemsize
-        if nbytes > len(body) - offset or any(size > max(1, len(body)) for size in head.shape):
+        if nbytes > len(body) - offset:
             raise FrameError(f"an array {head.dtype} {head.shape} is longer than what came")
         piece = body[offset : offset + nbytes]
         if dtype == np.bool_ and nbytes and piece.max() > 1:
             raise FrameError("an array of bool with other bytes than 0 and 1")
-        arrays.append(piece.view(dtype).reshape(head.shape))
+        try:
+            arrays.append(piece.view(dtype).reshape(head.shape))
+        except ValueError:  # An empty one whose other sides are beyond all measure.
+            raise FrameError(f"an array of shape {head.shape}") from None
         offset += nbytes
     if offset != len(body):
         raise FrameError(f"{len(body)} bytes of arrays came, {offset} are declared")
