@@ -3,17 +3,20 @@
 import contextlib
 import ipaddress
 import json
+import os
 import socket
 import struct
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.namespaces import needs_namespaces, two_hosts
 from tfagents_system.errors import UserError
-from tfagents_system.replay import loopback
+from tfagents_system.replay import loopback, peers
 
 ROOT = Path(__file__).resolve().parents[2]
 _SCAN = """
@@ -140,3 +143,71 @@ def test_a_scan_of_all_ports_from_another_host(how, ports, found):
         scan = elsewhere.command([sys.executable, "-c", _SCAN, here.ipv4, here.ipv6, *map(str, ports)])
         result = subprocess.run(scan, capture_output=True, text=True, timeout=120, check=True)
     assert set(result.stdout.split()) == found
+
+
+def test_whose_a_connection_is():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+        assert peers.uid_of_peer(accepted) == os.geteuid() and peers.uid_of_peer(client) == os.geteuid()
+        client.close()
+        assert peers.uid_of_peer(accepted) is None  # What is closed is nobody's, and not root's.
+        accepted.close()
+    assert peers.can_tell()
+
+
+_STRANGER = """
+import os, socket, sys
+import encodings.idna  # While the interpreter's folder can be read.
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5) as stranger:
+    try:
+        stranger.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes(9))
+        print(len(stranger.recv(100)))
+    except ConnectionError:
+        print(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="taking another user's place needs root")
+@pytest.mark.parametrize(("how", "is_heard"), [("confined", False), ("open", True)])
+def test_another_user_of_this_machine_is_not_heard(how, is_heard):
+    port = free_port()
+    with server(how, port):
+        answers = [
+            int(
+                subprocess.run(
+                    [sys.executable, "-c", _STRANGER, host, str(port)], capture_output=True, check=True
+                ).stdout
+            )
+            for host in ("127.0.0.1", "::ffff:127.0.0.1")
+        ]
+        assert [answer > 0 for answer in answers] == [is_heard, is_heard]
+        # We are, after him as before.
+        import reverb
+
+        client = reverb.Client(f"localhost:{port}")
+        assert client.server_info(timeout=10)["status"].current_size == 0
+
+
+@pytest.mark.slow
+def test_a_server_stops_though_connections_come_all_the_time():
+    port = free_port()
+    stop = threading.Event()
+
+    def knock():
+        while not stop.is_set():
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+
+    threads = [threading.Thread(target=knock) for _ in range(3)]
+    try:
+        with server("confined", port):
+            for thread in threads:
+                thread.start()
+            time.sleep(1)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

@@ -110,7 +110,7 @@ class Refused(_Message):
 
 
 class Put(_WithArrays):
-    """One item for one or several tables. Those that are not waited for have ids below 0, which count up: see `Done`."""
+    """One item for one or several tables. What is not waited for has ids below 0, which count up: see `Done`."""
 
     id: int
     tables: list[str]

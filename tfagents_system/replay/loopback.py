@@ -6,6 +6,9 @@ global offset tables of Reverb's shared objects, which hold a gRPC of their own,
 puts loopback in the place of "every address" and calls the real `bind`: at no moment does a socket listen elsewhere.
 
 What came of it is looked up in the kernel's tables, and a server that listens anywhere else is stopped.
+
+Other users of the same machine reach loopback, too. The same is therefore done with `accept4`: a connection whose other
+end is not a socket of our own user, as the kernel's tables tell, is closed before a byte of it is read.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import ctypes
 import errno
 import ipaddress
 import mmap
+import os
 import socket
 import struct
 import sys
@@ -23,8 +27,10 @@ from typing import Any, Protocol, TypeVar
 
 import psutil
 import reverb
+from absl import logging
 
 from tfagents_system.errors import UserError
+from tfagents_system.replay import peers
 
 _PT_DYNAMIC = 2
 _DT_NULL, _DT_PLTRELSZ, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ, _DT_JMPREL = 0, 2, 5, 6, 7, 8, 23
@@ -33,6 +39,7 @@ _PROT_WRITE = 2
 _MAPPED_LOOPBACK = ipaddress.IPv6Address("::ffff:127.0.0.1").packed
 _EVERY_IPV6 = (ipaddress.IPv6Address("::").packed, ipaddress.IPv6Address("::ffff:0.0.0.0").packed)
 _BIND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True)
+_ACCEPT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, use_errno=True)
 _ON_OBJECT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 _WHY = "Reverb asks nobody for credentials, so whoever reaches its port can run programs as you"
 _REMEDY = (
@@ -61,6 +68,7 @@ def start_confined(start: Callable[[], _Server], port: int) -> _Server:
       UserError: It can't be confined; nothing listens then.
     """
     confine_bind()
+    keep_strangers_out()
     server = start()
     try:
         found = listening()
@@ -121,23 +129,72 @@ def _bind_confined(fd: int, address: int, length: int) -> int:
         return -1
 
 
+_real_accept = _ACCEPT(("accept4", ctypes.CDLL(None)))
+
+
+@_ACCEPT
+def _accept_own(fd: int, address: int, length: int, flags: int) -> int:
+    # `length` says what has room at `address`: gRPC sets it once before it calls.
+    room = ctypes.string_at(length, 4) if length else b""
+    while True:
+        connection = int(_real_accept(fd, address, length, flags))
+        if connection < 0 or _is_own(connection):
+            return connection
+        os.close(connection)
+        if length:
+            ctypes.memmove(length, room, 4)
+
+
+def _is_own(connection: int) -> bool:
+    """Whether our own user is at the other end."""
+    try:
+        with socket.socket(fileno=os.dup(connection)) as accepted:
+            if accepted.family not in (socket.AF_INET, socket.AF_INET6):
+                return True
+            uid, peer = peers.uid_of_peer(accepted), accepted.getpeername()
+    except BaseException:  # It is gone already.
+        return False
+    if uid != os.geteuid():
+        logging.log_every_n_seconds(logging.WARNING, "refused a connection of user %s from %s", 60, uid, peer[:2])
+    return uid == os.geteuid()
+
+
+def keep_strangers_out() -> None:
+    """Has Reverb's gRPC accept connections of our own user alone, where the kernel tells whose they are."""
+    if not peers.can_tell():
+        logging.warning(
+            "the kernel does not tell whose a connection is: other users of this machine reach the replay server"
+        )
+        return
+    _redirect(b"accept4", ctypes.cast(_accept_own, ctypes.c_void_p).value or 0)
+
+
 def confine_bind() -> None:
     """Has Reverb's gRPC bind loopback where it means every address, from now on in this process.
 
     Raises:
       UserError: Its entry for `bind` is not found, or can't be changed.
     """
+    _redirect(b"bind", ctypes.cast(_bind_confined, ctypes.c_void_p).value or 0)
+
+
+def _redirect(symbol: bytes, function: int) -> None:
+    """Has Reverb's shared objects call another function.
+
+    Raises:
+      UserError: Their entry for it is not found, or can't be changed.
+    """
     folder = str(Path(reverb.__file__).parent)
     try:
-        slots = [slot for base, dynamic in _objects_in(folder) for slot in _slots(base, dynamic, b"bind")]
+        slots = [slot for base, dynamic in _objects_in(folder) for slot in _slots(base, dynamic, symbol)]
         for slot in slots:
-            _write_pointer(slot, ctypes.cast(_bind_confined, ctypes.c_void_p).value or 0)
+            _write_pointer(slot, function)
     except OSError as error:
         raise UserError(f"the replay server can't be kept to this machine ({error}). {_WHY}: {_REMEDY}") from None
     if not slots:
         raise UserError(
             f"the replay server can't be kept to this machine: Reverb's shared objects in {folder} have no entry for "
-            f"bind(). {_WHY}: {_REMEDY}"
+            f"{symbol.decode()}(). {_WHY}: {_REMEDY}"
         )
 
 
