@@ -652,3 +652,19 @@ def test_who_cannot_reach_whom_is_told_with_since_when_and_what_to_check(tmp_pat
     words = str(error.value)
     for part in (messages.this_host(), address, "collect on ", "Connection refused", "since ", "firewall"):
         assert part in words
+
+
+def test_behind_an_item_that_was_not_stored_none_is_stored_until_it_comes_again():
+    fake = FakeConnection()
+    under_way = gateway._UnderWay(fake)
+    items = {number: segment(number).to_wire() for number in range(3)}
+    fake.takes = False
+    under_way.add(-9, tables.SEGMENTS, items[0])
+    assert under_way.store(1.0) == messages.Done(-9, False)
+    fake.takes = True
+    under_way.add(-8, tables.SEGMENTS, items[1])
+    assert under_way.store(1.0) is None and numbers_of(fake) == []
+    for number in range(3):
+        under_way.add(number - 9, tables.SEGMENTS, items[number])
+    assert under_way.store(1.0) == messages.Done(-7, True)
+    assert numbers_of(fake) == [0, 1, 2]
