@@ -115,7 +115,7 @@ class Running:
 
     def client(self, kind: str = "collect", **changes: Any) -> RemoteConnection:
         hello = Hello(kind, **({"identity": IDENTITY} | changes.pop("hello", {})))
-        arguments = {"credentials": self.paths.credentials, "stop": lambda: False} | changes
+        arguments: dict[str, Any] = {"credentials": self.paths.credentials, "stop": lambda: False} | changes
         return RemoteConnection(self.address, arguments.pop("stop"), hello, **arguments)
 
     def refused(self, reason: str) -> int:

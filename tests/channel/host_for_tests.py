@@ -48,7 +48,12 @@ def main() -> None:
     gateway = Gateway(facts, Sharing(connection), slots, credentials.server_context(paths.credentials))
     print(json.dumps({"port": gateway.listen(0), "host": socket.gethostname()}), flush=True)
     is_over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), is_over.set()), daemon=True).start()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        is_over.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
     while not is_over.is_set():
         service.step()
     service.drain(5.0)

@@ -24,7 +24,7 @@ def main() -> None:
     checks = check_path(address, folder, identity=IDENTITY)
     connection = RemoteConnection(address, lambda: False, Hello("collect", IDENTITY), credentials=folder)
     connection.wait_until_up(30.0)
-    sender = SegmentSender(connection, connection.slot, time.time_ns())
+    sender = SegmentSender(connection, connection.slot, time.time_ns())  # type: ignore[arg-type]
     print(json.dumps({"slot": connection.slot, "errors": checks.errors, "report": checks.report()}), flush=True)
     was_down = ""
     for number in range(count):
