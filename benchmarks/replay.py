@@ -139,12 +139,12 @@ def replay_server(steps: int, cpu: int, num_workers: int = 1) -> Iterator[tuple[
 class BlockClient:
     """Asks for minibatches and takes them, as the trainer does: the next iteration is asked for ahead of time."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, connection: Any = None) -> None:
         from tfagents_system.replay import tables
         from tfagents_system.replay.connection import Connection
 
         self._tables = tables
-        self._connection = Connection(f"localhost:{port}", lambda: False)
+        self._connection = connection or Connection(f"localhost:{port}", lambda: False)
         self._blocks = self._connection.reader(tables.BLOCKS)
         self._iterations = itertools.count()
         self._session = time.time_ns()
@@ -166,7 +166,11 @@ class BlockClient:
 
 
 def minibatches_per_sec(port: int, secs: float) -> float:
-    client = BlockClient(port)
+    return taken_per_sec(BlockClient(port), secs)
+
+
+def taken_per_sec(client: BlockClient, secs: float) -> float:
+    """Minibatches that a client takes."""
     for _ in range(5):
         client.next_block()
     started, blocks = time.perf_counter(), 0
@@ -176,12 +180,13 @@ def minibatches_per_sec(port: int, secs: float) -> float:
     return blocks * _ITERATION / (time.perf_counter() - started)
 
 
-def steps_in_per_sec(port: int, secs: float, segment_steps: int) -> float:
+def steps_in_per_sec(port: int, secs: float, segment_steps: int, connection: Any = None) -> float:
     """As a worker sends: numbered, and over only when the server says that all is stored."""
     from tfagents_system.replay.connection import Connection, Waiting
     from tfagents_system.replay.sender import SegmentSender
 
-    sender = SegmentSender(Connection(f"localhost:{port}", lambda: False), 0, time.time_ns())
+    connection = connection or Connection(f"localhost:{port}", lambda: False)
+    sender = SegmentSender(connection, 0, time.time_ns())
     segment = make_segment(segment_steps)
     started, sent = time.perf_counter(), 0
     while time.perf_counter() - started < secs:

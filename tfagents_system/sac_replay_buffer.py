@@ -23,7 +23,7 @@ from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.launch.by_hand import run_by_hand
 from tfagents_system.launch.run_paths import REPLAY, worker_role
-from tfagents_system.replay import tables
+from tfagents_system.replay import loopback, tables
 from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep
@@ -82,7 +82,8 @@ def serve(role: Role) -> int:
 def _start_server(port: int, all_tables: Sequence[reverb.Table]) -> reverb.Server:
     # Reverb makes a folder for checkpoints of its own, which are not used: the ring is the record.
     with tempfile.TemporaryDirectory() as unused:
-        return reverb.Server(all_tables, port, reverb.platform.checkpointers_lib.DefaultCheckpointer(unused))
+        checkpointer = reverb.platform.checkpointers_lib.DefaultCheckpointer(unused)
+        return loopback.start_confined(lambda: reverb.Server(all_tables, port, checkpointer), port)
 
 
 def segment_steps(params: TrainParamsBase, layout: Layout) -> int:

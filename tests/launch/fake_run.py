@@ -44,6 +44,7 @@ def variables_of(spec: Mapping[str, Any]) -> RunVariables:
         save_deadline_secs=spec.get("save_deadline_secs", 10.0),
         max_restarts=spec.get("max_restarts", 10),
         deterministic=spec.get("deterministic", False),
+        gateway_port=spec.get("gateway_port"),
     )
 
 

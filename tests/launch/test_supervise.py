@@ -28,6 +28,7 @@ from tfagents_system.launch.cpus import allowed_cpus, plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.signals import StopFlag
+from tfagents_system.report.heartbeat import write_json
 from tfagents_system.report.status import problems, read_status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,6 +187,47 @@ def test_a_worker_that_starts_anew_has_not_failed_unless_it_does_so_at_once(
     assert make_supervisor(run_dir, stop, {"worker": worker}, max_restarts=2).run() == 1
     assert (run_dir / "lives").read_text() == "life\n" * 3
     assert "worker_0: given up after 2 restarts: exit code 76 (error: 5,000 MiB)" in capfd.readouterr().out
+
+
+def test_a_gateway_that_dies_or_refuses_its_input_later_does_not_end_the_run(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = f"if [ -e {run_dir}/begun ]; then echo 'error: expired'; exit 2; fi; touch {run_dir}/begun; exit 1"
+    roles = {"gateway": program, "trainer": "sleep 2; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, gateway_port=0, max_restarts=2).run() == 0
+    status = read_status(run_dir / "status.json")
+    assert status is not None
+    assert status["roles"]["gateway"]["given_up"] and status["roles"]["trainer"]["restarts"] == 0
+    assert "the run goes on without other machines" in capfd.readouterr().out
+
+
+def test_a_gateway_that_refuses_its_input_at_the_start_ends_the_run_with_its_words(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {"gateway": "echo 'error: server.key can be read by others'; exit 2"}
+    assert make_supervisor(run_dir, stop, roles, gateway_port=0).run() == 2
+    assert "error: server.key can be read by others" in capfd.readouterr().out
+
+
+def test_the_gateway_is_told_of_the_end_before_the_replay_server(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    order = run_dir / "order"
+    roles = {
+        role: f"trap 'sleep 0.2; echo {role} >> {order}; exit 75' TERM; while :; do sleep 0.05; done"
+        for role in ("gateway", "replay", "worker")
+    }
+    assert make_supervisor(run_dir, stop, {**roles, "trainer": DONE}, gateway_port=0).run() == 0
+    assert sorted(order.read_text().split()[:2]) == ["gateway", "worker"] and order.read_text().split()[2] == "replay"
+
+
+def test_workers_on_other_machines_are_in_the_status(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    supervisor = make_supervisor(run_dir, stop, {}, gateway_port=0)
+    beats = {"worker_5": time.time(), "worker_6": time.time() - 60}
+    for role, told in beats.items():
+        write_json(supervisor.paths.heartbeat(role), {"state": "collecting", "time": told, "remote": True})
+    write_json(supervisor.paths.heartbeat("worker_7"), {"state": "collecting", "time": time.time()})
+    roles = supervisor.status()["roles"]
+    assert list(roles) == ["replay", "trainer", "worker_0", "gateway", "worker_5", "worker_6"]
+    assert (roles["worker_5"]["alive"], roles["worker_6"]["alive"]) == (True, False)
 
 
 def test_no_worker_left_fails_the_run(

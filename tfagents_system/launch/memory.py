@@ -1,12 +1,14 @@
-"""How much memory processes take."""
+"""How much memory processes take, and how they keep it."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PROC = Path("/proc")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of mallopt(3)
 
 
 def resident_bytes(pid: int) -> int:
@@ -40,3 +42,16 @@ def children(pid: int) -> list[int]:
     except OSError:
         pass  # It is gone, or just going.
     return found
+
+
+def keep_freed_memory() -> None:
+    """Has malloc keep what is freed: a process that handles megabytes again and again does not pay for fresh pages.
+
+    Call it before threads are started. Without it a sixth of a gateway's CPU time for blocks of minibatches goes into
+    page faults. Does nothing off glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)
+        mallopt(_M_TRIM_THRESHOLD, 2**30)

@@ -24,7 +24,7 @@ from typing import Any
 from tfagents_system.checklist import Checklist
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 from tfagents_system.launch import pinned_packages, resources, run_directory
-from tfagents_system.launch.claims import Claims, RunLock, held_cpus, owner_of_run
+from tfagents_system.launch.claims import Claims, RunLock, held_cpus, owner_of_run, port_is_free
 from tfagents_system.launch.cpus import CpuPlan, format_cpu_list, plan_for
 from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
 from tfagents_system.launch.inspection import Inspection, run_inspection
@@ -153,9 +153,27 @@ class Preparation:
             with self.checks["port"].catching():
                 _check_port(self._values["reverb_port"])
                 self.checks["port"].facts.append(f"{self._values['reverb_port']} is free")
+        self._check_gateway()
         if "num_collect_workers" in self._values:
             workers = self._values.get("max_workers", self._values["num_collect_workers"])
             resources.check_open_files(self.checks["open files"], workers)
+
+    def _check_gateway(self) -> None:
+        """Port, certificates and password of those who join from other machines."""
+        if (port := self._values.get("gateway_port")) is None:
+            return
+        from tfagents_system.channel import credentials
+
+        check = self.checks["gateway"]
+        if port and not port_is_free(port):
+            check.errors.append(f"SAC_GATEWAY_PORT={port} is in use: choose another port, or 0 for any free one")
+        folder = self._values.get("credentials_dir") or (self._paths.credentials if self._paths else None)
+        if folder is not None and (folder.exists() or "credentials_dir" in self._values):
+            check.errors += credentials.check_credentials(folder, credentials.SERVER)
+        with check.catching():
+            password = credentials.read_password(self._values.get("password_file"))
+            asked = "and a password" if password else "without a password"
+            check.facts.append(f"port {port or 'any free one'}, certificates in {folder}, {asked}")
 
     def _check_packages(self) -> None:
         check = self.checks["packages"]

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from tfagents_system.launch.fork_server import ForkServer, ForkServerError, reap_strangers
 from tfagents_system.launch.role_process import Process, start_program
-from tfagents_system.launch.run_paths import REPLAY, TRAINER
+from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER
+
+_MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "sac_gateway"}
 
 
 def module_of_role(role: str) -> str:
     """The program of a role; a worker finds its number in SLURM_PROCID."""
-    return "tfagents_system." + {REPLAY: "sac_replay_buffer", TRAINER: "sac_train"}.get(role, "sac_collect")
+    return "tfagents_system." + _MODULES.get(role, "sac_collect")
 
 
 def command_for_role(role: str) -> list[str]:

@@ -7,11 +7,17 @@ from pathlib import Path
 
 TRAINER = "trainer"
 REPLAY = "replay"
+GATEWAY = "gateway"
 
 
 def worker_role(worker_id: int) -> str:
     """The name of a worker in logs, heartbeats and messages: `worker_0`, `worker_1`, ..."""
     return f"worker_{worker_id}"
+
+
+def is_worker(role: str) -> bool:
+    """Whether a role's name is a worker's."""
+    return role.startswith("worker_")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.python_path import ROOT, run_python_path
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_starter import RoleStarter
-from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths
+from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER, RunPaths, is_worker
 from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.launch.variables import RunVariables
 from tfagents_system.report.heartbeat import read_heartbeat
@@ -51,6 +51,7 @@ _STATUS_SECS = 1.0
 _ALL_WORKERS_GONE_SECS = 120.0
 _PLAN_TRIES = 5
 _SPEAK_SECS = 10.0
+_REMOTE_SECS = 30.0  # Without a heartbeat, a role on another machine counts as down.
 _ABORT_SECS = 10.0  # Within these, gRPC may abort the clients of a server that was killed.
 # Of the time to save. Workers have nothing to save but the segment that they are in.
 _WORKERS_SHARE, _REPLAY_SHARE, _REPLAY_SECS = 0.5, 0.25, 10.0
@@ -102,16 +103,21 @@ class Supervisor:
             role: RoleProcess(
                 name=role,
                 start=functools.partial(starter.start, role, ids),
-                environ=common | plan.thread_environ(role) | _worker_environ(role),
+                environ=common | plan.thread_environ(REPLAY if role == GATEWAY else role) | _worker_environ(role),
                 log=self.paths.log(role),
                 max_restarts=variables.max_restarts,
             )
-            for role, ids in plan.by_role().items()
+            for role, ids in self._cpus_by_role().items()
         }
+
+    def _cpus_by_role(self) -> dict[str, tuple[int, ...]]:
+        """As planned; the gateway works when the replay server does, and has the same."""
+        planned = self._plan.by_role()
+        return planned if self._variables.gateway_port is None else {**planned, GATEWAY: self._plan.replay}
 
     @property
     def _workers(self) -> list[RoleProcess]:
-        return [role for name, role in self._roles.items() if name not in (REPLAY, TRAINER)]
+        return [role for name, role in self._roles.items() if is_worker(name)]
 
     def run(self) -> int:
         """Supervises until the trainer is done, the run fails, or it is told to stop; returns the exit code.
@@ -196,11 +202,11 @@ class Supervisor:
             self._exit_code = EXIT_DONE
         elif self._exit_code is not None or self._stop.is_set():
             pass  # It is over, or a signal to the whole job reached the role before it reached us.
-        elif code == EXIT_BAD_INPUT:
+        elif code == EXIT_BAD_INPUT and (role.name != GATEWAY or not role.restarts):
             self._fail(EXIT_BAD_INPUT, f"{role.name} refused its input", role.error_lines())
         elif code == EXIT_HOPELESS:
             self._fail(EXIT_FAILED, f"{role.name} can't go on", role.error_lines())
-        elif role.name not in (REPLAY, TRAINER) and code == EXIT_DONE:
+        elif is_worker(role.name) and code == EXIT_DONE:
             self._say(f"{role.name} is done")
         elif code == EXIT_RENEW and role.renew():
             self._say(role.log_line(f"{role.name} starts anew{role.last_words()}"))
@@ -215,7 +221,7 @@ class Supervisor:
     def _restart_all_with(self, ended: RoleProcess) -> None:
         """All go on from the last checkpoint: what one of them did since then must not be seen by another."""
         for role in self._roles.values():
-            if role is not ended and not role.is_over:
+            if role is not ended and not role.is_over and role.name != GATEWAY:
                 role.restart_now()
                 role.log_line(f"{role.name} starts anew with {ended.name}: SAC_DETERMINISTIC=1")
 
@@ -239,6 +245,9 @@ class Supervisor:
             self._fail(EXIT_FAILED, _given_up(role, code), role.last_lines())
         else:
             role.given_up_because = f"{describe_exit(code)}{words}"
+            if role.name == GATEWAY:
+                self._say(role.log_line(f"{_given_up(role, code)}; the run goes on without other machines"))
+                return
             if self._variables.deterministic:  # The others wait for it as long as it takes.
                 self._fail(EXIT_FAILED, f"{_given_up(role, code)}: SAC_DETERMINISTIC=1", role.last_lines())
                 return
@@ -328,6 +337,8 @@ class Supervisor:
         trainer_secs = deadline_secs - min(_REPLAY_SECS, _REPLAY_SHARE * deadline_secs)
         worker_secs = _WORKERS_SHARE * deadline_secs
         deadlines = {role: worker_secs for role in self._workers} | {self._roles[TRAINER]: trainer_secs}
+        if gateway := self._roles.get(GATEWAY):
+            deadlines[gateway] = worker_secs  # It tells the workers on other machines, and takes what they still send.
         self._end(deadlines)
         self._end({self._roles[REPLAY]: deadline_secs - (time.monotonic() - began)})
 
@@ -383,6 +394,7 @@ class Supervisor:
             | ({"given_up_because": role.given_up_because} if role.given_up_because else {})
             for name, role in self._roles.items()
         }
+        roles |= remote_roles(self.paths, known=roles)
         run = {
             "name": self._variables.exp_name,
             "exp_dir": str(self.paths.exp_dir),
@@ -412,6 +424,14 @@ class Supervisor:
         shares = time_shares(self.status())
         pairs = {owner: [f"{name} {share}" for name, share in each.items()] for owner, each in shares.items()}
         return [f"{owner} time: {', '.join(each)}" for owner, each in pairs.items()]
+
+
+def remote_roles(paths: RunPaths, known: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Heartbeats of roles on other machines, as the gateway writes them; those `known` are the run's own."""
+    beats = {path.stem: read_heartbeat(path) for path in paths.heartbeats.glob("*.json") if path.stem not in known}
+    found = {name: beat for name, beat in sorted(beats.items()) if beat is not None and beat.get("remote")}
+    now = time.time()
+    return {name: beat | {"alive": now - beat["time"] < _REMOTE_SECS, "restarts": 0} for name, beat in found.items()}
 
 
 def role_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str]:

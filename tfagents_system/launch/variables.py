@@ -176,6 +176,28 @@ VARIABLES: tuple[Variable, ...] = (
         "SAC_SNAPSHOT_MB", "most MiB that `submit.sh` copies from the folder of SAC_PARAMS", "100", "megabytes", "500"
     ),
     Variable("SAC_ALLOW_LOGIN", "1: `run_script.sh` trains on a cluster's login node, too", "0", "flag"),
+    Variable(
+        "SAC_GATEWAY_PORT",
+        "TCP port at which workers on other machines reach the run, encrypted and authenticated; 0: any free one, "
+        "which gateway.json in the run directory then names",
+        "no gateway: nothing of the run is reached from other machines",
+        "gateway port",
+        "0",
+    ),
+    Variable(
+        "SAC_CREDENTIALS_DIR",
+        "folder with ca.pem and, for the run, server.pem and server.key; for those who join, client.pem and client.key",
+        "<run directory>/credentials, made for the run",
+        "path",
+        "/home/me/credentials",
+    ),
+    Variable(
+        "SAC_PASSWORD_FILE",
+        "file with a password of at least 12 characters that those who join must have as well; yours alone to read",
+        "no password: the certificates suffice",
+        "path",
+        "/home/me/password",
+    ),
     Variable("SAC_LOG_SECS", "seconds between two progress lines where there is no terminal", "5", "seconds", "5"),
 )
 # Tells joined workers the run directory, where it can be seen; no variable of a user.
@@ -229,6 +251,9 @@ class RunVariables:
     mem_gb: int | None = None
     snapshot_mb: int = 100
     allow_login: bool = False
+    gateway_port: int | None = None
+    credentials_dir: Path | None = None
+    password_file: Path | None = None
     log_secs: float = 5.0
     grid: Path | None = None
 
@@ -333,6 +358,7 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
         if task and not exp_dir.endswith(f"_task_{task}"):
             exp_dir += f"_task_{task}"
         values["exp_dir"] = Path(os.path.normpath(exp_dir))
+    values.update({name: root / values[name] for name in ("credentials_dir", "password_file") if name in values})
     if "replay_dir" in values:
         replay_dir = root / values["replay_dir"]
         # Runs that were given the same scratch folder, such as two of one name, must not share a ring.
@@ -441,6 +467,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "seed": lambda text: _integer(text, 0, 2**31 - 1, "a whole number from 0 to 2147483647"),
     "megabytes": lambda text: _integer(text, 1, 10**9, "a whole number of MiB of at least 1"),
     "port": lambda text: _integer(text, 1, 65535, "a TCP port from 1 to 65535"),
+    "gateway port": lambda text: _integer(text, 0, 65535, "a TCP port from 1 to 65535, or 0 for any free one"),
     "flag": lambda text: bool(_integer(text, 0, 1, "0 or 1")),
     "seconds": lambda text: _positive(text, "a number of seconds above 0, such as 60"),
     "minutes": lambda text: _positive(text, "a number of minutes above 0, such as 10"),

@@ -30,12 +30,12 @@ class Waiting:
     """One wait with a deadline, which says every minute what it waits for.
 
     Args:
-      what: Completes "waiting for ...".
+      what: Completes "waiting for ..."; a function is asked whenever that is told.
       deadline_secs: When `check` raises.
       stop: Tells whether the role is to stop.
     """
 
-    def __init__(self, what: str, deadline_secs: float, stop: Callable[[], bool]) -> None:
+    def __init__(self, what: str | Callable[[], str], deadline_secs: float, stop: Callable[[], bool]) -> None:
         self._what = what
         self._deadline_secs = deadline_secs
         self._stop = stop
@@ -53,10 +53,13 @@ class Waiting:
         if self._stop():
             raise StoppedError
         if waited >= self._deadline_secs:
-            raise ServerUnreachableError(f"waited {waited:.0f} s for {self._what}: giving up")
+            raise ServerUnreachableError(f"waited {waited:.0f} s for {self._told()}: giving up")
         if waited >= self._speak_at:
-            logging.info("waiting %.0f s for %s", waited, self._what)
+            logging.info("waiting %.0f s for %s", waited, self._told())
             self._speak_at += _SPEAK_SECS
+
+    def _told(self) -> str:
+        return self._what if isinstance(self._what, str) else self._what()
 
 
 class Connection:
@@ -118,6 +121,10 @@ class Connection:
             return False
         return True
 
+    def writer(self, table: str) -> ItemWriter:
+        """Writes many items into one table; to be used by one thread."""
+        return ItemWriter(self._client, table)
+
     def feed_dead_reader(self, table: str, arrays: Sequence[np.ndarray]) -> None:
         """Gives an empty queue an item that nobody needs, before this process reads from it.
 
@@ -145,6 +152,39 @@ class Connection:
     def newest(self, table: str) -> NewestReader:
         """Reads the newest item of a table as often as wanted."""
         return NewestReader(self, self._client, table)
+
+
+class ItemWriter:
+    """Writes items into one table, with one stream for all in a row that have the same shapes."""
+
+    def __init__(self, client: reverb.Client, table: str) -> None:
+        self._client = client
+        self._table = table
+        self._writer: reverb.TrajectoryWriter | None = None
+        self._shapes: list[tuple[tuple[int, ...], np.dtype]] = []
+
+    def put(self, items: Sequence[Sequence[np.ndarray]], timeout_secs: float) -> bool:
+        """Writes items and waits until the server has them; False where it has not confirmed all of them in time."""
+        timeout_ms = max(1, int(timeout_secs * 1000))
+        try:
+            for arrays in items:
+                shapes = [(array.shape, array.dtype) for array in arrays]
+                if self._writer is not None and shapes != self._shapes:
+                    self._writer.flush(timeout_ms=timeout_ms)
+                    self._writer = None
+                if self._writer is None:
+                    self._writer, self._shapes = self._client.trajectory_writer(num_keep_alive_refs=1), shapes
+                self._writer.append(list(arrays))
+                self._writer.create_item(self._table, 1.0, [column[-1:] for column in self._writer.history])
+            if self._writer is not None:
+                self._writer.flush(timeout_ms=timeout_ms)
+        except (reverb.errors.ReverbError, RuntimeError) as error:
+            self._writer = None
+            if not isinstance(error, reverb.errors.DeadlineExceededError):
+                logging.log_every_n_seconds(logging.WARNING, "put %s: %s", 60, self._table, error)
+                time.sleep(min(timeout_secs, _RECONNECT_SECS))
+            return False
+        return True
 
 
 class _StreamReader(abc.ABC):

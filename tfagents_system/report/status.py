@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
-from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths
+from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths, is_worker
 from tfagents_system.report.heartbeat import read_json, write_json
 
 STALE_SECS = 30.0
@@ -156,7 +156,7 @@ def time_shares(status: dict[str, Any]) -> dict[str, dict[str, str]]:
     owners = {
         "trainer's": [roles.get(TRAINER, {})],
         "replay's": [roles.get(REPLAY, {})],
-        "workers'": [beat for role, beat in roles.items() if role not in (REPLAY, TRAINER)],
+        "workers'": [beat for role, beat in roles.items() if is_worker(role)],
     }
     shown = {owner: _mean_shares([beat.get("time_shares") or {} for beat in beats]) for owner, beats in owners.items()}
     return {owner: shares for owner, shares in shown.items() if shares}

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfagents_system.launch.cpus import format_cpu_list
-from tfagents_system.launch.run_paths import REPLAY, TRAINER
+from tfagents_system.launch.run_paths import REPLAY, TRAINER, is_worker
 from tfagents_system.report.status import (
     COLUMNS,
     LEFT_ALIGNED,
@@ -300,7 +300,7 @@ def _collapsed(status: dict[str, Any], max_workers: int) -> list[tuple[str, dict
     roles = {
         role: {**beat, "state": _state(beat), "cpus": plan.get(role) or []} for role, beat in status["roles"].items()
     }
-    workers = {role: beat for role, beat in roles.items() if role not in (REPLAY, TRAINER)}
+    workers = {role: beat for role, beat in roles.items() if is_worker(role)}
     if len(workers) <= max_workers:
         return list(roles.items())
     counts = collections.Counter(beat["state"] for beat in workers.values())

@@ -1,0 +1,129 @@
+"""The encrypted channel keeps at least 0.7 of the throughput of a plain connection, for segments and for blocks.
+
+    python -m benchmarks.channel [--quick]
+
+A real Reverb server on the first CPU and the client on the last one; the gateway on the client's CPU, or on the
+server's, where the two of them have one CPU for what the server alone has in the plain case. All ways in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+from benchmarks.outcome import Outcome, parse_args
+from benchmarks.replay import BlockClient, make_layout, replay_server, steps_in_per_sec, taken_per_sec
+from tfagents_system.launch import memory
+from tfagents_system.launch.cpus import allowed_cpus
+
+_DEADLINE_SECS = 120.0
+_IDENTITY = {"params": "benchmark"}
+_STEPS = 100_000
+_APART, _SHARED = "channel, gateway beside the client", "channel, gateway on the server's CPU"
+_MAX_BYTES = 256 * 2**20
+
+
+def serve(pipe: Pipe, reverb_port: int, folder: Path, cpu: int) -> None:
+    """A gateway to a replay server; serves until the pipe says so."""
+    os.sched_setaffinity(0, {cpu})
+    memory.keep_freed_memory()  # As sac_gateway does it.
+    from tfagents_system.channel import credentials
+    from tfagents_system.channel.gateway import Gateway, RunFacts
+    from tfagents_system.channel.sharing import Sharing
+    from tfagents_system.channel.slots import Slots
+    from tfagents_system.launch.run_paths import RunPaths
+    from tfagents_system.replay.connection import Connection
+
+    paths = RunPaths(folder)
+    credentials.ensure_credentials(paths.credentials, "benchmark")
+    # Slots from 0: the segments are those of worker 0.
+    facts = RunFacts(paths, make_layout(), _IDENTITY, 0, 1, 2, {}, "{}", _MAX_BYTES)
+    slots = Slots(0, 1, 2, reverb_port, paths.gateway_slots)
+    sharing = Sharing(Connection(f"localhost:{reverb_port}", lambda: False))
+    context = credentials.server_context(paths.credentials)
+    gateway = Gateway(facts, sharing, slots, context, has_trainer=lambda: False)
+    pipe.send(gateway.listen(0))
+    pipe.recv()
+    os._exit(0)  # Threads that read from Reverb block in C++.
+
+
+@contextlib.contextmanager
+def gateway_to(reverb_port: int, folder: Path, cpu: int) -> Iterator[int]:
+    """A gateway process on a CPU; gives its port."""
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=serve, args=(theirs, reverb_port, folder, cpu), daemon=True)
+    process.start()
+    try:
+        if not ours.poll(_DEADLINE_SECS):
+            raise TimeoutError("the gateway did not start")
+        yield ours.recv()
+        ours.send("stop")
+    finally:
+        process.join(10)
+        process.kill()
+
+
+def connect(port: int, folder: Path, kind: str) -> Any:
+    """A connection through the channel."""
+    from tfagents_system.channel.client import Hello, RemoteConnection
+    from tfagents_system.launch.run_paths import RunPaths
+
+    connection = RemoteConnection(
+        f"localhost:{port}",
+        lambda: False,
+        Hello(kind, _IDENTITY, 0 if kind == "collect" else None),
+        credentials=RunPaths(folder).credentials,
+    )
+    connection.wait_until_up(_DEADLINE_SECS)
+    return connection
+
+
+def main() -> None:
+    args = parse_args(argparse.ArgumentParser(description=__doc__))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    cpus = allowed_cpus()
+    os.sched_setaffinity(0, {cpus[-1]})
+    outcome = Outcome(__doc__.splitlines()[0])
+    secs, rounds = (1.0, 1) if args.quick else (3.0, 5)
+    figures: dict[str, list[float]] = {}
+    with (
+        # A server for each way: the reader of one would take the other's blocks.
+        replay_server(_STEPS, cpus[0]) as (plain_port, _),
+        replay_server(_STEPS, cpus[0]) as (apart_port, _),
+        replay_server(_STEPS, cpus[0]) as (shared_port, _),
+        tempfile.TemporaryDirectory() as apart_folder,
+        tempfile.TemporaryDirectory() as shared_folder,
+        gateway_to(apart_port, Path(apart_folder), cpus[-1]) as apart,
+        gateway_to(shared_port, Path(shared_folder), cpus[0]) as shared,
+    ):
+        ways: dict[str, tuple[Any, BlockClient]] = {"plain": (None, BlockClient(plain_port))}
+        for way, port, place in ((_APART, apart, apart_folder), (_SHARED, shared, shared_folder)):
+            worker, trainer = (connect(port, Path(place), kind) for kind in ("collect", "trainer"))
+            ways[way] = worker, BlockClient(0, trainer)
+        for _ in range(rounds):
+            for way, (connection, blocks) in ways.items():
+                for steps in (1000, 50):
+                    rate = steps_in_per_sec(plain_port, secs, steps, connection)
+                    figures.setdefault(f"{way}: segments of {steps} steps", []).append(rate)
+                figures.setdefault(f"{way}: blocks", []).append(taken_per_sec(blocks, secs))
+    medians = {name: statistics.median(values) for name, values in figures.items()}
+    for name, value in medians.items():
+        outcome.row(name, value, "minibatches/s" if "blocks" in name else "steps/s")
+    for way in (_APART, _SHARED):
+        for what in ("segments of 1000 steps", "segments of 50 steps", "blocks"):
+            outcome.ratio(f"{way}: {what} over plain", medians[f"{way}: {what}"] / medians[f"plain: {what}"], 0.7)
+    outcome.note(f"CPUs {cpus}: the server on the first, the client on the last")
+    outcome.print()
+
+
+if __name__ == "__main__":
+    main()

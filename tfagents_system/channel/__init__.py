@@ -1,0 +1,1 @@
+"""Between machines: an encrypted, mutually authenticated way to the tables of a run."""

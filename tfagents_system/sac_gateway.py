@@ -1,0 +1,145 @@
+"""The gateway program: the way by which other machines reach the replay server, encrypted and authenticated.
+
+    python -m tfagents_system.sac_gateway
+
+Load parameters, let nobody in who can't prove himself, serve until told to stop, tell everybody.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from absl import logging
+
+from tfagents_system.channel import credentials
+from tfagents_system.channel.gateway import Gateway, RunFacts, layout_frame_bytes
+from tfagents_system.channel.messages import identity_of
+from tfagents_system.channel.sharing import Sharing
+from tfagents_system.channel.slots import Slots
+from tfagents_system.envs import specs
+from tfagents_system.errors import EXIT_RESUMABLE, UserError
+from tfagents_system.launch import memory
+from tfagents_system.launch.run_paths import GATEWAY, TRAINER
+from tfagents_system.replay.connection import Connection
+from tfagents_system.replay.segments import Layout
+from tfagents_system.report.heartbeat import read_heartbeat, read_json, write_json
+from tfagents_system.role import Role, run_role, sequence_length
+
+_START_DEADLINE_SECS = 600.0
+_STEP_SECS = 0.5
+_FAREWELL_SECS = 15.0
+_JOINED_SLOTS = 64
+# What a remote role takes over from the run.
+_SHARED_VARIABLES = (
+    "SAC_EXP_NAME",
+    "SAC_SEED",
+    "SAC_NUM_COLLECT_WORKERS",
+    "SAC_LOCAL_WORKERS",
+    "SAC_MAX_WORKERS",
+    "SAC_DETERMINISTIC",
+    "SAC_ENVS_PER_WORKER",
+    "SAC_STEP_TIMEOUT_SECS",
+    "SAC_STRAGGLER_SECS",
+    "SAC_WORKER_MEMORY_MB",
+)
+
+
+def serve(role: Role) -> int:
+    """Serves until told to stop; returns the exit code."""
+    memory.keep_freed_memory()
+    folder = credentials_folder(role)
+    context = credentials.server_context(folder)
+    password_file = os.environ.get("SAC_PASSWORD_FILE")
+    password = credentials.read_password(Path(password_file) if password_file else None)
+    facts = run_facts(role, os.environ)
+    connection = Connection(role.server_address, role.stop.is_set)
+    connection.wait_until_up(_START_DEADLINE_SECS)
+    slots = Slots(
+        int(os.environ.get("SAC_LOCAL_WORKERS") or role.num_workers),
+        role.num_workers,
+        facts.max_workers,
+        int(role.server_address.rpartition(":")[2]),
+        role.paths.gateway_slots,
+    )
+    gateway = Gateway(facts, Sharing(connection), slots, context, password, has_trainer=lambda: _has_trainer(role))
+    port = _listen(gateway, role, int(os.environ["SAC_GATEWAY_PORT"]))
+    write_json(role.paths.gateway_json, {"host": socket.getfqdn(), "port": port, "pid": os.getpid()})
+    logging.info("listening on port %d; credentials in %s, password: %s", port, folder, "yes" if password else "no")
+    while not role.stop.is_set():
+        slots.tend()
+        role.heartbeat.beat("serving", port=port, **gateway.state())
+        role.stop.wait(_STEP_SECS)
+    role.heartbeat.beat("ending", port=port, **gateway.state())
+    gateway.end("done" if _trainer_state(role) == "done" else "stopped", _FAREWELL_SECS)
+    role.heartbeat.beat("stopped", port=port, **gateway.state())
+    return EXIT_RESUMABLE
+
+
+def credentials_folder(role: Role) -> Path:
+    """SAC_CREDENTIALS_DIR, or that of the run, whose credentials are made now where there are none.
+
+    Raises:
+      UserError: They can't be made.
+    """
+    if own := os.environ.get("SAC_CREDENTIALS_DIR"):
+        return Path(own)
+    credentials.ensure_credentials(role.paths.credentials, os.environ["SAC_EXP_NAME"])
+    return role.paths.credentials
+
+
+def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
+    """What the gateway must know of its run."""
+    layout = Layout.from_specs(*specs.load_specs(role.paths.specs))
+    shared = {name: environ[name] for name in _SHARED_VARIABLES if environ.get(name)}
+    max_workers = int(environ.get("SAC_MAX_WORKERS") or role.num_workers + _JOINED_SLOTS)
+    return RunFacts(
+        paths=role.paths,
+        layout=layout,
+        identity=identity_of(role.paths.params, role.paths.config, role.paths.specs),
+        seed=role.seed,
+        num_collect_workers=role.num_workers,
+        max_workers=max_workers,
+        settings=shared | {"SAC_MAX_WORKERS": str(max_workers)},
+        run=role.paths.run_json.read_text(encoding="utf-8"),
+        max_worker_bytes=layout_frame_bytes(layout, sequence_length(role.params)),
+    )
+
+
+def _listen(gateway: Gateway, role: Role, wanted: int) -> int:
+    """On the port of an earlier start where any will do: those who have joined come back to it.
+
+    Raises:
+      UserError: The port is in use.
+    """
+    before = (read_json(role.paths.gateway_json) or {}).get("port")
+    for port in [before, 0] if wanted == 0 and isinstance(before, int) else [wanted]:
+        try:
+            return gateway.listen(port)
+        except (OSError, OverflowError) as error:
+            if port != wanted:
+                continue
+            raise UserError(
+                f"SAC_GATEWAY_PORT={wanted} can't be listened on ({error}): choose another port, or 0 for any free one"
+            ) from None
+    raise AssertionError
+
+
+def _has_trainer(role: Role) -> bool:
+    beat = read_heartbeat(role.paths.heartbeat(TRAINER))
+    return beat is not None and not beat.get("remote")
+
+
+def _trainer_state(role: Role) -> object:
+    return (read_heartbeat(role.paths.heartbeat(TRAINER)) or {}).get("state")
+
+
+def main() -> NoReturn:
+    run_role(GATEWAY, serve)
+
+
+if __name__ == "__main__":
+    main()
