@@ -99,7 +99,7 @@ def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
     return RunFacts(
         paths=role.paths,
         layout=layout,
-        identity=identity_of(role.paths.params, role.paths.config, role.paths.specs),
+        identity=identity_of(role.paths),
         seed=role.seed,
         num_collect_workers=role.num_workers,
         max_workers=max_workers,

@@ -103,7 +103,7 @@ def test_through_the_channel_the_gateway_says_who_it_is(environ, tmp_path, monke
     client, messages = types.ModuleType("client"), types.ModuleType("messages")
     client.RemoteConnection = Remote
     messages.Hello = types.SimpleNamespace
-    messages.identity_of = lambda params, config, specs: {"params": params.name, "config": config.name}
+    messages.identity_of = lambda paths: {"params": paths.params.name, "config": paths.config.name}
     for name, module in (("client", client), ("messages", messages)):
         monkeypatch.setitem(sys.modules, f"tfagents_system.channel.{name}", module)
     if "tfagents_system.channel" not in sys.modules:

@@ -40,7 +40,12 @@ _BRUTE_FORCE_SECS = 1.0
 _MESSAGE_BYTES = 256 * 1024
 _LOG_BYTES = 1024 * 1024
 _BEAT_SECS = 0.2
-_WORDS: Final = {"params": "another params file", "config": "another configuration", "specs": "other specs"}
+_WORDS: Final = {
+    "params": "another params file",
+    "config": "another configuration",
+    "specs": "other specs",
+    "settings": "other settings (--set)",
+}
 
 
 @dataclasses.dataclass(frozen=True)

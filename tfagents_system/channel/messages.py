@@ -17,12 +17,14 @@ They are msgpack, decoded by msgspec into exactly these types; arrays travel bes
 from __future__ import annotations
 
 import hashlib
+import json
 import socket
-from pathlib import Path
 
 import msgspec
 
 import tfagents_system
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.overrides import Overrides
 
 PROTOCOL = 1
 KINDS = ("collect", "expert", "eval", "test", "trainer", "check")
@@ -213,10 +215,13 @@ FromClient = Hello | Put | Size | Newest | Follow | Feed | Take | Beat | Log | P
 FromGateway = Welcome | Refused | Done | SizeIs | NewestIs | News | Item | Pong | End
 
 
-def identity_of(params: Path, config: Path, specs: Path) -> dict[str, str]:
+def identity_of(paths: RunPaths) -> dict[str, str]:
     """What a run's inputs are, to be compared with another machine's: SHA-256 by name."""
-    files = {"params": params, "config": config, "specs": specs}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    files = {"params": paths.params, "config": paths.config, "specs": paths.specs}
+    contents = {name: path.read_bytes() for name, path in files.items()}
+    overrides = Overrides.read(paths.overrides)  # Without the variables, which are each machine's own.
+    contents["settings"] = json.dumps([overrides.params, overrides.config], sort_keys=True).encode()
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
 def this_host() -> str:

@@ -236,7 +236,7 @@ class JoinPreparation(Preparation):
             inputs = RunPaths(Path(folder))
             for name, content in self.inputs().items():
                 (inputs.exp_dir / name).write_bytes(content)
-            identity = identity_of(params=inputs.params, config=inputs.config, specs=inputs.specs)
+            identity = identity_of(inputs)
             self.checks.extend(check_path(target.server, target.credentials, target.password_file, identity))
 
 

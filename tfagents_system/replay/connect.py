@@ -124,7 +124,7 @@ def _join_elsewhere(
         stop,
         Hello(
             kind=kind,
-            identity=identity_of(params=paths.params, config=paths.config, specs=paths.specs),
+            identity=identity_of(paths),
             token=token,  # By it the gateway knows which slot this worker had.
         ),
         credentials=Path(environ[CREDENTIALS]),
