@@ -25,7 +25,7 @@ from tests.channel.channel_for_tests import (
     wait_until,
 )
 from tfagents_system.channel import client as client_module
-from tfagents_system.channel import credentials, frames, gateway, messages
+from tfagents_system.channel import credentials, frames, gateway, messages, sharing
 from tfagents_system.channel.errors import ChannelError, FrameError, GatewayRefusedError
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import ServerUnreachableError, StoppedError
@@ -668,3 +668,22 @@ def test_behind_an_item_that_was_not_stored_none_is_stored_until_it_comes_again(
         under_way.add(number - 9, tables.SEGMENTS, items[number])
     assert under_way.store(1.0) == messages.Done(-7, True)
     assert numbers_of(fake) == [0, 1, 2]
+
+
+def test_items_that_are_not_known_to_have_arrived_go_to_the_next_connection_first():
+    fake = FakeConnection()
+    share = sharing.QueueShare(fake, tables.BLOCKS)
+    first, second = [], []
+
+    def send_first(table, number, arrays):
+        first.append((number, int(arrays[0][0])))
+
+    share.take(send_first, 3, 0)
+    for number in range(5):
+        fake.queues[tables.BLOCKS].put([np.array([number])])
+    wait_until(lambda: len(first) == 3)
+    share.forget(send_first)
+    share.take(lambda table, number, arrays: second.append((number, int(arrays[0][0]))), 4, 1)  # One has arrived.
+    wait_until(lambda: len(second) == 4)
+    assert first == [(1, 0), (2, 1), (3, 2)]
+    assert second == [(2, 1), (3, 2), (4, 3), (5, 4)]
