@@ -13,7 +13,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch import run_directory
@@ -138,7 +138,8 @@ def _join_elsewhere(
         connection.close()
 
     tell = None if kind == TRAINER else connection.tell  # The run directory is before it: it writes there itself.
-    return Membership(connection, welcome.worker_id, welcome.settings, tell, lambda: connection.end_of_run, leave)
+    same = cast(Connection, connection)  # It has the same methods.
+    return Membership(same, welcome.worker_id, welcome.settings, tell, lambda: connection.end_of_run, leave)
 
 
 def _tail(log: Path) -> str:
