@@ -36,7 +36,7 @@ class JoinedRun(NumberedRun):
             self.joins.append(self.join("--workers", "2", stdout=output))
         return self.joins[-1]
 
-    def wait(self, what, condition, secs=90.0):
+    def wait(self, what, condition, secs=150.0):
         deadline = time.monotonic() + secs
         while not condition():
             words = [self.output.read_text()[-1500:], (self.folder / "join.txt").read_text(), self.logs()]
