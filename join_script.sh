@@ -43,9 +43,11 @@ fi
 tfagents_root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 [[ -f $1 && -r $1 ]] || fail "vars file $1 is missing or cannot be read: give the path of a file such as training_variables.sh"
 tfagents_vars=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
-tfagents_options=("${@:2}")
+tfagents_arguments=("$@") tfagents_options=("${@:2}")
 # shellcheck source=tfagents_system/launch/vars_file.sh
 source "$tfagents_root/tfagents_system/launch/vars_file.sh"
+# shellcheck source=tfagents_system/launch/surroundings.sh
+source "$tfagents_root/tfagents_system/launch/surroundings.sh" "$tfagents_root/join_script.sh" "${tfagents_arguments[@]}"
 
 tfagents_python=$("$tfagents_root/setup.sh" --print-python)
 export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1

@@ -176,6 +176,10 @@ echo "sees the end"
 """
 
 
+def test_settings_go_to_the_run(job: Job) -> None:
+    assert "run gets --set a=1" in job.attempt(0, "0", "--set", "a=1", does='echo "run gets ${*:2}"')[1]
+
+
 @pytest.mark.parametrize(
     ("code", "does", "last_words"),
     [(0, "sleep 0.5; touch {over}", "sees the end"), (2, "sleep 0.5", "is told to leave")],

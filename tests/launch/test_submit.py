@@ -169,6 +169,13 @@ def test_a_users_options_win(user: User, options: tuple[str, ...], absent: str) 
     assert absent not in script and f"#SBATCH {' '.join(options)}\n" in script
 
 
+def test_settings_go_to_the_run(user: User) -> None:
+    script = user.submit("--dry_run", "--set", "train_batch_size=512", "--set=config.note=it's", "--time=5").stdout
+    assert shlex.split(script.splitlines()[-1])[-3:] == ["--set", "train_batch_size=512", "--set=config.note=it's"]
+    assert "#SBATCH --time=5\n" in script and script.count("train_batch_size") == 1
+    assert "--set SAC_SEED=3: what the job asks for" in refused(user.submit("--set", "SAC_SEED=3"))[0]
+
+
 def test_further_nodes_get_as_many_workers(user: User) -> None:
     done = user.submit("--nodes", "3")
     assert done.returncode == 0, done.stderr

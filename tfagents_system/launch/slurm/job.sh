@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One attempt at a run, in its job: a run that was stopped and saved is requeued, until it is finished or gets nowhere.
 #
-#   job.sh SNAPSHOT [OFFSET]     OFFSET is added to SLURM_ARRAY_TASK_ID: an array may be larger than MaxArraySize
+#   job.sh SNAPSHOT [OFFSET [--set NAME=VALUE]...]     OFFSET is added to SLURM_ARRAY_TASK_ID: an array may be larger than MaxArraySize
 set -uo pipefail
 
 readonly LEAVE_SECS=30
@@ -90,7 +90,7 @@ on_nodes() { # COUNT FIRST COMMAND...
   exec srun --nodes="$1" --ntasks="$1" --relative="$2" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --export=ALL \
     --no-kill --kill-on-bad-exit=0 "${@:3}"
 }
-on_nodes 1 0 "$snapshot/package/run_script.sh" "$snapshot/variables.sh" &
+on_nodes 1 0 "$snapshot/package/run_script.sh" "$snapshot/variables.sh" "${@:3}" &
 run=$!
 if ((num_nodes > 1)); then
   on_nodes $((num_nodes - 1)) 1 "$snapshot/package/join_script.sh" "$snapshot/variables.sh" --to "$exp_dir" \

@@ -2,6 +2,7 @@
 # The options of submit.sh: its own, and those that it passes on to sbatch. Sourced by submit.sh.
 
 tfagents_dry_run=0 tfagents_array='' tfagents_nodes=1 tfagents_add='' tfagents_to=''
+tfagents_settings=() # --set, for run_script.sh.
 tfagents_options=() # For sbatch, as they were given.
 tfagents_lasting=() # Those of them that also hold when the job is submitted once more.
 
@@ -14,6 +15,8 @@ read_options() {
       --add_workers=*) tfagents_add=${1#*=} ;;
       --to) value_of "$@" && tfagents_to=$2 && shift ;;
       --to=*) tfagents_to=${1#*=} ;;
+      --set) value_of "$@" && tfagents_settings+=(--set "$2") && shift ;;
+      --set=*) tfagents_settings+=("$1") ;;
       -a | --array) value_of "$@" && tfagents_array=$2 && shift ;;
       --array=*) tfagents_array=${1#*=} ;;
       -a?*) tfagents_array=${1#-a} ;;
@@ -88,7 +91,7 @@ job_script() { # SNAPSHOT
       "$(quoted "$1/package/join_script.sh") $(quoted "$1/variables.sh") --to $(quoted "$tfagents_exp_dir")" \
       "--workers $(added_workers_a_node)"
   else
-    echo "exec bash $(quoted "$1/package/tfagents_system/launch/slurm/job.sh") $(quoted "$1") \"\${1:-0}\""
+    echo "exec bash $(quoted "$1/package/tfagents_system/launch/slurm/job.sh") $(quoted "$1") \"\${1:-0}\"$(all_quoted ${tfagents_settings[@]+"${tfagents_settings[@]}"})"
   fi
 }
 

@@ -59,6 +59,11 @@ check_request() {
   [[ ${SAC_SEED:-0} =~ ^[0-9]{1,9}$ ]] || is_late "$SAC_SEED" || finding "SAC_SEED=$SAC_SEED must be a whole number from 0 to 999999999"
   [[ -n ${SAC_EXP_NAME:-} ]] || finding "SAC_EXP_NAME is missing (name of the run): add SAC_EXP_NAME=my_run to $tfagents_vars"
   [[ $tfagents_nodes =~ ^[1-9][0-9]{0,3}$ ]] || finding "--nodes=$tfagents_nodes must be a number of nodes, such as 2"
+  local setting
+  for setting in ${tfagents_settings[@]+"${tfagents_settings[@]}"}; do
+    [[ ${setting#--set=} != SAC_* ]] \
+      || finding "--set ${setting#--set=}: what the job asks for follows from the variables: set it in $tfagents_vars"
+  done
   if [[ -n $tfagents_add$tfagents_to ]]; then check_added; fi
   [[ -z $tfagents_array || $tfagents_array =~ ^[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?(,[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?)*(%[1-9][0-9]*)?$ ]] \
     || finding "--array=$tfagents_array must be task ids such as 0-9, 0-9:2 or 1,5,7, with %4 behind them for at most 4 at once"

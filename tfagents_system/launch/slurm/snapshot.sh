@@ -25,6 +25,11 @@ quoted() { # TEXT -> as one word of shell code
   echo "$word"
 }
 
+all_quoted() { # WORD... -> each after a space
+  local word
+  for word; do printf ' %s' "$(quoted "$word")"; done
+}
+
 is_late() { # TEXT
   local name
   for name in "${LATE[@]}"; do
