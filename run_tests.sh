@@ -56,11 +56,11 @@ fi
 # Runs of the whole system wait a lot: they go on one after the other, beside all other tests.
 output=$(mktemp)
 set -m # Else it would ignore the SIGINT by which it ends its runs.
-"$python" -m pytest -m slow >"$output" 2>&1 &
+"$python" -m pytest -m slow --durations=15 >"$output" 2>&1 &
 set +m
 trap 'kill -INT $! 2>/dev/null && wait $! || true; rm -f "$output"' EXIT
 code=0
-step "$python" -m pytest -m "not slow" || code=$?
+step "$python" -m pytest -m "not slow" --durations=15 || code=$?
 wait $! || code=$?
 step cat "$output"
 exit "$code"

@@ -145,11 +145,17 @@ def test_wrong_usage_is_told(arguments):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_all_benchmarks_run_quickly_without_peers():
+def test_benchmarks_run_quickly_without_peers():
+    # Those that are left out start real runs as `saving` does; ./run_benchmarks.sh --quick has them all.
+    names = sorted(set(run.find_benchmarks()) - {"many_workers", "startup", "whole_system"})
+    only = [word for name in names for word in ("--only", name)]
     results = {path: path.read_text() for path in [run.README, *run.RESULTS.glob("*.json")]}
     environ = {**os.environ, "VIRTUAL_ENV": sys.prefix}
     process = subprocess.Popen(
-        [ROOT / "run_benchmarks.sh", "--quick", "--no-peers"], stdout=subprocess.PIPE, text=True, env=environ
+        [ROOT / "run_benchmarks.sh", "--quick", "--no-peers", *only],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ,
     )
     try:
         output, _ = process.communicate(timeout=500)
@@ -157,6 +163,6 @@ def test_all_benchmarks_run_quickly_without_peers():
         process.terminate()
         process.wait(timeout=60)
     assert process.returncode == 0
-    for name in run.find_benchmarks():
+    for name in names:
         assert f"### {name}" in output
     assert results == {path: path.read_text() for path in results}, "nothing in the repository has changed"

@@ -609,6 +609,7 @@ def test_a_trainer_elsewhere_asks_and_publishes(tmp_path):
         trainer.put(tables.REQUESTS, tables.Request(1, 0, 0, 10, 0).to_wire())
         trainer.put([tables.PROGRESS, tables.news(0), tables.news(3)], tables.Progress(1, 2, 3, 4).to_wire())
         assert trainer.try_put(tables.SNAPSHOTS, tables.Snapshot("checkpoint_1").to_wire(), 5)
+        wait_until(lambda: running.tables.items.get(tables.REQUESTS))  # It is not waited for when it is sent.
         taken = {name: len(items) for name, items in running.tables.items.items()}
         assert taken == {tables.REQUESTS: 1, tables.PROGRESS: 1, "news_0": 1, "news_3": 1, tables.SNAPSHOTS: 1}
         trainer.close()
