@@ -59,6 +59,7 @@ class Trainer:
     def __init__(self, role: Role) -> None:
         self._role = role
         self._params = params = role.params
+        _check_gpu()
         if role.deterministic:
             tf.config.experimental.enable_op_determinism()
         self._connection = role.connect(role.stop.is_set)
@@ -561,6 +562,17 @@ class Trainer:
                 "save_error": self._save_error,
                 "waiting_for": waiting_for,
             },
+        )
+
+
+def _check_gpu() -> None:
+    """Raises:
+    UserError: A GPU is wanted, and TensorFlow can use none.
+    """
+    if os.environ.get("SAC_TRAIN_GPUS") == "1" and not tf.config.list_physical_devices("GPU"):
+        raise UserError(
+            "SAC_TRAIN_GPUS=1, but TensorFlow finds no GPU that it can use; the trainer's log says why. Train in an "
+            "environment that has the CUDA libraries of TensorFlow 2.15 as well, or unset SAC_TRAIN_GPUS"
         )
 
 

@@ -45,6 +45,7 @@ def variables_of(spec: Mapping[str, Any]) -> RunVariables:
         max_restarts=spec.get("max_restarts", 10),
         deterministic=spec.get("deterministic", False),
         gateway_port=spec.get("gateway_port"),
+        train_gpus=spec.get("train_gpus", False),
     )
 
 

@@ -50,6 +50,17 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {**os.environ, **sizes, **inputs, **run}
 
 
+def test_a_gpu_that_is_not_there_is_told(environ: dict[str, str]) -> None:
+    wanted = {**environ, "SAC_TRAIN_GPUS": "1"}
+    preparation = prepare.Preparation({**wanted, "TFAGENTS_CUDA_VISIBLE_DEVICES": "-1"}, None)
+    preparation._check_gpu()
+    [error] = preparation.checks["GPU"].errors
+    assert "SAC_TRAIN_GPUS=1, but there is no GPU" in error and "CUDA_VISIBLE_DEVICES: -1" in error
+    preparation = prepare.Preparation({**wanted, "TFAGENTS_CUDA_VISIBLE_DEVICES": "2,3"}, None)
+    preparation._check_gpu()
+    assert preparation.checks["GPU"].facts == ["the trainer's is 2"] and preparation.checks["GPU"].errors == []
+
+
 def test_a_run_directory_is_prepared(environ: dict[str, str], tmp_path: Path) -> None:
     assert prepare.prepare(environ, None)
     paths = RunPaths(tmp_path / "run")

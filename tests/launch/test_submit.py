@@ -169,6 +169,16 @@ def test_a_users_options_win(user: User, options: tuple[str, ...], absent: str) 
     assert absent not in script and f"#SBATCH {' '.join(options)}\n" in script
 
 
+def test_a_gpu_is_asked_for_where_the_trainer_has_one(user: User) -> None:
+    assert "gpus" not in user.submit("--dry_run").stdout
+    user.write_vars("SAC_TRAIN_GPUS=1\n")
+    assert "#SBATCH --gpus-per-node=1\n" in user.submit("--dry_run").stdout
+    own = user.submit("--dry_run", "--gres=gpu:a100:1").stdout
+    assert "--gpus-per-node" not in own and "#SBATCH --gres=gpu:a100:1\n" in own
+    user.write_vars("SAC_TRAIN_GPUS=2\n")
+    assert "SAC_TRAIN_GPUS=2 must be 0 or 1" in refused(user.submit())
+
+
 def test_settings_go_to_the_run(user: User) -> None:
     script = user.submit("--dry_run", "--set", "train_batch_size=512", "--set=config.note=it's", "--time=5").stdout
     assert shlex.split(script.splitlines()[-1])[-3:] == ["--set", "train_batch_size=512", "--set=config.note=it's"]

@@ -101,6 +101,19 @@ def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag,
     assert "SLURM_PROCID=1\n" in log(run_dir, "worker_1")
 
 
+def test_the_trainer_alone_gets_the_gpu(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFAGENTS_CUDA_VISIBLE_DEVICES", "5,6")
+    tells = {"trainer": f"env; {DONE}", "replay": f"env; {SAVES}", "worker": f"env; {SAVES}"}
+    assert make_supervisor(run_dir, stop, tells, train_gpus=True).run() == 0
+    seen = {
+        role: re.findall(r"^CUDA_VISIBLE_DEVICES=(.*)$", log(run_dir, role), re.M)
+        for role in ("trainer", "replay", "worker_0")
+    }
+    assert seen == {"trainer": ["5"], "replay": ["-1"], "worker_0": ["-1"]}
+
+
 def test_a_crashed_role_is_restarted_and_the_restart_logged(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,7 +148,11 @@ class JoinPreparation(Preparation):
         super().__init__(environ, vars_file, resolve(environ, assignments, vars_file=vars_file, root=ROOT))
         self._target = target
         self._folder = folder
-        self._values |= {"reverb_cpus": 0, "train_cpus": 0}  # There is neither a replay server nor a trainer here.
+        self._values |= {
+            "reverb_cpus": 0,
+            "train_cpus": 0,
+            "train_gpus": False,
+        }  # There is neither a replay server nor a trainer here.
         for name in ("reverb_port", "gateway_port"):
             self._values.pop(name, None)
         slots = len(SlotCounts.of_run(run).for_kind(self.kind)) if run else None

@@ -27,6 +27,7 @@ from tfagents_system.launch import pinned_packages, resources, run_directory
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, owner_of_run, port_is_free
 from tfagents_system.launch.cpus import CpuPlan, format_cpu_list, plan_for
 from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
+from tfagents_system.launch.gpus import FOUND, gpu_of_trainer
 from tfagents_system.launch.inspection import Inspection, run_inspection
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import CARRIER, RunSettings, resolve
@@ -79,6 +80,7 @@ class Preparation:
         """
         self._check_directories(starts)
         self._check_machine()
+        self._check_gpu()
         self._check_packages()
         if not self.checks["run directory"].errors:
             self.inspection = run_inspection(self._environ, self._vars_file, fork_server, render=not starts)
@@ -174,6 +176,17 @@ class Preparation:
             password = credentials.read_password(self._values.get("password_file"))
             asked = "and a password" if password else "without a password"
             check.facts.append(f"port {port or 'any free one'}, certificates in {folder}, {asked}")
+
+    def _check_gpu(self) -> None:
+        if not self._values.get("train_gpus"):
+            return
+        if (gpu := gpu_of_trainer(self._environ)) is not None:
+            self.checks["GPU"].facts.append(f"the trainer's is {gpu}")
+            return
+        self.checks["GPU"].errors.append(
+            "SAC_TRAIN_GPUS=1, but there is no GPU that may be used here (CUDA_VISIBLE_DEVICES: "
+            f"{self._environ.get(FOUND, 'not set')}): ask the cluster for one (--gpus-per-node=1), or unset it"
+        )
 
     def _check_packages(self) -> None:
         check = self.checks["packages"]

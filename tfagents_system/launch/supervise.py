@@ -36,6 +36,7 @@ from tfagents_system.launch import memory, run_directory, watchdog, wrap_up
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, processes_of_run
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.gpus import gpu_of_trainer
 from tfagents_system.launch.python_path import ROOT, run_python_path
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_starter import RoleStarter
@@ -103,7 +104,10 @@ class Supervisor:
             role: RoleProcess(
                 name=role,
                 start=functools.partial(starter.start, role, ids),
-                environ=common | plan.thread_environ(REPLAY if role == GATEWAY else role) | _worker_environ(role),
+                environ=common
+                | plan.thread_environ(REPLAY if role == GATEWAY else role)
+                | _worker_environ(role)
+                | _gpu_environ(role, variables),
                 log=self.paths.log(role),
                 max_restarts=variables.max_restarts,
             )
@@ -450,6 +454,11 @@ def role_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str
 
 def _worker_environ(role: str) -> dict[str, str]:
     return {"SLURM_PROCID": role.removeprefix("worker_")} if role.startswith("worker_") else {}
+
+
+def _gpu_environ(role: str, variables: RunVariables) -> dict[str, str]:
+    gpu = gpu_of_trainer(os.environ) if role == TRAINER and variables.train_gpus else None
+    return {"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else {}
 
 
 def describe_exit(code: int) -> str:

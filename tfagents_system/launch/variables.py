@@ -42,6 +42,7 @@ class Variable:
 VARIABLES: tuple[Variable, ...] = (
     Variable("SAC_REVERB_CPUS", "CPUs of the replay server", None, "count"),
     Variable("SAC_TRAIN_CPUS", "CPUs of the policy updates", None, "count"),
+    Variable("SAC_TRAIN_GPUS", "1: the policy updates run on a GPU; no other program of the run sees one", "0", "flag"),
     Variable("SAC_NUM_COLLECT_WORKERS", "workers: programs that collect experience and evaluate", None, "count"),
     Variable(
         "SAC_LOCAL_WORKERS",
@@ -244,6 +245,7 @@ class RunVariables:
     worker_memory_mb: int | None = None
     env_python: Path | None = None
     fork_roles: bool = True
+    train_gpus: bool = False
     use_hyperthreads: bool = True
     job_prelude: str | None = None
     exec_prefix: str | None = None

@@ -81,6 +81,7 @@ job_script() { # SNAPSHOT
   header --cpus-per-task="$(asked_cpus)"
   if ((tfagents_nodes > 1)); then header --no-kill; fi
   if [[ ${SAC_USE_HYPERTHREADS:-1} == 0 ]]; then header --hint=nomultithread; fi
+  if [[ ${SAC_TRAIN_GPUS:-0} == 1 && -z $tfagents_add ]] && ! has_option '--g[pr]*'; then header --gpus-per-node=1; fi
   if ! has_option '--mem*'; then header --mem="$(asked_memory_mb)M"; fi
   header --signal="$([[ -n $tfagents_add ]] || echo B:)USR1@$(signal_secs)"
   if ! has_option --no-requeue; then header --requeue; fi

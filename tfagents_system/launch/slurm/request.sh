@@ -53,6 +53,7 @@ check_request() {
   require_file SAC_PARAMS "Python file with class TrainParams" my_params.py
   require_file SAC_CONFIG "JSON file with horizon" my.json
   require_flag SAC_USE_HYPERTHREADS
+  require_flag SAC_TRAIN_GPUS
   require_flag SAC_FORK_ROLES
   [[ ${SAC_SAVE_DEADLINE_SECS:-60} =~ ^[0-9]+([.][0-9]*)?$ ]] \
     || finding "SAC_SAVE_DEADLINE_SECS=$SAC_SAVE_DEADLINE_SECS must be a number of seconds above 0, such as 60"

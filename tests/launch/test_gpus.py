@@ -1,0 +1,36 @@
+"""The trainer's GPU, and that nobody else sees one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfagents_system import sac_train
+from tfagents_system.errors import UserError
+from tfagents_system.launch import gpus
+from tfagents_system.launch.gpus import gpu_of_trainer
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [("0", "0"), ("3,1", "3"), ("GPU-8f2a, GPU-77", "GPU-8f2a"), ("", None), ("-1", None), ("NoDevFiles", None)],
+)
+def test_it_is_the_first_one_that_may_be_used(tmp_path: Path, found: str, expected: str | None) -> None:
+    (tmp_path / "nvidia0").touch()
+    assert gpu_of_trainer({gpus.FOUND: found}, tmp_path) == expected
+
+
+@pytest.mark.parametrize("environ", [{}, {gpus.FOUND: "all"}])
+def test_where_nothing_is_said_it_is_the_machines(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "nvidiactl").touch()
+    assert gpu_of_trainer(environ, tmp_path) is None
+    (tmp_path / "nvidia0").touch()
+    assert gpu_of_trainer(environ, tmp_path) == "0"
+
+
+def test_a_trainer_without_the_gpu_that_was_wanted_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    sac_train._check_gpu()
+    monkeypatch.setenv("SAC_TRAIN_GPUS", "1")
+    with pytest.raises(UserError, match="TensorFlow finds no GPU"):
+        sac_train._check_gpu()
