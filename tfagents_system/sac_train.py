@@ -566,8 +566,10 @@ class Trainer:
 
 
 def _check_gpu() -> None:
-    """Raises:
-    UserError: A GPU is wanted, and TensorFlow can use none.
+    """The GPU that is wanted must be there.
+
+    Raises:
+      UserError: TensorFlow can use none.
     """
     if os.environ.get("SAC_TRAIN_GPUS") == "1" and not tf.config.list_physical_devices("GPU"):
         raise UserError(
