@@ -1,6 +1,6 @@
 """The gateway program: the way by which other machines reach the replay server, encrypted and authenticated.
 
-    python -m tfagents_system.sac_gateway
+    python -m tfagents_system.sac_gateway          # with a supervisor's variables, else see launch/by_hand.py
 
 Load parameters, let nobody in who can't prove himself, serve until told to stop, tell everybody.
 """
@@ -23,7 +23,9 @@ from tfagents_system.channel.slots import Slots
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.launch import memory
+from tfagents_system.launch.by_hand import run_by_hand
 from tfagents_system.launch.run_paths import GATEWAY, TRAINER
+from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.segments import Layout
 from tfagents_system.report.heartbeat import read_heartbeat, read_json, write_json
@@ -32,7 +34,6 @@ from tfagents_system.role import Role, run_role, sequence_length
 _START_DEADLINE_SECS = 600.0
 _STEP_SECS = 0.5
 _FAREWELL_SECS = 15.0
-_JOINED_SLOTS = 64
 # What a remote role takes over from the run.
 _SHARED_VARIABLES = (
     "SAC_EXP_NAME",
@@ -65,8 +66,10 @@ def serve(role: Role) -> int:
         int(role.server_address.rpartition(":")[2]),
         role.paths.gateway_slots,
     )
-    gateway = Gateway(facts, Sharing(connection), slots, context, password, has_trainer=lambda: _has_trainer(role))
-    port = _listen(gateway, role, int(os.environ["SAC_GATEWAY_PORT"]))
+    # A supervisor has started a trainer; without one it may be anywhere.
+    has_trainer = SUPERVISOR_PID_VARIABLE in os.environ
+    gateway = Gateway(facts, Sharing(connection), slots, context, password, has_trainer=has_trainer)
+    port = _listen(gateway, role, int(os.environ.get("SAC_GATEWAY_PORT") or 0))
     write_json(role.paths.gateway_json, {"host": socket.getfqdn(), "port": port, "pid": os.getpid()})
     logging.info("listening on port %d; credentials in %s, password: %s", port, folder, "yes" if password else "no")
     while not role.stop.is_set():
@@ -95,15 +98,14 @@ def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
     """What the gateway must know of its run."""
     layout = Layout.from_specs(*specs.load_specs(role.paths.specs))
     shared = {name: environ[name] for name in _SHARED_VARIABLES if environ.get(name)}
-    max_workers = int(environ.get("SAC_MAX_WORKERS") or role.num_workers + _JOINED_SLOTS)
     return RunFacts(
         paths=role.paths,
         layout=layout,
         identity=identity_of(role.paths),
         seed=role.seed,
         num_collect_workers=role.num_workers,
-        max_workers=max_workers,
-        settings=shared | {"SAC_MAX_WORKERS": str(max_workers)},
+        max_workers=role.max_workers,
+        settings=shared | {"SAC_MAX_WORKERS": str(role.max_workers)},
         run=role.paths.run_json.read_text(encoding="utf-8"),
         max_worker_bytes=layout_frame_bytes(layout, sequence_length(role.params)),
     )
@@ -128,11 +130,6 @@ def _listen(gateway: Gateway, role: Role, wanted: int) -> int:
     raise AssertionError
 
 
-def _has_trainer(role: Role) -> bool:
-    beat = read_heartbeat(role.paths.heartbeat(TRAINER))
-    return beat is not None and not beat.get("remote")
-
-
 def _trainer_state(role: Role) -> object:
     return (read_heartbeat(role.paths.heartbeat(TRAINER)) or {}).get("state")
 
@@ -142,4 +139,4 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    run_by_hand(main, listens=True)

@@ -151,7 +151,7 @@ def running_gateway(
     )
     slots = Slots(1, 1, max_workers, 1, paths.gateway_slots, NoClaims())  # type: ignore[arg-type]
     context = credentials.server_context(paths.credentials)
-    gateway = Gateway(facts, Sharing(fake), slots, context, password, has_trainer=lambda: has_trainer)  # type: ignore[arg-type]
+    gateway = Gateway(facts, Sharing(fake), slots, context, password, has_trainer=has_trainer)  # type: ignore[arg-type]
     try:
         yield Running(gateway, gateway.listen(port), fake, paths)
     finally:

@@ -1,4 +1,4 @@
-"""The three roles, started by three commands without a supervisor."""
+"""The roles, started by a command each without a supervisor; the trainer comes through the gateway."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from launching import ROOT, UserRun
 
 from tests.faults.proxy import free_port
-from tfagents_system.report.heartbeat import read_heartbeat
+from tfagents_system.report.heartbeat import read_heartbeat, read_json
 from tfagents_system.report.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ class TrainParams(TrainParamsBase):
 """
 
 
-def test_the_three_roles_are_three_commands(tmp_path):
+def test_every_role_is_a_command(tmp_path):
     port = free_port()
     run = UserRun(tmp_path, PARAMS, {"horizon": 20}, num_collect_workers=1, local_workers=0)
     variables = dict(line.split("=", 1) for line in run.vars_file.read_text().splitlines())
@@ -61,17 +61,22 @@ def test_the_three_roles_are_three_commands(tmp_path):
         assert wait(start("sac_train", *server)) == 2
         assert "is no run directory that was prepared" in logs["sac_train"].read_text()
         assert wait(start("launch.prepare", "--vars_file", str(run.vars_file))) == 0
-        replay, trainer = start("sac_replay_buffer", *server), start("sac_train", *server)
-        started += [replay, trainer]
+        replay, gateway = start("sac_replay_buffer", *server), start("sac_gateway", *server)
+        started += [replay, gateway]
         deadline = time.monotonic() + 60.0
-        while "serving" not in (read_heartbeat(run.exp_dir / "heartbeats/replay.json") or {}).get("state", ""):
-            assert time.monotonic() < deadline, logs["sac_replay_buffer"].read_text()
+        while (port := (read_json(run.exp_dir / "gateway.json") or {}).get("port")) is None:
+            assert time.monotonic() < deadline, logs["sac_gateway"].read_text()
             time.sleep(0.1)
+        way = ["--server", f"localhost:{port}", "--credentials", str(run.exp_dir / "credentials")]
+        trainer = start("sac_train", "--to", str(run.exp_dir), *way)
+        started.append(trainer)
         worker = start("sac_collect", *server)
         started.append(worker)
         assert wait(trainer) == 0
-        replay.terminate()
-        assert wait(replay) == 75
+        assert "trainer of" in logs["sac_gateway"].read_text()
+        for process in (gateway, replay):
+            process.terminate()
+            assert wait(process) == 75
         assert wait(worker) == 0, "it sees that all is trained and the server is gone"
     finally:
         for process in started:

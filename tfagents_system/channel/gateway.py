@@ -11,7 +11,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -113,7 +113,7 @@ class Gateway:
         slots: Slots,
         context: ssl.SSLContext,
         password: str = "",
-        has_trainer: Callable[[], bool] = lambda: True,
+        has_trainer: bool = True,
     ) -> None:
         self.facts, self.sharing, self.slots = facts, sharing, slots
         self.refusals = Refusals()
@@ -355,7 +355,7 @@ class Gateway:
         return worker_id
 
     def _take_trainers_place(self, session: Session, hello: messages.Hello) -> None:
-        if self._has_trainer():
+        if self._has_trainer:
             raise RefusedClientError("trainer", "the run has a trainer of its own: join as another kind")
         with self._lock:
             before, self._trainer = self._trainer, session

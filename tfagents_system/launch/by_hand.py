@@ -1,9 +1,10 @@
-"""Options of the replay server's and the trainer's programs, for those who start them without a supervisor.
+"""Options of the replay server's, the gateway's and the trainer's programs, for those who start them by hand.
 
     python -m tfagents_system.sac_replay_buffer --to logs/exp --server localhost:8008
+    python -m tfagents_system.sac_gateway --to logs/exp --server localhost:8008
     python -m tfagents_system.sac_train --to logs/exp --server HOST:PORT [--credentials DIR]
 
-The run directory is one that was prepared, and both see it. A supervisor uses none of this: it sets variables.
+The run directory is one that was prepared, and all of them see it. A supervisor uses none of this: it sets variables.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def take_options(arguments: Sequence[str], environ: MutableMapping[str, str] = o
     Args:
       arguments: Of the program; without any, nothing happens.
       environ: Usually os.environ.
-      listens: `--server` is the port to listen at, rather than the server to connect to.
+      listens: `--server` is the replay server's port on this machine, rather than what to connect to as one who joins.
 
     Raises:
       UserError: The run directory was not prepared.
