@@ -41,6 +41,7 @@ class UserRun:
             "collect_worker_cpus": 1,
             "share_cpus": 1,
             "log_secs": 1,
+            "video": 0,
         }
         if params is not None:
             (folder / "my_params.py").write_text(params)

@@ -45,7 +45,7 @@ def assert_playable(run):
 
 @pytest.mark.timeout(600)
 def test_pendulum_is_solved_within_10_000_steps(tmp_path):
-    run = UserRun(tmp_path, None, None)
+    run = UserRun(tmp_path, None, None, video=1)
     shipped = (ROOT / "training_variables.sh").read_text()
     run.vars_file.write_text(f"SAC_EXP_DIR={run.exp_dir}\n{shipped}")
     code, output = run.finish(500.0)
@@ -79,7 +79,7 @@ def test_simulators_run_for_real(tmp_path, module, config, horizon):
     shipped = json.loads((ROOT / "config" / f"{config}.json").read_text())
     for parameter in shipped.get("curriculum", {}).values():
         parameter["iters"] = list(range(len(parameter["iters"])))
-    run = UserRun(tmp_path, SHORT.format(module=module), {**shipped, "horizon": horizon})
+    run = UserRun(tmp_path, SHORT.format(module=module), {**shipped, "horizon": horizon}, video=1)
     code, output = run.finish()
     assert code == 0, f"{output}\n{run.logs()}"
     assert [row["iteration"] for row in evaluations(run)] == [0, 2, 3]

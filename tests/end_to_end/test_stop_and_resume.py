@@ -56,7 +56,7 @@ def saved_step(run):
 
 
 def test_stop_resume_kill_and_finish(tmp_path):
-    run = UserRun(tmp_path, PARAMS, {"horizon": 50})
+    run = UserRun(tmp_path, PARAMS, {"horizon": 50}, video=1)
 
     # Stopped in mid-run: everything is saved.
     process = run.start()

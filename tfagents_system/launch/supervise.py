@@ -164,7 +164,12 @@ class Supervisor:
 
     def _wrap_up(self) -> list[str]:
         return wrap_up.write_results(
-            self.paths, ROOT, cpus=self._plan.trainer, environ=self._roles[TRAINER].environ, stop=self._stop
+            self.paths,
+            ROOT,
+            cpus=self._plan.trainer,
+            environ=self._roles[TRAINER].environ,
+            stop=self._stop,
+            video=self._variables.video,
         )
 
     def step(self) -> None:

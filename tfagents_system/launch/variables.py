@@ -199,6 +199,7 @@ VARIABLES: tuple[Variable, ...] = (
         "path",
         "/home/me/password",
     ),
+    Variable("SAC_VIDEO", "1: a finished run plays one episode of its best policy for a video", "1", "flag"),
     Variable("SAC_LOG_SECS", "seconds between two progress lines where there is no terminal", "5", "seconds", "5"),
 )
 # Tells joined workers the run directory, where it can be seen; no variable of a user.
@@ -256,6 +257,7 @@ class RunVariables:
     gateway_port: int | None = None
     credentials_dir: Path | None = None
     password_file: Path | None = None
+    video: bool = True
     log_secs: float = 5.0
     grid: Path | None = None
 

@@ -17,30 +17,43 @@ _VIDEO_DEADLINE_SECS = 600.0
 
 
 def write_results(
-    paths: RunPaths, root: Path, *, cpus: Sequence[int], environ: Mapping[str, str], stop: StopFlag
+    paths: RunPaths, root: Path, *, cpus: Sequence[int], environ: Mapping[str, str], stop: StopFlag, video: bool = True
 ) -> list[str]:
     """Draws the learning curve and plays the best policy for one episode, on the trainer's CPUs.
+
+    Args:
+      paths: The run directory.
+      root: The repository.
+      cpus: Where to do it; any where there are none.
+      environ: Of the programs.
+      stop: Cuts it short.
+      video: SAC_VIDEO: whether to play.
 
     Returns:
       Lines for the user: where the plot, the video and the policy are, or why there is none.
     """
+    run = _Runner(cpus, environ, stop)
     plots = [sys.executable, "-P", "-m", "tfagents_system.report.plots", str(paths.exp_dir)]
+    plot_problem = run(plots, paths.log("plots"), _PLOT_DEADLINE_SECS)
+    return [
+        f"note: no plot: {plot_problem}" if plot_problem else f"plot:   {paths.learning_curve}",
+        *([_film(paths, root, run, environ)] if video else []),
+        f"policy: {paths.policies / 'policy'}",
+    ]
+
+
+def _film(paths: RunPaths, root: Path, run: _Runner, environ: Mapping[str, str]) -> str:
+    """Plays the best policy; returns where the video is, or why there is none."""
     checkpoint = "best" if paths.best_json.exists() else "latest"
     play = [sys.executable, "-P", str(root / "tfagents_system" / "run.py")]
     play += ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", str(paths.exp_dir)]
     play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", environ.get("SAC_SEED", "0")]
     videos_before = set(paths.videos.glob("*.mp4"))
-    run = _Runner(cpus, environ, stop)
-    plot_problem = run(plots, paths.log("plots"), _PLOT_DEADLINE_SECS)
     print("playing one episode of the trained policy for a video", flush=True)
     video_problem = run(play, paths.log("video"), _VIDEO_DEADLINE_SECS)
     videos = sorted(paths.videos.glob("*.mp4"), key=lambda path: path.stat().st_mtime)
     made = [video for video in videos if video not in videos_before] or videos[-1:]
-    return [
-        f"note: no plot: {plot_problem}" if plot_problem else f"plot:   {paths.learning_curve}",
-        f"note: no video: {video_problem}" if video_problem or not made else f"video:  {made[-1]}",
-        f"policy: {paths.policies / 'policy'}",
-    ]
+    return f"note: no video: {video_problem}" if video_problem or not made else f"video:  {made[-1]}"
 
 
 class _Runner:
