@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, lint, types, shell scripts and all tests; what CI runs. With arguments, pytest gets those.
+# Format, lint, types, shell scripts and all tests; what CI runs. Arguments go to pytest.
 set -euo pipefail
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
@@ -49,18 +49,9 @@ step "$python" -m ruff check .
 step "$python" -m mypy
 step "$tools/shellcheck" --external-sources tfagents_system/launch/slurm/job.sh submit.sh run_script.sh join_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run training_variables*.sh
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
-if (($#)); then
-  step "$python" -m pytest "$@"
-  exit
+# Runs of the whole system come last: what is quick to find is found first.
+if (($# == 0)); then
+  step "$python" -m pytest -m "not slow" --durations=15
+  set -- -m slow --durations=15
 fi
-# Runs of the whole system wait a lot: they go on one after the other, beside all other tests.
-output=$(mktemp)
-set -m # Else it would ignore the SIGINT by which it ends its runs.
-"$python" -m pytest -m slow --durations=15 >"$output" 2>&1 &
-set +m
-trap 'kill -INT $! 2>/dev/null && wait $! || true; rm -f "$output"' EXIT
-code=0
-step "$python" -m pytest -m "not slow" --durations=15 || code=$?
-wait $! || code=$?
-step cat "$output"
-exit "$code"
+step "$python" -m pytest "$@"
