@@ -49,7 +49,7 @@ def serve(pipe: Pipe, reverb_port: int, folder: Path, cpu: int) -> None:
     slots = Slots(0, 1, 2, reverb_port, paths.gateway_slots)
     sharing = Sharing(Connection(f"localhost:{reverb_port}", lambda: False))
     context = credentials.server_context(paths.credentials)
-    gateway = Gateway(facts, sharing, slots, context, has_trainer=lambda: False)
+    gateway = Gateway(facts, sharing, slots, context, has_trainer=False)
     pipe.send(gateway.listen(0))
     pipe.recv()
     os._exit(0)  # Threads that read from Reverb block in C++.

@@ -1,11 +1,35 @@
 """Settings that hold for every test: quiet TensorFlow, no GPU, the same random inputs in every run."""
 
 import os
+import sys
+from collections.abc import Iterator
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
+import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 settings.register_profile("seeded", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("seeded")
+
+
+@pytest.fixture(autouse=True)
+def no_readers_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Threads that look for the replay servers of earlier tests would take the CPUs from later ones."""
+    module = sys.modules.get("tfagents_system.replay.connection")
+    if module is None:
+        yield
+        return
+    opened: list[Any] = []
+    make = module.Connection.__init__
+
+    def make_and_note(connection: Any, *args: object, **kwargs: object) -> None:
+        make(connection, *args, **kwargs)
+        opened.append(connection)
+
+    monkeypatch.setattr(module.Connection, "__init__", make_and_note)
+    yield
+    for connection in opened:
+        connection.close()

@@ -312,3 +312,20 @@ def test_a_server_that_takes_in_nothing_is_waited_for(server, monkeypatch):
     server.turn_until(lambda: sender.confirm() is not None and sender.unconfirmed_segments == 0)
     assert server.ring.env_steps == 5
     assert server.service.duplicates > 6
+
+
+def test_a_closed_connection_reads_no_more(server):
+    def readers():
+        return [thread for thread in threading.enumerate() if thread.name == f"read {tables.REPORTS}"]
+
+    connection = Connection(server.connection.address, lambda: False)
+    before = len(readers())
+    reader = connection.reader(tables.REPORTS, prefetch=10)
+    assert len(readers()) == before + 1
+    connection.close()
+    server.connection.put(tables.REPORTS, [np.zeros(1)])
+    assert reader.get(20.0) is not None, "what has come is not lost"
+    deadline = time.monotonic() + 20.0
+    while len(readers()) > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

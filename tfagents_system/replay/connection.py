@@ -77,6 +77,14 @@ class Connection:
         self.address = address
         self.stop = stop
         self._client = reverb.Client(address)
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Ends the threads that read queues and news, each with its next item or error.
+
+        For a process that goes on: else those of a server that is gone look for it every second.
+        """
+        self._closed.set()
 
     def wait_until_up(self, deadline_secs: float) -> None:
         """Waits for the server to answer.
@@ -143,11 +151,11 @@ class Connection:
 
     def reader(self, table: str, prefetch: int = 1, wake: threading.Event | None = None) -> QueueReader:
         """Reads a queue, item by item, from a thread of its own, which sets `wake` with each."""
-        return QueueReader(self._client, table, prefetch, wake)
+        return QueueReader(self._client, self._closed, table, prefetch, wake)
 
     def news(self, table: str) -> NewsReader:
         """Waits for what is new in a table, from a thread of its own."""
-        return NewsReader(self._client, table)
+        return NewsReader(self._client, self._closed, table)
 
     def newest(self, table: str) -> NewestReader:
         """Reads the newest item of a table as often as wanted."""
@@ -193,8 +201,9 @@ class _StreamReader(abc.ABC):
     Reverb's reads block in C++, where no signal handler runs and no deadline holds: a daemon thread does them.
     """
 
-    def __init__(self, client: reverb.Client, table: str) -> None:
+    def __init__(self, client: reverb.Client, closed: threading.Event, table: str) -> None:
         self._client = client
+        self._closed = closed
         self._table = table
         threading.Thread(target=self._read_forever, name=f"read {table}", daemon=True).start()
 
@@ -203,22 +212,31 @@ class _StreamReader(abc.ABC):
         """Called in the thread with every item."""
 
     def _read_forever(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 for sample in self._client.sample(self._table, num_samples=2**31, emit_timesteps=False):
                     self._take(_arrays(sample))
+                    if self._closed.is_set():
+                        return
             except (reverb.errors.ReverbError, RuntimeError) as error:
                 logging.log_every_n_seconds(logging.INFO, "read %s: %s", 60, self._table, error)
-                time.sleep(_RECONNECT_SECS)
+                self._closed.wait(_RECONNECT_SECS)
 
 
 class QueueReader(_StreamReader):
     """Items of a queue, each once."""
 
-    def __init__(self, client: reverb.Client, table: str, prefetch: int, wake: threading.Event | None) -> None:
+    def __init__(
+        self,
+        client: reverb.Client,
+        closed: threading.Event,
+        table: str,
+        prefetch: int,
+        wake: threading.Event | None,
+    ) -> None:
         self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=prefetch)
         self._wake = wake
-        super().__init__(client, table)
+        super().__init__(client, closed, table)
 
     def get(self, timeout_secs: float) -> list[np.ndarray] | None:
         """The next item, or None if there is none in time."""
@@ -239,10 +257,10 @@ class NewsReader(_StreamReader):
     An item may get lost (the stream of a killed process takes one more before it ends): look at the newest table, too.
     """
 
-    def __init__(self, client: reverb.Client, table: str) -> None:
+    def __init__(self, client: reverb.Client, closed: threading.Event, table: str) -> None:
         self._changed = threading.Condition()
         self._newest: list[np.ndarray] | None = None
-        super().__init__(client, table)
+        super().__init__(client, closed, table)
 
     def get(self, timeout_secs: float) -> list[np.ndarray] | None:
         """What is new since the last call, or None if there is nothing in time."""
