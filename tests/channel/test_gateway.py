@@ -688,3 +688,19 @@ def test_items_that_are_not_known_to_have_arrived_go_to_the_next_connection_firs
     wait_until(lambda: len(second) == 4)
     assert first == [(1, 0), (2, 1), (3, 2)]
     assert second == [(2, 1), (3, 2), (4, 3), (5, 4)]
+
+
+def test_the_last_words_of_a_worker_that_leaves_arrive(tmp_path):
+    with running_gateway(tmp_path) as running:
+        for number in range(20):
+            worker = running.client()
+            worker.wait_until_up(10)
+            worker.put(tables.SEGMENTS, segment(number, worker.welcome.worker_id, steps=500).to_wire())
+            worker.tell({"state": "waiting", "steps": number})
+            worker.tell({"state": "stopped", "steps": number})
+            worker.send_log("worker_0", "x" * 100_000)
+            worker.close()
+            # It has waited until all was read.
+            beat = json.loads(running.paths.heartbeat(f"worker_{worker.welcome.worker_id}").read_text())
+            assert (beat["state"], beat["steps"]) == ("stopped", number)
+        assert len(running.tables.items[tables.SEGMENTS]) == 20

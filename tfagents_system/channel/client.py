@@ -34,6 +34,7 @@ __all__ = ["Hello", "RemoteConnection", "Welcome", "identity_of"]
 CONNECT_SECS = 10.0
 _IDLE_SECS = 30.0
 _PING_SECS = 5.0
+_FAREWELL_SECS = 5.0
 _PUT_SECS = 5.0
 _POLL_SECS = 0.05
 _FIRST_BACKOFF_SECS, _MAX_BACKOFF_SECS = 0.5, 5.0
@@ -202,10 +203,12 @@ class RemoteConnection:
             self._tell_if_up(messages.Log(name, text[start : start + _LOG_CHUNK_CHARS]))
 
     def close(self) -> None:
-        """Says goodbye: the slot is free for others."""
+        """Says goodbye: the slot is free for others. Waits until the gateway has read that, and all before it."""
         self._is_closed = True
         self._tell_if_up(messages.Goodbye())
         with self._changed:
+            # It is the gateway that ends the connection: what it has not read yet would be lost with it.
+            self._changed.wait_for(lambda: self._transport is None, _FAREWELL_SECS)
             if self._transport is not None:
                 self._transport.shut()
             self._changed.notify_all()
@@ -381,7 +384,8 @@ class RemoteConnection:
                 self._changed.notify_all()
 
     def _receive_forever(self, transport: Transport) -> None:
-        while not self._is_over():
+        """Until the connection ends, also when the run is over: last words are still to be said."""
+        while True:
             message, arrays = transport.receive(messages.FromGateway, _GATEWAY_LIMITS, _IDLE_SECS)
             match message:
                 case messages.Done() if message.id < 0 and message.ok:

@@ -393,7 +393,7 @@ class Session:
         self._under_way = _UnderWay(gateway.sharing.connection)
         self._has_said_goodbye = False
         self._logged_bytes = 0
-        self._beat_at = 0.0
+        self._beat_at, self._beat_state = 0.0, ""
 
     @property
     def name(self) -> str:
@@ -503,17 +503,17 @@ class Session:
             content = None
         if not isinstance(content, dict):
             raise FrameError("a heartbeat that is no JSON object")
-        if self.client.kind == "check" or time.monotonic() < self._beat_at:
+        state = str(content.get("state"))
+        is_news = state != self._beat_state or time.monotonic() >= self._beat_at
+        if self.client.kind == "check" or not is_news:
             return
-        self._beat_at = time.monotonic() + _BEAT_SECS
+        self._beat_state, self._beat_at = state, time.monotonic() + _BEAT_SECS
         times = (content.get("time"), content.get("since"))
         ago = times[0] - times[1] if all(isinstance(t, int | float) for t in times) else 0.0  # type: ignore[operator]
         now = time.time()
         ours = {"role": self.name, "host": self._host, "remote": True, "time": now, "since": now - max(0.0, ago)}
         try:
-            write_json(
-                self._gateway.facts.paths.heartbeat(self.name), {**content, "state": str(content.get("state")), **ours}
-            )
+            write_json(self._gateway.facts.paths.heartbeat(self.name), {**content, "state": state, **ours})
         except (OSError, ValueError) as error:
             logging.log_every_n_seconds(logging.WARNING, "heartbeat of %s: %s", 60, self.name, error)
 
