@@ -288,8 +288,8 @@ def test_slow_loris_connections_are_ended(shared, monkeypatch):
         for transport in handshaken:
             with pytest.raises(ChannelError):
                 transport.receive(messages.FromGateway, frames.HELLO_LIMITS, 5)
-        assert time.monotonic() - began < 4
-    assert not running.gateway._shaking_hands
+        assert time.monotonic() - began < 8  # Of the 10 s that there are as a rule.
+    wait_until(lambda: not running.gateway._shaking_hands)
 
 
 def test_more_connections_than_may_prove_themselves_at_once_are_refused(shared, monkeypatch):
