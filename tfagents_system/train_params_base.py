@@ -113,6 +113,20 @@ class TrainParamsBase(abc.ABC):
     """A Keras layer that turns the observations into one tensor `[B, n]`, or a function of no arguments that returns
     one. Merging layers (Concatenate, Add) get the list of leaves, all others the nest as the environment gives it.
     None concatenates all leaves, flattened, pixels (uint8) divided by 255."""
+    network: str = "mlp"
+    """`mlp`: plain layers. `simba`: normalised observations and residual blocks (Lee et al., arXiv 2410.09754), whose
+    width is the first entry of the layer sizes and whose number is how many entries there are. The paper has
+    `actor_fc_layer_params = (128,)` and `critic_joint_fc_layer_params = (512, 512)`."""
+    critic_layer_norm: bool | None = None
+    """Layer normalisation before each activation of the critics. None: where `algorithm` is `droq`."""
+    critic_dropout: float | None = None
+    """Rate of the dropout behind each hidden layer's product in the critics, always on. None: DroQ's 0.01 where
+    `algorithm` is `droq`, else 0."""
+    batch_renormalization: bool | None = None
+    """Batch renormalisation in front of the first and behind each hidden layer of actor and critics (Ioffe, arXiv
+    1702.03275). None: where `algorithm` is `crossq`."""
+    batch_renormalization_warmup_steps: int = 100_000
+    """Updates with plain batch normalisation before that, as CrossQ has them."""
 
     # The iteration: collect, push, draw, update, publish.
     num_iter: int = 1000
