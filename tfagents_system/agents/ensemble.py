@@ -14,7 +14,8 @@ from tf_agents.utils import common
 
 from tfagents_system.agents import algorithms, entropy
 from tfagents_system.agents.action_sampling import UnsupportedAgentError, mean_and_std
-from tfagents_system.agents.fused_update import FusedUpdate, Parts
+from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.agents.update_parts import Parts
 from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase
 
