@@ -2,9 +2,9 @@
 
     python -m benchmarks.channel [--quick]
 
-A real Reverb server on the first CPU and the client on the last one. The gateway on a CPU of its own, as a run has it
-that leaves one free (the jobs of submit.sh leave two), on two CPUs on the client's; and on the server's, where the two of
-them have one CPU for what the server alone has in the plain case. All ways in turns.
+A real Reverb server on the first CPU and the client on the last one. The gateway on a CPU of its own, as in a run that
+leaves one free (the jobs of submit.sh leave two), on two CPUs on the client's; and on the server's, where both have one
+CPU for what the server alone has in the plain case. All ways in turns.
 """
 
 from __future__ import annotations
