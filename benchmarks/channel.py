@@ -38,16 +38,17 @@ def serve(pipe: Pipe, reverb_port: int, folder: Path, cpu: int) -> None:
     memory.keep_freed_memory()  # As sac_gateway does it.
     from tfagents_system.channel import credentials
     from tfagents_system.channel.gateway import Gateway, RunFacts
+    from tfagents_system.channel.remote_slots import RemoteSlots
     from tfagents_system.channel.sharing import Sharing
-    from tfagents_system.channel.slots import Slots
     from tfagents_system.launch.run_paths import RunPaths
+    from tfagents_system.launch.slots import SlotCounts
     from tfagents_system.replay.connection import Connection
 
     paths = RunPaths(folder)
     credentials.ensure_credentials(paths.credentials, "benchmark")
     # Slots from 0: the segments are those of worker 0.
     facts = RunFacts(paths, make_layout(), _IDENTITY, 0, 1, 2, {}, "{}", _MAX_BYTES)
-    slots = Slots(0, 1, 2, reverb_port, paths.gateway_slots)
+    slots = RemoteSlots(SlotCounts(0, 1, 2), reverb_port, paths.gateway_slots)
     sharing = Sharing(Connection(f"localhost:{reverb_port}", lambda: False))
     context = credentials.server_context(paths.credentials)
     gateway = Gateway(facts, sharing, slots, context, has_trainer=False)
