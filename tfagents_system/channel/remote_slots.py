@@ -100,8 +100,8 @@ class RemoteSlots:
             raise NoSlotError(f"slot {wished} is not free ({self._counts}): join without asking for it")
         is_kept = any(self._slots[number].connection is None for number in fitting)  # For one that has vanished.
         raise NoSlotError(
-            f"all {len(fitting)} slots for workers of kind {kind} are taken ({self._counts}): end some workers, or start "
-            "the run with a larger SAC_MAX_WORKERS",
+            f"all {len(fitting)} slots for workers of kind {kind} are taken ({self._counts}): end some workers, or "
+            "start the run with a larger SAC_MAX_WORKERS",
             final=not is_kept,
         )
 

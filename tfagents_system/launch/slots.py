@@ -89,8 +89,8 @@ class Slots:
                 "larger SAC_MAX_WORKERS"
             )
         raise UserError(
-            f"all {len(fitting)} slots for workers of kind {kind} that join are taken ({self._counts}): start the run with "
-            "a larger SAC_MAX_WORKERS, or end some workers"
+            f"all {len(fitting)} slots for workers of kind {kind} that join are taken ({self._counts}): start the run "
+            "with a larger SAC_MAX_WORKERS, or end some workers"
         )
 
     def release(self, slot: int) -> None:
