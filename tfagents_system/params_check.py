@@ -164,6 +164,12 @@ def check_deterministic(params: TrainParamsBase) -> list[str]:
     return findings
 
 
+def resolved_attributes(params: TrainParamsBase) -> dict[str, Any]:
+    """All attributes of TrainParamsBase with the values that a run has, by name."""
+    names = [name for name in _known_names(is_hook=False) if name not in ("env_config", "compute_config", "horizon")]
+    return {name: getattr(params, name) for name in names}
+
+
 def _known_names(is_hook: bool) -> list[str]:
     names = [name for name in dir(TrainParamsBase) if not name.startswith("_")]
     known = [name for name in names if callable(getattr(TrainParamsBase, name)) == is_hook]

@@ -22,7 +22,7 @@ from tfagents_system import run_checkpoints
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.launch.by_hand import run_by_hand
-from tfagents_system.launch.run_paths import REPLAY, worker_role
+from tfagents_system.launch.run_paths import REPLAY
 from tfagents_system.replay import loopback, tables
 from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.ordering import WorkerOrder
@@ -33,7 +33,6 @@ from tfagents_system.replay.ring_files import default_slack_rows
 from tfagents_system.replay.segments import Layout
 from tfagents_system.replay.service import DrawSettings, ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
-from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.role import Role, run_role, sequence_length
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -131,19 +130,7 @@ def _pacing(role: Role, ring: Ring) -> Lockstep | Asynchronous:
         return Asynchronous(ring, params.max_updates_per_env_step, params.n_buffer_init_episodes, params.horizon)
     # A deterministic run goes on without nobody, however late.
     straggler_secs = math.inf if role.deterministic else float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
-    first_joined = int(os.environ.get("SAC_LOCAL_WORKERS") or role.num_workers)
-    return Lockstep(
-        ring,
-        role.num_workers,
-        straggler_secs,
-        # Those that the supervisor has started will be back.
-        has_left=lambda worker_id: worker_id >= first_joined and _has_left(role, worker_id),
-    )
-
-
-def _has_left(role: Role, worker_id: int) -> bool:
-    """Whether a worker that joined says that it has stopped."""
-    return (read_heartbeat(role.paths.heartbeat(worker_role(worker_id))) or {}).get("state") == "stopped"
+    return Lockstep(ring, role.num_workers, straggler_secs, has_left=role.has_left)
 
 
 def _workers_of(role: Role, iteration: int) -> range:

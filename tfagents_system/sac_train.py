@@ -511,9 +511,9 @@ class Trainer:
     def _wait_for_evaluation(self) -> None:
         """Waits until the policy that was published for it is evaluated, without the shares of workers that are gone.
 
-        Those are the ones without a heartbeat for SAC_STRAGGLER_SECS, and those that have waited for so long instead of
-        evaluating: the network or a killed server has lost the policy or the report. How long an episode takes does not
-        matter.
+        Those are the ones that joined and have stopped, those without a heartbeat for SAC_STRAGGLER_SECS, and those
+        that have waited for so long instead of evaluating: the network or a killed server has lost the policy or the
+        report. How long an episode takes does not matter.
         """
         version, began = self._eval_iteration, time.monotonic()
         with self._shares.spend("waiting"):
@@ -521,13 +521,15 @@ class Trainer:
                 if self._role.stop.is_set():
                     raise StoppedError
                 missing = self._evaluations.missing(version)
-                if time.monotonic() - began > self._straggler_secs:
-                    gone = [worker for worker in missing if self._is_gone(worker)]
-                    if gone:
-                        logging.warning("the evaluation of iteration %d goes on without workers %s", version, gone)
-                        self._evaluations.leave_out(gone)
+                is_late = time.monotonic() - began > self._straggler_secs
+                gone = [
+                    worker for worker in missing if self._role.has_left(worker) or (is_late and self._is_gone(worker))
+                ]
+                if gone:
+                    logging.warning("the evaluation of iteration %d goes on without workers %s", version, gone)
+                    self._evaluations.leave_out(gone)
+                    self._log_evaluations(give_up=len(gone) == len(missing))
                     if len(gone) == len(missing):
-                        self._log_evaluations(give_up=True)
                         break
                 self._beat("waiting", waiting_for=f"the evaluation of iteration {version} by workers {missing}")
                 self._take_reports()
