@@ -125,12 +125,12 @@ class Role:
 
 
 def sequence_length(params: TrainParamsBase) -> int | None:
-    """Transitions of a training sequence; None where single transitions are drawn."""
-    return params.recurrent_sequence_length if params.recurrent else None
+    """Transitions of a sequence as it is drawn, those of the burn-in included; None where single ones are drawn."""
+    return params.recurrent_burn_in + params.recurrent_sequence_length if params.recurrent else None
 
 
 # Streams for `derived_seed`.
-COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, TRAIN_STREAM = 10, 11, 12, 13
+COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, TRAIN_STREAM, HELD_OUT_STREAM = 10, 11, 12, 13, 14
 
 
 class _Log:

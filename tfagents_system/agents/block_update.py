@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class BlockUpdate:
       share_log_pi: See FusedSacUpdate.
       matmul_precision: `float32`, or `bfloat16` for the hidden layers of networks that the agent holds.
       seed: See FusedSacUpdate.
+      measures: `measure` will be called.
 
     Attributes:
       kind: `fused` or `generic`, and `bfloat16` behind it where that is used; for people.
@@ -50,6 +51,7 @@ class BlockUpdate:
         share_log_pi: bool = True,
         matmul_precision: str = "float32",
         seed: int = 0,
+        measures: bool = False,
     ) -> None:
         self._agent = agent
         self._seed = seed
@@ -76,6 +78,7 @@ class BlockUpdate:
 
         self.block_spec = [tf.TensorSpec((None, *spec.shape), spec.dtype) for spec in minibatch]
         self._train_block = tf.function(train_block, input_signature=[self.block_spec]).get_concrete_function()
+        self._measure_block = self._compiled_measuring(minibatch) if measures else None
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
         """Runs one update for each of the K minibatches, in order.
@@ -89,18 +92,31 @@ class BlockUpdate:
         Raises:
           DivergedError: A loss or a weight is not finite, or a weight is beyond 1e8: the agent is of no use any more.
         """
-        try:
+        with _divergence_told():
             losses, is_sane = self._train_block([tf.convert_to_tensor(array) for array in arrays])
-        except tf.errors.InvalidArgumentError as error:  # tf.debugging.check_numerics, inside an update
-            if "inf or nan" not in str(error).lower():
-                raise
-            raise DivergedError(_check_numerics_message(error)) from None
         numbers = {name: float(loss) for name, loss in losses.items()}
         if wrong := {name: value for name, value in numbers.items() if not math.isfinite(value)}:
             raise DivergedError(", ".join(f"{name} is {value}" for name, value in wrong.items()))
         if not is_sane:
             raise DivergedError(f"a weight is not finite, or beyond {_MAX_WEIGHT:g}")
         return numbers
+
+    def measure(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
+        """The losses of K minibatches without learning from them: nothing of the agent changes.
+
+        Args:
+          arrays: As of a call.
+
+        Returns:
+          As of a call, without `loss`.
+
+        Raises:
+          DivergedError: A loss is not finite.
+        """
+        assert self._measure_block is not None, "made without `measures`"
+        with _divergence_told():
+            losses = self._measure_block([tf.convert_to_tensor(array) for array in arrays])
+        return {name: float(loss) for name, loss in losses.items()}
 
     def _weights_are_sane(self) -> tf.Tensor:
         """Whether all weights are finite and none has exploded; NaN fails every comparison."""
@@ -122,12 +138,23 @@ class BlockUpdate:
         def update(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
             info = train(self._to_experience(arrays))
             losses = {"loss": info.loss}
-            if hasattr(info.extra, "_asdict"):
-                losses.update({name: value for name, value in info.extra._asdict().items() if value.shape.rank == 0})
-            return losses
+            return losses | _scalars(info.extra)
 
         with bfloat16_matmuls([self._agent]) if self._is_bfloat16 else contextlib.nullcontext():
             return tf.function(update, input_signature=[minibatch], autograph=False).get_concrete_function()
+
+    def _compiled_measuring(self, minibatch: list[tf.TensorSpec]) -> Any:
+        def minibatch_losses(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+            return _scalars(self._agent.loss(self._to_experience(arrays), training=False).extra)
+
+        losses_of = tf.function(minibatch_losses, input_signature=[minibatch], autograph=False).get_concrete_function()
+
+        def measure_block(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+            losses = tf.map_fn(losses_of, arrays, fn_output_signature=losses_of.structured_outputs)
+            return tf.nest.map_structure(tf.reduce_mean, losses)
+
+        function = tf.function(measure_block, input_signature=[self.block_spec], autograph=False)
+        return function.get_concrete_function()
 
     def _array_specs(self, is_sequence: bool) -> tuple[Any, ...]:
         """Specs of one step of each array of a block, in their order."""
@@ -154,6 +181,23 @@ class BlockUpdate:
 
     def _pack(self, arrays: list[tf.Tensor], is_sequence: bool) -> Any:
         return tf.nest.pack_sequence_as(self._array_specs(is_sequence), arrays)
+
+
+def _scalars(extra: Any) -> dict[str, tf.Tensor]:
+    """The losses that an agent tells beside their sum, by name."""
+    named = extra._asdict() if hasattr(extra, "_asdict") else {}
+    return {name: value for name, value in named.items() if value.shape.rank == 0}
+
+
+@contextlib.contextmanager
+def _divergence_told() -> Iterator[None]:
+    """Turns what tf.debugging.check_numerics raises inside a function into DivergedError."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        if "inf or nan" not in str(error).lower():
+            raise
+        raise DivergedError(_check_numerics_message(error)) from None
 
 
 def _check_numerics_message(error: tf.errors.InvalidArgumentError) -> str:
