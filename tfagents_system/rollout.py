@@ -30,13 +30,22 @@ class SegmentBuilder:
       iteration: The iteration that the episode belongs to.
       max_steps: Steps of a segment, at most.
       send: Takes each segment when it is full, or when the episode ends.
+      held_out: The episode is never trained on.
     """
 
-    def __init__(self, layout: Layout, iteration: int, max_steps: int, send: Callable[[Segment], None]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        iteration: int,
+        max_steps: int,
+        send: Callable[[Segment], None],
+        held_out: bool = False,
+    ) -> None:
         self._layout = layout
         self._iteration = iteration
         self._max_steps = max_steps
         self._send = send
+        self._held_out = held_out
         self._starts_episode = True
         self._observations: list[Any] = []
         self._actions: list[Any] = []
@@ -80,6 +89,7 @@ class SegmentBuilder:
             action=_stack(self._actions, self._layout.action),
             reward=np.array(self._rewards, np.float32),
             discount=np.array(self._discounts, np.float32),
+            held_out=self._held_out,
         )
         self._observations = self._observations[-1:]
         self._actions, self._rewards, self._discounts = [], [], []

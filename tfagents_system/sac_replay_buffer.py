@@ -38,6 +38,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 _MAX_BLOCK_BYTES = 32 * 2**20
 _MAX_BLOCK_MINIBATCHES = 100
+_HELD_OUT_MINIBATCHES = 4  # An iteration, where there is validation: measuring them costs a third of as many updates.
 _DRAIN_SECS = 5.0
 _SNAPSHOT_SECS = 30.0
 
@@ -110,11 +111,15 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
     """How this run's minibatches are drawn; a block is limited in bytes, with images an iteration is many blocks."""
     length = sequence_length(params)
     minibatch_bytes = params.train_batch_size * ((length or 1) + 1) * layout.step_bytes
+    max_block_minibatches = max(1, min(_MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes))
     return DrawSettings(
         batch_size=params.train_batch_size,
         sequence_length=length,
-        max_block_minibatches=max(1, min(_MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes)),
+        max_block_minibatches=max_block_minibatches,
         seed=seed,
+        n_step=params.n_step,
+        discount=params.discount,
+        held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
     )
 
 
@@ -130,7 +135,13 @@ def _pacing(role: Role, ring: Ring) -> Lockstep | Asynchronous:
         return Asynchronous(ring, params.max_updates_per_env_step, params.n_buffer_init_episodes, params.horizon)
     # A deterministic run goes on without nobody, however late.
     straggler_secs = math.inf if role.deterministic else float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
-    return Lockstep(ring, role.num_workers, straggler_secs, has_left=role.has_left)
+    return Lockstep(
+        ring,
+        role.num_workers,
+        straggler_secs,
+        has_left=role.has_left,
+        updates_per_env_step=params.updates_per_env_step,
+    )
 
 
 def _workers_of(role: Role, iteration: int) -> range:

@@ -34,8 +34,9 @@ from tfagents_system.replay.segments import Layout, Segment
 from tfagents_system.replay.sender import SegmentSender
 from tfagents_system.report.episodes import Episode, Report, eval_share
 from tfagents_system.report.time_shares import TimeShares
-from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, Role, sequence_length
+from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, HELD_OUT_STREAM, NOISE_STREAM, Role, sequence_length
 from tfagents_system.rollout import Actor, Observer, SegmentBuilder, StepTimes, run_episodes
+from tfagents_system.validation import HeldOutEpisodes
 from tfagents_system.worker_environments import Place, WorkerEnvironments
 
 _POLL_SECS = 0.01
@@ -116,6 +117,9 @@ class Worker:
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         self._layout = Layout.from_specs(observation_spec, action_spec)
         self._segment_steps = self._layout.max_segment_steps(sequence_length(self._params))
+        # Where deterministic an episode's number decides, whichever start of the worker collects it.
+        seed = role.derived_seed(HELD_OUT_STREAM, worker_id, 0 if role.deterministic else start)
+        self._held_out = HeldOutEpisodes(self._params.validation_share, seed)
         self._random = RandomActor(action_spec, self._rng)
         time_step_spec = ts.time_step_spec(observation_spec)
         seed = role.derived_seed(NOISE_STREAM, worker_id, start, 1)
@@ -334,6 +338,7 @@ class Worker:
 
         if self._role.deterministic:
             self._repeat(COLLECT_STREAM, iteration, self._environments.collect)
+            self._held_out.number = (iteration - INIT_ITERATION) * self._params.n_train_episodes_per_iter
         with self._shares.spend("collecting"):
             try:
                 self._guard(self._environments.collect)
@@ -341,7 +346,7 @@ class Worker:
                     self._environments.collect,
                     actor,
                     count,
-                    new_builder=lambda: SegmentBuilder(self._layout, iteration, self._segment_steps, self._send),
+                    new_builder=lambda: self._new_builder(iteration),
                     observers=self._train_observers,
                     on_step=self._on_step,
                     on_episode=on_episode,
@@ -355,6 +360,10 @@ class Worker:
             finally:
                 self._count_step_times()
         return episodes
+
+    def _new_builder(self, iteration: int) -> SegmentBuilder:
+        """Takes the steps of an episode that begins."""
+        return SegmentBuilder(self._layout, iteration, self._segment_steps, self._send, self._held_out.is_next())
 
     def _repeat(self, stream: int, iteration: int, envs: Sequence[TrainingEnvironment]) -> None:
         """From here on all that is random depends on seed, worker and iteration, and on nothing before."""

@@ -338,9 +338,10 @@ def _as_plain(value: Any) -> Any:
 
 
 def _in_words(params: TrainParamsBase) -> str:
-    return (
-        f"{params.num_iter} iterations of {params.num_steps_per_iter} updates with batches of {params.train_batch_size}"
-    )
+    updates = f"{params.num_iter} iterations of {params.num_steps_per_iter} updates"
+    if params.updates_per_env_step is not None:
+        updates = f"{params.num_iter} iterations, {params.updates_per_env_step:g} updates for each step"
+    return f"{updates}, with batches of {params.train_batch_size}"
 
 
 def _specs_file(specs: Any) -> bytes:

@@ -177,6 +177,8 @@ def updates_per_step(params: Any, workers: int, steps_per_episode: float) -> flo
     """Updates for each environment step of a run with so many workers, by its parameters."""
     if params.asynchronous:
         return float(params.max_updates_per_env_step)
+    if params.updates_per_env_step is not None:
+        return float(params.updates_per_env_step)
     return float(params.num_steps_per_iter / (params.n_train_episodes_per_iter * workers * steps_per_episode))
 
 
@@ -190,7 +192,7 @@ def advice(split: Split, worker_cpus: int, params: Any, workers_now: int) -> lis
     ]
     if split.is_shared:
         lines.append("SAC_SHARE_CPUS=1")
-    if split.workers != workers_now and not params.asynchronous:
+    if split.workers != workers_now and not params.asynchronous and params.updates_per_env_step is None:
         steps = params.num_steps_per_iter * split.workers / workers_now
         lines.append(
             f"# TrainParams.num_steps_per_iter={steps:.0f} (now {params.num_steps_per_iter}): {split.workers} workers "
@@ -303,14 +305,16 @@ def _measure_trainer(params: Any, seed: int, secs: float) -> dict[str, Any]:
     from tfagents_system.agents.block_update import BlockUpdate
     from tfagents_system.agents.matmul_precision import choose_precision
     from tfagents_system.envs import loading
-    from tfagents_system.role import sequence_length
+    from tfagents_system.role import burn_in_steps, sequence_length
 
     env = loading.make_collect_env(params, 0, seed)
     observation_spec, action_spec = _agent_specs(env)
     agent = params.agent_ctor(ts.time_step_spec(observation_spec), action_spec, tf.Variable(0, dtype=tf.int64))
     precision, _ = choose_precision(params.matmul_precision)
     length = sequence_length(params)
-    update = BlockUpdate(agent, params.train_batch_size, length, params.share_log_pi, precision)
+    update = BlockUpdate(
+        agent, params.train_batch_size, length, params.share_log_pi, precision, burn_in_steps=burn_in_steps(params)
+    )
     rng = np.random.default_rng(seed)
     block = [
         np.clip(rng.standard_normal((_MINIBATCHES, *spec.shape[1:])), -1, 1).astype(spec.dtype.as_numpy_dtype)
