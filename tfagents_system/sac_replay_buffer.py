@@ -38,7 +38,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 _MAX_BLOCK_BYTES = 32 * 2**20
 _MAX_BLOCK_MINIBATCHES = 100
-_HELD_OUT_MINIBATCHES = 4  # An iteration, where there is validation: measuring them costs a third of as many updates.
+_HELD_OUT_MINIBATCHES = 4  # An iteration, where there is validation: few beside its updates.
 _DRAIN_SECS = 5.0
 _SNAPSHOT_SECS = 30.0
 

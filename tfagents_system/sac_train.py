@@ -471,7 +471,7 @@ class Trainer:
         name, best = checkpoint_name(train_step), self._state.best_eval_return
         if version == 0 or not self._export.has_checkpoint(name):
             return
-        replaced = name, version
+        replaced: tuple[str | None, int] = name, version
         if best is None or summary["eval_return"] > best:
             replaced = self._state.best_checkpoint, self._state.best_iteration
             self._state.best_eval_return, self._state.best_checkpoint = summary["eval_return"], name

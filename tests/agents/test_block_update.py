@@ -40,10 +40,11 @@ def test_measuring_gives_the_losses_and_changes_nothing():
     agent = build_quiet()
     update = BlockUpdate(agent, B, None, measures=True)
     update(block(1))
-    before = [variable.numpy() for variable in agent.variables + [agent.train_step_counter]]
+    variables = [*agent.variables, agent.train_step_counter]
+    before = [variable.numpy() for variable in variables]
     arrays = block(3, seed=1)
     measured = update.measure(arrays)
-    for variable, value in zip(agent.variables + [agent.train_step_counter], before, strict=True):
+    for variable, value in zip(variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
     expected = [critic_loss(agent, *(array[k] for array in arrays)) for k in range(3)]
     np.testing.assert_allclose(measured["critic_loss"], np.mean(expected), rtol=1e-4)

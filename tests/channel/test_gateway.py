@@ -252,7 +252,7 @@ def test_the_right_password_is_let_in_and_told_nowhere(tmp_path, caplog):
     ("changes", "reason", "words"),
     [
         ({"version": "9.9.9"}, "version", r"has tfagents_system 0\.1\.0, you have 9\.9\.9"),
-        ({"protocol": 99}, "version", "speaks protocol 1, you speak 99"),
+        ({"protocol": 99}, "version", "speaks protocol 2, you speak 99"),
         (
             {"identity": IDENTITY | {"params": "d" * 64}},
             "inputs",

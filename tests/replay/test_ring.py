@@ -328,6 +328,9 @@ def test_only_the_newest_iterations_are_told_apart():
         count = int(rng.integers(1, 10))
         steps[iteration] = steps.get(iteration, 0) + count
         ring_header.count_steps(header, iteration, count)
+        earlier = max(steps) - 500
+        expected = sum(count for other, count in steps.items() if other <= earlier)
+        assert ring_header.steps_up_to(header, earlier) == expected
     oldest = 5000 - ring_header.COUNTED_ITERATIONS
     for iteration in (oldest, oldest + 1, 4989, 4990, 4999, 5000, 9999):
         expected = sum(count for other, count in steps.items() if other <= iteration)

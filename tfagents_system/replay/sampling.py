@@ -91,10 +91,7 @@ def draw_transitions(
     with ring.lock:
         rows = _draw_rows(ring, rng, num_minibatches * batch_size, 1, held_out)
         shape = (num_minibatches, batch_size)
-        if n_step == 1:
-            reward, discount, steps = ring.reward[rows], ring.discount[rows], 1
-        else:
-            reward, discount, steps = _returns(ring, rows, n_step, gamma)
+        reward, discount, steps = _returns(ring, rows, n_step, gamma)
         next_rows = (rows + steps) % ring.num_rows
         return Transitions(
             observation=[_take(column, rows, shape) for column in ring.observation],
@@ -134,7 +131,9 @@ def draw_sequences(
         )
 
 
-def _returns(ring: Ring, rows: np.ndarray, n_step: int, gamma: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _returns(
+    ring: Ring, rows: np.ndarray, n_step: int, gamma: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | int]:
     """The n-step returns of transitions that start at these rows (Sutton and Barto, section 7.1).
 
     With m = min(n, steps to the end of the segment), r and d the rewards and discounts of the m steps:
@@ -152,10 +151,12 @@ def _returns(ring: Ring, rows: np.ndarray, n_step: int, gamma: float) -> tuple[n
       gamma: The agent's discount.
 
     Returns:
-      Reward `[N]` float32, discount `[N]` float32, m `[N]`.
+      Reward `[N]` float32, discount `[N]` float32, m `[N]`, or 1 for all.
     """
-    steps = np.minimum(n_step, ring.steps_left[rows])
     reward, discount = ring.reward[rows], ring.discount[rows]
+    if n_step == 1:
+        return reward, discount, 1
+    steps = np.minimum(n_step, ring.steps_left[rows])
     for k in range(1, n_step):
         is_inside = k < steps
         later = (rows + k) % ring.num_rows

@@ -172,7 +172,8 @@ class Block:
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
-        return cls(*(int(value) for value in arrays[0]), arrays=list(arrays[1:]))
+        session, iteration, first, count, env_steps, total, held_out = (int(value) for value in arrays[0])
+        return cls(session, iteration, first, count, env_steps, total, held_out, list(arrays[1:]))
 
     @classmethod
     def empty(cls) -> Block:
