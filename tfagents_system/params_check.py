@@ -65,6 +65,8 @@ _RULES: dict[str, _Rule] = {
     "recurrent": _BOOL,
     "recurrent_sequence_length": _COUNT,
     "recurrent_lstm_units": _COUNT,
+    "frame_stack": _COUNT,
+    "action_history": _integer_from(0),
     "num_iter": _COUNT,
     "num_steps_per_iter": _COUNT,
     "n_train_episodes_per_iter": _COUNT,

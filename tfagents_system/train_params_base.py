@@ -96,6 +96,14 @@ class TrainParamsBase(abc.ABC):
     one. Merging layers (Concatenate, Add) get the list of leaves, all others the nest as the environment gives it.
     None concatenates all leaves, flattened, pixels (uint8) divided by 255."""
 
+    # Images and histories.
+    frame_stack: int = 1
+    """Frames of an image (uint8, `[height, width, channels]`) that networks see at once, along the channel axis, the
+    oldest first. Each is stored once."""
+    action_history: int = 0
+    """Actions before the current one that are part of the observation, in [-1, 1], oldest first, zeros before an
+    episode's start: for systems that act with a delay."""
+
     # The iteration: collect, push, draw, update, publish.
     num_iter: int = 1000
     """Iterations of the whole run."""

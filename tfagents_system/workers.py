@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
 from tfagents_system.envs.env_process import ProcessSettings, build_timeout_secs, step_timeout_secs
 from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.launch.watchdog import Watchdog
 from tfagents_system.policies import weights
@@ -115,9 +115,10 @@ class Worker:
         self._environments = self._build_environments(envs_per_worker, start)
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         self._layout = Layout.from_specs(observation_spec, action_spec)
+        self._history_rows = self._layout.history_rows(self._params.frame_stack)
         self._segment_steps = self._layout.max_segment_steps(sequence_length(self._params))
         self._random = RandomActor(action_spec, self._rng)
-        time_step_spec = ts.time_step_spec(observation_spec)
+        time_step_spec = policy_time_step_spec(self._params, observation_spec)
         seed = role.derived_seed(NOISE_STREAM, worker_id, start, 1)
         self._policy = self._make_policy(time_step_spec, action_spec, seed, envs_per_worker)
         self._train_observers = list(self._params.train_observers_ctor())
@@ -184,7 +185,7 @@ class Worker:
 
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
         agent = self._params.agent_ctor(time_step_spec, action_spec, tf.Variable(0, dtype=tf.int64, name="train_step"))
-        return make_worker_policy(agent, seed, num_envs)
+        return make_worker_policy(agent, seed, num_envs, self._params.frame_stack)
 
     def _eval_share(self) -> int:
         """Episodes of an evaluation that are this worker's."""
@@ -341,7 +342,7 @@ class Worker:
                     self._environments.collect,
                     actor,
                     count,
-                    new_builder=lambda: SegmentBuilder(self._layout, iteration, self._segment_steps, self._send),
+                    new_builder=lambda: self._new_builder(iteration),
                     observers=self._train_observers,
                     on_step=self._on_step,
                     on_episode=on_episode,
@@ -355,6 +356,9 @@ class Worker:
             finally:
                 self._count_step_times()
         return episodes
+
+    def _new_builder(self, iteration: int) -> SegmentBuilder:
+        return SegmentBuilder(self._layout, iteration, self._segment_steps, self._send, self._history_rows)
 
     def _repeat(self, stream: int, iteration: int, envs: Sequence[TrainingEnvironment]) -> None:
         """From here on all that is random depends on seed, worker and iteration, and on nothing before."""

@@ -9,6 +9,7 @@ import dataclasses
 
 import numpy as np
 
+from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
 from tfagents_system.replay.ring import Ring
 
 _REJECTION_ROUNDS = 8
@@ -62,27 +63,29 @@ class Sequences:
         return [self.step_type, *self.observation, *self.action, self.reward, self.discount]
 
 
-def draw_transitions(ring: Ring, rng: np.random.Generator, num_minibatches: int, batch_size: int) -> Transitions:
-    """Draws with replacement, every transition in the ring equally likely.
+def draw_transitions(
+    ring: Ring, rng: np.random.Generator, num_minibatches: int, batch_size: int, frame_stack: int = 1
+) -> Transitions:
+    """Draws with replacement, every transition in the ring equally likely, images as stacks of `frame_stack` frames.
 
     Raises:
       NothingToDrawError: The ring is empty.
     """
     with ring.lock:
-        rows = _draw_rows(ring, rng, num_minibatches * batch_size, length=1)
+        rows = _draw_rows(ring, rng, num_minibatches * batch_size, 1, frame_stack)
         shape = (num_minibatches, batch_size)
         next_rows = (rows + 1) % ring.num_rows
         return Transitions(
-            observation=[_take(column, rows, shape) for column in ring.observation],
+            observation=_take_observation(ring, rows, shape, frame_stack),
             action=[_take(column, rows, shape) for column in ring.action],
             reward=_take(ring.reward, rows, shape),
             discount=_take(ring.discount, rows, shape),
-            next_observation=[_take(column, next_rows, shape) for column in ring.observation],
+            next_observation=_take_observation(ring, next_rows, shape, frame_stack),
         )
 
 
 def draw_sequences(
-    ring: Ring, rng: np.random.Generator, num_minibatches: int, batch_size: int, length: int
+    ring: Ring, rng: np.random.Generator, num_minibatches: int, batch_size: int, length: int, frame_stack: int = 1
 ) -> Sequences:
     """Draws sequences of `length` transitions within one segment, every start equally likely.
 
@@ -90,12 +93,12 @@ def draw_sequences(
       NothingToDrawError: No episode in the ring has `length` transitions.
     """
     with ring.lock:
-        starts = _draw_rows(ring, rng, num_minibatches * batch_size, length)
+        starts = _draw_rows(ring, rng, num_minibatches * batch_size, length, frame_stack)
         rows = (starts[:, None] + np.arange(length + 1)) % ring.num_rows
         shape = (num_minibatches, batch_size, length + 1)
         return Sequences(
             step_type=_take(ring.step_type, rows, shape).astype(np.int32),
-            observation=[_take(column, rows, shape) for column in ring.observation],
+            observation=_take_observation(ring, rows, shape, frame_stack),
             action=[_take(column, rows, shape) for column in ring.action],
             reward=_take(ring.reward, rows, shape),
             discount=_take(ring.discount, rows, shape),
@@ -106,25 +109,30 @@ def _take(column: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.nd
     return column[rows].reshape(shape + column.shape[1:])
 
 
-def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, length: int) -> np.ndarray:
+def _take_observation(ring: Ring, rows: np.ndarray, shape: tuple[int, ...], frame_stack: int) -> list[np.ndarray]:
+    leaves = observation_leaves(ring, rows.reshape(-1), frame_stack)
+    return [leaf.reshape(shape + leaf.shape[1:]) for leaf in leaves]
+
+
+def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, length: int, frame_stack: int) -> np.ndarray:
     """`[count]` rows with at least `length` transitions ahead of them, uniformly, by rejection.
 
     Nearly every row qualifies, as a rule (one in an episode does not); where few do, they are listed instead.
     """
     if ring.filled_rows == 0:
         raise NothingToDrawError("the replay ring is empty")
-    steps_left = ring.steps_left
+    first, steps_left = first_drawable(ring, frame_stack), ring.steps_left
     accepted: list[np.ndarray] = []
     missing = count
     for _ in range(_REJECTION_ROUNDS):
-        draw = rng.integers(ring.filled_rows, size=missing + missing // 16 + 8)
+        draw = rng.integers(first, ring.filled_rows, size=missing + missing // 16 + 8)
         rows = (ring.oldest_row + draw) % ring.num_rows
         rows = rows[steps_left[rows] >= length][:missing]
         accepted.append(rows)
         missing -= len(rows)
         if missing == 0:
             return np.concatenate(accepted)
-    held = ring.held_rows
+    held = ring.held_rows[first:]
     candidates = held[steps_left[held] >= length]
     if len(candidates) == 0:
         raise NothingToDrawError(f"no episode in the replay ring has {length} steps")

@@ -36,12 +36,14 @@ class DrawSettings:
       sequence_length: Transitions of a sequence; None draws transitions.
       max_block_minibatches: Minibatches of one block, at most.
       seed: Of the run.
+      frame_stack: Frames of an image.
     """
 
     batch_size: int
     sequence_length: int | None
     max_block_minibatches: int
     seed: int
+    frame_stack: int = 1
 
 
 class ReplayService:
@@ -141,8 +143,8 @@ class ReplayService:
             segment = Segment.from_wire(arrays, self._ring.layout)
             if segment.worker_id >= min(self._max_workers, MAX_WORKERS):
                 raise MalformedSegmentError(f"worker {segment.worker_id} of at most {self._max_workers}")
-            if segment.num_steps + 1 > self._ring.max_segment_rows:
-                raise MalformedSegmentError(f"{segment.num_steps + 1} rows, {self._ring.max_segment_rows} may be")
+            if segment.num_rows > self._ring.max_segment_rows:
+                raise MalformedSegmentError(f"{segment.num_rows} rows, {self._ring.max_segment_rows} may be")
         except MalformedSegmentError as error:
             self._refuse("segment", error)
             return None
@@ -223,10 +225,12 @@ class ReplayService:
         position = [settings.seed, _DRAW_STREAM, request.iteration, first, request.recoveries]
         rng = np.random.Generator(np.random.Philox(position))
         if settings.sequence_length is None:
-            return sampling.draw_transitions(self._ring, rng, count, settings.batch_size).to_arrays()
+            return sampling.draw_transitions(
+                self._ring, rng, count, settings.batch_size, settings.frame_stack
+            ).to_arrays()
         try:
             return sampling.draw_sequences(
-                self._ring, rng, count, settings.batch_size, settings.sequence_length
+                self._ring, rng, count, settings.batch_size, settings.sequence_length, settings.frame_stack
             ).to_arrays()
         except sampling.NothingToDrawError as error:
             raise UserError(
