@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tfagents_system.agents.algorithms import ALGORITHMS, Algorithm
 from tfagents_system.errors import shown
 from tfagents_system.spelling import near_misses
 from tfagents_system.train_params_base import TrainParamsBase
@@ -46,8 +47,12 @@ _WEIGHT: _Rule = ("a number above 0 and at most 1", lambda value: _is_number(val
 _LAYERS: _Rule = ("a tuple of positive integers such as (256, 256)", _is_layers)
 _BOOL: _Rule = ("True or False", lambda value: isinstance(value, bool))
 _COUNT = _integer_from(1)
+_COUNT_OR_NONE: _Rule = (f"{_COUNT[0]}, or None", lambda value: value is None or _COUNT[1](value))
+_SIMILARITY_OF_NAMES = 0.6  # They are short.
+_NAMES = ", ".join(map(repr, ALGORITHMS))
 
 _RULES: dict[str, _Rule] = {
+    "algorithm": (f"one of {_NAMES}", lambda value: isinstance(value, str) and value in ALGORITHMS),
     "discount": _FRACTION,
     "critic_learning_rate": _POSITIVE,
     "actor_learning_rate": _POSITIVE,
@@ -55,11 +60,17 @@ _RULES: dict[str, _Rule] = {
     "target_update_tau": _WEIGHT,
     "target_update_period": _COUNT,
     "gradient_clipping": _POSITIVE_OR_NONE,
+    "learn_entropy_coef": _BOOL,
     "sac_log_alpha": _ANY_NUMBER,
     "target_entropy": ("a finite number, or None", lambda value: value is None or _is_number(value)),
     "train_batch_size": _COUNT,
     "share_log_pi": _BOOL,
     "matmul_precision": ("'float32' or 'bfloat16'", lambda value: value in ("float32", "bfloat16")),
+    "num_critics": _COUNT_OR_NONE,
+    "num_target_critics": _COUNT_OR_NONE,
+    "actor_update_period": _COUNT_OR_NONE,
+    "num_quantiles": _integer_from(2),
+    "num_dropped_quantiles": _integer_from(0),
     "actor_fc_layer_params": _LAYERS,
     "critic_joint_fc_layer_params": _LAYERS,
     "recurrent": _BOOL,
@@ -110,6 +121,7 @@ def check_params(params: TrainParamsBase) -> list[str]:
     findings += wrong_values.values()
     findings += _check_hooks(params)
     findings += _check_together(params, wrong_values)
+    findings += _check_algorithm(params, wrong_values)
     return findings
 
 
@@ -119,7 +131,16 @@ def _check_value(params: TrainParamsBase, name: str) -> str | None:
         value = getattr(params, name)
     except Exception as error:  # A property of the user's.
         return f"TrainParams.{name} raises {type(error).__name__}: {error}: it must be {rule}"
-    return None if _is_kept(keeps, value) else f"TrainParams.{name} must be {rule}, found {shown(value)}"
+    if _is_kept(keeps, value):
+        return None
+    return f"TrainParams.{name} must be {rule}, found {shown(value)}{_meant_algorithm(name, value)}"
+
+
+def _meant_algorithm(name: str, value: Any) -> str:
+    if name != "algorithm" or not isinstance(value, str):
+        return ""
+    meant = near_misses([value], ALGORITHMS, _SIMILARITY_OF_NAMES)
+    return f": {meant[0][1]!r} is meant" if meant else ""
 
 
 def _is_kept(keeps: Callable[[Any], bool], value: Any) -> bool:
@@ -168,6 +189,49 @@ def _check_hooks(params: TrainParamsBase) -> list[str]:
         "it is a hook, see train_params_base.py; rename yours"
         for name in _known_names(is_hook=True)
         if not callable(getattr(params, name))
+    ]
+
+
+def _check_algorithm(params: TrainParamsBase, wrong_values: Mapping[str, str]) -> list[str]:
+    """Rules of the algorithm; those of attributes with a wrong value have been told already."""
+    if "algorithm" in wrong_values:
+        return []
+    algorithm = ALGORITHMS[params.algorithm]
+    findings = [
+        f"TrainParams.{name}={shown(getattr(params, name))} can't be had with algorithm={params.algorithm!r}, {why}: "
+        "set it to None, or choose another algorithm"
+        for name, why in algorithm.fixed.items()
+        if name not in wrong_values and getattr(params, name) is not None
+    ]
+    if algorithm.why_not_recurrent and "recurrent" not in wrong_values and params.recurrent:
+        findings.append(
+            f"TrainParams.recurrent=True can't be had with algorithm={params.algorithm!r}, "
+            f"{algorithm.why_not_recurrent}: set it to False, or choose another algorithm"
+        )
+    return findings + _check_subset(params, algorithm, wrong_values) + _check_quantiles(params, algorithm, wrong_values)
+
+
+def _check_subset(params: TrainParamsBase, algorithm: Algorithm, wrong_values: Mapping[str, str]) -> list[str]:
+    names = ("num_target_critics", "num_critics")
+    if set(names) & set(wrong_values) or not set(names) <= set(algorithm.defaults):
+        return []
+    few, all_of_them = (algorithm.value(params, name) for name in names)
+    if few <= all_of_them:
+        return []
+    return [
+        f"TrainParams.num_target_critics={few} must be at most num_critics={all_of_them}, they are drawn from these: "
+        "lower it, or raise num_critics"
+    ]
+
+
+def _check_quantiles(params: TrainParamsBase, algorithm: Algorithm, wrong_values: Mapping[str, str]) -> list[str]:
+    if not algorithm.has_quantiles or {"num_quantiles", "num_dropped_quantiles"} & set(wrong_values):
+        return []
+    if params.num_dropped_quantiles < params.num_quantiles:
+        return []
+    return [
+        f"TrainParams.num_dropped_quantiles={params.num_dropped_quantiles} must be below "
+        f"num_quantiles={params.num_quantiles}, nothing would be left: lower it"
     ]
 
 

@@ -230,8 +230,8 @@ class Trainer:
         )
         if self._role.deterministic and update.kind != "fused":
             raise UserError(
-                "SAC_DETERMINISTIC=1 needs an agent whose noise follows from the train step: TF-Agents' SacAgent in "
-                f"float32, the update of this one is {update.kind} (the log says why)"
+                "SAC_DETERMINISTIC=1 needs an agent whose noise follows from the train step: one of the toolkit's own "
+                f"algorithms in float32, the update of this one is {update.kind} (the log says why)"
             )
         logging.info("update: %s", update.kind)
         self._row["update"] = update.kind

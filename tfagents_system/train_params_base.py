@@ -52,7 +52,11 @@ class TrainParamsBase(abc.ABC):
         and `seed`. Empty where a policy is only played.
     """
 
-    # SAC (Haarnoja et al., arXiv 1812.05905).
+    algorithm: str = "sac"
+    """`sac`, `redq`, `droq`, `tqc` or `crossq`: docs/algorithms.md. Of attributes that are None here the algorithm's
+    paper has the value."""
+
+    # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
     discount: float = 0.99
     """gamma, per environment step, in [0, 1]."""
     critic_learning_rate: float = 3e-4
@@ -67,6 +71,8 @@ class TrainParamsBase(abc.ABC):
     """Updates between two soft updates of the target critics."""
     gradient_clipping: float | None = None
     """Maximum norm of each variable's gradient; None does not clip."""
+    learn_entropy_coef: bool = True
+    """True: alpha, the entropy coefficient, is tuned. False: it stays exp(sac_log_alpha)."""
     sac_log_alpha: float = 0.0
     """log(alpha) before the first update."""
     target_entropy: float | None = None
@@ -79,6 +85,18 @@ class TrainParamsBase(abc.ABC):
     matmul_precision: str = "float32"
     """`float32`, or `bfloat16`: hidden layers are multiplied in bfloat16 by the trainer where its CPU does that faster
     (AMX, AVX512-BF16); elsewhere it says so and goes on in float32. Weights, optimizers and losses stay float32."""
+
+    # What the other algorithms have beside that.
+    num_critics: int | None = None
+    """N, the critics of the ensemble. None: redq 10, tqc 5, droq and crossq 2."""
+    num_target_critics: int | None = None
+    """M, where `redq` or `droq`: the minimum is over M of the N critics, drawn anew in each update. None: 2."""
+    actor_update_period: int | None = None
+    """Actor and alpha step in every so many updates, the critics in each. None: redq and droq 20, crossq 3, tqc 1."""
+    num_quantiles: int = 25
+    """Quantiles of each critic, where `tqc`."""
+    num_dropped_quantiles: int = 2
+    """Largest quantiles that the target leaves out, where `tqc`; per critic, dropped from those of all together."""
 
     # Networks.
     actor_fc_layer_params: Sequence[int] = (256, 256)
@@ -95,6 +113,20 @@ class TrainParamsBase(abc.ABC):
     """A Keras layer that turns the observations into one tensor `[B, n]`, or a function of no arguments that returns
     one. Merging layers (Concatenate, Add) get the list of leaves, all others the nest as the environment gives it.
     None concatenates all leaves, flattened, pixels (uint8) divided by 255."""
+    network: str = "mlp"
+    """`mlp`: plain layers. `simba`: normalised observations and residual blocks (Lee et al., arXiv 2410.09754), whose
+    width is the first entry of the layer sizes and whose number is how many entries there are. The paper has
+    `actor_fc_layer_params = (128,)` and `critic_joint_fc_layer_params = (512, 512)`."""
+    critic_layer_norm: bool | None = None
+    """Layer normalisation before each activation of the critics. None: where `algorithm` is `droq`."""
+    critic_dropout: float | None = None
+    """Rate of the dropout behind each hidden layer's product in the critics, always on. None: DroQ's 0.01 where
+    `algorithm` is `droq`, else 0."""
+    batch_renormalization: bool | None = None
+    """Batch renormalisation in front of the first and behind each hidden layer of actor and critics (Ioffe, arXiv
+    1702.03275). None: where `algorithm` is `crossq`."""
+    batch_renormalization_warmup_steps: int = 100_000
+    """Updates with plain batch normalisation before that, as CrossQ has them."""
 
     # Images and histories.
     frame_stack: int = 1
@@ -185,7 +217,10 @@ class TrainParamsBase(abc.ABC):
         return networks.build_actor(self, observation_spec, action_spec)
 
     def critic_ctor(self, observation_spec: Any, action_spec: Any) -> Any:
-        """Builds one critic: a TF-Agents network from (observation, action) to Q-values `[B]` (`[B, T]` recurrent)."""
+        """Builds one critic: a TF-Agents network from (observation, action) to Q-values `[B]` (`[B, T]` recurrent).
+
+        Where `algorithm` is `tqc`: to quantiles, with an axis of `num_quantiles` behind these.
+        """
         from tfagents_system.agents import networks
 
         return networks.build_critic(self, observation_spec, action_spec)
@@ -198,9 +233,9 @@ class TrainParamsBase(abc.ABC):
           action_spec: BoundedTensorSpec, or a nest of them, with bounds -1 and 1: environments' own bounds are scaled.
           train_step: int64 scalar variable, which the agent counts up by one in each update.
         """
-        from tfagents_system.agents import sac
+        from tfagents_system.agents import algorithms
 
-        return sac.build_agent(self, time_step_spec, action_spec, train_step)
+        return algorithms.build_agent(self, time_step_spec, action_spec, train_step)
 
     def expert_policy_ctor(self) -> Callable[[Any], Any] | None:
         """What a worker of kind `expert` acts with, where SAC_EXPERT_POLICY names no saved policy.

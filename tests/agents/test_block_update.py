@@ -17,7 +17,7 @@ def test_k_minibatches_are_k_updates_and_all_networks_change():
     losses = update(block(5))
     update(block(2))
     assert int(agent.train_step_counter) == 7
-    assert set(losses) == {"loss", "actor_loss", "critic_loss", "alpha_loss"}
+    assert set(losses) == {"actor_loss", "critic_loss", "alpha_loss", "q_mean"}
     assert all(np.isfinite(value) for value in losses.values())
     after = [v.numpy() for v in agent._actor_network.variables + agent._target_critic_network_1.variables]
     assert all(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))

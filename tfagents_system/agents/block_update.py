@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,12 @@ from absl import logging
 from tf_agents.agents import tf_agent
 from tf_agents.trajectories import policy_step, time_step, trajectory
 
-from tfagents_system.agents.fused_sac import FusedSacUpdate, UnsupportedAgentError
+from tfagents_system.agents.action_sampling import UnsupportedAgentError
+from tfagents_system.agents.ensemble import EnsembleAgent
+from tfagents_system.agents.fused_sac import FusedSacUpdate
+from tfagents_system.agents.fused_update import FusedUpdate, Measured, all_measured
 from tfagents_system.agents.matmul_precision import bfloat16_matmuls
+from tfagents_system.errors import UserError
 
 _MAX_WEIGHT = 1e8  # A network with larger weights computes nothing that can be learned from.
 
@@ -26,16 +30,21 @@ class DivergedError(Exception):
 class BlockUpdate:
     """Trains any TFAgent on blocks of minibatches as the replay server sends them.
 
-    Compiled when it is built, so that the first block finds it ready. A plain SacAgent gets the fused update, any
-    other agent its own `train`, and the log says why.
+    Compiled when it is built, so that the first block finds it ready. A plain SacAgent and its kin get a fused update,
+    any other agent its own `train`, and the log says why.
 
     Args:
       agent: The agent to train.
       batch_size: B, the samples of a minibatch.
-      sequence_length: L, the transitions of a sequence, for recurrent agents; None for transitions.
-      share_log_pi: See FusedSacUpdate.
+      sequence_length: L, the transitions of a sequence with its burn-in, for recurrent agents; None for transitions.
+      share_log_pi: See FusedUpdate.
       matmul_precision: `float32`, or `bfloat16` for the hidden layers of networks that the agent holds.
-      seed: See FusedSacUpdate.
+      seed: See FusedUpdate.
+      burn_in_steps: See FusedUpdate.
+      measures: `measure` will be called.
+
+    Raises:
+      UserError: Burn-in is wanted for an agent that is trained by its own `train`.
 
     Attributes:
       kind: `fused` or `generic`, and `bfloat16` behind it where that is used; for people.
@@ -50,9 +59,10 @@ class BlockUpdate:
         share_log_pi: bool = True,
         matmul_precision: str = "float32",
         seed: int = 0,
+        burn_in_steps: int = 0,
+        measures: bool = False,
     ) -> None:
         self._agent = agent
-        self._seed = seed
         self._is_bfloat16 = matmul_precision == "bfloat16"
         self._observation_spec, self._action_spec = agent.time_step_spec.observation, agent.action_spec
         is_sequence = sequence_length is not None
@@ -62,20 +72,19 @@ class BlockUpdate:
             tf.TensorSpec((*outer, *spec.shape), spec.dtype) for spec in tf.nest.flatten(self._array_specs(is_sequence))
         ]
         # Traced apart from the loop: the names and number of the losses are known only after that.
-        update = self._compiled_update(minibatch, share_log_pi)
+        update = self._compiled_update(minibatch, share_log_pi, seed, burn_in_steps)
         zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs)
 
-        def train_block(arrays: list[tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        def train_block(arrays: list[tf.Tensor]) -> tuple[Measured, tf.Tensor]:
             num_minibatches = tf.shape(arrays[0])[0]
-            sums = dict(zeros)
+            sums = zeros
             for k in tf.range(num_minibatches):
-                losses = update([array[k] for array in arrays])
-                sums = {name: total + losses[name] for name, total in sums.items()}
-            means = {name: total / tf.cast(num_minibatches, total.dtype) for name, total in sums.items()}
-            return means, self._weights_are_sane()
+                sums = tf.nest.map_structure(tf.add, sums, update([array[k] for array in arrays]))
+            return sums, self._weights_are_sane()
 
         self.block_spec = [tf.TensorSpec((None, *spec.shape), spec.dtype) for spec in minibatch]
         self._train_block = tf.function(train_block, input_signature=[self.block_spec]).get_concrete_function()
+        self._measure_block = self._compiled_measuring(minibatch) if measures else None
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
         """Runs one update for each of the K minibatches, in order.
@@ -84,50 +93,79 @@ class BlockUpdate:
           arrays: `Transitions.to_arrays()` or `Sequences.to_arrays()` of the replay server, each `[K, B, ...]`.
 
         Returns:
-          Mean over the K updates of each loss, by name: `loss`, and for SAC `critic_loss`, `actor_loss`, `alpha_loss`.
+          Mean of each loss, by name, over those of the K updates that have measured it; without those that none has.
+          For SAC and its kin `critic_loss`, `actor_loss`, `alpha_loss` (where alpha is learned) and `q_mean`, what the
+          critics say of the minibatch on average; for other agents `loss` and what else their `train` returns.
 
         Raises:
           DivergedError: A loss or a weight is not finite, or a weight is beyond 1e8: the agent is of no use any more.
         """
-        try:
-            losses, is_sane = self._train_block([tf.convert_to_tensor(array) for array in arrays])
-        except tf.errors.InvalidArgumentError as error:  # tf.debugging.check_numerics, inside an update
-            if "inf or nan" not in str(error).lower():
-                raise
-            raise DivergedError(_check_numerics_message(error)) from None
-        numbers = {name: float(loss) for name, loss in losses.items()}
+        with _divergence_told():
+            sums, is_sane = self._train_block([tf.convert_to_tensor(array) for array in arrays])
+        numbers = {name: float(total) / float(count) for name, (total, count) in sums.items() if float(count) > 0}
         if wrong := {name: value for name, value in numbers.items() if not math.isfinite(value)}:
             raise DivergedError(", ".join(f"{name} is {value}" for name, value in wrong.items()))
         if not is_sane:
             raise DivergedError(f"a weight is not finite, or beyond {_MAX_WEIGHT:g}")
         return numbers
 
+    def measure(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
+        """The losses of K minibatches without learning from them: nothing of the agent changes.
+
+        Args:
+          arrays: As of a call.
+
+        Returns:
+          As of a call, without `loss`.
+
+        Raises:
+          DivergedError: A loss is not finite.
+        """
+        assert self._measure_block is not None, "made without `measures`"
+        with _divergence_told():
+            losses = self._measure_block([tf.convert_to_tensor(array) for array in arrays])
+        return {name: float(loss) for name, loss in losses.items()}
+
     def _weights_are_sane(self) -> tf.Tensor:
         """Whether all weights are finite and none has exploded; NaN fails every comparison."""
         weights = [variable for variable in self._agent.trainable_variables if variable.dtype.is_floating]
         return tf.reduce_all([tf.reduce_all(tf.abs(weight) < _MAX_WEIGHT) for weight in weights])
 
-    def _compiled_update(self, minibatch: list[tf.TensorSpec], share_log_pi: bool) -> Any:
+    def _compiled_update(
+        self, minibatch: list[tf.TensorSpec], share_log_pi: bool, seed: int, burn_in_steps: int
+    ) -> Any:
         precision = " bfloat16" if self._is_bfloat16 else ""
         try:
-            update = self._compiled(FusedSacUpdate(self._agent, share_log_pi, self._seed), minibatch)
-            self.kind = f"fused{precision}"
+            fused = _fused(self._agent, share_log_pi, seed, burn_in_steps)
+            update = self._compiled(fused.step, minibatch)
+            self.kind, self._losses = f"fused{precision}", fused.losses
         except UnsupportedAgentError as error:
+            if burn_in_steps:
+                raise UserError(
+                    f"recurrent_burn_in={burn_in_steps} can't be had, {error}: set it to 0, or choose an algorithm of "
+                    "the toolkit's own"
+                ) from None
             logging.info("generic update, not the fused one of SAC: %s", error)
-            update = self._compiled(self._agent.train, minibatch)
-            self.kind = f"generic{precision}"
+            update = self._compiled(_own_train(self._agent), minibatch)
+            self.kind, self._losses = f"generic{precision}", _own_losses(self._agent)
         return update
 
-    def _compiled(self, train: Callable[[Any], tf_agent.LossInfo], minibatch: list[tf.TensorSpec]) -> Any:
-        def update(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-            info = train(self._to_experience(arrays))
-            losses = {"loss": info.loss}
-            if hasattr(info.extra, "_asdict"):
-                losses.update({name: value for name, value in info.extra._asdict().items() if value.shape.rank == 0})
-            return losses
+    def _compiled(self, step: Callable[[Any], Any], minibatch: list[tf.TensorSpec]) -> Any:
+        def update(arrays: list[tf.Tensor]) -> Any:
+            return step(self._to_experience(arrays))
 
         with bfloat16_matmuls([self._agent]) if self._is_bfloat16 else contextlib.nullcontext():
             return tf.function(update, input_signature=[minibatch], autograph=False).get_concrete_function()
+
+    def _compiled_measuring(self, minibatch: list[tf.TensorSpec]) -> Any:
+        losses_of = self._compiled(self._losses, minibatch)
+
+        def measure_block(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+            losses = tf.map_fn(losses_of, arrays, fn_output_signature=losses_of.structured_outputs)
+            return tf.nest.map_structure(tf.reduce_mean, losses)
+
+        function = tf.function(measure_block, input_signature=[self.block_spec], autograph=False)
+        return function.get_concrete_function()
 
     def _array_specs(self, is_sequence: bool) -> tuple[Any, ...]:
         """Specs of one step of each array of a block, in their order."""
@@ -154,6 +192,41 @@ class BlockUpdate:
 
     def _pack(self, arrays: list[tf.Tensor], is_sequence: bool) -> Any:
         return tf.nest.pack_sequence_as(self._array_specs(is_sequence), arrays)
+
+
+def _fused(agent: tf_agent.TFAgent, share_log_pi: bool, seed: int, burn_in_steps: int) -> FusedUpdate:
+    if type(agent) is EnsembleAgent:
+        return agent.make_update(share_log_pi, seed, burn_in_steps)
+    return FusedSacUpdate(agent, share_log_pi, seed, burn_in_steps)
+
+
+def _own_train(agent: tf_agent.TFAgent) -> Callable[[Any], Measured]:
+    def step(experience: Any) -> Measured:
+        info = agent.train(experience)
+        return all_measured({"loss": info.loss} | _scalars(info.extra))
+
+    return step
+
+
+def _own_losses(agent: tf_agent.TFAgent) -> Callable[[Any], dict[str, tf.Tensor]]:
+    return lambda experience: _scalars(agent.loss(experience, training=False).extra)
+
+
+def _scalars(extra: Any) -> dict[str, tf.Tensor]:
+    """The losses that an agent tells beside their sum, by name."""
+    named = extra._asdict() if hasattr(extra, "_asdict") else {}
+    return {name: value for name, value in named.items() if value.shape.rank == 0}
+
+
+@contextlib.contextmanager
+def _divergence_told() -> Iterator[None]:
+    """Turns what tf.debugging.check_numerics raises inside a function into DivergedError."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        if "inf or nan" not in str(error).lower():
+            raise
+        raise DivergedError(_check_numerics_message(error)) from None
 
 
 def _check_numerics_message(error: tf.errors.InvalidArgumentError) -> str:

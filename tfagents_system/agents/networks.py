@@ -16,6 +16,8 @@ from tf_agents.networks.actor_distribution_network import ActorDistributionNetwo
 from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 from tf_agents.networks.encoding_network import EncodingNetwork
 
+from tfagents_system.agents.layered_networks import LayeredActor, LayeredCritic, actor_layers, critic_layers
+from tfagents_system.agents.network_options import network_options
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -37,18 +39,36 @@ def build_actor(params: TrainParamsBase, observation_spec: Any, action_spec: Any
             output_fc_layer_params=tuple(params.actor_fc_layer_params),
             continuous_projection_net=projection,
         )
+    units, options = tuple(params.actor_fc_layer_params), network_options(params)
+    if not options.has_plain_actor:
+        return LayeredActor(
+            observation_spec,
+            action_spec,
+            make_encoder=functools.partial(_encoder, params, observation_spec),
+            make_layers=functools.partial(actor_layers, options, units),
+            make_projection=projection,
+        )
     return ActorDistributionNetwork(
         observation_spec,
         action_spec,
         **encoding,
-        fc_layer_params=tuple(params.actor_fc_layer_params),
+        fc_layer_params=units,
         continuous_projection_net=projection,
     )
 
 
-def build_critic(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> network.Network:
-    """A Q-network over the concatenation of observation and action."""
-    units = tuple(params.critic_joint_fc_layer_params)
+def build_critic(
+    params: TrainParamsBase, observation_spec: Any, action_spec: Any, num_outputs: int = 1
+) -> network.Network:
+    """A Q-network over the concatenation of observation and action.
+
+    Args:
+      params: Its sizes and parts; None there is what the algorithm's paper has.
+      observation_spec: Of the observation, any nest.
+      action_spec: Of the action.
+      num_outputs: Values of each observation and action: the network gives `[B]`, or `[B, num_outputs]` if not 1.
+    """
+    units, options = tuple(params.critic_joint_fc_layer_params), network_options(params)
 
     def critic_over(encoded_spec: Any) -> network.Network:
         if params.recurrent:
@@ -60,13 +80,16 @@ def build_critic(params: TrainParamsBase, observation_spec: Any, action_spec: An
                 lstm_size=(params.recurrent_lstm_units,),
                 output_fc_layer_params=units,
             )
+        if num_outputs != 1 or not options.has_plain_critic:
+            make_layers = functools.partial(critic_layers, options, units, num_outputs)
+            return LayeredCritic((encoded_spec, action_spec), make_layers, num_outputs)
         return CriticNetwork((encoded_spec, action_spec), joint_fc_layer_params=units)
 
     if _is_plain_vector(observation_spec) and params.preprocessing_combiner is None:
         return critic_over(observation_spec)
     return EncodedObservationCritic(
         (observation_spec, action_spec),
-        make_encoder=lambda: EncodingNetwork(observation_spec, **_encoding_kwargs(params, observation_spec)),
+        make_encoder=functools.partial(_encoder, params, observation_spec),
         make_critic=critic_over,
     )
 
@@ -119,6 +142,11 @@ def _is_plain_vector(observation_spec: Any) -> bool:
     return not tf.nest.is_nested(observation_spec) and (
         observation_spec.shape.rank == 1 and observation_spec.dtype == tf.float32
     )
+
+
+def _encoder(params: TrainParamsBase, observation_spec: Any) -> network.Network:
+    """From any observation to one tensor `[B, n]`."""
+    return EncodingNetwork(observation_spec, **_encoding_kwargs(params, observation_spec))
 
 
 def _encoding_kwargs(params: TrainParamsBase, observation_spec: Any) -> dict[str, Any]:

@@ -7,17 +7,15 @@ from typing import Any
 import tensorflow as tf
 from tf_agents.agents.sac.sac_agent import SacAgent
 
+from tfagents_system.agents import entropy
 from tfagents_system.train_params_base import TrainParamsBase
 
 
 def build_agent(params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable) -> SacAgent:
-    """Builds SAC with learned entropy coefficient (Haarnoja et al., arXiv 1812.05905).
+    """Builds SAC (Haarnoja et al., arXiv 1812.05905), its entropy coefficient learned or fixed.
 
     TF-Agents' own defaults differ from the paper: discount 1, target entropy -dim/2, hard target updates.
     """
-    target_entropy = params.target_entropy
-    if target_entropy is None:
-        target_entropy = -float(sum(spec.shape.num_elements() for spec in tf.nest.flatten(action_spec)))
     observation_spec = time_step_spec.observation
     agent = SacAgent(
         time_step_spec,
@@ -28,12 +26,12 @@ def build_agent(params: TrainParamsBase, time_step_spec: Any, action_spec: Any, 
         # Legacy optimizers: SacAgent copies the new ones into these and loses settings on the way.
         actor_optimizer=tf.keras.optimizers.legacy.Adam(params.actor_learning_rate),
         critic_optimizer=tf.keras.optimizers.legacy.Adam(params.critic_learning_rate),
-        alpha_optimizer=tf.keras.optimizers.legacy.Adam(params.alpha_learning_rate),
+        alpha_optimizer=entropy.alpha_optimizer(params),
         target_update_tau=params.target_update_tau,
         target_update_period=params.target_update_period,
         gamma=params.discount,
         initial_log_alpha=params.sac_log_alpha,
-        target_entropy=target_entropy,
+        target_entropy=entropy.target_entropy(params, action_spec),
         gradient_clipping=params.gradient_clipping,
         train_step_counter=train_step,
     )

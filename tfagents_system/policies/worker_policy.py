@@ -121,12 +121,14 @@ class NumpyWorkerPolicy(WorkerPolicy):
     inference = "numpy"
 
     def __init__(self, agent: Any, rng: np.random.Generator, num_envs: int = 1) -> None:
-        # Exactly SAC's own policies: a subclass or a wrapper may act in another way than its network says.
+        # Exactly our agents' own policies: a subclass or a wrapper may act in another way than its network says.
         from tf_agents.agents.sac.sac_agent import SacAgent
         from tf_agents.policies.actor_policy import ActorPolicy
 
-        if type(agent) is not SacAgent or type(agent.collect_policy) is not ActorPolicy:
-            raise UnsupportedNetworkError(f"{type(agent).__name__} is not TF-Agents' SacAgent")
+        from tfagents_system.agents.ensemble import EnsembleAgent
+
+        if type(agent) not in (SacAgent, EnsembleAgent) or type(agent.collect_policy) is not ActorPolicy:
+            raise UnsupportedNetworkError(f"{type(agent).__name__} is neither TF-Agents' SacAgent nor one of its kin")
         network, variables = agent.collect_policy._actor_network, named_variables(agent.collect_policy)
         self._actor = NumpyActor(network, variables, rng, num_envs)
 

@@ -28,6 +28,7 @@ _COLUMNS = (
     "actor_loss",
     "alpha_loss",
     "alpha",
+    "q_mean",
     "updates_per_s",
     "env_steps_per_s",
 )

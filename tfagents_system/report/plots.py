@@ -24,6 +24,7 @@ _PANELS = (
     ("critic_loss", "critic loss"),
     ("actor_loss", "actor loss"),
     ("alpha", "alpha (temperature)"),
+    ("q_mean", "mean Q of the minibatches"),
     ("eval_success", "evaluation success rate"),
 )
 _PANELS_IN_A_ROW = 3

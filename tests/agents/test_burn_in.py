@@ -1,0 +1,145 @@
+"""Burn-in: the first steps of a sequence only lead to the state in which the losses of the others begin."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.trajectories import time_step as ts
+from tf_agents.trajectories import trajectory
+from tiny_agents import ACT, ACTION, OBS, OBSERVATION
+
+from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.fused_sac import FusedSacUpdate
+from tfagents_system.errors import UserError
+from tfagents_system.train_params_base import TrainParamsBase
+
+BATCH, BURN_IN, LENGTH = 3, 2, 3
+TOTAL = BURN_IN + LENGTH
+
+
+class Params(TrainParamsBase):
+    actor_fc_layer_params = (6,)
+    critic_joint_fc_layer_params = (6,)
+    recurrent = True
+    recurrent_lstm_units = 4
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        raise AssertionError("not needed")
+
+
+def build(algorithm, cls=Params):
+    params = cls({"horizon": 10})
+    params.algorithm = algorithm
+    tf.keras.utils.set_random_seed(1)
+    return params.agent_ctor(ts.time_step_spec(OBSERVATION), ACTION, tf.Variable(0, dtype=tf.int64))
+
+
+def sequences(observation=None):
+    rng = np.random.default_rng(0)
+    outer = (BATCH, TOTAL + 1)
+    step_type = np.ones(outer, np.int32)
+    step_type[0, 0] = 0
+    drawn = rng.standard_normal((*outer, OBS)).astype(np.float32)
+    return trajectory.Trajectory(
+        tf.constant(step_type),
+        tf.constant(drawn) if observation is None else observation,
+        tf.constant(np.tanh(rng.standard_normal((*outer, ACT))), tf.float32),
+        (),
+        tf.constant(np.roll(step_type, -1, 1)),
+        tf.constant(rng.standard_normal(outer), tf.float32),
+        tf.ones(outer),
+    )
+
+
+@pytest.fixture(scope="module")
+def agent():
+    return build("sac")
+
+
+def make_update(agent, burn_in_steps):
+    return FusedSacUpdate(agent, burn_in_steps=burn_in_steps)
+
+
+def test_values_behind_the_burn_in_are_those_of_the_whole_sequence(agent):
+    """With the actions that were taken the state is the same, whether steps only lead there or are judged."""
+    whole, next_whole = make_update(agent, 0)._split(sequences())
+    behind, next_behind = make_update(agent, BURN_IN)._split(sequences())
+    critic, update = agent._critic_network_1, make_update(agent, BURN_IN)
+    values = update._values(critic, behind, behind.actions)
+    assert values.shape == (BATCH, LENGTH)
+    np.testing.assert_allclose(values, update._values(critic, whole, whole.actions)[:, BURN_IN:], atol=1e-6)
+    noise = [tf.zeros((BATCH, TOTAL, ACT))], [tf.zeros((BATCH, LENGTH, ACT))]
+    for steps, cut in ((whole, behind), (next_whole, next_behind)):
+        actions, log_pi = update._sample(steps, noise[0], training=False)
+        cut_actions, cut_log_pi = update._sample(cut, noise[1], training=False)
+        np.testing.assert_allclose(cut_actions, actions[:, BURN_IN:], atol=1e-6)
+        np.testing.assert_allclose(cut_log_pi, log_pi[:, BURN_IN:], atol=1e-5)
+
+
+def test_the_burn_in_of_next_observations_has_the_actions_taken_there(agent):
+    experience = sequences()
+    steps, next_steps = make_update(agent, BURN_IN)._split(experience)
+    np.testing.assert_array_equal(steps.past[1], experience.action[:, :BURN_IN])
+    np.testing.assert_array_equal(next_steps.past[0].observation, experience.observation[:, 1 : BURN_IN + 1])
+    np.testing.assert_array_equal(next_steps.past[1], experience.action[:, 1 : BURN_IN + 1])
+    np.testing.assert_array_equal(next_steps.time_steps.reward, experience.reward[:, BURN_IN:-1])
+
+
+def test_no_gradient_reaches_the_burn_in_which_matters_all_the_same(agent):
+    update = make_update(agent, BURN_IN)
+    observation = sequences().observation
+    with tf.GradientTape() as tape:
+        tape.watch(observation)
+        steps, _ = update._split(sequences(observation))
+        values = update._values(agent._critic_network_1, steps, steps.actions)
+        _, log_pi = update._sample(steps, [tf.ones((BATCH, LENGTH, ACT))], training=True)
+        total = tf.reduce_sum(values) + tf.reduce_sum(log_pi)
+    gradient = tape.gradient(total, observation).numpy()
+    assert np.all(gradient[:, :BURN_IN] == 0)
+    assert np.all(np.abs(gradient[:, BURN_IN:TOTAL]).max(-1) > 0)
+    other = tf.concat([observation[:, :1] + 1.0, observation[:, 1:]], 1)
+    steps, _ = update._split(sequences(other))
+    assert np.abs(update._values(agent._critic_network_1, steps, steps.actions) - values).max() > 1e-4
+
+
+def test_losses_are_sums_over_the_steps_behind_the_burn_in(agent):
+    update = make_update(agent, BURN_IN)
+    steps, next_steps = update._split(sequences())
+    noise = [tf.zeros((BATCH, LENGTH, ACT))]
+    loss, _ = update._critic_loss(steps, next_steps, noise, training=False)
+    actions, log_pi = update._sample(next_steps, noise, training=False)
+    targets = (agent._target_critic_network_1, agent._target_critic_network_2)
+    y = next_steps.time_steps.reward + 0.99 * (
+        tf.minimum(*(update._values(target, next_steps, actions) for target in targets)) - log_pi
+    )
+    critics = (agent._critic_network_1, agent._critic_network_2)
+    errors = [y - update._values(critic, steps, steps.actions) for critic in critics]
+    np.testing.assert_allclose(loss, 0.5 * sum(np.sum(np.square(e)) / BATCH for e in errors), rtol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["redq", "droq", "tqc"])
+def test_recurrent_kin_learn_behind_a_burn_in(algorithm):
+    class Few(Params):
+        num_critics = 2
+        actor_update_period = 1
+        num_quantiles = 3
+
+    agent = build(algorithm, Few)
+    before = [variable.numpy() for variable in agent._critic_networks[1].trainable_variables]
+    measured = agent.make_update(burn_in_steps=BURN_IN).step(sequences())
+    assert all(np.isfinite(value) for value, _ in measured.values())
+    for variable, value in zip(agent._critic_networks[1].trainable_variables, before, strict=True):
+        assert not np.array_equal(variable, value), variable.name
+
+
+def test_an_agent_with_a_train_of_its_own_has_no_burn_in():
+    class OwnAgent(type(build("sac"))):
+        pass
+
+    class OwnParams(Params):
+        def agent_ctor(self, *args):
+            agent = super().agent_ctor(*args)
+            agent.__class__ = OwnAgent
+            return agent
+
+    with pytest.raises(UserError, match=r"recurrent_burn_in=2 .* OwnAgent is not .*: set it to 0"):
+        BlockUpdate(build("sac", OwnParams), BATCH, TOTAL, burn_in_steps=2)

@@ -1,0 +1,145 @@
+"""Blocks of updates of REDQ, DroQ, TQC and CrossQ: compiled, counted, repeatable, resumable."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.trajectories import time_step as ts
+from tiny_agents import ACT, ACTION, OBS, OBSERVATION
+
+from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.checkpoints import TrainerCheckpoints, TrainerState
+from tfagents_system.policies.worker_policy import NumpyWorkerPolicy
+from tfagents_system.train_params_base import TrainParamsBase
+
+KIN = {
+    "redq": {"num_critics": 3, "num_target_critics": 2, "actor_update_period": 3},
+    "droq": {"actor_update_period": 3},
+    "tqc": {"num_critics": 2, "num_quantiles": 5, "num_dropped_quantiles": 1},
+    "crossq": {},
+}
+BATCH = 4
+
+
+class Params(TrainParamsBase):
+    """The default networks, small."""
+
+    actor_fc_layer_params = (8,)
+    critic_joint_fc_layer_params = (8,)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        raise AssertionError("not needed")
+
+
+def build(algorithm, **attributes):
+    params = Params({"horizon": 10})
+    for name, value in ({"algorithm": algorithm} | KIN.get(algorithm, {}) | attributes).items():
+        setattr(params, name, value)
+    tf.keras.utils.set_random_seed(1)
+    return params.agent_ctor(ts.time_step_spec(OBSERVATION), ACTION, tf.Variable(0, dtype=tf.int64))
+
+
+def block(count, seed=0):
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return rng.standard_normal((count, BATCH, *shape)).astype(np.float32)
+
+    return [normal(OBS), np.tanh(normal(ACT)), normal(), np.ones((count, BATCH), np.float32), normal(OBS)]
+
+
+@pytest.fixture(scope="module", params=list(KIN))
+def compiled(request):
+    agent = build(request.param)
+    update = BlockUpdate(agent, BATCH, None, seed=3)
+    return request.param, agent, update
+
+
+def values(network_s):
+    networks = network_s if isinstance(network_s, list) else [network_s]
+    return [variable.numpy() for network in networks for variable in network.trainable_variables]
+
+
+def moved(before, after):
+    return [not np.array_equal(a, b) for a, b in zip(before, after, strict=True)]
+
+
+def test_the_actor_steps_in_every_kth_update_and_the_critics_in_each(compiled):
+    algorithm, agent, update = compiled
+    period = {"tqc": 1}.get(algorithm, 3)
+    for _ in range(2 * period):
+        actor, critics, alpha = values(agent._actor_network), values(agent._critic_networks), agent._log_alpha.numpy()
+        losses = update(block(1, seed=int(agent.train_step_counter)))
+        is_due = int(agent.train_step_counter) % period == 0
+        assert all(moved(critics, values(agent._critic_networks)))
+        assert any(moved(actor, values(agent._actor_network))) == is_due
+        assert (alpha != agent._log_alpha.numpy()) == is_due
+        assert set(losses) == {"critic_loss", "q_mean"} | ({"actor_loss", "alpha_loss"} if is_due else set())
+    assert update.kind == "fused"
+    assert int(agent._actor_optimizer.iterations) == int(agent.train_step_counter) // period
+
+
+@contextlib.contextmanager
+def not_learning(agent):
+    optimizers = (agent._actor_optimizer, agent._critic_optimizer, agent._alpha_optimizer)
+    rates = [float(optimizer.learning_rate) for optimizer in optimizers]
+    for optimizer in optimizers:
+        optimizer.learning_rate = 0.0
+    yield
+    for optimizer, rate in zip(optimizers, rates, strict=True):
+        optimizer.learning_rate = rate
+
+
+def test_a_block_means_over_the_updates_that_measure_and_repeats_its_numbers(compiled):
+    """Seed and train step decide all of them: actions, REDQ's sets, dropped units."""
+    algorithm, agent, update = compiled
+    with not_learning(agent):
+        saved = [variable.numpy() for variable in agent.variables]
+
+        def again(*blocks, skip=0):
+            for variable, value in zip(agent.variables, saved, strict=True):
+                variable.assign(value)
+            agent.train_step_counter.assign_add(skip)
+            return [update(arrays) for arrays in blocks]
+
+        singles = again(*(block(1, seed=k) for k in range(6)))
+        (together,) = again([np.concatenate(arrays) for arrays in zip(*(block(1, k) for k in range(6)), strict=True)])
+        assert together.keys() == {"critic_loss", "q_mean", "actor_loss", "alpha_loss"}
+        for name, value in together.items():
+            measured = [losses[name] for losses in singles if name in losses]
+            assert len(measured) == (6 if name in ("critic_loss", "q_mean") or algorithm == "tqc" else 2)
+            np.testing.assert_allclose(value, np.mean(measured), rtol=1e-5, err_msg=name)
+        assert again(block(1, seed=0)) == singles[:1]
+        assert again(block(1, seed=0), skip=6)[0]["critic_loss"] != singles[0]["critic_loss"]
+        again()
+
+
+def test_workers_compute_its_actor_in_numpy(compiled):
+    _, agent, _ = compiled
+    policy = NumpyWorkerPolicy(agent, np.random.default_rng(0))
+    observation = np.float32([0.1, -0.2, 0.3])
+    action = policy.action(ts.restart(observation), greedy=True)
+    mode = agent.collect_policy.distribution(ts.restart(observation[None], 1)).action.mode()
+    np.testing.assert_allclose(action, mode[0], atol=1e-5)
+
+
+def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_path):
+    """CrossQ: its batch statistics are no weights that are trained, and have no targets to be copied to."""
+
+    def checkpoints_of(agent):
+        def answer(name):
+            (tmp_path / f"{name}.partial" / "replay.bin").write_bytes(b"rows")
+
+        return TrainerCheckpoints(tmp_path, agent, TrainerState(), agent.train_step_counter, answer)
+
+    agent, other = build("crossq"), build("crossq")
+    update = BlockUpdate(agent, BATCH, None, seed=5)
+    update(block(4))
+    checkpoints_of(agent).save(5.0, {}, wait=True)
+    update(block(4, seed=1))
+    checkpoints_of(other).restore()
+    BlockUpdate(other, BATCH, None, seed=5)(block(4, seed=1))
+    assert len(agent.variables) == len(other.variables) > 10
+    for ours, theirs in zip(agent.variables, other.variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs, err_msg=ours.name)

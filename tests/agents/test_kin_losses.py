@@ -1,0 +1,227 @@
+"""Targets, losses and steps of REDQ, DroQ, TQC and CrossQ against plain NumPy, on linear networks and given noise."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_agents import ALPHA_RATE, CRITIC_RATE, B, Minibatch, NumpyAgent, build, sgd_update
+
+from tfagents_system.agents.tqc import quantile_huber_loss
+
+GAMMA, TAU = 0.9, 0.25
+CLOSE = {"rtol": 2e-5, "atol": 2e-5}
+
+
+def step(agent, batch, **options):
+    """One update; its measurements as numbers, and the NumPy agent of before."""
+    before = NumpyAgent(agent)
+    measured = sgd_update(agent, **options).step(batch.transition(), batch.noise())
+    return {name: float(value) for name, (value, _) in measured.items()}, before
+
+
+def soft_values(before, batch, reduce, weights=None):
+    """reduce(Q(s', a')) - alpha * log pi(a'|s')."""
+    action, log_pi = before.sample(batch.next_observation, batch.next_noise)
+    q = np.stack([before.values(critic, batch.next_observation, action) for critic in weights or before.targets])
+    return reduce(q) - before.alpha * log_pi[:, None]
+
+
+def td_targets(before, batch, reduce, weights=None):
+    values = soft_values(before, batch, reduce, weights)
+    return batch.reward[:, None] + GAMMA * batch.discount[:, None] * values
+
+
+def stepped(critic, x, gradient_of_outputs):
+    """Weights after a gradient step; x `[B, n]`, the gradient of the loss `[B, outputs]`."""
+    kernel, bias = critic
+    return kernel - CRITIC_RATE * x.T @ gradient_of_outputs, bias - CRITIC_RATE * gradient_of_outputs.sum(0)
+
+
+def check_squared_update(agent, batch, y, numbers, before, judge):
+    """Losses and weights after a step in which all critics learn y, `[B, 1]`, by their squared errors."""
+    x = np.concatenate([batch.observation, batch.action], -1)
+    q = [before.values(critic, batch.observation, batch.action) for critic in before.critics]
+    np.testing.assert_allclose(numbers["critic_loss"], 0.5 * sum(np.mean((each - y) ** 2) for each in q), **CLOSE)
+    np.testing.assert_allclose(numbers["q_mean"], np.mean(q), **CLOSE)
+    critics = [stepped(critic, x, (each - y) / B) for critic, each in zip(before.critics, q, strict=True)]
+    check_critics(agent, critics, before)
+    check_actor_and_alpha(agent, batch, critics, numbers, before, judge)
+
+
+def check_critics(agent, critics, before):
+    """The critics are as given, and each target is tau of its way further."""
+    after = NumpyAgent(agent)
+    for ours, expected in zip(after.critics, critics, strict=True):
+        np.testing.assert_allclose(ours[0], expected[0], **CLOSE)
+        np.testing.assert_allclose(ours[1], expected[1], **CLOSE)
+    for ours, old, critic in zip(after.targets, before.targets, critics if before.targets else [], strict=True):
+        np.testing.assert_allclose(ours[0], (1 - TAU) * old[0] + TAU * critic[0], **CLOSE)
+
+
+def check_actor_and_alpha(agent, batch, critics, numbers, before, judge):
+    """The actor is judged by the critics after their step; alpha's step follows from log pi before the actor's."""
+    action, log_pi = before.sample(batch.observation, batch.actor_noise)
+    q = np.stack([before.values(critic, batch.observation, action) for critic in critics])
+    np.testing.assert_allclose(numbers["actor_loss"], np.mean(before.alpha * log_pi - judge(q)), **CLOSE)
+    gradient = np.mean(-log_pi - -2.0)
+    np.testing.assert_allclose(numbers["alpha_loss"], -0.5 * gradient, **CLOSE)
+    np.testing.assert_allclose(agent._log_alpha, -0.5 - ALPHA_RATE * gradient, **CLOSE)
+
+
+def mean_of_all(q):
+    return q.mean(0)[..., 0]
+
+
+@pytest.mark.parametrize("num_target_critics", [1, 2, 3])
+def test_redq_learns_the_minimum_over_the_set_and_the_actor_follows_the_mean(num_target_critics):
+    agent = build(algorithm="redq", num_critics=3, num_target_critics=num_target_critics, actor_update_period=1)
+    batch = Minibatch()
+    drawn = np.flatnonzero(sgd_update(agent).drawn())
+    assert len(drawn) == num_target_critics
+    numbers, before = step(agent, batch)
+    y = td_targets(before, batch, lambda q: q[drawn].min(0))
+    check_squared_update(agent, batch, y, numbers, before, mean_of_all)
+
+
+def test_redqs_targets_that_are_not_drawn_do_not_matter():
+    def critic_loss(outsiders):
+        agent = build(algorithm="redq", num_critics=4, num_target_critics=2)
+        for i in np.flatnonzero(~sgd_update(agent).drawn().numpy()):
+            agent._target_critic_networks[i].variables[1].assign(outsiders)
+        return step(agent, Minibatch())[0]["critic_loss"]
+
+    assert critic_loss([-1e6]) == critic_loss([float("nan")]) < 1e3
+
+
+def test_redqs_sets_are_uniform_new_in_each_update_and_follow_from_seed_and_train_step():
+    agent = build(algorithm="redq", num_critics=4, num_target_critics=2)
+
+    def sets(seed, steps):
+        update, found = agent.make_update(seed=seed), []
+        drawn = tf.function(update.drawn)
+        for train_step in range(steps):
+            agent.train_step_counter.assign(train_step)
+            found.append(tuple(np.flatnonzero(drawn())))
+        return found
+
+    found = sets(seed=1, steps=1200)
+    counts = {members: found.count(members) for members in set(found)}
+    assert len(counts) == 6 and all(len(members) == 2 for members in counts)
+    # 200 each are expected; 5 standard deviations of a count.
+    assert all(abs(count - 200) < 5 * np.sqrt(1200 * (1 / 6) * (5 / 6)) for count in counts.values()), counts
+    repeats = sum(a == b for a, b in zip(found[1:], found[:-1], strict=True))
+    assert abs(repeats - 1199 / 6) < 5 * np.sqrt(1199 * (1 / 6) * (5 / 6)), "a set says nothing of the next one"
+    assert sets(seed=1, steps=30) == found[:30]
+    assert sets(seed=2, steps=30) != found[:30]
+
+
+def test_droq_learns_the_minimum_over_both_targets_and_the_actor_follows_the_mean():
+    agent = build(algorithm="droq", actor_update_period=1)
+    assert len(agent._critic_networks) == 2
+    batch = Minibatch()
+    numbers, before = step(agent, batch)
+    y = td_targets(before, batch, lambda q: q.min(0))
+    check_squared_update(agent, batch, y, numbers, before, mean_of_all)
+
+
+def test_tqc_learns_what_is_left_of_the_pooled_quantiles():
+    agent = build(algorithm="tqc", num_critics=3)
+    batch = Minibatch()
+    numbers, before = step(agent, batch)
+    # 3 critics of 4 quantiles: of 12 the largest 3 go.
+    y = td_targets(before, batch, lambda q: np.sort(np.concatenate(list(q), -1), -1)[:, :9])
+    assert y.shape == (B, 9)
+    x = np.concatenate([batch.observation, batch.action], -1)
+    losses, critics = [], []
+    for critic in before.critics:
+        theta = before.values(critic, batch.observation, batch.action)
+        loss, gradient = numpy_quantile_huber(y, theta)
+        losses.append(loss.mean())
+        critics.append(stepped(critic, x, gradient / B))
+    np.testing.assert_allclose(numbers["critic_loss"], sum(losses), **CLOSE)
+    check_critics(agent, critics, before)
+    check_actor_and_alpha(agent, batch, critics, numbers, before, lambda q: q.mean((0, -1)))
+
+
+def numpy_quantile_huber(y, theta):
+    """Equation by equation, pair by pair; the loss of each sample and its gradient with respect to theta."""
+    count = theta.shape[-1]
+    loss, gradient = np.zeros(len(y)), np.zeros_like(theta)
+    for b in range(len(y)):
+        for m in range(count):
+            tau = (2 * (m + 1) - 1) / (2 * count)
+            for target in y[b]:
+                u = target - theta[b, m]
+                huber = 0.5 * u**2 if abs(u) <= 1 else abs(u) - 0.5
+                slope = u if abs(u) <= 1 else np.sign(u)
+                weight = abs(tau - (u < 0)) / (count * len(y[b]))
+                loss[b] += weight * huber
+                gradient[b, m] -= weight * slope
+    return loss, gradient
+
+
+def test_the_quantile_huber_loss_by_hand():
+    """tau are 1/4 and 3/4; u are 0.5 and 3 for the first quantile, -1.5 and 1 for the second."""
+    loss = quantile_huber_loss(tf.constant([[0.5, 3.0]]), tf.constant([[0.0, 2.0]]))
+    rho = [0.25 * 0.125, 0.25 * 2.5, 0.25 * 1.0, 0.75 * 0.5]
+    np.testing.assert_allclose(loss, [np.mean(rho)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3)], ids=["transitions", "sequences"])
+def test_the_quantile_huber_losss_gradient(shape):
+    rng = np.random.default_rng(1)
+    y, theta = 2 * rng.standard_normal((*shape, 9)), 2 * rng.standard_normal((*shape, 4))
+    prediction = tf.constant(theta, tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(prediction)
+        losses = quantile_huber_loss(tf.constant(y, tf.float32), prediction)
+        weighted = tf.reduce_sum(losses * tf.range(1.0, 6.0)[(..., *[None] * (len(shape) - 1))])
+    expected, gradient = numpy_quantile_huber(y.reshape(-1, 9), theta.reshape(-1, 4))
+    np.testing.assert_allclose(losses, expected.reshape(shape), **CLOSE)
+    factors = np.arange(1.0, 6.0).reshape(5, *[1] * len(shape))
+    np.testing.assert_allclose(tape.gradient(weighted, prediction), factors * gradient.reshape(theta.shape), **CLOSE)
+
+
+def test_crossqs_statistics_are_over_both_halves():
+    """Inputs without the mean of (s, a) and (s', a') together, in both what is learned and what is learned from."""
+    agent = build(algorithm="crossq", is_centred=True, actor_update_period=1)
+    assert agent._target_critic_networks == []
+    batch = Minibatch()
+    numbers, before = step(agent, batch)
+    next_action, next_log_pi = before.sample(batch.next_observation, batch.next_noise)
+    x = np.concatenate([batch.observation, batch.action], -1)
+    next_x = np.concatenate([batch.next_observation, next_action], -1)
+    centre = np.concatenate([x, next_x]).mean(0)
+    x, next_x = x - centre, next_x - centre
+    q, next_q = ([inputs @ kernel + bias for kernel, bias in before.critics] for inputs in (x, next_x))
+    soft = np.minimum(*next_q)[:, 0] - before.alpha * next_log_pi
+    y = (batch.reward + GAMMA * batch.discount * soft)[:, None]
+    np.testing.assert_allclose(numbers["critic_loss"], 0.5 * sum(np.mean((each - y) ** 2) for each in q), **CLOSE)
+    # No gradient flows through y, but one does through the mean, which is nothing to the weights: x is given.
+    critics = [stepped(critic, x, (each - y) / B) for critic, each in zip(before.critics, q, strict=True)]
+    check_critics(agent, critics, before)
+    check_actor_and_alpha(agent, batch, critics, numbers, before, lambda q: q.min(0)[..., 0])
+
+
+@pytest.mark.parametrize("algorithm", ["redq", "droq", "tqc", "crossq"])
+def test_a_fixed_alpha_never_moves(algorithm):
+    agent = build(algorithm=algorithm, learn_entropy_coef=False, actor_update_period=1)
+    measured = agent.make_update().step(Minibatch().transition())
+    assert "alpha_loss" not in measured and "actor_loss" in measured
+    assert float(agent._log_alpha) == -0.5
+
+
+def test_losses_without_learning_are_those_of_the_networks_as_they_are():
+    agent = build(algorithm="redq", num_critics=3, num_target_critics=3)
+    update, batch, before = sgd_update(agent), Minibatch(), NumpyAgent(agent)
+    update._noise = lambda seed: batch.noise()
+    variables = [variable.numpy() for variable in agent.variables]
+    losses = {name: float(loss) for name, loss in update.losses(batch.transition()).items()}
+    y = td_targets(before, batch, lambda q: q.min(0))
+    q = [before.values(critic, batch.observation, batch.action) for critic in before.critics]
+    np.testing.assert_allclose(losses["critic_loss"], 0.5 * sum(np.mean((each - y) ** 2) for each in q), **CLOSE)
+    action, log_pi = before.sample(batch.observation, batch.actor_noise)
+    judged = np.mean([before.values(critic, batch.observation, action) for critic in before.critics], 0)[:, 0]
+    np.testing.assert_allclose(losses["actor_loss"], np.mean(before.alpha * log_pi - judged), **CLOSE)
+    np.testing.assert_allclose(losses["alpha_loss"], -0.5 * np.mean(-log_pi + 2), **CLOSE)
+    for variable, value in zip(agent.variables, variables, strict=True):
+        np.testing.assert_array_equal(variable, value, err_msg=variable.name)

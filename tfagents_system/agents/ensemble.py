@@ -1,0 +1,167 @@
+"""The agent of SAC's kin: an actor, any number of critics, with or without targets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tf_agents.agents import data_converter, tf_agent
+from tf_agents.policies import actor_policy
+from tf_agents.trajectories import time_step as ts
+from tf_agents.utils import common
+
+from tfagents_system.agents import algorithms, entropy
+from tfagents_system.agents.action_sampling import UnsupportedAgentError, mean_and_std
+from tfagents_system.agents.fused_update import FusedUpdate, Parts
+from tfagents_system.errors import UserError
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizers:
+    """Legacy Keras optimizers of the three parts."""
+
+    actor: Any
+    critic: Any
+    alpha: Any
+
+
+class EnsembleAgent(tf_agent.TFAgent):
+    """A TFAgent with a tanh-squashed Gaussian actor and an ensemble of critics; how it learns is its update's part.
+
+    Args:
+      params: Hyperparameters, and the hooks that build the networks.
+      time_step_spec, action_spec, train_step: As of `TrainParamsBase.agent_ctor`.
+      update_class: From Parts and the other arguments of FusedUpdate.
+      optimizers: None builds Adam with the learning rates of params.
+      has_targets: Whether each critic has a target network.
+      critic_loss_weight: Factor of the critics' loss.
+
+    Raises:
+      UserError: A network that a hook has built can't be used.
+    """
+
+    def __init__(
+        self,
+        params: TrainParamsBase,
+        time_step_spec: ts.TimeStep,
+        action_spec: Any,
+        train_step: tf.Variable,
+        update_class: Callable[..., FusedUpdate],
+        optimizers: Optimizers | None = None,
+        has_targets: bool = True,
+        critic_loss_weight: float = 0.5,
+    ) -> None:
+        tf.Module.__init__(self, name=type(self).__name__)
+        observation_spec = time_step_spec.observation
+        optimizers = optimizers or default_optimizers(params)
+        self._actor_network = params.actor_ctor(observation_spec, action_spec)
+        policy, self._train_policy = (
+            actor_policy.ActorPolicy(time_step_spec, action_spec, self._actor_network, training=training)
+            for training in (False, True)
+        )
+        self._critic_networks = _critics(params, observation_spec, action_spec)
+        self._target_critic_networks = [
+            common.maybe_copy_target_network_with_checks(
+                critic, input_spec=(observation_spec, action_spec), name=f"TargetCriticNetwork{number}"
+            )
+            for number, critic in enumerate(self._critic_networks if has_targets else [])
+        ]
+        self._log_alpha = tf.Variable(params.sac_log_alpha, dtype=tf.float32, name="log_alpha")
+        # Attributes, so that checkpoints hold them.
+        self._actor_optimizer, self._critic_optimizer = optimizers.actor, optimizers.critic
+        self._alpha_optimizer = optimizers.alpha
+        is_recurrent = bool(self._critic_networks[0].state_spec)
+        super().__init__(
+            time_step_spec,
+            action_spec,
+            policy=policy,
+            collect_policy=policy,
+            train_sequence_length=None if is_recurrent else 2,
+            train_step_counter=train_step,
+        )
+        self._update_class = update_class
+        self._parts = Parts(
+            policy=policy,
+            train_policy=self._train_policy,
+            actor=self._actor_network,
+            critics=tuple(self._critic_networks),
+            targets=tuple(self._target_critic_networks),
+            log_alpha=self._log_alpha,
+            actor_optimizer=optimizers.actor,
+            critic_optimizer=optimizers.critic,
+            alpha_optimizer=optimizers.alpha,
+            train_step=train_step,
+            action_spec=action_spec,
+            as_transition=data_converter.AsTransition(self.data_context, squeeze_time_dim=not is_recurrent),
+            gamma=params.discount,
+            target_entropy=entropy.target_entropy(params, action_spec),
+            target_update_tau=params.target_update_tau,
+            target_update_period=params.target_update_period,
+            gradient_clipping=params.gradient_clipping,
+            actor_update_period=algorithms.value(params, "actor_update_period"),
+            critic_loss_weight=critic_loss_weight,
+        )
+        self._own_update: FusedUpdate | None = None
+        self._check_actor()
+        self.initialize()
+
+    def make_update(self, share_log_pi: bool = True, seed: int = 0, burn_in_steps: int = 0) -> FusedUpdate:
+        """What a block loops over; arguments as of FusedUpdate."""
+        return self._update_class(self._parts, share_log_pi, seed, burn_in_steps)
+
+    def _initialize(self) -> None:
+        for critic, target in zip(self._critic_networks, self._target_critic_networks, strict=False):
+            common.soft_variables_update(critic.variables, target.variables, tau=1.0)
+
+    def _train(self, experience: Any, weights: Any) -> tf_agent.LossInfo:
+        if weights is not None:
+            raise ValueError(f"weights of samples are not supported, found {weights!r}: pass None")
+        return self._update()(experience)
+
+    def _loss(self, experience: Any, weights: Any = None, training: bool = False) -> tf_agent.LossInfo:
+        losses = self._update().losses(experience)
+        return tf_agent.LossInfo(loss=losses["critic_loss"] + losses["actor_loss"], extra=losses)
+
+    def _update(self) -> FusedUpdate:
+        self._own_update = self._own_update or self.make_update()
+        return self._own_update
+
+    def _check_actor(self) -> None:
+        observation = tf.nest.map_structure(
+            lambda spec: tf.zeros((1, *spec.shape), spec.dtype), self.time_step_spec.observation
+        )
+        state = self._policy.get_initial_state(1)
+        nest = self._policy.distribution(ts.restart(observation, 1), state).action
+        try:
+            for distribution in tf.nest.flatten(nest):
+                mean_and_std(distribution)
+        except UnsupportedAgentError as error:
+            raise UserError(f"{error}: let actor_ctor return one, or choose algorithm='sac'") from None
+
+
+def default_optimizers(params: TrainParamsBase, **options: Any) -> Optimizers:
+    """Adam for each part with the learning rates of params, and with `options`; alpha has none where it is fixed."""
+    adam = tf.keras.optimizers.legacy.Adam
+    return Optimizers(
+        actor=adam(params.actor_learning_rate, **options),
+        critic=adam(params.critic_learning_rate, **options),
+        alpha=entropy.alpha_optimizer(params),
+    )
+
+
+def _critics(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> list[Any]:
+    """Built by the user's hook, and looked at: a wrong shape would broadcast to wrong losses."""
+    count, num_outputs = algorithms.value(params, "num_critics"), algorithms.num_critic_outputs(params)
+    critics = [params.critic_ctor(observation_spec, action_spec) for _ in range(count)]
+    wanted = () if num_outputs == 1 else (num_outputs,)
+    for critic in critics:
+        shape = tuple(critic.create_variables((observation_spec, action_spec)).shape)
+        if shape != wanted:
+            raise UserError(
+                f"critic_ctor must return a network with outputs {list(('B', *wanted))} for "
+                f"algorithm='{params.algorithm}', found {list(('B', *shape))}: correct critic_ctor"
+            )
+    return critics

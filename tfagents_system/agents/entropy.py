@@ -1,0 +1,28 @@
+"""The entropy coefficient alpha: what it is tuned towards, and how it stays fixed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class NoSteps(tf.keras.optimizers.legacy.SGD):
+    """The optimizer of an alpha that is fixed: TF-Agents' own agents want one, and its steps are 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0, name="NoSteps")
+
+
+def alpha_optimizer(params: TrainParamsBase) -> tf.keras.optimizers.legacy.Optimizer:
+    """What steps log(alpha); `NoSteps` where it is not learned."""
+    return tf.keras.optimizers.legacy.Adam(params.alpha_learning_rate) if params.learn_entropy_coef else NoSteps()
+
+
+def target_entropy(params: TrainParamsBase, action_spec: Any) -> float:
+    """In nats; -dim(action) unless params say otherwise (Haarnoja et al., arXiv 1812.05905, appendix D)."""
+    if params.target_entropy is not None:
+        return float(params.target_entropy)
+    return -float(sum(spec.shape.num_elements() for spec in tf.nest.flatten(action_spec)))

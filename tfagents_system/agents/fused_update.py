@@ -1,0 +1,384 @@
+"""The update that SAC and its kin share: sample, step the critics, the actor and alpha, move the targets."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tf_agents.agents import tf_agent
+from tf_agents.agents.sac.sac_agent import SacLossInfo
+from tf_agents.trajectories import time_step as ts
+from tf_agents.utils import common, eager_utils
+
+from tfagents_system.agents.action_sampling import Drawing, Noise, sample
+from tfagents_system.agents.entropy import NoSteps
+
+_NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA, _SUBSET = range(4)  # What random numbers are drawn for.
+_HELD_OUT_SEED = 0x68656C64  # Losses without learning take numbers that no update takes.
+
+Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
+"""By name: a value, and 1 or 0: whether this update has measured it. What it has not is 0."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What an update works on, in place, so that checkpoints of the agent are complete.
+
+    Attributes:
+      policy, train_policy: Of the actor, outside of training and in it.
+      actor: The network of both.
+      critics: Networks from (observation, action) to values `[B, (T,)]`, or to quantiles with one axis more.
+      targets: A network for each critic, or none where the algorithm has no targets.
+      log_alpha: Scalar variable.
+      actor_optimizer, critic_optimizer, alpha_optimizer: Legacy Keras optimizers. `NoSteps` leaves alpha as it is.
+      train_step: int64 scalar variable, counted up by one in each update.
+      action_spec: Nest of bounded specs.
+      as_transition: From what the replay server sends to a Transition `[B, (T,) ...]`.
+      gamma: Discount of a step.
+      target_entropy: In nats.
+      target_update_tau, target_update_period: Weight of the critics in their targets, and updates between two moves.
+      gradient_clipping: Maximum norm of each variable's gradient, or None.
+      actor_update_period: Actor and alpha step in every so many updates.
+      critic_loss_weight, actor_loss_weight, alpha_loss_weight, reward_scale_factor: Factors.
+      td_errors_loss_fn: Loss of targets and predictions, elementwise.
+      has_log_alpha_loss: Alpha's loss has log(alpha) as its factor, not alpha.
+    """
+
+    policy: Any
+    train_policy: Any
+    actor: Any
+    critics: Sequence[Any]
+    targets: Sequence[Any]
+    log_alpha: tf.Variable
+    actor_optimizer: Any
+    critic_optimizer: Any
+    alpha_optimizer: Any
+    train_step: tf.Variable
+    action_spec: Any
+    as_transition: Callable[[Any], Any]
+    gamma: float
+    target_entropy: float
+    target_update_tau: float
+    target_update_period: int
+    gradient_clipping: float | None
+    actor_update_period: int = 1
+    critic_loss_weight: float = 0.5
+    actor_loss_weight: float = 1.0
+    alpha_loss_weight: float = 1.0
+    reward_scale_factor: float = 1.0
+    td_errors_loss_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = tf.math.squared_difference
+    has_log_alpha_loss: bool = True
+
+
+class Steps(NamedTuple):
+    """Steps that losses are made of, and for recurrent networks what led to them.
+
+    Attributes:
+      time_steps: `[B, (T,) ...]`.
+      actions: Taken there, `[B, (T,) ...]`; None where only the actor's own ones are wanted.
+      past: The burn-in before them with the actions that were taken, or None.
+    """
+
+    time_steps: ts.TimeStep
+    actions: Any
+    past: tuple[ts.TimeStep, Any] | None = None
+
+
+class FusedUpdate:
+    """One update of the agents that are SAC but for their critics, as a small graph.
+
+    The losses are those of SAC (Haarnoja et al., arXiv 1812.05905, equations 5, 7 and 18). An algorithm overrides what
+    differs: `_evaluate`, `_next_values`, `_td_loss` and `_judge`. As they stand, all critics learn the minimum over
+    their targets, and the actor follows the minimum over the critics.
+
+    Args:
+      parts: Of the agent.
+      share_log_pi: Alpha's loss takes log pi from the actor's loss. False: the actor is evaluated once more after its
+        step, as TF-Agents does.
+      seed: Decides all random numbers, together with the train step: an update that is repeated after a restart draws
+        the same ones.
+      burn_in_steps: Of recurrent networks: the first steps of each sequence only lead to the state in which the losses
+        of the others begin (Kapturowski et al., Recurrent Experience Replay in Distributed RL, 2019).
+    """
+
+    def __init__(self, parts: Parts, share_log_pi: bool = True, seed: int = 0, burn_in_steps: int = 0) -> None:
+        self._parts = parts
+        self._share_log_pi = share_log_pi
+        self._seed = seed
+        self._burn_in_steps = burn_in_steps
+        self._critic_variables = unique_variables(parts.critics)
+        self._actor_variables = parts.actor.trainable_variables
+        self._learns_alpha = not isinstance(parts.alpha_optimizer, NoSteps)
+
+    def step(self, experience: Any, noise: Sequence[Any] | None = None) -> Measured:
+        """Does one update.
+
+        Args:
+          experience: A Transition `[B, ...]`, or for recurrent networks a Trajectory `[B, T + 1, ...]`.
+          noise: Standard normal numbers for the actions at the next observations, for those at the observations, and
+            where log pi is not shared for those at the observations after the actor's step: each a list with one array
+            `[B, (T,) ...]` float32 a leaf of the action. None draws them.
+
+        Returns:
+          `critic_loss` and `q_mean`; where the actor's turn has come `actor_loss`, and `alpha_loss` if that is learned.
+        """
+        parts = self._parts
+        steps, next_steps = self._split(experience)
+        next_noise, *actor_noises = noise if noise is not None else self._noise(self._seed)
+        if parts.actor_update_period == 1:
+            # The actor does not depend on the critics' step: its first half can run beside that.
+            begun = self._begin_actor(steps, actor_noises[0])
+            measured = self._step_critics(steps, next_steps, next_noise)
+            measured |= all_measured(self._finish_actor(steps, begun, actor_noises))
+        else:
+            measured = self._step_critics(steps, next_steps, next_noise)
+            measured |= self._step_actor_if_due(steps, actor_noises)
+        parts.train_step.assign_add(1)
+        self._update_targets()
+        return measured
+
+    def __call__(self, experience: Any, noise: Sequence[Any] | None = None) -> tf_agent.LossInfo:
+        """Does one update as TF-Agents' `train`; arguments as of `step`.
+
+        Returns:
+          LossInfo of scalars, float32, with SacLossInfo as `extra`; 0 for what this update does not measure.
+        """
+        measured = self.step(experience, noise)
+        nothing = (tf.constant(0.0), tf.constant(0.0))
+        extra = SacLossInfo(**{name: measured.get(name, nothing)[0] for name in SacLossInfo._fields})
+        return tf_agent.LossInfo(loss=extra.critic_loss + extra.actor_loss + extra.alpha_loss, extra=extra)
+
+    def losses(self, experience: Any) -> dict[str, tf.Tensor]:
+        """The same losses, without learning: for experience that is held out.
+
+        Networks are as they act, not as they train. Nothing changes, the train step included.
+        """
+        steps, next_steps = self._split(experience)
+        next_noise, actor_noise, _ = self._noise(self._seed ^ _HELD_OUT_SEED)
+        critic_loss, q_mean = self._critic_loss(steps, next_steps, next_noise, training=False)
+        actions, log_pi = self._sample(steps, actor_noise, training=False)
+        losses = {"critic_loss": critic_loss, "q_mean": q_mean, "actor_loss": self._actor_loss(steps, actions, log_pi)}
+        return losses | ({"alpha_loss": self._alpha_loss(log_pi)[0]} if self._learns_alpha else {})
+
+    # What an algorithm may do in its own way.
+
+    def _evaluate(self, steps: Steps, next_steps: Steps, next_actions: Any, training: bool) -> tuple[list[Any], Any]:
+        """What the critics say of (s, a), one tensor each, and what is expected of (s', a')."""
+        predictions = [self._values(critic, steps, steps.actions, training) for critic in self._parts.critics]
+        return predictions, self._next_values(next_steps, next_actions)
+
+    def _next_values(self, next_steps: Steps, next_actions: Any) -> tf.Tensor:
+        """The targets' word on (s', a'): equation 5's min_i Q_target_i(s', a')."""
+        return lowest([self._values(target, next_steps, next_actions) for target in self._parts.targets])
+
+    def _td_loss(self, td_targets: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
+        """Loss of one critic, `[B, (T,)]`."""
+        return self._parts.td_errors_loss_fn(td_targets, prediction)
+
+    def _judge(self, values: list[tf.Tensor]) -> tf.Tensor:
+        """What the actor makes large, `[B, (T,)]`: equation 7's min_i Q_i(s, a)."""
+        return lowest(values)
+
+    # Critics.
+
+    def _step_critics(self, steps: Steps, next_steps: Steps, noise: Noise) -> Measured:
+        """One optimizer step on all critics."""
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self._critic_variables)
+            loss, q_mean = self._critic_loss(steps, next_steps, noise, training=True)
+        tf.debugging.check_numerics(loss, "Critic loss is inf or nan.")
+        gradients = tape.gradient(loss, self._critic_variables)
+        self._apply(gradients, self._critic_variables, self._parts.critic_optimizer)
+        return all_measured({"critic_loss": loss, "q_mean": q_mean})
+
+    def _critic_loss(
+        self, steps: Steps, next_steps: Steps, noise: Noise, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Sum over the critics (equation 5), and the mean of what they say."""
+        parts = self._parts
+        next_actions, next_log_pi = self._sample(next_steps, noise, training=False)
+        predictions, next_values = self._evaluate(steps, next_steps, next_actions, training)
+        td_targets = self._td_targets(next_steps.time_steps, next_values, next_log_pi)
+        per_example = tf.add_n([self._td_loss(td_targets, prediction) for prediction in predictions])
+        regularization = [loss for critic in parts.critics for loss in critic.losses]
+        q_mean = tf.reduce_mean(tf.stop_gradient(mean(predictions)))
+        return parts.critic_loss_weight * _batch_mean(per_example, regularization), q_mean
+
+    def _td_targets(self, next_time_steps: ts.TimeStep, next_values: tf.Tensor, next_log_pi: tf.Tensor) -> tf.Tensor:
+        """Of each quantile if any: y = r + gamma * discount * (value(s', a') - alpha * log pi(a'|s'))."""
+        parts = self._parts
+        reward, discount = parts.reward_scale_factor * next_time_steps.reward, parts.gamma * next_time_steps.discount
+        if next_values.shape.rank > reward.shape.rank:
+            reward, discount, next_log_pi = (tensor[..., None] for tensor in (reward, discount, next_log_pi))
+        soft_values = next_values - tf.exp(parts.log_alpha) * next_log_pi
+        return tf.stop_gradient(reward + discount * soft_values)
+
+    # Actor and alpha.
+
+    def _begin_actor(self, steps: Steps, noise: Noise) -> tuple[tf.GradientTape, Any, tf.Tensor]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self._actor_variables)
+            actions, log_pi = self._sample(steps, noise, training=True)
+        return tape, actions, log_pi
+
+    def _finish_actor(self, steps: Steps, begun: Any, noises: Sequence[Noise]) -> dict[str, tf.Tensor]:
+        """Steps actor and alpha; `noises` of actions at the observations, before and after the actor's step."""
+        tape, actions, log_pi = begun
+        with tape:  # Goes on after the critics' step: their new values are what the actor is judged by.
+            loss = self._actor_loss(steps, actions, log_pi)
+        tf.debugging.check_numerics(loss, "Actor loss is inf or nan.")
+        gradients = tape.gradient(loss, self._actor_variables)
+        self._apply(gradients, self._actor_variables, self._parts.actor_optimizer)
+        if not self._learns_alpha:
+            return {"actor_loss": loss}
+        if not self._share_log_pi:
+            _, log_pi = self._sample(steps, noises[1], training=False)
+        return {"actor_loss": loss, "alpha_loss": self._step_alpha(log_pi)}
+
+    def _step_actor_if_due(self, steps: Steps, noises: Sequence[Noise]) -> Measured:
+        """In the updates period, 2 * period, ... of the run; the others do not pay for it."""
+        is_due = tf.equal((self._parts.train_step + 1) % self._parts.actor_update_period, 0)
+        names = ["actor_loss", "alpha_loss"] if self._learns_alpha else ["actor_loss"]
+        losses = tf.cond(
+            is_due,
+            lambda: self._finish_actor(steps, self._begin_actor(steps, noises[0]), noises),
+            lambda: dict.fromkeys(names, tf.constant(0.0)),
+        )
+        return {name: (loss, tf.cast(is_due, tf.float32)) for name, loss in losses.items()}
+
+    def _actor_loss(self, steps: Steps, actions: Any, log_pi: tf.Tensor) -> tf.Tensor:
+        """Equation 7: alpha * log pi(a|s) - value(s, a)."""
+        parts = self._parts
+        value = self._judge([self._values(critic, steps, actions) for critic in parts.critics])
+        return parts.actor_loss_weight * _batch_mean(tf.exp(parts.log_alpha) * log_pi - value, parts.actor.losses)
+
+    def _step_alpha(self, log_pi: tf.Tensor) -> tf.Tensor:
+        loss, gradient = self._alpha_loss(log_pi)
+        tf.debugging.check_numerics(loss, "Alpha loss is inf or nan.")
+        self._apply([gradient], [self._parts.log_alpha], self._parts.alpha_optimizer)
+        return loss
+
+    def _alpha_loss(self, log_pi: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Equation 18, J = factor * (-log pi - target entropy), and its gradient with respect to log(alpha)."""
+        parts = self._parts
+        difference = parts.alpha_loss_weight * _batch_mean(tf.stop_gradient(-log_pi - parts.target_entropy))
+        if parts.has_log_alpha_loss:
+            return parts.log_alpha * difference, difference
+        loss = tf.exp(parts.log_alpha) * difference
+        return loss, loss
+
+    # Networks.
+
+    def _sample(self, steps: Steps, noise: Noise, training: bool) -> tuple[Any, tf.Tensor]:
+        """Actions of the actor and their log pi, `[B]` or `[B, T]`."""
+        policy = self._parts.train_policy if training else self._parts.policy
+        batch_size = tf.nest.flatten(steps.time_steps)[0].shape[0]
+        state = policy.get_initial_state(batch_size)
+        if steps.past is not None:
+            past, _ = steps.past
+            _, state = self._parts.actor(
+                past.observation, step_type=past.step_type, network_state=state, training=False
+            )
+            state = tf.nest.map_structure(tf.stop_gradient, state)
+        distributions = policy.distribution(steps.time_steps, policy_state=state).action
+        return sample(distributions, self._parts.action_spec, noise)
+
+    def _values(self, critic: Any, steps: Steps, actions: Any, training: bool = False) -> tf.Tensor:
+        """What a critic says of actions at the steps."""
+        state: Any = ()
+        if steps.past is not None:
+            past, past_actions = steps.past
+            _, state = critic((past.observation, past_actions), step_type=past.step_type, training=False)
+            state = tf.nest.map_structure(tf.stop_gradient, state)
+        inputs = (steps.time_steps.observation, actions)
+        values, _ = critic(inputs, step_type=steps.time_steps.step_type, network_state=state, training=training)
+        return values
+
+    def _split(self, experience: Any) -> tuple[Steps, Steps]:
+        """Observations with the actions taken there, and next observations; each with its burn-in."""
+        time_steps, policy_steps, next_time_steps = self._parts.as_transition(experience)
+        steps, next_steps = Steps(time_steps, policy_steps.action), Steps(next_time_steps, None)
+        if self._burn_in_steps == 0:
+            return steps, next_steps
+        head, tail = slice(None, self._burn_in_steps), slice(self._burn_in_steps, None)
+        # The actions at next observations are the ones that the sequence goes on with.
+        next_head = slice(1, self._burn_in_steps + 1)
+        actions = policy_steps.action
+        return (
+            Steps(_cut(time_steps, tail), _cut(actions, tail), (_cut(time_steps, head), _cut(actions, head))),
+            Steps(_cut(next_time_steps, tail), None, (_cut(next_time_steps, head), _cut(actions, next_head))),
+        )
+
+    # Steps.
+
+    def _noise(self, seed: int) -> list[Drawing]:
+        return [self._drawing(number, seed) for number in (_NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA)]
+
+    def _drawing(self, number: int = _SUBSET, seed: int | None = None) -> Drawing:
+        return Drawing(self._seed if seed is None else seed, self._parts.train_step, number)
+
+    def _apply(self, gradients: Sequence[Any], variables: Sequence[tf.Variable], optimizer: Any) -> None:
+        grads_and_vars = list(zip(gradients, variables, strict=True))
+        if self._parts.gradient_clipping is not None:
+            grads_and_vars = eager_utils.clip_gradient_norms(grads_and_vars, self._parts.gradient_clipping)
+        optimizer.apply_gradients(grads_and_vars)
+
+    def _update_targets(self) -> None:
+        """Every so many updates; the train step has been counted up already."""
+        parts = self._parts
+        if not parts.targets:
+            return
+        if parts.target_update_period == 1:
+            self._move_targets()
+            return
+        is_due = tf.equal(parts.train_step % parts.target_update_period, 0)
+        tf.cond(is_due, self._move_targets, lambda: None)
+
+    def _move_targets(self) -> None:
+        """By tau of their way to the critics; what is not trained, as batch statistics, is copied."""
+        tau = self._parts.target_update_tau
+        pairs = {
+            target.ref(): (target, source)
+            for critic, target_critic in zip(self._parts.critics, self._parts.targets, strict=True)
+            for source, target in zip(critic.variables, target_critic.variables, strict=True)
+        }
+        for target, source in pairs.values():
+            if not target.trainable or tau == 1.0:
+                target.assign(source)
+            elif tau > 0.0:
+                tf.raw_ops.ResourceApplyGradientDescent(var=target.handle, alpha=tau, delta=target - source)
+
+
+def lowest(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Elementwise minimum."""
+    return functools.reduce(tf.minimum, values)
+
+
+def mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Elementwise mean."""
+    return tf.add_n(values) / float(len(values))
+
+
+def unique_variables(networks: Sequence[Any]) -> list[tf.Variable]:
+    """What the networks train, in a fixed order, each once, for networks that share layers."""
+    return list({variable.ref(): variable for net in networks for variable in net.trainable_variables}.values())
+
+
+def all_measured(values: dict[str, tf.Tensor]) -> Measured:
+    """Values of an update that measures each of them."""
+    return {name: (value, tf.constant(1.0)) for name, value in values.items()}
+
+
+def _cut(nest: Any, steps: slice) -> Any:
+    """Of tensors `[B, T, ...]`."""
+    return tf.nest.map_structure(lambda tensor: tensor[:, steps], nest)
+
+
+def _batch_mean(per_example: tf.Tensor, regularization: Any = None) -> tf.Tensor:
+    """Mean over the batch of the sum over time, plus the networks' own losses."""
+    if per_example.shape.rank > 1:
+        per_example = tf.reduce_sum(per_example, range(1, per_example.shape.rank))
+    return common.aggregate_losses(per_example_loss=per_example, regularization_loss=regularization).total_loss

@@ -1,0 +1,155 @@
+"""Layers that the default networks can have beside Dense ones."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfagents_system.agents.network_options import SIMBA_EXPANSION
+
+LAYER_NORM_EPSILON = 1e-5
+_OF_DROPOUT = 0x64726F70  # Keeps its seeds apart from those of actions, which may have the same seed and position.
+_CALLS_PER_POSITION = 1 << 16
+
+
+class BatchRenormalization(tf.keras.layers.Layer):
+    """Batch renormalisation (Ioffe, arXiv 1702.03275) as CrossQ has it (Bhatt et al., arXiv 1902.05605).
+
+    In training y = gamma * ((x - mean_B) / std_B * r + d) + beta with the batch's mean and standard deviation, where
+    r = std_B / std within [1 / r_max, r_max] and d = (mean_B - mean) / std within [-d_max, d_max] take it to the
+    moving statistics; no gradient flows through r and d. Before `warmup_steps` calls in training r is 1 and d is 0,
+    plain batch normalisation: the moving statistics are not yet good for anything. Outside of training it is the fixed
+    map y = gamma * (x - mean) / std + beta.
+
+    The moving statistics are not trainable: soft target updates copy them.
+
+    Args:
+      warmup_steps: Calls in training with plain batch normalisation.
+      momentum: Share of a moving statistic that a call in training keeps.
+      r_max: Limit of r.
+      d_max: Limit of d.
+      epsilon: Added to variances.
+    """
+
+    def __init__(
+        self,
+        warmup_steps: int = 100_000,
+        momentum: float = 0.99,
+        r_max: float = 3.0,
+        d_max: float = 5.0,
+        epsilon: float = 1e-3,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.warmup_steps = warmup_steps
+        self.momentum = momentum
+        self.r_max = r_max
+        self.d_max = d_max
+        self.epsilon = epsilon
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        size = input_shape[-1:]
+        self.gamma = self.add_weight("gamma", size, initializer="ones")
+        self.beta = self.add_weight("beta", size, initializer="zeros")
+        self.moving_mean = self.add_weight("moving_mean", size, initializer="zeros", trainable=False)
+        self.moving_variance = self.add_weight("moving_variance", size, initializer="ones", trainable=False)
+        self.steps = self.add_weight("steps", (), dtype=tf.int64, initializer="zeros", trainable=False)
+        super().build(input_shape)
+
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """From `[..., n]` to `[..., n]`; statistics are over all axes but the last."""
+        if not training:
+            scale = self.gamma * tf.math.rsqrt(self.moving_variance + self.epsilon)
+            return (inputs - self.moving_mean) * scale + self.beta
+        axes = list(range(inputs.shape.rank - 1))
+        mean = tf.reduce_mean(inputs, axes)
+        centered = inputs - mean
+        variance = tf.reduce_mean(tf.square(centered), axes)
+        r, d = self._corrections(tf.stop_gradient(mean), tf.stop_gradient(variance))
+        self._move(tf.stop_gradient(mean), tf.stop_gradient(variance))
+        return centered * (self.gamma * r * tf.math.rsqrt(variance + self.epsilon)) + (self.gamma * d + self.beta)
+
+    def _corrections(self, mean: tf.Tensor, variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        moving_std = tf.sqrt(self.moving_variance + self.epsilon)
+        r = tf.clip_by_value(tf.sqrt(variance + self.epsilon) / moving_std, 1.0 / self.r_max, self.r_max)
+        d = tf.clip_by_value((mean - self.moving_mean) / moving_std, -self.d_max, self.d_max)
+        is_warm = self.steps >= self.warmup_steps
+        return tf.where(is_warm, r, 1.0), tf.where(is_warm, d, 0.0)
+
+    def _move(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
+        self.moving_mean.assign_sub((1.0 - self.momentum) * (self.moving_mean - mean))
+        self.moving_variance.assign_sub((1.0 - self.momentum) * (self.moving_variance - variance))
+        self.steps.assign_add(1)
+
+
+class Dropout(tf.keras.layers.Layer):
+    """Dropout that is always on: DroQ's targets and its actor's loss drop units, too (arXiv 2110.02034, algorithm 2).
+
+    Args:
+      rate: Share of the inputs that become 0; the others are divided by 1 - rate.
+    """
+
+    def __init__(self, rate: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rate = rate
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """From `[..., n]` to `[..., n]`."""
+        if _noise is None:
+            return tf.nn.dropout(inputs, self.rate)
+        return tf.nn.experimental.stateless_dropout(inputs, self.rate, _noise.next_seed())
+
+
+class _Noise:
+    def __init__(self, seed: int, position: tf.Tensor) -> None:
+        self._seed = seed ^ _OF_DROPOUT
+        self._position = tf.cast(position, tf.int64)
+        self._calls = 0
+
+    def next_seed(self) -> tf.Tensor:
+        self._calls += 1
+        return tf.stack([tf.constant(self._seed, tf.int64), self._position * _CALLS_PER_POSITION + self._calls])
+
+
+_noise: _Noise | None = None
+
+
+@contextlib.contextmanager
+def dropout_noise(seed: int, position: tf.Tensor) -> Iterator[None]:
+    """What is traced inside drops units that follow from seed, position and the order of the calls alone.
+
+    So an update that is repeated after a restart drops the same ones.
+
+    Args:
+      seed: Of all updates.
+      position: Of the update in the run: its train step, an integer scalar.
+    """
+    global _noise
+    outer, _noise = _noise, _Noise(seed, position)
+    try:
+        yield
+    finally:
+        _noise = outer
+
+
+class ResidualBlock(tf.keras.layers.Layer):
+    """SimBa's block: x + W2 relu(W1 LN(x) + b1) + b2 with W1 four times as wide (Lee et al., arXiv 2410.09754)."""
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        width = int(input_shape[-1])
+        self.norm = layer_norm()
+        self.expand = tf.keras.layers.Dense(SIMBA_EXPANSION * width, "relu", kernel_initializer="he_normal")
+        self.project = tf.keras.layers.Dense(width, kernel_initializer="he_normal")
+        super().build(input_shape)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """From `[..., n]` to `[..., n]`."""
+        return inputs + self.project(self.expand(self.norm(inputs)))
+
+
+def layer_norm() -> tf.keras.layers.Layer:
+    """Layer normalisation (Ba et al., arXiv 1607.06450) over the last axis."""
+    return tf.keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON)

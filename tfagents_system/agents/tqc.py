@@ -1,0 +1,68 @@
+"""TQC: truncated mixture of continuous distributional quantile critics (Kuznetsov et al., arXiv 2005.04269)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfagents_system.agents.ensemble import EnsembleAgent
+from tfagents_system.agents.fused_update import FusedUpdate, Parts, Steps, mean
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TqcUpdate(FusedUpdate):
+    """N critics with M quantiles each; of the N * M target quantiles together the d * N largest are dropped.
+
+    Args:
+      parts: Of the agent.
+      num_dropped: d, per critic, below M.
+      share_log_pi, seed, burn_in_steps: See FusedUpdate.
+    """
+
+    def __init__(self, parts: Parts, *args: Any, num_dropped: int, **options: Any) -> None:
+        super().__init__(parts, *args, **options)
+        self._num_dropped = num_dropped
+
+    def _next_values(self, next_steps: Steps, next_actions: Any) -> tf.Tensor:
+        """The (M - d) * N smallest quantiles of all targets, in order, `[B, (T,) (M - d) * N]`."""
+        quantiles = [self._values(target, next_steps, next_actions) for target in self._parts.targets]
+        pooled = tf.sort(tf.concat(quantiles, axis=-1), axis=-1)
+        return pooled[..., : pooled.shape[-1] - self._num_dropped * len(quantiles)]
+
+    def _td_loss(self, td_targets: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
+        return quantile_huber_loss(td_targets, prediction)
+
+    def _judge(self, values: list[tf.Tensor]) -> tf.Tensor:
+        """The mean of all quantiles of all critics, none dropped."""
+        return tf.reduce_mean(mean(values), axis=-1)
+
+
+def quantile_huber_loss(td_targets: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
+    """Mean over all pairs of rho_tau_m(y_i - theta_m), tau_m = (2 m - 1) / (2 M).
+
+    rho_tau(u) = |tau - 1(u < 0)| * H(u) with Huber's H: u^2 / 2 where |u| <= 1, else |u| - 1/2.
+
+    Args:
+      td_targets: y, `[B, (T,) K]`; no gradient flows into it.
+      prediction: theta, `[B, (T,) M]`.
+
+    Returns:
+      `[B, (T,)]`.
+    """
+    count = int(prediction.shape[-1])
+    tau = tf.constant((np.arange(count, dtype=np.float32)[:, None] + 0.5) / count)
+    u = td_targets[..., None, :] - prediction[..., :, None]
+    clipped = tf.clip_by_value(u, -1.0, 1.0)
+    weight = tf.abs(tau - tf.cast(u < 0.0, tf.float32))
+    return tf.reduce_mean(weight * clipped * (u - 0.5 * clipped), axis=(-2, -1))
+
+
+def build_agent(
+    params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable
+) -> EnsembleAgent:
+    """TQC; N, M and d are 5, 25 and 2 unless params say otherwise."""
+    update_class = functools.partial(TqcUpdate, num_dropped=params.num_dropped_quantiles)
+    return EnsembleAgent(params, time_step_spec, action_spec, train_step, update_class, critic_loss_weight=1.0)
