@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeParams
-from tfagents_system import halfcheetah_params, minitaur_params, params_check, pendulum_params
+from tfagents_system import (
+    halfcheetah_params,
+    minitaur_params,
+    params_check,
+    pendulum_params,
+    pendulum_pixels_params,
+)
 from tfagents_system.params_check import check_env_config, check_params
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -26,7 +32,7 @@ def test_every_attribute_has_a_rule() -> None:
     assert values - {"preprocessing_combiner"} == set(params_check._RULES)
 
 
-@pytest.mark.parametrize("module", [pendulum_params, minitaur_params, halfcheetah_params])
+@pytest.mark.parametrize("module", [pendulum_params, minitaur_params, halfcheetah_params, pendulum_pixels_params])
 def test_shipped_examples_and_defaults_pass(module: Any) -> None:
     assert check_params(module.TrainParams({"horizon": 200})) == []
 

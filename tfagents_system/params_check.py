@@ -77,6 +77,12 @@ _RULES: dict[str, _Rule] = {
     "recurrent_sequence_length": _COUNT,
     "recurrent_lstm_units": _COUNT,
     "frame_stack": _COUNT,
+    "image_encoder_filters": ("a tuple of positive integers such as (32, 32, 32, 32), or ()", _is_layers),
+    "image_encoder_features": _COUNT,
+    "image_augmentation_pixels": (
+        f"{_integer_from(0)[0]}, or None",
+        lambda value: value is None or _integer_from(0)[1](value),
+    ),
     "action_history": _integer_from(0),
     "num_iter": _COUNT,
     "num_steps_per_iter": _COUNT,

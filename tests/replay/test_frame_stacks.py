@@ -54,7 +54,7 @@ def test_transitions_have_gymnasiums_stacks_everywhere(tmp_path, frame_stack, ca
     ring = collected.ring
     if capacity_rows < 5000:
         assert ring.total_rows > 2 * ring.num_rows, "around the files' end, several times"
-    batch = draw_transitions(ring, np.random.default_rng(0), 30, 256, frame_stack)
+    batch = draw_transitions(ring, np.random.default_rng(0), 100, 256, frame_stack)
     camera, place = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observation)
     next_camera, next_place = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.next_observation)
     assert camera.dtype == next_camera.dtype == np.uint8 and camera.shape[1:] == (3, 4, 2 * frame_stack)

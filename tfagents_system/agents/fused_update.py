@@ -14,9 +14,11 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common, eager_utils
 
 from tfagents_system.agents.action_sampling import Drawing, Noise, sample
+from tfagents_system.agents.encoder import Eyes
 from tfagents_system.agents.entropy import NoSteps
 
-_NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA, _SUBSET = range(4)  # What random numbers are drawn for.
+# What random numbers are drawn for.
+_NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA, _SUBSET, _SHIFTS, _NEXT_SHIFTS = range(6)
 _HELD_OUT_SEED = 0x68656C64  # Losses without learning take numbers that no update takes.
 
 Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
@@ -45,6 +47,7 @@ class Parts:
       critic_loss_weight, actor_loss_weight, alpha_loss_weight, reward_scale_factor: Factors.
       td_errors_loss_fn: Loss of targets and predictions, elementwise.
       has_log_alpha_loss: Alpha's loss has log(alpha) as its factor, not alpha.
+      eyes: What comes before all of the networks above, for images; None: nothing does.
     """
 
     policy: Any
@@ -71,6 +74,7 @@ class Parts:
     reward_scale_factor: float = 1.0
     td_errors_loss_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = tf.math.squared_difference
     has_log_alpha_loss: bool = True
+    eyes: Eyes | None = None
 
 
 class Steps(NamedTuple):
@@ -85,6 +89,26 @@ class Steps(NamedTuple):
     time_steps: ts.TimeStep
     actions: Any
     past: tuple[ts.TimeStep, Any] | None = None
+
+
+class WayBack(NamedTuple):
+    """From what critics see back to the encoder; nothing where there is none.
+
+    Attributes:
+      tape: Has recorded the encoder.
+      features: What it gave, and what the critics' loss is to be differentiated by.
+      variables: Of the encoder.
+    """
+
+    tape: Any = None
+    features: Sequence[tf.Tensor] = ()
+    variables: Sequence[tf.Variable] = ()
+
+    def gradients(self, of_features: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Of a loss with respect to `variables`, from those with respect to `features`."""
+        if not self.variables:
+            return ()
+        return self.tape.gradient(list(self.features), list(self.variables), output_gradients=list(of_features))
 
 
 class FusedUpdate:
@@ -126,15 +150,15 @@ class FusedUpdate:
           `critic_loss` and `q_mean`; where the actor's turn has come `actor_loss`, and `alpha_loss` if that is learned.
         """
         parts = self._parts
-        steps, next_steps = self._split(experience)
+        steps, next_steps, way_back = self._see(experience)
         next_noise, *actor_noises = noise if noise is not None else self._noise(self._seed)
         if parts.actor_update_period == 1:
             # The actor does not depend on the critics' step: its first half can run beside that.
             begun = self._begin_actor(steps, actor_noises[0])
-            measured = self._step_critics(steps, next_steps, next_noise)
+            measured = self._step_critics(steps, next_steps, next_noise, way_back)
             measured |= all_measured(self._finish_actor(steps, begun, actor_noises))
         else:
-            measured = self._step_critics(steps, next_steps, next_noise)
+            measured = self._step_critics(steps, next_steps, next_noise, way_back)
             measured |= self._step_actor_if_due(steps, actor_noises)
         parts.train_step.assign_add(1)
         self._update_targets()
@@ -184,14 +208,18 @@ class FusedUpdate:
 
     # Critics.
 
-    def _step_critics(self, steps: Steps, next_steps: Steps, noise: Noise) -> Measured:
-        """One optimizer step on all critics."""
+    def _step_critics(self, steps: Steps, next_steps: Steps, noise: Noise, way_back: WayBack) -> Measured:
+        """One optimizer step on all critics, and on the encoder that they see through."""
+        sources = [*self._critic_variables, *way_back.features]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(self._critic_variables)
+            tape.watch(sources)
             loss, q_mean = self._critic_loss(steps, next_steps, noise, training=True)
         tf.debugging.check_numerics(loss, "Critic loss is inf or nan.")
-        gradients = tape.gradient(loss, self._critic_variables)
-        self._apply(gradients, self._critic_variables, self._parts.critic_optimizer)
+        gradients = tape.gradient(loss, sources)
+        own = len(self._critic_variables)
+        encoder_gradients = way_back.gradients(gradients[own:])
+        variables = [*self._critic_variables, *way_back.variables]
+        self._apply([*gradients[:own], *encoder_gradients], variables, self._parts.critic_optimizer)
         return all_measured({"critic_loss": loss, "q_mean": q_mean})
 
     def _critic_loss(
@@ -297,9 +325,25 @@ class FusedUpdate:
         values, _ = critic(inputs, step_type=steps.time_steps.step_type, network_state=state, training=training)
         return values
 
-    def _split(self, experience: Any) -> tuple[Steps, Steps]:
+    def _see(self, experience: Any) -> tuple[Steps, Steps, WayBack]:
+        """What networks see of experience while they learn, and the way from that back to the encoder."""
+        eyes = self._parts.eyes
+        if eyes is None:
+            return *self._split(experience), WayBack()
+        # The actor's tape does not see this one: its gradient ends at the features.
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(eyes.variables)
+            steps, next_steps = self._split(experience, is_shifted=True)
+        return steps, next_steps, WayBack(tape, eyes.features(steps.time_steps), eyes.variables)
+
+    def _split(self, experience: Any, is_shifted: bool = False) -> tuple[Steps, Steps]:
         """Observations with the actions taken there, and next observations; each with its burn-in."""
         time_steps, policy_steps, next_time_steps = self._parts.as_transition(experience)
+        if (eyes := self._parts.eyes) is not None:
+            if is_shifted:
+                time_steps = eyes.shifted(time_steps, self._drawing(_SHIFTS))
+                next_time_steps = eyes.shifted(next_time_steps, self._drawing(_NEXT_SHIFTS))
+            time_steps, next_time_steps = eyes.encoded(time_steps), eyes.encoded(next_time_steps)
         steps, next_steps = Steps(time_steps, policy_steps.action), Steps(next_time_steps, None)
         if self._burn_in_steps == 0:
             return steps, next_steps
