@@ -53,6 +53,14 @@ def test_shipped_examples_and_defaults_pass(module: Any) -> None:
         ("gradient_clipping", 0.0),
         ("sac_log_alpha", float("nan")),
         ("target_entropy", "auto"),
+        ("algorithm", "ppo"),
+        ("algorithm", None),
+        ("learn_entropy_coef", 1),
+        ("num_critics", 0),
+        ("num_target_critics", 2.0),
+        ("actor_update_period", 0),
+        ("num_quantiles", 1),
+        ("num_dropped_quantiles", -1),
         ("train_batch_size", 0),
         ("train_batch_size", 256.0),
         ("train_batch_size", True),
@@ -105,6 +113,50 @@ def test_batch_larger_than_the_buffer() -> None:
     assert findings_for(horizon=10, n_episodes_in_buffer=2, train_batch_size=20) == []
     (finding,) = findings_for(horizon=10, n_episodes_in_buffer=2, train_batch_size=21)
     assert "train_batch_size=21" in finding and "20 steps" in finding
+
+
+@pytest.mark.parametrize("wrong", ["REDQ", "redqq", "redg"])
+def test_an_algorithm_that_is_misspelt_is_told_with_the_one_that_was_meant(wrong: str) -> None:
+    (finding,) = findings_for(algorithm=wrong, num_critics=5)
+    assert "must be one of 'sac', 'redq', 'droq', 'tqc', 'crossq'" in finding
+    assert finding.endswith(f"found {wrong!r}: 'redq' is meant")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        ({"algorithm": "redq", "num_critics": 1}, "num_target_critics=2 must be at most num_critics=1"),
+        ({"algorithm": "redq", "num_target_critics": 11}, "num_target_critics=11 must be at most num_critics=10"),
+        ({"algorithm": "droq", "num_target_critics": 3}, "num_target_critics=3 must be at most num_critics=2"),
+        ({"algorithm": "tqc", "num_dropped_quantiles": 25}, "num_dropped_quantiles=25 must be below num_quantiles=25"),
+        ({"algorithm": "tqc", "num_target_critics": 2}, "num_target_critics=2 can't be had with algorithm='tqc'"),
+        ({"algorithm": "crossq", "recurrent": True}, "recurrent=True can't be had with algorithm='crossq', its batch"),
+        ({"num_critics": 3}, "num_critics=3 can't be had with algorithm='sac', it has two critics: set it to None"),
+        ({"actor_update_period": 2}, "actor_update_period=2 can't be had with algorithm='sac'"),
+    ],
+)
+def test_what_an_algorithm_cant_have_is_told(attributes: dict[str, Any], told: str) -> None:
+    (finding,) = findings_for(**attributes)
+    assert told in finding
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"algorithm": "redq", "num_critics": 1, "num_target_critics": 1, "actor_update_period": 1},
+        {"algorithm": "redq", "num_critics": 10, "num_target_critics": 10, "recurrent": True},
+        {"algorithm": "droq", "num_critics": 5},
+        {"algorithm": "tqc", "num_critics": 1, "num_quantiles": 2, "num_dropped_quantiles": 1, "recurrent": True},
+        {"algorithm": "crossq", "num_critics": 3, "actor_update_period": 1, "learn_entropy_coef": False},
+        {"num_dropped_quantiles": 30},
+    ],
+)
+def test_what_an_algorithm_can_have_passes(attributes: dict[str, Any]) -> None:
+    assert findings_for(**attributes) == []
+
+
+def test_all_findings_of_an_algorithm_are_told_at_once() -> None:
+    assert len(findings_for(algorithm="crossq", recurrent=True, num_target_critics=2, num_critics=0)) == 3
 
 
 def test_sequences_must_fit_into_an_episode() -> None:

@@ -229,9 +229,9 @@ class TrainParamsBase(abc.ABC):
 
         Where `algorithm` is `tqc`: to quantiles, with an axis of `num_quantiles` behind these.
         """
-        from tfagents_system.agents import networks
+        from tfagents_system.agents import algorithms, networks
 
-        return networks.build_critic(self, observation_spec, action_spec)
+        return networks.build_critic(self, observation_spec, action_spec, algorithms.num_critic_outputs(self))
 
     def agent_ctor(self, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
         """Builds the TFAgent that is trained.

@@ -183,8 +183,9 @@ def test_the_encoder_steps_along_the_gradient_of_the_critics_loss():
     learned = [*eyes.trainable_variables, *(variable for critic in critics for variable in critic.trainable_variables)]
     assert len(eyes.trainable_variables) == 8
     next_features, _ = eyes(experience.next_time_step.observation)
-    next_actions = agent._actor_network(next_features)[0].mode()
-    log_pi = agent._actor_network(next_features)[0].log_prob(next_actions)
+    distribution, _ = agent._actor_network(next_features, step_type=None, network_state=())
+    next_actions = distribution.mode()
+    log_pi = distribution.log_prob(next_actions)
     targets = [target((next_features, next_actions))[0] for target in agent._target_critic_networks]
     y = experience.next_time_step.reward + 0.99 * (tf.minimum(*targets) - log_pi)
     with tf.GradientTape() as tape:  # Over everything at once.

@@ -48,7 +48,7 @@ class Collected:
 
 
 @pytest.mark.parametrize("frame_stack", [2, 3, 10])
-@pytest.mark.parametrize("capacity_rows", [5000, 150], ids=["whole", "wrapped"])
+@pytest.mark.parametrize("capacity_rows", [5000, 400], ids=["whole", "wrapped"])
 def test_transitions_have_gymnasiums_stacks_everywhere(tmp_path, frame_stack, capacity_rows):
     collected = Collected(tmp_path, frame_stack, 30, capacity_rows)
     ring = collected.ring
@@ -68,7 +68,7 @@ def test_transitions_have_gymnasiums_stacks_everywhere(tmp_path, frame_stack, ca
     assert any(step == 0 for *_, step in drawn) and any(step > SEGMENT_STEPS for *_, step in drawn)
 
 
-@pytest.mark.parametrize("capacity_rows", [5000, 150], ids=["whole", "wrapped"])
+@pytest.mark.parametrize("capacity_rows", [5000, 400], ids=["whole", "wrapped"])
 def test_sequences_have_them_in_each_of_their_steps(tmp_path, capacity_rows):
     collected = Collected(tmp_path, 3, 30, capacity_rows)
     batch = draw_sequences(collected.ring, np.random.default_rng(0), 10, 64, 4, 3)

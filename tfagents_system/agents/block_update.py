@@ -16,8 +16,9 @@ from tf_agents.trajectories import policy_step, time_step, trajectory
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.ensemble import EnsembleAgent
 from tfagents_system.agents.fused_sac import FusedSacUpdate
-from tfagents_system.agents.fused_update import FusedUpdate, Measured, all_measured
+from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.agents.matmul_precision import bfloat16_matmuls
+from tfagents_system.agents.update_parts import Measured, all_measured
 from tfagents_system.errors import UserError
 
 _MAX_WEIGHT = 1e8  # A network with larger weights computes nothing that can be learned from.

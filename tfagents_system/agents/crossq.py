@@ -7,7 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfagents_system.agents.ensemble import EnsembleAgent, default_optimizers
-from tfagents_system.agents.fused_update import FusedUpdate, Steps, lowest
+from tfagents_system.agents.fused_update import FusedUpdate, lowest
+from tfagents_system.agents.update_parts import Steps
 from tfagents_system.train_params_base import TrainParamsBase
 
 _BETA_1 = 0.5  # Of Adam: the paper's hyperparameters.

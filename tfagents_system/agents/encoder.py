@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tf_agents.networks import network, utils
@@ -154,6 +154,26 @@ class Eyes:
         specs = tf.nest.flatten(self._encoder.encoded_spec)
         leaves = tf.nest.flatten(time_steps.observation)
         return [leaf for leaf, spec in zip(leaves, specs, strict=True) if is_features(spec)]
+
+
+class WayBack(NamedTuple):
+    """From what critics see back to the encoder; nothing where there is none.
+
+    Attributes:
+      tape: Has recorded the encoder.
+      features: What it gave, and what the critics' loss is to be differentiated by.
+      variables: Of the encoder.
+    """
+
+    tape: Any = None
+    features: Sequence[tf.Tensor] = ()
+    variables: Sequence[tf.Variable] = ()
+
+    def gradients(self, of_features: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Of a loss with respect to `variables`, from those with respect to `features`."""
+        if not self.variables:
+            return ()
+        return self.tape.gradient(list(self.features), list(self.variables), output_gradients=list(of_features))
 
 
 def shift(images: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:

@@ -14,7 +14,8 @@ from tf_agents.utils import common
 
 from tfagents_system.agents import algorithms, encoder, entropy
 from tfagents_system.agents.action_sampling import UnsupportedAgentError, mean_and_std
-from tfagents_system.agents.fused_update import FusedUpdate, Parts
+from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.agents.update_parts import Parts
 from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -66,10 +67,7 @@ class EnsembleAgent(tf_agent.TFAgent):
             )
             for training in (False, True)
         )
-        policy = learning_policy
-        if self._encoder is not None:
-            behind_encoder = encoder.EncodedActor(self._encoder, self._actor_network)
-            policy = actor_policy.ActorPolicy(time_step_spec, action_spec, behind_encoder)
+        policy = self._policy_of_environments(time_step_spec, action_spec) or learning_policy
         self._critic_networks = _critics(params, encoded_spec, action_spec)
         self._target_critic_networks = [
             common.maybe_copy_target_network_with_checks(
@@ -116,6 +114,14 @@ class EnsembleAgent(tf_agent.TFAgent):
         self._own_update: FusedUpdate | None = None
         self._check_actor()
         self.initialize()
+
+    def _policy_of_environments(self, time_step_spec: ts.TimeStep, action_spec: Any) -> actor_policy.ActorPolicy | None:
+        """Takes what environments observe; None where that is what the actor sees."""
+        if self._encoder is None:
+            return None
+        return actor_policy.ActorPolicy(
+            time_step_spec, action_spec, encoder.EncodedActor(self._encoder, self._actor_network)
+        )
 
     def make_update(self, share_log_pi: bool = True, seed: int = 0, burn_in_steps: int = 0) -> FusedUpdate:
         """What a block loops over; arguments as of FusedUpdate."""

@@ -7,7 +7,8 @@ from typing import Any
 from tf_agents.agents.sac.sac_agent import SacAgent
 
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
-from tfagents_system.agents.fused_update import FusedUpdate, Parts, unique_variables
+from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.agents.update_parts import Parts, unique_variables
 
 __all__ = ["FusedSacUpdate", "UnsupportedAgentError"]
 

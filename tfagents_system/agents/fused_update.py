@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 from tf_agents.agents import tf_agent
@@ -14,101 +13,14 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common, eager_utils
 
 from tfagents_system.agents.action_sampling import Drawing, Noise, sample
-from tfagents_system.agents.encoder import Eyes
+from tfagents_system.agents.encoder import WayBack
 from tfagents_system.agents.entropy import NoSteps
+from tfagents_system.agents.layers import dropout_noise
+from tfagents_system.agents.update_parts import Measured, Parts, Steps, all_measured, move_targets, unique_variables
 
 # What random numbers are drawn for.
 _NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA, _SUBSET, _SHIFTS, _NEXT_SHIFTS = range(6)
 _HELD_OUT_SEED = 0x68656C64  # Losses without learning take numbers that no update takes.
-
-Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
-"""By name: a value, and 1 or 0: whether this update has measured it. What it has not is 0."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """What an update works on, in place, so that checkpoints of the agent are complete.
-
-    Attributes:
-      policy, train_policy: Of the actor, outside of training and in it.
-      actor: The network of both.
-      critics: Networks from (observation, action) to values `[B, (T,)]`, or to quantiles with one axis more.
-      targets: A network for each critic, or none where the algorithm has no targets.
-      log_alpha: Scalar variable.
-      actor_optimizer, critic_optimizer, alpha_optimizer: Legacy Keras optimizers. `NoSteps` leaves alpha as it is.
-      train_step: int64 scalar variable, counted up by one in each update.
-      action_spec: Nest of bounded specs.
-      as_transition: From what the replay server sends to a Transition `[B, (T,) ...]`.
-      gamma: Discount of a step.
-      target_entropy: In nats.
-      target_update_tau, target_update_period: Weight of the critics in their targets, and updates between two moves.
-      gradient_clipping: Maximum norm of each variable's gradient, or None.
-      actor_update_period: Actor and alpha step in every so many updates.
-      critic_loss_weight, actor_loss_weight, alpha_loss_weight, reward_scale_factor: Factors.
-      td_errors_loss_fn: Loss of targets and predictions, elementwise.
-      has_log_alpha_loss: Alpha's loss has log(alpha) as its factor, not alpha.
-      eyes: What comes before all of the networks above, for images; None: nothing does.
-    """
-
-    policy: Any
-    train_policy: Any
-    actor: Any
-    critics: Sequence[Any]
-    targets: Sequence[Any]
-    log_alpha: tf.Variable
-    actor_optimizer: Any
-    critic_optimizer: Any
-    alpha_optimizer: Any
-    train_step: tf.Variable
-    action_spec: Any
-    as_transition: Callable[[Any], Any]
-    gamma: float
-    target_entropy: float
-    target_update_tau: float
-    target_update_period: int
-    gradient_clipping: float | None
-    actor_update_period: int = 1
-    critic_loss_weight: float = 0.5
-    actor_loss_weight: float = 1.0
-    alpha_loss_weight: float = 1.0
-    reward_scale_factor: float = 1.0
-    td_errors_loss_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = tf.math.squared_difference
-    has_log_alpha_loss: bool = True
-    eyes: Eyes | None = None
-
-
-class Steps(NamedTuple):
-    """Steps that losses are made of, and for recurrent networks what led to them.
-
-    Attributes:
-      time_steps: `[B, (T,) ...]`.
-      actions: Taken there, `[B, (T,) ...]`; None where only the actor's own ones are wanted.
-      past: The burn-in before them with the actions that were taken, or None.
-    """
-
-    time_steps: ts.TimeStep
-    actions: Any
-    past: tuple[ts.TimeStep, Any] | None = None
-
-
-class WayBack(NamedTuple):
-    """From what critics see back to the encoder; nothing where there is none.
-
-    Attributes:
-      tape: Has recorded the encoder.
-      features: What it gave, and what the critics' loss is to be differentiated by.
-      variables: Of the encoder.
-    """
-
-    tape: Any = None
-    features: Sequence[tf.Tensor] = ()
-    variables: Sequence[tf.Variable] = ()
-
-    def gradients(self, of_features: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Of a loss with respect to `variables`, from those with respect to `features`."""
-        if not self.variables:
-            return ()
-        return self.tape.gradient(list(self.features), list(self.variables), output_gradients=list(of_features))
 
 
 class FusedUpdate:
@@ -149,9 +61,13 @@ class FusedUpdate:
         Returns:
           `critic_loss` and `q_mean`; where the actor's turn has come `actor_loss`, and `alpha_loss` if that is learned.
         """
+        with dropout_noise(self._seed, self._parts.train_step):
+            return self._step(experience, noise if noise is not None else self._noise(self._seed))
+
+    def _step(self, experience: Any, noise: Sequence[Any]) -> Measured:
         parts = self._parts
         steps, next_steps, way_back = self._see(experience)
-        next_noise, *actor_noises = noise if noise is not None else self._noise(self._seed)
+        next_noise, *actor_noises = noise
         if parts.actor_update_period == 1:
             # The actor does not depend on the critics' step: its first half can run beside that.
             begun = self._begin_actor(steps, actor_noises[0])
@@ -180,11 +96,14 @@ class FusedUpdate:
 
         Networks are as they act, not as they train. Nothing changes, the train step included.
         """
-        steps, next_steps = self._split(experience)
-        next_noise, actor_noise, _ = self._noise(self._seed ^ _HELD_OUT_SEED)
-        critic_loss, q_mean = self._critic_loss(steps, next_steps, next_noise, training=False)
-        actions, log_pi = self._sample(steps, actor_noise, training=False)
-        losses = {"critic_loss": critic_loss, "q_mean": q_mean, "actor_loss": self._actor_loss(steps, actions, log_pi)}
+        seed = self._seed ^ _HELD_OUT_SEED
+        next_noise, actor_noise, _ = self._noise(seed)
+        with dropout_noise(seed, self._parts.train_step):
+            steps, next_steps = self._split(experience)
+            critic_loss, q_mean = self._critic_loss(steps, next_steps, next_noise, training=False)
+            actions, log_pi = self._sample(steps, actor_noise, training=False)
+            actor_loss = self._actor_loss(steps, actions, log_pi)
+        losses = {"critic_loss": critic_loss, "q_mean": q_mean, "actor_loss": actor_loss}
         return losses | ({"alpha_loss": self._alpha_loss(log_pi)[0]} if self._learns_alpha else {})
 
     # What an algorithm may do in its own way.
@@ -376,24 +295,10 @@ class FusedUpdate:
         if not parts.targets:
             return
         if parts.target_update_period == 1:
-            self._move_targets()
+            move_targets(parts)
             return
         is_due = tf.equal(parts.train_step % parts.target_update_period, 0)
-        tf.cond(is_due, self._move_targets, lambda: None)
-
-    def _move_targets(self) -> None:
-        """By tau of their way to the critics; what is not trained, as batch statistics, is copied."""
-        tau = self._parts.target_update_tau
-        pairs = {
-            target.ref(): (target, source)
-            for critic, target_critic in zip(self._parts.critics, self._parts.targets, strict=True)
-            for source, target in zip(critic.variables, target_critic.variables, strict=True)
-        }
-        for target, source in pairs.values():
-            if not target.trainable or tau == 1.0:
-                target.assign(source)
-            elif tau > 0.0:
-                tf.raw_ops.ResourceApplyGradientDescent(var=target.handle, alpha=tau, delta=target - source)
+        tf.cond(is_due, lambda: move_targets(parts), lambda: None)
 
 
 def lowest(values: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -404,16 +309,6 @@ def lowest(values: Sequence[tf.Tensor]) -> tf.Tensor:
 def mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
     """Elementwise mean."""
     return tf.add_n(values) / float(len(values))
-
-
-def unique_variables(networks: Sequence[Any]) -> list[tf.Variable]:
-    """What the networks train, in a fixed order, each once, for networks that share layers."""
-    return list({variable.ref(): variable for net in networks for variable in net.trainable_variables}.values())
-
-
-def all_measured(values: dict[str, tf.Tensor]) -> Measured:
-    """Values of an update that measures each of them."""
-    return {name: (value, tf.constant(1.0)) for name, value in values.items()}
 
 
 def _cut(nest: Any, steps: slice) -> Any:

@@ -19,6 +19,7 @@ from tf_agents.networks.encoding_network import EncodingNetwork
 from tfagents_system.agents.encoder import ImageTrunk, is_features
 from tfagents_system.agents.layered_networks import LayeredActor, LayeredCritic, actor_layers, critic_layers
 from tfagents_system.agents.network_options import network_options
+from tfagents_system.agents.recurrent_critic import RecurrentLayeredCritic
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -67,24 +68,28 @@ def build_critic(
       params: Its sizes and parts; None there is what the algorithm's paper has.
       observation_spec: Of the observation, any nest.
       action_spec: Of the action.
-      num_outputs: Values of each observation and action: the network gives `[B]`, or `[B, num_outputs]` if not 1.
+      num_outputs: Values of each observation and action: the network gives `[B]`, or `[B, num_outputs]` if not 1;
+        `[B, T]` and `[B, T, num_outputs]` where recurrent.
     """
     units, options = tuple(params.critic_joint_fc_layer_params), network_options(params)
 
     def critic_over(encoded_spec: Any) -> network.Network:
+        input_spec = (encoded_spec, action_spec)
+        if num_outputs != 1 or not options.has_plain_critic:
+            make_layers = functools.partial(critic_layers, options, units, num_outputs)
+            if params.recurrent:
+                return RecurrentLayeredCritic(input_spec, params.recurrent_lstm_units, make_layers, num_outputs)
+            return LayeredCritic(input_spec, make_layers, num_outputs)
         if params.recurrent:
             return CriticRnnNetwork(
-                (encoded_spec, action_spec),
+                input_spec,
                 observation_fc_layer_params=None,
                 action_fc_layer_params=None,
                 joint_fc_layer_params=None,
                 lstm_size=(params.recurrent_lstm_units,),
                 output_fc_layer_params=units,
             )
-        if num_outputs != 1 or not options.has_plain_critic:
-            make_layers = functools.partial(critic_layers, options, units, num_outputs)
-            return LayeredCritic((encoded_spec, action_spec), make_layers, num_outputs)
-        return CriticNetwork((encoded_spec, action_spec), joint_fc_layer_params=units)
+        return CriticNetwork(input_spec, joint_fc_layer_params=units)
 
     if _is_plain_vector(observation_spec) and params.preprocessing_combiner is None:
         return critic_over(observation_spec)

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.ensemble import EnsembleAgent
-from tfagents_system.agents.fused_update import FusedUpdate, Parts, Steps, lowest, mean
+from tfagents_system.agents.fused_update import FusedUpdate, lowest, mean
+from tfagents_system.agents.update_parts import Parts, Steps
 from tfagents_system.train_params_base import TrainParamsBase
 
 

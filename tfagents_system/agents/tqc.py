@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfagents_system.agents.ensemble import EnsembleAgent
-from tfagents_system.agents.fused_update import FusedUpdate, Parts, Steps, mean
+from tfagents_system.agents.fused_update import FusedUpdate, mean
+from tfagents_system.agents.update_parts import Parts, Steps
 from tfagents_system.train_params_base import TrainParamsBase
 
 
