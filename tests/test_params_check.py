@@ -70,6 +70,11 @@ def test_shipped_examples_and_defaults_pass(module: Any) -> None:
         ("critic_joint_fc_layer_params", (2.5,)),
         ("recurrent", 1),
         ("recurrent_sequence_length", 0),
+        ("frame_stack", 0),
+        ("action_history", -1),
+        ("image_encoder_filters", (32, 0)),
+        ("image_encoder_features", None),
+        ("image_augmentation_pixels", -1),
         ("num_iter", 0),
         ("num_iter", None),
         ("num_steps_per_iter", -1),
@@ -103,6 +108,8 @@ def test_impossible_value_names_attribute_rule_and_value(name: str, value: Any) 
         ("actor_fc_layer_params", [64, 64]),
         ("actor_fc_layer_params", ()),
         ("n_buffer_init_episodes", 0),
+        ("image_encoder_filters", ()),
+        ("image_augmentation_pixels", 0),
     ],
 )
 def test_possible_values_pass(name: str, value: Any) -> None:

@@ -61,6 +61,7 @@ def test_transitions_have_gymnasiums_stacks_everywhere(tmp_path, frame_stack, ca
     np.testing.assert_array_equal(camera, collected.expected(place))
     np.testing.assert_array_equal(next_camera, collected.expected(next_place))
     np.testing.assert_array_equal(next_place[:, 2], place[:, 2] + 1)
+    np.testing.assert_array_equal(batch.reward.reshape(-1), next_place[:, 2])
     drawn = {tuple(map(int, each)) for each in place}
     rows = ring.held_rows[first_drawable(ring, frame_stack) :]
     starts = {tuple(map(int, ring.observation[1][row])) for row in rows if ring.steps_left[row] > 0}
