@@ -2,8 +2,9 @@
 
     python -m benchmarks.channel [--quick]
 
-A real Reverb server on the first CPU and the client on the last one; the gateway on the client's CPU, or on the
-server's, where the two of them have one CPU for what the server alone has in the plain case. All ways in turns.
+A real Reverb server on the first CPU and the client on the last one. The gateway on a CPU of its own, as in a run that
+leaves one free (the jobs of submit.sh leave two), on two CPUs on the client's; and on the server's, where both have one
+CPU for what the server alone has in the plain case. All ways in turns.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tfagents_system.launch.cpus import allowed_cpus
 _DEADLINE_SECS = 120.0
 _IDENTITY = {"params": "benchmark"}
 _STEPS = 100_000
-_APART, _SHARED = "channel, gateway beside the client", "channel, gateway on the server's CPU"
+_APART, _SHARED = "channel, gateway apart", "channel, gateway on the server's CPU"
 _MAX_BYTES = 256 * 2**20
 
 
@@ -37,16 +38,17 @@ def serve(pipe: Pipe, reverb_port: int, folder: Path, cpu: int) -> None:
     memory.keep_freed_memory()  # As sac_gateway does it.
     from tfagents_system.channel import credentials
     from tfagents_system.channel.gateway import Gateway, RunFacts
+    from tfagents_system.channel.remote_slots import RemoteSlots
     from tfagents_system.channel.sharing import Sharing
-    from tfagents_system.channel.slots import Slots
     from tfagents_system.launch.run_paths import RunPaths
+    from tfagents_system.launch.slots import SlotCounts
     from tfagents_system.replay.connection import Connection
 
     paths = RunPaths(folder)
     credentials.ensure_credentials(paths.credentials, "benchmark")
     # Slots from 0: the segments are those of worker 0.
     facts = RunFacts(paths, make_layout(), _IDENTITY, 0, 1, 2, {}, "{}", _MAX_BYTES)
-    slots = Slots(0, 1, 2, reverb_port, paths.gateway_slots)
+    slots = RemoteSlots(SlotCounts(0, 1, 2), reverb_port, paths.gateway_slots)
     sharing = Sharing(Connection(f"localhost:{reverb_port}", lambda: False))
     context = credentials.server_context(paths.credentials)
     gateway = Gateway(facts, sharing, slots, context, has_trainer=False)
@@ -102,7 +104,7 @@ def main() -> None:
         replay_server(_STEPS, cpus[0]) as (shared_port, _),
         tempfile.TemporaryDirectory() as apart_folder,
         tempfile.TemporaryDirectory() as shared_folder,
-        gateway_to(apart_port, Path(apart_folder), cpus[-1]) as apart,
+        gateway_to(apart_port, Path(apart_folder), cpus[1]) as apart,
         gateway_to(shared_port, Path(shared_folder), cpus[0]) as shared,
     ):
         ways: dict[str, tuple[Any, BlockClient]] = {"plain": (None, BlockClient(plain_port))}
@@ -121,7 +123,7 @@ def main() -> None:
     for way in (_APART, _SHARED):
         for what in ("segments of 1000 steps", "segments of 50 steps", "blocks"):
             outcome.ratio(f"{way}: {what} over plain", medians[f"{way}: {what}"] / medians[f"plain: {what}"], 0.7)
-    outcome.note(f"CPUs {cpus}: the server on the first, the client on the last")
+    outcome.note(f"CPUs {cpus}: the server on the first, the client on the last, the gateway apart on the second")
     outcome.print()
 
 

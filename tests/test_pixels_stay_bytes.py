@@ -47,11 +47,11 @@ def test_pixels_stay_bytes_from_the_environment_into_a_minibatch(tmp_path):
         assert ring.append(Segment.from_wire(arrived, layout))
 
     actor = RandomActor(env.action_spec(), np.random.default_rng(0))
-    run_episodes([env], actor, 5, new_builder=lambda: SegmentBuilder(layout, 0, 12, send, 2))
+    run_episodes([env], actor, 5, new_builder=lambda: SegmentBuilder(layout, 0, 12, send, history=2))
     assert (tmp_path / "observation.camera.bin").stat().st_size == ring.num_rows * PIXELS
     for drawn in (
-        draw_transitions(ring, np.random.default_rng(0), 2, 8, 3),
-        draw_sequences(ring, np.random.default_rng(0), 2, 8, 4, 3),
+        draw_transitions(ring, np.random.default_rng(0), 2, 8, frame_stack=3),
+        draw_sequences(ring, np.random.default_rng(0), 2, 8, 4, frame_stack=3),
     ):
         arrays = drawn.to_arrays()
         block = over_the_channel(tables.Block(1, 0, 0, 2, 100, arrays).to_wire())

@@ -91,6 +91,10 @@ _RULES: dict[str, _Rule] = {
     "n_episodes_in_buffer": _COUNT,
     "asynchronous": _BOOL,
     "max_updates_per_env_step": _POSITIVE,
+    "updates_per_env_step": _POSITIVE_OR_NONE,
+    "n_step": _COUNT,
+    "recurrent_burn_in": _integer_from(0),
+    "validation_share": ("a number in [0, 0.5]", lambda value: _is_number(value) and 0 <= value <= 0.5),
     "n_eval_episodes": _COUNT,
     "eval_period_itrs": _COUNT,
     "log_period_itrs": _COUNT,
@@ -170,6 +174,12 @@ def check_deterministic(params: TrainParamsBase) -> list[str]:
             "whether it is used: set it to 'float32', or SAC_DETERMINISTIC=0"
         )
     return findings
+
+
+def resolved_attributes(params: TrainParamsBase) -> dict[str, Any]:
+    """All attributes of TrainParamsBase with the values that a run has, by name."""
+    names = [name for name in _known_names(is_hook=False) if name not in ("env_config", "compute_config", "horizon")]
+    return {name: getattr(params, name) for name in names}
 
 
 def _known_names(is_hook: bool) -> list[str]:
@@ -255,10 +265,35 @@ def _check_together(params: TrainParamsBase, wrong_values: Mapping[str, str]) ->
                 f"n_episodes_in_buffer={params.n_episodes_in_buffer} * horizon={horizon} = {capacity_steps} steps: "
                 "lower it, or raise n_episodes_in_buffer"
             )
-    is_recurrent = "recurrent" not in wrong_values and params.recurrent
-    if is_recurrent and "recurrent_sequence_length" not in wrong_values and params.recurrent_sequence_length >= horizon:
+    return findings + _check_sequences(params, wrong_values, horizon) + _check_ratio(params, wrong_values)
+
+
+def _check_sequences(params: TrainParamsBase, wrong_values: Mapping[str, str], horizon: int) -> list[str]:
+    if "recurrent" in wrong_values or not params.recurrent:
+        return []
+    findings = []
+    if not {"recurrent_sequence_length", "recurrent_burn_in"} & set(wrong_values):
+        length, burn_in = params.recurrent_sequence_length, params.recurrent_burn_in
+        if length + burn_in >= horizon:
+            before = f" + recurrent_burn_in={burn_in}" if burn_in else ""
+            findings.append(
+                f"TrainParams.recurrent_sequence_length={length}{before} must be below "
+                f"horizon={horizon}, sequences never cross an episode's end: lower it"
+            )
+    if "n_step" not in wrong_values and params.n_step > 1:
         findings.append(
-            f"TrainParams.recurrent_sequence_length={params.recurrent_sequence_length} must be below "
-            f"horizon={horizon}, sequences never cross an episode's end: lower it"
+            f"TrainParams.n_step={params.n_step} can't be had with recurrent=True, sequences are trained on step by "
+            "step: set n_step=1"
         )
     return findings
+
+
+def _check_ratio(params: TrainParamsBase, wrong_values: Mapping[str, str]) -> list[str]:
+    if {"asynchronous", "updates_per_env_step"} & set(wrong_values):
+        return []
+    if not params.asynchronous or params.updates_per_env_step is None:
+        return []
+    return [
+        f"TrainParams.updates_per_env_step={params.updates_per_env_step} can't be had with asynchronous=True, whose "
+        "workers wait for no updates: set max_updates_per_env_step instead, or asynchronous=False"
+    ]

@@ -16,14 +16,15 @@ import numpy as np
 from absl import flags, logging
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
-from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.run_paths import RunPaths, worker_role
 from tfagents_system.launch.signals import StopFlag, die_with_parent
+from tfagents_system.launch.slots import SlotCounts
 from tfagents_system.load_params import compute_config_from, load_env_config, load_params
 from tfagents_system.overrides import Overrides
 from tfagents_system.replay import connect
 from tfagents_system.replay.connect import Membership
 from tfagents_system.replay.connection import Connection, StoppedError
-from tfagents_system.report.heartbeat import Heartbeat
+from tfagents_system.report.heartbeat import Heartbeat, read_heartbeat
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -106,18 +107,30 @@ class Role:
         self.joined.connection.stop = stop
         return self.joined.connection
 
+    @property
+    def slots(self) -> SlotCounts:
+        """Of the run, for its workers."""
+        local = int(os.environ.get("SAC_LOCAL_WORKERS") or self.num_workers)
+        return SlotCounts(local, self.num_workers, self.max_workers)
+
+    def has_left(self, worker_id: int) -> bool:
+        """Whether a worker that joined says that it has stopped. Those that the run has started itself will be back."""
+        if worker_id < self.slots.local:
+            return False
+        return (read_heartbeat(self.paths.heartbeat(worker_role(worker_id))) or {}).get("state") == "stopped"
+
     def derived_seed(self, *stream: int) -> int:
         """A seed of 32 bits for one stream of random numbers; the run's seed decides all of them."""
         return int(np.random.SeedSequence([self.seed, *stream]).generate_state(1)[0])
 
 
 def sequence_length(params: TrainParamsBase) -> int | None:
-    """Transitions of a training sequence; None where single transitions are drawn."""
-    return params.recurrent_sequence_length if params.recurrent else None
+    """Transitions of a sequence as it is drawn, those of the burn-in included; None where single ones are drawn."""
+    return params.recurrent_burn_in + params.recurrent_sequence_length if params.recurrent else None
 
 
 # Streams for `derived_seed`.
-COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, TRAIN_STREAM = 10, 11, 12, 13
+COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, TRAIN_STREAM, HELD_OUT_STREAM = 10, 11, 12, 13, 14
 
 
 class _Log:

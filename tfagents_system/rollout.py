@@ -30,16 +30,24 @@ class SegmentBuilder:
       iteration: The iteration that the episode belongs to.
       max_steps: Steps of a segment, at most.
       send: Takes each segment when it is full, or when the episode ends.
+      held_out: The episode is never trained on.
       history: Observations before a segment's first transition that go with it, at most.
     """
 
     def __init__(
-        self, layout: Layout, iteration: int, max_steps: int, send: Callable[[Segment], None], history: int = 0
+        self,
+        layout: Layout,
+        iteration: int,
+        max_steps: int,
+        send: Callable[[Segment], None],
+        held_out: bool = False,
+        history: int = 0,
     ) -> None:
         self._layout = layout
         self._iteration = iteration
         self._max_steps = max_steps
         self._send = send
+        self._held_out = held_out
         self._history = history
         self._starts_episode = True
         self._observations: list[Any] = []
@@ -84,6 +92,7 @@ class SegmentBuilder:
             action=_stack(self._actions, self._layout.action),
             reward=np.array(self._rewards, np.float32),
             discount=np.array(self._discounts, np.float32),
+            held_out=self._held_out,
             history=len(self._observations) - 1 - len(self._rewards),
         )
         self._observations = self._observations[-1 - self._history :]

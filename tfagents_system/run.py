@@ -265,8 +265,12 @@ def _as_arrays(nest: Any) -> Any:
 
 def _apply_curriculum(params: TrainParamsBase, env: Any, checkpoint: Path) -> None:
     """What was due for the evaluation environment when the checkpoint was saved."""
+    from tfagents_system.policies.export import iteration_of
+
     curriculum = Curriculum.from_config(params.env_config)
-    iteration = int(checkpoint.name.rpartition("_")[2]) // max(1, params.num_steps_per_iter)
+    iteration = iteration_of(checkpoint)
+    if iteration is None:  # Of an earlier version, which knew iterations of equal length only.
+        iteration = int(checkpoint.name.rpartition("_")[2]) // max(1, params.num_steps_per_iter)
     curriculum.due(iteration)
     for name, value in curriculum.values.items():
         if curriculum.apply_to_eval(name):

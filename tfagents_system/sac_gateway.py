@@ -18,8 +18,8 @@ from absl import logging
 from tfagents_system.channel import credentials
 from tfagents_system.channel.gateway import Gateway, RunFacts, layout_frame_bytes
 from tfagents_system.channel.messages import identity_of
+from tfagents_system.channel.remote_slots import RemoteSlots
 from tfagents_system.channel.sharing import Sharing
-from tfagents_system.channel.slots import Slots
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.launch import memory
@@ -59,13 +59,7 @@ def serve(role: Role) -> int:
     facts = run_facts(role, os.environ)
     connection = Connection(role.server_address, role.stop.is_set)
     connection.wait_until_up(_START_DEADLINE_SECS)
-    slots = Slots(
-        int(os.environ.get("SAC_LOCAL_WORKERS") or role.num_workers),
-        role.num_workers,
-        facts.max_workers,
-        int(role.server_address.rpartition(":")[2]),
-        role.paths.gateway_slots,
-    )
+    slots = RemoteSlots(role.slots, int(role.server_address.rpartition(":")[2]), role.paths.gateway_slots)
     # A supervisor has started a trainer; without one it may be anywhere.
     has_trainer = SUPERVISOR_PID_VARIABLE in os.environ
     gateway = Gateway(facts, Sharing(connection), slots, context, password, has_trainer=has_trainer)

@@ -22,7 +22,7 @@ from tfagents_system import run_checkpoints
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.launch.by_hand import run_by_hand
-from tfagents_system.launch.run_paths import REPLAY, worker_role
+from tfagents_system.launch.run_paths import REPLAY
 from tfagents_system.replay import loopback, tables
 from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.ordering import WorkerOrder
@@ -33,12 +33,12 @@ from tfagents_system.replay.ring_files import default_slack_rows
 from tfagents_system.replay.segments import Layout
 from tfagents_system.replay.service import DrawSettings, ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
-from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.role import Role, run_role, sequence_length
 from tfagents_system.train_params_base import TrainParamsBase
 
 _MAX_BLOCK_BYTES = 32 * 2**20
 _MAX_BLOCK_MINIBATCHES = 100
+_HELD_OUT_MINIBATCHES = 4  # An iteration, where there is validation: measuring them costs a third of as many updates.
 _DRAIN_SECS = 5.0
 _SNAPSHOT_SECS = 30.0
 
@@ -116,11 +116,15 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
     """How this run's minibatches are drawn; a block is limited in bytes, with images an iteration is many blocks."""
     length = sequence_length(params)
     minibatch_bytes = params.train_batch_size * ((length or 1) + 1) * layout.stacked_step_bytes(params.frame_stack)
+    max_block_minibatches = max(1, min(_MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes))
     return DrawSettings(
         batch_size=params.train_batch_size,
         sequence_length=length,
-        max_block_minibatches=max(1, min(_MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes)),
+        max_block_minibatches=max_block_minibatches,
         seed=seed,
+        n_step=params.n_step,
+        discount=params.discount,
+        held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
         frame_stack=params.frame_stack,
     )
 
@@ -137,19 +141,13 @@ def _pacing(role: Role, ring: Ring) -> Lockstep | Asynchronous:
         return Asynchronous(ring, params.max_updates_per_env_step, params.n_buffer_init_episodes, params.horizon)
     # A deterministic run goes on without nobody, however late.
     straggler_secs = math.inf if role.deterministic else float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
-    first_joined = int(os.environ.get("SAC_LOCAL_WORKERS") or role.num_workers)
     return Lockstep(
         ring,
         role.num_workers,
         straggler_secs,
-        # Those that the supervisor has started will be back.
-        has_left=lambda worker_id: worker_id >= first_joined and _has_left(role, worker_id),
+        has_left=role.has_left,
+        updates_per_env_step=params.updates_per_env_step,
     )
-
-
-def _has_left(role: Role, worker_id: int) -> bool:
-    """Whether a worker that joined says that it has stopped."""
-    return (read_heartbeat(role.paths.heartbeat(worker_role(worker_id))) or {}).get("state") == "stopped"
 
 
 def _workers_of(role: Role, iteration: int) -> range:

@@ -26,6 +26,7 @@ from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, UserError, print_findings
+from tfagents_system.iteration_plan import IterationPlan
 from tfagents_system.launch.by_hand import run_by_hand
 from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.policies import weights
@@ -72,6 +73,12 @@ class Trainer:
         self._state = TrainerState()
         self._checkpoints = TrainerCheckpoints(
             role.paths.trainer_checkpoints, self._agent, self._state, self._train_step, self._ask_for_replay
+        )
+        self._plan = IterationPlan(
+            self._state,
+            lambda: self.train_step,
+            params.num_iter,
+            params.num_steps_per_iter if params.updates_per_env_step is None else None,
         )
         self._checkpoint_secs = 60.0 * float(os.environ.get("SAC_CHECKPOINT_MINUTES") or 10)
         self._save_deadline_secs = float(os.environ.get("SAC_SAVE_DEADLINE_SECS") or 60)
@@ -164,7 +171,7 @@ class Trainer:
     def _connect(self) -> None:
         self._connection.wait_until_up(_START_DEADLINE_SECS)
         # Of session 0, so that a reader that is alive passes over them.
-        self._connection.feed_dead_reader(tables.BLOCKS, tables.Block(0, 0, 0, 0, 0, []).to_wire())
+        self._connection.feed_dead_reader(tables.BLOCKS, tables.Block.empty().to_wire())
         self._connection.feed_dead_reader(tables.REPORTS, Report("eval", 0, 0, 0, 0, 0, [], {}).to_wire())
         self._blocks = self._connection.reader(tables.BLOCKS)
         self._reports = self._connection.reader(tables.REPORTS, prefetch=100)
@@ -174,6 +181,7 @@ class Trainer:
     def _begin(self) -> None:
         """Publishes the policy and asks for the first minibatches, at the start and after going back."""
         self._session = time.time_ns()  # What was asked for or published before is no longer meant.
+        self._plan.begin()
         self._publish()
         self._update = self._make_update()
         self._request(self._state.iteration)
@@ -227,6 +235,8 @@ class Trainer:
             params.share_log_pi,
             precision,
             self._role.derived_seed(TRAIN_STREAM, self._state.recoveries),
+            burn_in_steps=params.recurrent_burn_in,
+            measures=params.validation_share > 0,
         )
         if self._role.deterministic and update.kind != "fused":
             raise UserError(
@@ -252,7 +262,7 @@ class Trainer:
         if self.train_step == self._exported_step:
             return
         try:
-            self._export.save_checkpoint()
+            self._export.save_checkpoint(self._state.iteration)
             self._export.save_models()
         except (OSError, tf.errors.OpError) as error:
             raise SaveError(f"the policies can't be written: {error}") from error
@@ -271,7 +281,7 @@ class Trainer:
         A disk that is full is told, and tried again: it ends no training.
         """
         iteration = self._state.iteration
-        is_period = self._done_in_iteration() == 0 and iteration % self._params.checkpoint_period_itrs == 0
+        is_period = self._plan.done == 0 and iteration % self._params.checkpoint_period_itrs == 0
         is_due = (
             time.monotonic() >= self._save_at
             or (is_period and self.train_step != self._saved_step)
@@ -315,43 +325,46 @@ class Trainer:
     def _train_iteration(self) -> None:
         """The updates of one iteration that are not done yet, block by block; then what is due after it."""
         self._do_updates()
-        self._state.iteration += 1
+        self._plan.end()
         self._publish()
         self._take_reports()
         self._log_if_due()
         self._save_if_due()
 
     def _do_updates(self) -> None:
-        iteration, total = self._state.iteration, self._params.num_steps_per_iter
+        plan, iteration = self._plan, self._state.iteration
         self._request(iteration + 1)
-        done = self._done_in_iteration()
-        while done < total:
-            block = self._next_block(iteration, done)
+        while not plan.is_complete:
+            block = self._next_block(iteration, plan.done)
             self._state.env_steps = block.env_steps
             self._log_mark = self._log_mark or (time.monotonic(), self.train_step, block.env_steps)
-            self._beat("updating")
-            with self._shares.spend("updates"):
-                losses = self._update(block.arrays)
-            for name, value in losses.items():
-                self._losses[name].append(value)
-            done += block.count
-            if done < total:
+            is_news = plan.total is None
+            count = plan.take(block)
+            if is_news:
+                self._request(iteration + 1)
+            self._train_on(block, count)
+            if not plan.is_complete:
                 self._save_if_due()
 
-    def _done_in_iteration(self) -> int:
-        """Updates of the current iteration that were done before a stop."""
-        return self.train_step - self._state.iteration * self._params.num_steps_per_iter
+    def _train_on(self, block: tables.Block, count: int) -> None:
+        """The updates of the first `count` minibatches; then what is held out is measured."""
+        self._beat("updating")
+        if count:
+            with self._shares.spend("updates"):
+                losses = self._update([array[:count] for array in block.arrays])
+            for name, value in losses.items():
+                self._losses[name].append(value)
+        if block.held_out:
+            with self._shares.spend("validation"):
+                measured = self._update.measure([array[block.count :] for array in block.arrays])
+            for name, value in measured.items():
+                self._losses[f"validation/{name}"].append(value)
 
     def _request(self, iteration: int) -> None:
         """Asks for an iteration's minibatches ahead of time: they are drawn while the one before it is trained on."""
-        if iteration >= self._params.num_iter:
-            return
-        first = self._done_in_iteration() if iteration == self._state.iteration else 0
-        total = self._params.num_steps_per_iter
-        request = tables.Request(
-            self._session, iteration, first, total - first, iteration * total + first, self._state.recoveries
-        )
-        self._connection.put(tables.REQUESTS, request.to_wire())
+        request = self._plan.request(self._session, iteration)
+        if request is not None:
+            self._connection.put(tables.REQUESTS, request.to_wire())
 
     def _next_block(self, iteration: int, first: int) -> tables.Block:
         """Waits for the block that starts with minibatch `first`; drops those meant for an earlier process.
@@ -417,7 +430,7 @@ class Trainer:
                 self._eval_iteration, self._eval_arrays = version, arrays
                 self._evaluated_at[version] = (self.train_step, self._state.env_steps)
                 if version > 0:
-                    self._try_to_write(self._export.save_checkpoint)
+                    self._try_to_write(lambda: self._export.save_checkpoint(version))
             to_evaluate = self._eval_iteration if self._eval_arrays else -1
             progress = tables.Progress(self._session, version, self.train_step, to_evaluate)
             self._published = arrays, progress.to_wire()
@@ -460,21 +473,19 @@ class Trainer:
         name, best = checkpoint_name(train_step), self._state.best_eval_return
         if version == 0 or not self._export.has_checkpoint(name):
             return
+        replaced = name, version
         if best is None or summary["eval_return"] > best:
-            self._delete_unless_periodic(self._state.best_checkpoint)
+            replaced = self._state.best_checkpoint, self._state.best_iteration
             self._state.best_eval_return, self._state.best_checkpoint = summary["eval_return"], name
+            self._state.best_iteration = version
             self._try_to_write(lambda: self._export.mark_best(name, summary["eval_return"]))
-        else:
-            self._delete_unless_periodic(name)
+        if replaced[0] != self._state.best_checkpoint:  # The same, where there were no updates between two evaluations.
+            self._delete_unless_periodic(*replaced)
 
-    def _delete_unless_periodic(self, name: str | None) -> None:
+    def _delete_unless_periodic(self, name: str | None, iteration: int) -> None:
         """Checkpoints made only to be evaluated go when they are not the best; the periodic and the last ones stay."""
-        if name is None:
-            return
-        train_step = int(name.rpartition("_")[2])
-        iteration, rest = divmod(train_step, self._params.num_steps_per_iter)
-        is_periodic = rest == 0 and iteration % self._params.checkpoint_period_itrs == 0
-        if not is_periodic and iteration < self._params.num_iter:
+        is_periodic = iteration % self._params.checkpoint_period_itrs == 0
+        if name is not None and not is_periodic and iteration < self._params.num_iter:
             self._export.delete_checkpoint(name)
 
     def _log_if_due(self) -> None:
@@ -513,9 +524,9 @@ class Trainer:
     def _wait_for_evaluation(self) -> None:
         """Waits until the policy that was published for it is evaluated, without the shares of workers that are gone.
 
-        Those are the ones without a heartbeat for SAC_STRAGGLER_SECS, and those that have waited for so long instead of
-        evaluating: the network or a killed server has lost the policy or the report. How long an episode takes does not
-        matter.
+        Those are the ones that joined and have stopped, those without a heartbeat for SAC_STRAGGLER_SECS, and those
+        that have waited for so long instead of evaluating: the network or a killed server has lost the policy or the
+        report. How long an episode takes does not matter.
         """
         version, began = self._eval_iteration, time.monotonic()
         with self._shares.spend("waiting"):
@@ -523,13 +534,15 @@ class Trainer:
                 if self._role.stop.is_set():
                     raise StoppedError
                 missing = self._evaluations.missing(version)
-                if time.monotonic() - began > self._straggler_secs:
-                    gone = [worker for worker in missing if self._is_gone(worker)]
-                    if gone:
-                        logging.warning("the evaluation of iteration %d goes on without workers %s", version, gone)
-                        self._evaluations.leave_out(gone)
+                is_late = time.monotonic() - began > self._straggler_secs
+                gone = [
+                    worker for worker in missing if self._role.has_left(worker) or (is_late and self._is_gone(worker))
+                ]
+                if gone:
+                    logging.warning("the evaluation of iteration %d goes on without workers %s", version, gone)
+                    self._evaluations.leave_out(gone)
+                    self._log_evaluations(give_up=len(gone) == len(missing))
                     if len(gone) == len(missing):
-                        self._log_evaluations(give_up=True)
                         break
                 self._beat("waiting", waiting_for=f"the evaluation of iteration {version} by workers {missing}")
                 self._take_reports()
@@ -545,8 +558,7 @@ class Trainer:
         return time.time() - last > self._straggler_secs
 
     def _beat(self, state: str, waiting_for: str | None = None) -> None:
-        row, iterations_left = self._row, self._params.num_iter - self._state.iteration
-        rate = row.get("updates_per_s")
+        row = self._row
         self._role.heartbeat.beat(
             state,
             **{
@@ -557,7 +569,7 @@ class Trainer:
                 "env_steps": self._state.env_steps,
                 "best_eval_return": self._state.best_eval_return,
                 "curriculum": self._curriculum_values,
-                "time_left_s": iterations_left * self._params.num_steps_per_iter / rate if rate else None,
+                "time_left_s": self._time_left_secs(),
                 "time_shares": self._shares.shares(),
                 "resumed_at_step": self._resumed_at,
                 "recoveries": self._state.recoveries,
@@ -565,6 +577,12 @@ class Trainer:
                 "waiting_for": waiting_for,
             },
         )
+
+    def _time_left_secs(self) -> float | None:
+        """At the rate of the last row of metrics, with as many updates in an iteration as there were so far."""
+        rate, updates = self._row.get("updates_per_s"), self._plan.mean_updates
+        iterations_left = self._params.num_iter - self._state.iteration
+        return iterations_left * updates / rate if rate and updates is not None else None
 
 
 def _check_gpu() -> None:

@@ -161,6 +161,19 @@ class TrainParamsBase(abc.ABC):
     max_updates_per_env_step: float = 1.0
     """Updates allowed for each step collected after the first random episodes, where `asynchronous`."""
 
+    # Experience: what is drawn, and how much of it.
+    updates_per_env_step: float | None = None
+    """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
+    steps after the first random episodes, however long episodes are; `num_steps_per_iter` is not used then. None: as
+    many as `num_steps_per_iter` says."""
+    n_step: int = 1
+    """Steps of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
+    recurrent_burn_in: int = 0
+    """Transitions before each training sequence that only bring the LSTMs into their state, where `recurrent`."""
+    validation_share: float = 0.0
+    """Share of each worker's episodes, in [0, 0.5], that is never trained on: the losses on them are logged beside the
+    others, as `validation/critic_loss` and so on."""
+
     # Periods, in iterations.
     n_eval_episodes: int = 10
     """Episodes of one evaluation with the greedy policy (total)."""

@@ -34,8 +34,9 @@ from tfagents_system.replay.segments import Layout, Segment
 from tfagents_system.replay.sender import SegmentSender
 from tfagents_system.report.episodes import Episode, Report, eval_share
 from tfagents_system.report.time_shares import TimeShares
-from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, Role, sequence_length
+from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, HELD_OUT_STREAM, NOISE_STREAM, Role, sequence_length
 from tfagents_system.rollout import Actor, Observer, SegmentBuilder, StepTimes, run_episodes
+from tfagents_system.validation import HeldOutEpisodes
 from tfagents_system.worker_environments import Place, WorkerEnvironments
 
 _POLL_SECS = 0.01
@@ -117,6 +118,9 @@ class Worker:
         self._layout = Layout.from_specs(observation_spec, action_spec)
         self._history_rows = self._layout.history_rows(self._params.frame_stack)
         self._segment_steps = self._layout.max_segment_steps(sequence_length(self._params))
+        # Where deterministic an episode's number decides, whichever start of the worker collects it.
+        seed = role.derived_seed(HELD_OUT_STREAM, worker_id, 0 if role.deterministic else start)
+        self._held_out = HeldOutEpisodes(self._params.validation_share, seed)
         self._random = RandomActor(action_spec, self._rng)
         time_step_spec = policy_time_step_spec(self._params, observation_spec)
         seed = role.derived_seed(NOISE_STREAM, worker_id, start, 1)
@@ -335,6 +339,7 @@ class Worker:
 
         if self._role.deterministic:
             self._repeat(COLLECT_STREAM, iteration, self._environments.collect)
+            self._held_out.number = (iteration - INIT_ITERATION) * self._params.n_train_episodes_per_iter
         with self._shares.spend("collecting"):
             try:
                 self._guard(self._environments.collect)
@@ -358,7 +363,15 @@ class Worker:
         return episodes
 
     def _new_builder(self, iteration: int) -> SegmentBuilder:
-        return SegmentBuilder(self._layout, iteration, self._segment_steps, self._send, self._history_rows)
+        """Takes the steps of an episode that begins."""
+        return SegmentBuilder(
+            self._layout,
+            iteration,
+            self._segment_steps,
+            self._send,
+            held_out=self._held_out.is_next(),
+            history=self._history_rows,
+        )
 
     def _repeat(self, stream: int, iteration: int, envs: Sequence[TrainingEnvironment]) -> None:
         """From here on all that is random depends on seed, worker and iteration, and on nothing before."""

@@ -35,14 +35,19 @@ class Task:
 
     def start(self, seed: int, precision: str = "float32") -> RealRun:
         """A run of it, by run_script.sh."""
-        config = {
-            "environment": self.environment,
-            "horizon": self.horizon,
-            "iterations": self.iterations,
-            "updates_per_iteration": self.horizon * WORKERS,
-            "learning_rate": self.learning_rate,
-            "precision": precision,
+        attributes = {
+            "num_iter": self.iterations,
+            "num_steps_per_iter": self.horizon * WORKERS,
+            "eval_period_itrs": max(1, self.iterations // 8),
+            "n_eval_episodes": 10,
+            "n_buffer_init_episodes": 2,
+            "n_episodes_in_buffer": 200,
+            "actor_learning_rate": self.learning_rate,
+            "critic_learning_rate": self.learning_rate,
+            "alpha_learning_rate": self.learning_rate,
+            "matmul_precision": precision,
         }
+        config = {"environment": self.environment, "horizon": self.horizon, "attributes": attributes}
         variables = {"SAC_NUM_COLLECT_WORKERS": WORKERS, "SAC_TRAIN_CPUS": 2, "SAC_SEED": seed}
         return RealRun(FOLDER / "params.py", config, variables)
 

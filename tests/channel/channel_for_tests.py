@@ -17,9 +17,10 @@ import numpy as np
 from tfagents_system.channel import credentials
 from tfagents_system.channel.client import Hello, RemoteConnection
 from tfagents_system.channel.gateway import Gateway, RunFacts
+from tfagents_system.channel.remote_slots import RemoteSlots
 from tfagents_system.channel.sharing import Sharing
-from tfagents_system.channel.slots import Slots
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.slots import SlotCounts
 from tfagents_system.replay import tables
 from tfagents_system.replay.segments import Column, Layout, Segment
 from tfagents_system.report.episodes import Episode, Report
@@ -149,7 +150,7 @@ def running_gateway(
         run='{"seed": 7}',
         max_worker_bytes=MAX_BYTES,
     )
-    slots = Slots(1, 1, max_workers, 1, paths.gateway_slots, NoClaims())  # type: ignore[arg-type]
+    slots = RemoteSlots(SlotCounts(1, 1, max_workers), 1, paths.gateway_slots, NoClaims())  # type: ignore[arg-type]
     context = credentials.server_context(paths.credentials)
     gateway = Gateway(facts, Sharing(fake), slots, context, password, has_trainer=has_trainer)  # type: ignore[arg-type]
     try:

@@ -18,9 +18,10 @@ import reverb
 from tests.channel.channel_for_tests import IDENTITY, LAYOUT, NoClaims
 from tfagents_system.channel import credentials
 from tfagents_system.channel.gateway import Gateway, RunFacts, layout_frame_bytes
+from tfagents_system.channel.remote_slots import RemoteSlots
 from tfagents_system.channel.sharing import Sharing
-from tfagents_system.channel.slots import Slots
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.slots import SlotCounts
 from tfagents_system.replay import loopback, tables
 from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.pacing import Lockstep
@@ -44,7 +45,7 @@ def main() -> None:
     draw, pacing = DrawSettings(8, None, 10, 0), Lockstep(ring, 1, 120.0)
     service = ReplayService(ring, connection, all_tables[tables.BLOCKS], 4, draw, pacing, snapshots)
     facts = RunFacts(paths, LAYOUT, IDENTITY, 7, 1, 4, {}, "{}", layout_frame_bytes(LAYOUT, None))
-    slots = Slots(1, 1, 4, PORT, paths.gateway_slots, NoClaims())  # type: ignore[arg-type]
+    slots = RemoteSlots(SlotCounts(1, 1, 4), PORT, paths.gateway_slots, NoClaims())  # type: ignore[arg-type]
     gateway = Gateway(facts, Sharing(connection), slots, credentials.server_context(paths.credentials))
     print(json.dumps({"port": gateway.listen(0), "host": socket.gethostname()}), flush=True)
     is_over = threading.Event()

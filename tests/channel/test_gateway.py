@@ -584,7 +584,7 @@ def test_an_item_of_a_queue_that_was_under_way_comes_again_and_none_comes_twice(
             credentials=running.paths.credentials,
         )
         trainer.wait_until_up(10)
-        trainer.feed_dead_reader(tables.BLOCKS, [np.zeros(5, np.int64)])
+        trainer.feed_dead_reader(tables.BLOCKS, tables.Block.empty().to_wire())
         blocks = trainer.reader(tables.BLOCKS)
         for number in range(60):
             running.tables.queues[tables.BLOCKS].put([np.array([number]), np.zeros(20_000, np.float32)])

@@ -303,3 +303,9 @@ def test_settings_are_checked_used_and_kept(
     run = json.loads(paths.run_json.read_text())
     assert (run["num_iter"], run["seed"]) == (7, 8)
     assert paths.params.read_text() == PARAMS and json.loads(paths.config.read_text()) == {"horizon": 20}
+    resolved = json.loads(paths.resolved.read_text())
+    assert (resolved["params"]["num_iter"], resolved["config"], resolved["variables"]["SAC_SEED"]) == (
+        7, {"horizon": 9}, "8",
+    )  # fmt: skip
+    assert resolved["params"]["discount"] == 0.99, "a default"
+    assert resolved["params"]["actor_fc_layer_params"] == [256, 256]

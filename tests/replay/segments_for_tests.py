@@ -28,6 +28,7 @@ def numbered_segment(
     end_of_iteration: bool = False,
     ends_episode: bool = True,
     terminates: bool = False,
+    held_out: bool = False,
 ) -> Segment:
     """Observation `[worker, episode, step]`, action `[episode, step] / 1e4`, reward `1000 * episode + step`."""
     episode = number if episode is None else episode
@@ -51,6 +52,7 @@ def numbered_segment(
         action=[np.stack([np.full(steps, episode), step[:-1]], axis=1).astype(np.float32) / 1e4],
         reward=(1000.0 * episode + step[:-1]).astype(np.float32),
         discount=discount,
+        held_out=held_out,
     )
 
 

@@ -34,7 +34,7 @@ class Collected:
         run_episodes(envs, actor, episodes, new_builder=self._new_builder)
 
     def _new_builder(self):
-        return SegmentBuilder(self.layout, 0, SEGMENT_STEPS, self._send, self.history)
+        return SegmentBuilder(self.layout, 0, SEGMENT_STEPS, self._send, history=self.history)
 
     def _send(self, segment):
         segment.incarnation, segment.number = 1, len(self.segments)
@@ -54,7 +54,7 @@ def test_transitions_have_gymnasiums_stacks_everywhere(tmp_path, frame_stack, ca
     ring = collected.ring
     if capacity_rows < 5000:
         assert ring.total_rows > 2 * ring.num_rows, "around the files' end, several times"
-    batch = draw_transitions(ring, np.random.default_rng(0), 100, 256, frame_stack)
+    batch = draw_transitions(ring, np.random.default_rng(0), 100, 256, frame_stack=frame_stack)
     camera, place = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observation)
     next_camera, next_place = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.next_observation)
     assert camera.dtype == next_camera.dtype == np.uint8 and camera.shape[1:] == (3, 4, 2 * frame_stack)
@@ -72,7 +72,7 @@ def test_transitions_have_gymnasiums_stacks_everywhere(tmp_path, frame_stack, ca
 @pytest.mark.parametrize("capacity_rows", [5000, 400], ids=["whole", "wrapped"])
 def test_sequences_have_them_in_each_of_their_steps(tmp_path, capacity_rows):
     collected = Collected(tmp_path, 3, 30, capacity_rows)
-    batch = draw_sequences(collected.ring, np.random.default_rng(0), 10, 64, 4, 3)
+    batch = draw_sequences(collected.ring, np.random.default_rng(0), 10, 64, 4, frame_stack=3)
     camera, place = batch.observation
     assert camera.shape == (10, 64, 5, 3, 4, 6) and camera.dtype == np.uint8
     np.testing.assert_array_equal(camera.reshape(-1, 3, 4, 6), collected.expected(place.reshape(-1, 3)))
@@ -117,7 +117,7 @@ def test_damage_in_the_history_of_a_segment_is_found(tmp_path):
     assert ring.steps_left[row] == -1
     ring.observation[0][row, 0, 0, 0] ^= 1
     assert ring.verify() == segments[number].num_steps
-    batch = draw_transitions(ring, np.random.default_rng(0), 10, 64, 4)
+    batch = draw_transitions(ring, np.random.default_rng(0), 10, 64, frame_stack=4)
     camera, place = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observation)
     np.testing.assert_array_equal(camera, collected.expected(place), "the others are as before")
 
@@ -149,4 +149,4 @@ def test_a_history_before_an_episodes_start_is_refused(tmp_path):
 def test_too_few_rows_are_told(tmp_path):
     ring = Collected(tmp_path, 3, 1, 5000).ring
     with pytest.raises(NothingToDrawError, match=f"has {HORIZON + 1} steps"):
-        draw_sequences(ring, np.random.default_rng(0), 1, 4, HORIZON + 1, 3)
+        draw_sequences(ring, np.random.default_rng(0), 1, 4, HORIZON + 1, frame_stack=3)

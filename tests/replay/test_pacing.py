@@ -3,9 +3,9 @@
 import pytest
 from segments_for_tests import LAYOUT, numbered_segment
 
-from tfagents_system.replay.pacing import Asynchronous, Lockstep
+from tfagents_system.replay.pacing import Asynchronous, Lockstep, updates_due
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.tables import Request
+from tfagents_system.replay.tables import AS_DUE, Request
 
 
 def request(iteration, count=10, updates=0):
@@ -153,3 +153,55 @@ def test_random_episodes_of_any_worker_count(ring):
     ring.append(numbered_segment(99, 0, steps=40, iteration=-1))
     ring.append(numbered_segment(4, 0, steps=3))
     assert pacing.allowed(request(0), 0) == 3
+
+
+# Updates as experience asks for them.
+
+
+def due(pacing, iteration, updates, first=0):
+    """Minibatches of an iteration that begins, or goes on, after so many updates; None while that can't be told."""
+    settled = pacing.settle(Request(1, iteration, first, AS_DUE, updates))
+    return None if settled is None else settled.count
+
+
+@pytest.mark.parametrize(
+    ("steps", "ratio", "updates"), [(7, 1, 7), (30, 0.1, 3), (29, 0.1, 2), (100, 0.29, 29), (3, 20.0, 60), (0, 1.0, 0)]
+)
+def test_updates_due_are_those_of_the_decimal_number(steps, ratio, updates):
+    assert updates_due(steps, ratio) == updates
+
+
+def test_each_iteration_gets_what_its_experience_asks_for_and_rounding_loses_nothing(ring):
+    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock(), updates_per_env_step=0.3)
+    ring.append(numbered_segment(0, 0, steps=40, iteration=-1, end_of_iteration=True))
+    updates = []
+    for number, steps in enumerate([7, 1, 1, 13, 8]):
+        assert due(pacing, number, sum(updates)) is None
+        ring.append(numbered_segment(0, 1 + number, steps=steps, iteration=number, end_of_iteration=True))
+        updates.append(due(pacing, number, sum(updates)))
+    assert updates == [2, 0, 0, 4, 3]  # 2.1, 2.4, 2.7, 6.6 and 9.0 in all; the 40 random steps do not count.
+
+
+def test_what_belongs_to_the_next_iteration_waits_for_it_and_what_is_late_counts_in_the_next(ring):
+    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, clock=Clock(), updates_per_env_step=2.0)
+    ring.append(numbered_segment(0, 0, steps=5, iteration=0, end_of_iteration=True))
+    ring.append(numbered_segment(0, 1, steps=3, iteration=1, end_of_iteration=True))
+    ring.append(numbered_segment(1, 0, steps=4, iteration=0, end_of_iteration=True))
+    assert due(pacing, 0, 0) == 2 * (5 + 4)
+    ring.append(numbered_segment(1, 1, steps=6, iteration=0))
+    ring.append(numbered_segment(1, 2, steps=1, iteration=1, end_of_iteration=True))
+    assert due(pacing, 1, 18) == 2 * (3 + 6 + 1)
+    assert due(pacing, 1, 18 + 11, first=11) == 9, "after a stop in mid-iteration"
+
+
+def test_a_ring_that_has_lost_experience_asks_for_the_iterations_own(ring):
+    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock(), updates_per_env_step=1.0)
+    ring.append(numbered_segment(0, 0, steps=9, iteration=70, end_of_iteration=True))
+    ring.append(numbered_segment(0, 1, steps=5, iteration=71, end_of_iteration=True))
+    assert due(pacing, 71, 1000) == 5
+    assert due(pacing, 71, 1002, first=2) == 3
+
+
+def test_a_number_that_is_asked_for_stays_what_it_is(ring):
+    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock(), updates_per_env_step=1.0)
+    assert pacing.settle(request(0, count=10)) == request(0, count=10)

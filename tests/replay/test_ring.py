@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from segments_for_tests import LAYOUT, append_more, content, filled_ring, numbered_segment
 
 from tfagents_system.errors import UserError
+from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import NEVER, OverwrittenError, Ring
 from tfagents_system.replay.ring_header import DamagedHeaderError
 from tfagents_system.replay.segments import Column, Layout
@@ -294,9 +295,41 @@ def test_a_ring_of_an_earlier_version_is_refused_with_the_remedy(tmp_path):
     del found["version"], found["slack_rows"]
     path.write_text(json.dumps(found))
     with pytest.raises(
-        UserError, match=r"another version of this program \(ring format 1, this one has 2\).*SAC_EXP_NAME"
+        UserError, match=r"another version of this program \(ring format 1, this one has 3\).*SAC_EXP_NAME"
     ):
         Ring.open(tmp_path / "ring", LAYOUT, 100)
     path.write_text("{")
     with pytest.raises(UserError, match="layout.json is damaged"):
         Ring.open(tmp_path / "ring", LAYOUT, 100)
+
+
+def test_steps_are_told_apart_by_iteration_also_after_a_restart(tmp_path):
+    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
+    steps = [(-1, 9), (0, 5), (2, 4), (1, 3), (2, 2), (5, 6)]
+    for number, (iteration, count) in enumerate(steps):
+        ring.append(numbered_segment(number=number, steps=count, iteration=iteration))
+    for again in (ring, Ring.open(tmp_path / "ring", LAYOUT, 100)):
+        assert [again.steps_up_to(iteration) for iteration in (-1, 0, 1, 2, 3, 4, 5, 6)] == [
+            0,
+            5,
+            8,
+            14,
+            14,
+            14,
+            20,
+            20,
+        ]
+
+
+def test_only_the_newest_iterations_are_told_apart():
+    header, steps = ring_header.empty(7), {}
+    rng = np.random.default_rng(12)
+    for iteration in [*range(ring_header.COUNTED_ITERATIONS + 300), 3, 5000, 4990]:
+        count = int(rng.integers(1, 10))
+        steps[iteration] = steps.get(iteration, 0) + count
+        ring_header.count_steps(header, iteration, count)
+    oldest = 5000 - ring_header.COUNTED_ITERATIONS
+    for iteration in (oldest, oldest + 1, 4989, 4990, 4999, 5000, 9999):
+        expected = sum(count for other, count in steps.items() if other <= iteration)
+        assert ring_header.steps_up_to(header, iteration) == expected
+    assert ring_header.steps_up_to(header, 0) == ring_header.steps_up_to(header, oldest)

@@ -18,7 +18,7 @@ def assert_uniform(counts):
 @pytest.fixture
 def ring(tmp_path):
     """Three workers' episodes of 3 to 9 steps, interleaved, some cut into two segments, around the ring's end."""
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 150)
+    ring = Ring.open(tmp_path / "ring", LAYOUT, 150, slack_rows=20)
     rng = np.random.default_rng(0)
     numbers = [0, 0, 0]
     for episode in range(40):
@@ -106,3 +106,148 @@ def test_nothing_to_draw_is_said(tmp_path):
     ring.append(numbered_segment(steps=5))
     with pytest.raises(NothingToDrawError, match="has 6 steps"):
         draw_sequences(ring, rng, 1, 8, length=6)
+    with pytest.raises(NothingToDrawError, match="no held-out episode"):
+        draw_transitions(ring, rng, 1, 8, held_out=True)
+
+
+# Transitions of several steps.
+
+
+def rewarded_segment(rewards, *, number=0, first_step=0, ends_episode=True, terminates=False):
+    segment = numbered_segment(
+        number=number,
+        steps=len(rewards),
+        episode=0,
+        first_step=first_step,
+        ends_episode=ends_episode,
+        terminates=terminates,
+    )
+    segment.reward = np.array(rewards, np.float32)
+    return segment
+
+
+def n_step_transitions(ring, n_step, gamma):
+    """(reward, discount, step that it led to) of all transitions in a ring, by (worker, episode, step)."""
+    batch = draw_transitions(ring, np.random.default_rng(8), 40, 64, n_step=n_step, gamma=gamma)
+    ids, next_ids = batch.observation[0].reshape(-1, 3), batch.next_observation[0].reshape(-1, 3)
+    np.testing.assert_array_equal(next_ids[:, :2], ids[:, :2], "same worker and episode")
+    values = zip(batch.reward.reshape(-1), batch.discount.reshape(-1), next_ids[:, 2], strict=True)
+    return {tuple(map(int, key)): tuple(map(float, value)) for key, value in zip(ids, values, strict=True)}
+
+
+def test_three_steps_by_hand_in_an_episode_that_terminates(tmp_path):
+    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
+    ring.append(rewarded_segment([1, 2, 3, 4, 5], terminates=True))
+    assert n_step_transitions(ring, 3, 0.5) == {
+        (0, 0, 0): (1 + 0.5 * 2 + 0.25 * 3, 0.25, 3),
+        (0, 0, 1): (2 + 0.5 * 3 + 0.25 * 4, 0.25, 4),
+        (0, 0, 2): (3 + 0.5 * 4 + 0.25 * 5, 0.0, 5),
+        (0, 0, 3): (4 + 0.5 * 5, 0.0, 5),
+        (0, 0, 4): (5.0, 0.0, 5),
+    }
+
+
+def test_three_steps_by_hand_where_a_time_limit_or_a_segments_end_cuts(tmp_path):
+    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
+    ring.append(rewarded_segment([10, 20, 30], ends_episode=False))
+    ring.append(rewarded_segment([40, 50], number=1, first_step=3))
+    assert n_step_transitions(ring, 3, 0.5) == {
+        (0, 0, 0): (10 + 0.5 * 20 + 0.25 * 30, 0.25, 3),
+        (0, 0, 1): (20 + 0.5 * 30, 0.5, 3),  # Two steps are left in the segment: the third is in the next one.
+        (0, 0, 2): (30.0, 1.0, 3),
+        (0, 0, 3): (40 + 0.5 * 50, 0.5, 5),
+        (0, 0, 4): (50.0, 1.0, 5),
+    }
+
+
+def test_discounts_of_the_environment_weight_what_comes_after_them(tmp_path):
+    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
+    segment = rewarded_segment([1, 2, 4])
+    segment.discount = np.array([0.5, 0.25, 1.0], np.float32)
+    ring.append(segment)
+    transitions = n_step_transitions(ring, 3, 0.8)
+    expected = 1 + 0.8 * 0.5 * 2 + 0.8**2 * 0.5 * 0.25 * 4, 0.8**2 * 0.5 * 0.25, 3
+    np.testing.assert_allclose(transitions[0, 0, 0], expected, rtol=1e-6)
+
+
+def test_nothing_behind_a_segment_is_read(tmp_path):
+    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
+    ring.append(rewarded_segment([1, 2, 3]))
+    ring.reward[3:], ring.discount[3:] = np.nan, np.nan
+    assert n_step_transitions(ring, 5, 1.0) == {(0, 0, 0): (6, 1, 3), (0, 0, 1): (5, 1, 3), (0, 0, 2): (3, 1, 3)}
+
+
+@pytest.mark.parametrize(("n_step", "gamma"), [(2, 0.9), (5, 0.99), (20, 1.0), (3, 0.0)])
+def test_n_steps_around_the_rings_end_equal_a_plain_loop(ring, n_step, gamma):
+    assert ring.total_rows > ring.num_rows, "it has gone around"
+    expected = {}
+    for row in ring.held_rows[ring.steps_left[ring.held_rows] > 0]:
+        steps = min(n_step, int(ring.steps_left[row]))
+        rows = [(int(row) + k) % ring.num_rows for k in range(steps + 1)]
+        reward = sum(gamma**k * float(ring.reward[rows[k]]) for k in range(steps))
+        discount = gamma ** (steps - 1) * float(ring.discount[rows[steps - 1]])
+        expected[tuple(map(int, ring.observation[0][row]))] = reward, discount, ring.observation[0][rows[steps]][2]
+    found = n_step_transitions(ring, n_step, gamma)
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        np.testing.assert_allclose(found[key], values, rtol=1e-5)
+
+
+# What is held out.
+
+
+def ring_with_held_out(folder, share=4, segments=60, capacity=150, steps=5):
+    """Every `share`-th episode is held out; the ring has gone around."""
+    ring = Ring.open(folder, LAYOUT, capacity, slack_rows=24)
+    for number in range(segments):
+        held_out = number % share == share - 1
+        assert ring.append(numbered_segment(number=number, steps=steps, held_out=held_out, terminates=number % 2 == 0))
+    return ring
+
+
+def episodes_of(batch):
+    return batch.observation[0].reshape(-1, 3)[:, 1].astype(int)
+
+
+@pytest.mark.parametrize("share", [2, 4, 20])
+def test_training_gets_all_but_what_is_held_out_uniformly_and_validation_the_rest(tmp_path, share):
+    ring = ring_with_held_out(tmp_path / "ring", share)
+    for held_out, steps in ((False, ring.training_steps), (True, ring.held_out_steps)):
+        batch = draw_transitions(ring, np.random.default_rng(9), 5 * steps, 64, held_out=held_out)
+        assert {number % share == share - 1 for number in episodes_of(batch)} == {held_out}
+        _, counts = np.unique(batch.observation[0].reshape(-1, 3), axis=0, return_counts=True)
+        assert len(counts) == steps
+        assert_uniform(counts)
+
+
+def test_it_is_uniform_by_rejection_as_well(tmp_path):
+    ring = ring_with_held_out(tmp_path / "ring", share=4, segments=300, capacity=1500)
+    rng = np.random.default_rng(10)
+    for held_out, steps in ((False, ring.training_steps), (True, ring.held_out_steps)):
+        size = steps // 4  # Fewer than there are: else they are listed.
+        draws = [draw_transitions(ring, rng, 1, size, held_out=held_out) for _ in range(400)]
+        ids = np.concatenate([batch.observation[0].reshape(-1, 3) for batch in draws])
+        _, counts = np.unique(ids, axis=0, return_counts=True)
+        assert len(counts) == steps
+        assert_uniform(counts)
+
+
+def test_sequences_are_of_one_kind_and_their_step_types_are_true(tmp_path):
+    ring = ring_with_held_out(tmp_path / "ring")
+    for held_out in (False, True):
+        batch = draw_sequences(ring, np.random.default_rng(11), 4, 64, length=5, held_out=held_out)
+        assert {number % 4 == 3 for number in batch.observation[0][..., 1].reshape(-1).astype(int)} == {held_out}
+        np.testing.assert_array_equal(batch.step_type, np.broadcast_to([0, 1, 1, 1, 1, 2], (4, 64, 6)))
+        assert batch.step_type.dtype == np.int32
+
+
+def test_what_is_held_out_is_counted_while_old_rows_go_and_after_a_restart(tmp_path):
+    ring = ring_with_held_out(tmp_path / "ring")
+    rows = ring.held_rows[ring.steps_left[ring.held_rows] > 0]
+    counted = int((ring.observation[0][rows, 1].astype(int) % 4 == 3).sum())
+    assert 0 < counted < ring.ring_steps
+    assert (ring.held_out_steps, ring.training_steps) == (counted, ring.ring_steps - counted)
+    again = Ring.open(tmp_path / "ring", LAYOUT, 150, slack_rows=24)
+    assert (again.held_out_steps, again.verify()) == (counted, 0)
+    again.clear()
+    assert (again.held_out_steps, again.training_steps) == (0, 0)

@@ -40,7 +40,7 @@ def test_layout_names_columns_by_their_path_and_counts_bytes():
         (3, lambda ids: np.full_like(ids, np.nan), "observation/id: not all values are finite"),
         (5, lambda action: np.full_like(action, np.inf), "action: not all values are finite"),
         (0, lambda header: header[:5], "expected a header"),
-        (0, lambda header: header * 0, "expected version 1 but found 0"),
+        (0, lambda header: header * 0, "expected version 2 but found 0"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(index, change, message):

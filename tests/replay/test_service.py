@@ -21,7 +21,7 @@ from tfagents_system.replay.sender import RefusedError, SegmentSender
 from tfagents_system.replay.service import DrawSettings, ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 
-DRAW = DrawSettings(batch_size=4, sequence_length=None, max_block_minibatches=8, seed=0)
+DRAW = DrawSettings(batch_size=4, sequence_length=None, max_block_minibatches=8, seed=0, held_out_minibatches=3)
 
 
 def free_port():
@@ -33,14 +33,14 @@ def free_port():
 class Server:
     """A replay server in this process, whose loop the test turns."""
 
-    def __init__(self, folder, port, num_workers=1):
+    def __init__(self, folder, port, num_workers=1, updates_per_env_step=None):
         self.ring = Ring.open(folder, LAYOUT, 1000)
         self.checkpoints = folder.parent / "checkpoints"
         self.snapshots = SnapshotWriter(self.ring, None, self.checkpoints)
         all_tables = tables.make_tables(num_workers)
         self.reverb = reverb.Server(list(all_tables.values()), port=port)
         self.connection = Connection(f"localhost:{port}", lambda: False)
-        pacing = Lockstep(self.ring, num_workers, straggler_secs=60.0)
+        pacing = Lockstep(self.ring, num_workers, straggler_secs=60.0, updates_per_env_step=updates_per_env_step)
         blocks = all_tables[tables.BLOCKS]
         self.service = ReplayService(self.ring, self.connection, blocks, num_workers, DRAW, pacing, self.snapshots)
 
@@ -62,8 +62,10 @@ def server(tmp_path):
     server.reverb.stop()
 
 
-def ask(server, iteration, session=1, first=0, count=20):
-    message = tables.Request(session, iteration, first, count, iteration * count + first)
+def ask(server, iteration, session=1, first=0, count=20, updates=None):
+    message = tables.Request(
+        session, iteration, first, count, iteration * count + first if updates is None else updates
+    )
     server.connection.put(tables.REQUESTS, message.to_wire())
 
 
@@ -83,6 +85,7 @@ def test_an_iteration_is_drawn_when_its_experience_is_there_in_blocks_of_bounded
     blocks = [take_block(server, reader) for _ in range(3)]
     assert [(block.first, block.count) for block in blocks] == [(0, 8), (8, 8), (16, 4)]
     assert all((block.session, block.iteration, block.env_steps) == (1, 0, 50) for block in blocks)
+    assert all((block.total, block.held_out) == (20, 0) for block in blocks)
     ids, actions, rewards = blocks[0].arrays[0], blocks[0].arrays[2], blocks[0].arrays[3]
     assert ids.shape == (8, 4, 3)
     np.testing.assert_array_equal(rewards, ids[..., 2])
@@ -329,3 +332,55 @@ def test_a_closed_connection_reads_no_more(server):
     while len(readers()) > before:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_blocks_tell_how_many_updates_the_experience_asks_for(tmp_path):
+    server = Server(tmp_path / "ring", free_port(), updates_per_env_step=0.25)
+    reader = server.connection.reader(tables.BLOCKS)
+    ask(server, iteration=0, count=tables.AS_DUE, updates=0)
+    server.turn()
+    assert reader.get(0) is None and server.service.waiting_for == "iteration 0 of workers [0]"
+    for number, steps in enumerate([50, 1, 5]):
+        segment = numbered_segment(number=number, steps=steps, iteration=number, end_of_iteration=True)
+        server.connection.put(tables.SEGMENTS, segment.to_wire())
+    first, second = take_block(server, reader), take_block(server, reader)
+    assert [(block.first, block.count, block.total) for block in (first, second)] == [(0, 8, 12), (8, 4, 12)]
+    ask(server, iteration=1, count=tables.AS_DUE, updates=12)
+    nothing = take_block(server, reader)
+    assert (nothing.iteration, nothing.count, nothing.total, nothing.arrays) == (1, 0, 0, [])
+    ask(server, iteration=2, count=tables.AS_DUE, updates=12)
+    assert (take_block(server, reader).total, server.ring.env_steps) == (2, 56)
+    ask(server, iteration=0, session=2, first=5, count=tables.AS_DUE, updates=5)
+    rest = take_block(server, reader)
+    assert (rest.first, rest.count, rest.total) == (5, 7, 12)
+    server.reverb.stop()
+
+
+def test_a_request_for_what_is_due_is_refused_where_no_ratio_says_how_much(server):
+    ask(server, iteration=0, count=tables.AS_DUE, updates=0)
+    server.turn_until(lambda: server.service.malformed == 1)
+    assert not server.service._pending
+
+
+def test_an_iterations_last_block_carries_minibatches_of_what_is_held_out(server):
+    reader = server.connection.reader(tables.BLOCKS)
+    for number in range(4):
+        segment = numbered_segment(number=number, steps=50, held_out=number == 2, end_of_iteration=number == 3)
+        server.connection.put(tables.SEGMENTS, segment.to_wire())
+    ask(server, iteration=0, count=10)
+    first, last = take_block(server, reader), take_block(server, reader)
+    assert [(block.count, block.held_out) for block in (first, last)] == [(8, 0), (2, 3)]
+    assert all(len(array) == 5 for array in last.arrays)
+    assert set(last.arrays[0][:2, :, 1].reshape(-1)) <= {0, 1, 3}
+    assert set(last.arrays[0][2:, :, 1].reshape(-1)) == {2}
+
+
+def test_nothing_is_drawn_while_all_experience_is_held_out(server):
+    reader = server.connection.reader(tables.BLOCKS)
+    held_out = numbered_segment(number=0, held_out=True, end_of_iteration=True)
+    server.connection.put(tables.SEGMENTS, held_out.to_wire())
+    ask(server, iteration=0, count=4)
+    server.turn()
+    assert reader.get(0) is None and server.ring.env_steps == 5
+    server.connection.put(tables.SEGMENTS, numbered_segment(number=1, iteration=1).to_wire())
+    assert set(take_block(server, reader).arrays[0][:4, :, 1].reshape(-1)) == {1}

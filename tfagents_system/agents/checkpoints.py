@@ -30,9 +30,11 @@ class TrainerState:
 
     Attributes:
       iteration: Iterations completed.
+      iteration_start: Train step at which the current iteration began.
       env_steps: Environment steps stored when the newest block was drawn.
       best_eval_return: Highest mean return of an evaluation; None before the first.
       best_checkpoint: Name of the policy checkpoint that reached it.
+      best_iteration: Iterations completed then.
       recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
     """
 
@@ -41,6 +43,8 @@ class TrainerState:
     best_eval_return: float | None = None
     best_checkpoint: str | None = None
     recoveries: int = 0
+    iteration_start: int = 0
+    best_iteration: int = 0
 
 
 class _SavedState(tf.train.experimental.PythonState):

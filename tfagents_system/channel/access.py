@@ -122,7 +122,8 @@ def _check_weights(client: Client, arrays: Sequence[np.ndarray]) -> None:
 def _check_block(client: Client, arrays: Sequence[np.ndarray]) -> None:
     """The one that nobody needs (see `Connection.feed_dead_reader`)."""
     del client
-    if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].shape != (5,) or arrays[0].any():
+    empty = tables.Block.empty().to_wire()
+    if len(arrays) != 1 or arrays[0].dtype != np.int64 or not np.array_equal(arrays[0], empty[0]):
         raise FrameError("a block of minibatches, which only the replay server makes")
 
 

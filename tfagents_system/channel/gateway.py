@@ -22,8 +22,8 @@ from tfagents_system.channel import access, messages
 from tfagents_system.channel.errors import ChannelError, CutShortError, FrameError
 from tfagents_system.channel.frames import HELLO_LIMITS, Limits
 from tfagents_system.channel.refusals import Refusals
+from tfagents_system.channel.remote_slots import NoSlotError, RemoteSlots
 from tfagents_system.channel.sharing import Arrays, Sharing
-from tfagents_system.channel.slots import NoSlotError, Slots
 from tfagents_system.channel.transport import Transport, describe
 from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.replay import tables
@@ -110,7 +110,7 @@ class Gateway:
         self,
         facts: RunFacts,
         sharing: Sharing,
-        slots: Slots,
+        slots: RemoteSlots,
         context: ssl.SSLContext,
         password: str = "",
         has_trainer: bool = True,

@@ -26,7 +26,7 @@ import tfagents_system
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.overrides import Overrides
 
-PROTOCOL = 1
+PROTOCOL = 2
 KINDS = ("collect", "expert", "eval", "test", "trainer", "check")
 
 

@@ -130,6 +130,8 @@ class CpuPlan:
       pinned: False where ids are left to the cluster's scheduler.
       shared: True where some CPU belongs to more than one role.
       notes: What the user should know about the plan, one sentence each.
+      spare: A CPU that is free and belongs to no role; None without one, or where not pinned. It is not held: another
+        run may take it.
     """
 
     replay: tuple[int, ...]
@@ -139,6 +141,12 @@ class CpuPlan:
     pinned: bool = True
     shared: bool = False
     notes: tuple[str, ...] = ()
+    spare: int | None = None
+
+    @property
+    def gateway(self) -> tuple[int, ...]:
+        """CPU ids of the gateway: it works when the replay server does, so it also has a CPU that nobody else has."""
+        return self.replay if self.spare is None else tuple(sorted({*self.replay, self.spare}))
 
     def by_role(self) -> dict[str, tuple[int, ...]]:
         """Of the roles that run here; where workers join a run from elsewhere, they are alone."""
@@ -266,6 +274,7 @@ def plan_cpus(
         counts={role: len(ids) for role, ids in by_role.items()},
         shared=needed > len(usable),
         notes=tuple(notes),
+        spare=usable[-1] if needed < len(usable) and usable[-1] not in held else None,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import pickle
 import tempfile
@@ -48,6 +49,7 @@ class Inspection:
     Attributes:
       checks: What was looked at, and what was found.
       num_iter: Of the params; None where they can't be loaded.
+      attributes: Of the params, by name, and `config`: as they are with all that is overridden.
       specs: The content of specs.pbtxt; None where the environment could not be built.
       doing: What is going on now; empty once the inspection is complete.
       pid: Of the process that is at it.
@@ -55,6 +57,8 @@ class Inspection:
 
     checks: Checklist = dataclasses.field(default_factory=Checklist)
     num_iter: int | None = None
+    attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
     specs: bytes | None = None
     doing: str = ""
     pid: int = 0
@@ -277,6 +281,7 @@ class _Inspector:
             if not check.errors:
                 check.facts.append(f"{path}: {_in_words(params)}")
                 self._found.num_iter = params.num_iter
+                self._found.attributes, self._found.config = _plain(params_check.resolved_attributes(params)), config
         return params
 
     def _choose(self, kind: str) -> Path:
@@ -322,10 +327,21 @@ def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:
     return (rows + default_slack_rows(rows, segment_steps(params, layout) + 1)) * layout.step_bytes
 
 
+def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
+    """What another process can read without the user's code: values that JSON has no form for are texts."""
+    plain: dict[str, Any] = json.loads(json.dumps(attributes, default=_as_plain))
+    return plain
+
+
+def _as_plain(value: Any) -> Any:
+    return value.tolist() if type(value).__module__ == "numpy" else repr(value)
+
+
 def _in_words(params: TrainParamsBase) -> str:
-    return (
-        f"{params.num_iter} iterations of {params.num_steps_per_iter} updates with batches of {params.train_batch_size}"
-    )
+    updates = f"{params.num_iter} iterations of {params.num_steps_per_iter} updates"
+    if params.updates_per_env_step is not None:
+        updates = f"{params.num_iter} iterations, {params.updates_per_env_step:g} updates for each step"
+    return f"{updates}, with batches of {params.train_batch_size}"
 
 
 def _specs_file(specs: Any) -> bytes:

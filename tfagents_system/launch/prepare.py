@@ -245,6 +245,7 @@ def prepare(
     paths = RunPaths(variables.exp_dir)
     with RunLock(paths):
         run_directory.write_inputs(paths, variables, inspection.num_iter, preparation.overrides)
+        run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
         _write_specs(paths, inspection.specs)
     if preparation.seed != variables.seed:
         print(

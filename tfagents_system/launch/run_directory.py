@@ -112,6 +112,21 @@ def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int, overri
     write_atomically(paths.run_json, json.dumps(run, indent=2).encode() + b"\n")
 
 
+def write_resolved(
+    paths: RunPaths, variables: RunVariables, attributes: Mapping[str, Any], config: Mapping[str, Any]
+) -> None:
+    """Writes resolved.json, for people: every value of the last start, wherever it comes from.
+
+    Args:
+      attributes: Of TrainParams, by name.
+      config: The configuration with what is merged into it.
+    """
+    values = dataclasses.asdict(variables)
+    texts = {variable_name(name): as_text(value) for name, value in values.items() if value is not None}
+    resolved = {"params": dict(attributes), "config": dict(config), "variables": texts}
+    write_atomically(paths.resolved, json.dumps(resolved, indent=2).encode() + b"\n")
+
+
 def _write_overrides(paths: RunPaths, overrides: Overrides) -> None:
     """Without the variables that name the run: its directory may be moved."""
     variables = {name: text for name, text in overrides.variables.items() if name not in _NAMES_OF_RUN}

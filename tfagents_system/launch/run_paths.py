@@ -46,6 +46,11 @@ class RunPaths:
         return self.exp_dir / "overrides.json"
 
     @property
+    def resolved(self) -> Path:
+        """Every value that the last start had: attributes of TrainParams, configuration, variables; for people."""
+        return self.exp_dir / "resolved.json"
+
+    @property
     def run_json(self) -> Path:
         """Where the run came from: sources of the copies, seed, versions."""
         return self.exp_dir / "run.json"

@@ -47,6 +47,14 @@ class SlotCounts:
         """The slots that a worker of this kind may have when it joins."""
         return range(self.local if kind == COLLECT else self.planned, self.most)
 
+    def __str__(self) -> str:
+        return f"SAC_MAX_WORKERS={self.most}, SAC_NUM_COLLECT_WORKERS={self.planned}"
+
+
+def claim_of(port: int, slot: int) -> str:
+    """Name by which a slot is claimed on the machine of the replay server, whose port tells runs apart."""
+    return f"slot/{port}/{slot}"
+
 
 class Slots:
     """Claims slots of one run for workers that join; they are held until this object's process ends.
@@ -72,24 +80,20 @@ class Slots:
         fitting = self._counts.for_kind(kind)
         first = [wanted] if wanted is not None and wanted in fitting else []
         for slot in [*first, *fitting]:
-            if slot not in self._taken and self._claims.take(self._name(slot)):
+            if slot not in self._taken and self._claims.take(claim_of(self._port, slot)):
                 self._taken.add(slot)
                 return slot
-        what = f"SAC_MAX_WORKERS={self._counts.most}, SAC_NUM_COLLECT_WORKERS={self._counts.planned}"
         if not fitting:
             raise UserError(
-                f"this run has no slot for a worker of kind {kind} that joins ({what}): start the run with a larger "
-                "SAC_MAX_WORKERS"
+                f"this run has no slot for a worker of kind {kind} that joins ({self._counts}): start the run with a "
+                "larger SAC_MAX_WORKERS"
             )
         raise UserError(
-            f"all {len(fitting)} slots for workers of kind {kind} that join are taken ({what}): start the run with a "
-            "larger SAC_MAX_WORKERS, or end some workers"
+            f"all {len(fitting)} slots for workers of kind {kind} that join are taken ({self._counts}): start the run "
+            "with a larger SAC_MAX_WORKERS, or end some workers"
         )
 
     def release(self, slot: int) -> None:
         """Lets go of a slot: its worker has left."""
-        self._claims.release(self._name(slot))
+        self._claims.release(claim_of(self._port, slot))
         self._taken.discard(slot)
-
-    def _name(self, slot: int) -> str:
-        return f"slot/{self._port}/{slot}"

@@ -115,9 +115,8 @@ class Supervisor:
         }
 
     def _cpus_by_role(self) -> dict[str, tuple[int, ...]]:
-        """As planned; the gateway works when the replay server does, and has the same."""
         planned = self._plan.by_role()
-        return planned if self._variables.gateway_port is None else {**planned, GATEWAY: self._plan.replay}
+        return planned if self._variables.gateway_port is None else {**planned, GATEWAY: self._plan.gateway}
 
     @property
     def _workers(self) -> list[RoleProcess]:

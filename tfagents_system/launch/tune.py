@@ -177,6 +177,8 @@ def updates_per_step(params: Any, workers: int, steps_per_episode: float) -> flo
     """Updates for each environment step of a run with so many workers, by its parameters."""
     if params.asynchronous:
         return float(params.max_updates_per_env_step)
+    if params.updates_per_env_step is not None:
+        return float(params.updates_per_env_step)
     return float(params.num_steps_per_iter / (params.n_train_episodes_per_iter * workers * steps_per_episode))
 
 
@@ -190,7 +192,7 @@ def advice(split: Split, worker_cpus: int, params: Any, workers_now: int) -> lis
     ]
     if split.is_shared:
         lines.append("SAC_SHARE_CPUS=1")
-    if split.workers != workers_now and not params.asynchronous:
+    if split.workers != workers_now and not params.asynchronous and params.updates_per_env_step is None:
         steps = params.num_steps_per_iter * split.workers / workers_now
         lines.append(
             f"# TrainParams.num_steps_per_iter={steps:.0f} (now {params.num_steps_per_iter}): {split.workers} workers "

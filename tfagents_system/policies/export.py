@@ -21,11 +21,20 @@ from tfagents_system.policies.frame_stack_policy import of_single_frames
 
 _PREFIX = "policy_checkpoint_"
 _MODELS = ("collect_policy", "greedy_policy", "policy")
+_MOMENT = "moment.json"  # of a policy checkpoint: when it was
 
 
 def checkpoint_name(train_step: int) -> str:
     """`policy_checkpoint_<10 digits>`."""
     return f"{_PREFIX}{train_step:010d}"
+
+
+def iteration_of(checkpoint: Path) -> int | None:
+    """Iterations that had been completed when a policy checkpoint was written; None where it does not say."""
+    try:
+        return int(json.loads((checkpoint / _MOMENT).read_text())["iteration"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
@@ -109,11 +118,21 @@ class PolicyExport:
             for name, saver in self._all_savers().items():
                 _write_folder(self._paths.policies / name, saver.save)
 
-    def save_checkpoint(self) -> str:
-        """Writes the weights as `policy_checkpoint_<train step>`; returns that name."""
+    def save_checkpoint(self, iteration: int | None = None) -> str:
+        """Writes the weights as `policy_checkpoint_<train step>`; returns that name.
+
+        Args:
+          iteration: Iterations completed, for `iteration_of`.
+        """
         name = checkpoint_name(int(self._train_step.numpy()))
+
+        def write(folder: str) -> None:
+            self._all_savers()["policy"].save_checkpoint(folder)
+            if iteration is not None:
+                (Path(folder) / _MOMENT).write_text(json.dumps({"iteration": iteration}))
+
         with _without_tracing_notes():
-            _write_folder(self._paths.policy_checkpoints / name, self._all_savers()["policy"].save_checkpoint)
+            _write_folder(self._paths.policy_checkpoints / name, write)
         return name
 
     def has_checkpoint(self, name: str) -> bool:

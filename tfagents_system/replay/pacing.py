@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
+import fractions
 import math
 import time
 from collections.abc import Callable
@@ -10,13 +12,24 @@ from collections.abc import Callable
 from absl import logging
 
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.tables import Request
+from tfagents_system.replay.tables import AS_DUE, Request
 
 _ASK_SECS = 1.0
 
 
+def updates_due(steps: int, updates_per_env_step: float) -> int:
+    """floor(updates_per_env_step * steps), of the decimal number that was written: 0.1 * 30 is 3, as for people."""
+    return math.floor(fractions.Fraction(str(updates_per_env_step)) * steps)
+
+
 class Pacing(abc.ABC):
-    """Decides how many of a request's minibatches may be drawn now."""
+    """Decides how many of a request's minibatches may be drawn now.
+
+    Attributes:
+      updates_per_env_step: Updates that each step of the policy's experience asks for; None: the trainer decides.
+    """
+
+    updates_per_env_step: float | None = None
 
     @abc.abstractmethod
     def allowed(self, request: Request, done: int) -> int:
@@ -25,6 +38,10 @@ class Pacing(abc.ABC):
     @abc.abstractmethod
     def waiting_for(self, request: Request) -> str:
         """What holds the request back."""
+
+    def settle(self, request: Request) -> Request | None:
+        """The request with the number of its minibatches, which may be 0; None: it can't be told yet."""
+        return request
 
 
 class Lockstep(Pacing):
@@ -39,6 +56,7 @@ class Lockstep(Pacing):
       straggler_secs: See above.
       clock: Seconds; monotonic.
       has_left: Whether a worker said that it will not go on; asked once a second at most.
+      updates_per_env_step: See Pacing.
     """
 
     def __init__(
@@ -48,7 +66,9 @@ class Lockstep(Pacing):
         straggler_secs: float,
         clock: Callable[[], float] = time.monotonic,
         has_left: Callable[[int], bool] = lambda worker_id: False,
+        updates_per_env_step: float | None = None,
     ) -> None:
+        self.updates_per_env_step = updates_per_env_step
         self._ring = ring
         self._straggler_secs = straggler_secs
         self._clock = clock
@@ -67,20 +87,41 @@ class Lockstep(Pacing):
             self._known.add(worker_id)
 
     def allowed(self, request: Request, done: int) -> int:
-        if not (self._ring.iterations_done >= request.iteration).any():
-            return 0
-        missing = self._without_those_that_left(self._missing(request.iteration))
-        if missing:
-            first_done = self._first_done.setdefault(request.iteration, self._clock())
-            if self._clock() - first_done < self._straggler_secs:
-                return 0
-            logging.warning("going on without workers %s, late with iteration %d", missing, request.iteration)
-            self._waited_for.difference_update(missing)
-        self._first_done = {i: at for i, at in self._first_done.items() if i > request.iteration}
-        return request.count - done
+        return request.count - done if self._is_collected(request.iteration) else 0
+
+    def settle(self, request: Request) -> Request | None:
+        """After iteration i, floor(updates_per_env_step * steps of the iterations up to i) updates are to be done.
+
+        So nothing of the ratio is lost from one iteration to the next, and what a late worker still sends for an
+        earlier iteration counts in the next one.
+        """
+        if request.count != AS_DUE or self.updates_per_env_step is None:
+            return request
+        if not self._is_collected(request.iteration):
+            return None
+        steps = self._ring.steps_up_to(request.iteration)
+        count = updates_due(steps, self.updates_per_env_step) - request.updates
+        if count < 0:  # The ring has lost experience that was trained on: what came for this iteration counts alone.
+            steps -= self._ring.steps_up_to(request.iteration - 1)
+            count = max(0, updates_due(steps, self.updates_per_env_step) - request.first)
+        return dataclasses.replace(request, count=count)
 
     def waiting_for(self, request: Request) -> str:
         return f"iteration {request.iteration} of workers {self._missing(request.iteration)}"
+
+    def _is_collected(self, iteration: int) -> bool:
+        """Whether all that are waited for have completed it; who is too late is left out."""
+        if not (self._ring.iterations_done >= iteration).any():
+            return False
+        missing = self._without_those_that_left(self._missing(iteration))
+        if missing:
+            first_done = self._first_done.setdefault(iteration, self._clock())
+            if self._clock() - first_done < self._straggler_secs:
+                return False
+            logging.warning("going on without workers %s, late with iteration %d", missing, iteration)
+            self._waited_for.difference_update(missing)
+        self._first_done = {i: at for i, at in self._first_done.items() if i > iteration}
+        return True
 
     def _missing(self, iteration: int) -> list[int]:
         done = self._ring.iterations_done

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ __all__ = ["INIT_ITERATION", "MAX_WORKERS", "NEVER", "NOTHING_STORED", "Overwrit
 
 _HISTORY = -1  # steps_left
 _STEP_FIRST, _STEP_MID, _STEP_LAST = 0, 1, 2  # as in tf_agents.trajectories.StepType
+_HELD_OUT = 0x80  # A bit of step_type: the row is of an episode that is never trained on.
 
 
 class OverwrittenError(Exception):
@@ -58,7 +60,7 @@ class Ring:
         self._per_transition = [*self.action, self.reward, self.discount]
         self._slots = files.map_header()
         self._header = self._newest_header()
-        self._ring_steps = self._count_steps()
+        self._recount()
 
     @classmethod
     def open(cls, folder: Path, layout: Layout, capacity_rows: int, slack_rows: int | None = None) -> Ring:
@@ -97,8 +99,34 @@ class Ring:
 
     @property
     def ring_steps(self) -> int:
-        """Transitions that the ring holds now."""
+        """Transitions that the ring holds now, held out ones included."""
         return self._ring_steps
+
+    @property
+    def held_out_steps(self) -> int:
+        """Transitions that the ring holds now and that are never trained on."""
+        return self._held_out_steps
+
+    @property
+    def training_steps(self) -> int:
+        """Transitions that the ring holds now and that are trained on."""
+        return self._ring_steps - self._held_out_steps
+
+    def steps_up_to(self, iteration: int) -> int:
+        """Steps stored of the iterations up to and including this one, without the first random episodes.
+
+        Of iterations long ago it may be more, see `ring_header.steps_up_to`.
+        """
+        with self.lock:
+            return ring_header.steps_up_to(self._header, iteration)
+
+    def is_held_out(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Which of these rows are of episodes that are never trained on."""
+        return self.step_type[rows] >= _HELD_OUT
+
+    def step_types(self, rows: np.ndarray) -> np.ndarray:
+        """tf_agents' StepType of these rows, int32."""
+        return (self.step_type[rows] & ~np.uint8(_HELD_OUT)).astype(np.int32)
 
     @property
     def total_rows(self) -> int:
@@ -237,7 +265,7 @@ class Ring:
                     dropped += int(np.count_nonzero(left[first : last + 1] > 0))
                     for part in row_ranges(first_row + int(first), first_row + int(last) + 1, self.num_rows):
                         self.steps_left[part] = 0
-            self._ring_steps = self._count_steps()
+            self._recount()
             return dropped
 
     def make_durable(self) -> None:
@@ -261,6 +289,8 @@ class Ring:
             step_type[0] = _STEP_FIRST
         if segment.ends_episode:
             step_type[-1] = _STEP_LAST
+        if segment.held_out:
+            step_type |= _HELD_OUT
         steps_left = np.arange(rows - 1, -1, -1, dtype=np.int32)
         steps_left[:history] = _HISTORY
         per_transition = [*segment.action, segment.reward, segment.discount]
@@ -284,18 +314,18 @@ class Ring:
         surplus = max(0, self.filled_rows + rows - self.capacity_rows)
         oldest = self.total_rows - self.filled_rows
         given_up = row_ranges(oldest, oldest + surplus, self.num_rows)
-        self._ring_steps += segment.num_steps - sum(
-            int(np.count_nonzero(self.steps_left[part] > 0)) for part in given_up
-        )
+        self._ring_steps += segment.num_steps - self._count_steps(given_up)
+        if self._held_out_steps:
+            self._held_out_steps -= self._count_held_out(given_up)
+        self._held_out_steps += segment.num_steps if segment.held_out else 0
         header["filled_rows"] += rows - surplus
         header["total_rows"] += rows
         header["written_rows"] = max(int(header["written_rows"]), self.total_rows)
         header["cut_crc"] = -1
-        header["env_steps"] += segment.num_steps
         header["segments"] += 1
+        ring_header.count_steps(header, segment.iteration, segment.num_steps)
         record = header["workers"][segment.worker_id]
         if segment.iteration == INIT_ITERATION:
-            header["init_steps"] += segment.num_steps
             record["init_episodes"] += segment.ends_episode
         record["incarnation"] = segment.incarnation
         record["number"] = segment.number
@@ -308,7 +338,7 @@ class Ring:
         header["written_rows"] = max(int(header["written_rows"]), int(self._header["written_rows"]))
         self._header = header
         self._write_header()
-        self._ring_steps = self._count_steps()
+        self._recount()
 
     def _write_header(self) -> None:
         """Writes the older of the two slots, checksum last: one of them is whole at any moment."""
@@ -363,8 +393,16 @@ class Ring:
                     crc = zlib.crc32(column[part].data, crc)
         return crc
 
-    def _count_steps(self) -> int:
-        return int(np.count_nonzero(self.steps_left[self.held_rows] > 0))
+    def _recount(self) -> None:
+        held = row_ranges(self.total_rows - self.filled_rows, self.total_rows, self.num_rows)
+        self._ring_steps = self._count_steps(held)
+        self._held_out_steps = self._count_held_out(held)
+
+    def _count_steps(self, parts: Sequence[slice]) -> int:
+        return sum(int(np.count_nonzero(self.steps_left[part] > 0)) for part in parts)
+
+    def _count_held_out(self, parts: Sequence[slice]) -> int:
+        return sum(int(np.count_nonzero((self.steps_left[part] > 0) & self.is_held_out(part))) for part in parts)
 
 
 def _after_history(values: np.ndarray, history: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.segments import Column, Layout
 
-_VERSION = 2
+_VERSION = 3
 _SLACK_SEGMENTS = 4
 _OWN_COLUMNS = (
     Column("reward", (), "float32"),

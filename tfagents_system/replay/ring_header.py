@@ -15,6 +15,7 @@ import numpy as np
 MAX_WORKERS = 4096
 INIT_ITERATION = -1  # The first random episodes are collected in it.
 NEVER = -2  # iteration_done of a worker that has completed none.
+COUNTED_ITERATIONS = 1024  # The newest ones, of which it is known how many steps belong to each.
 
 _WORKER_DTYPE = np.dtype(
     [("incarnation", "<i8"), ("number", "<i8"), ("iteration_done", "<i8"), ("init_episodes", "<i8")]
@@ -31,6 +32,8 @@ DTYPE = np.dtype(
         ("cut_crc", "<i8"),  # of the oldest rows up to their segment's end, in snapshots; -1 elsewhere
         ("env_steps", "<i8"),
         ("init_steps", "<i8"),
+        ("newest_iteration", "<i8"),  # that any step belongs to
+        ("iteration_steps", "<i8", (COUNTED_ITERATIONS,)),  # of iteration i at i % their number, see `count_steps`
         ("segments", "<i8"),
         ("workers", _WORKER_DTYPE, (MAX_WORKERS,)),
     ]
@@ -67,6 +70,7 @@ def empty(layout: int) -> np.ndarray:
     header["valid"] = 1
     header["layout"] = layout
     header["cut_crc"] = -1
+    header["newest_iteration"] = INIT_ITERATION
     header["workers"]["number"] = -1
     header["workers"]["iteration_done"] = NEVER
     seal(header)
@@ -76,6 +80,30 @@ def empty(layout: int) -> np.ndarray:
 def seal(header: np.ndarray) -> None:
     """Sets the checksum."""
     header["crc"] = _checksum(header)
+
+
+def count_steps(header: np.ndarray, iteration: int, steps: int) -> None:
+    """Counts steps that were stored; those of the first random episodes apart from all others."""
+    header["env_steps"] += steps
+    if iteration == INIT_ITERATION:
+        header["init_steps"] += steps
+        return
+    newest, counts = int(header["newest_iteration"]), header["iteration_steps"]
+    if iteration > newest:
+        counts[np.arange(max(newest + 1, iteration - COUNTED_ITERATIONS + 1), iteration + 1) % COUNTED_ITERATIONS] = 0
+        header["newest_iteration"] = newest = iteration
+    if iteration > newest - COUNTED_ITERATIONS:  # What comes later than that belongs to all that are still counted.
+        counts[iteration % COUNTED_ITERATIONS] += steps
+
+
+def steps_up_to(header: np.ndarray, iteration: int) -> int:
+    """Steps stored of the iterations up to and including this one, without the first random episodes.
+
+    Older than the newest `COUNTED_ITERATIONS` they are no longer told apart: the steps of all of those are returned.
+    """
+    newest, counts = int(header["newest_iteration"]), header["iteration_steps"]
+    later = np.arange(max(iteration, newest - COUNTED_ITERATIONS) + 1, newest + 1) % COUNTED_ITERATIONS
+    return int(header["env_steps"]) - int(header["init_steps"]) - int(counts[later].sum())
 
 
 def is_whole(header: np.ndarray, layout: int) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tree
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 _HEADER_FIELDS = 8
 _MAX_SEGMENT_STEPS = 1000
 _MAX_SEGMENT_BYTES = 16 * 2**20
@@ -104,6 +104,7 @@ class Segment:
       action: Leaves `[T, ...]`, in [-1, 1].
       reward: `[T]` float32, of each transition.
       discount: `[T]` float32: 0 where the episode terminated, 1 elsewhere, also where a time limit cut it.
+      held_out: Of an episode that is kept for validation and never trained on.
       history: Observations of the same episode before the first transition; 0 where it starts the episode.
     """
 
@@ -118,6 +119,7 @@ class Segment:
     action: list[np.ndarray]
     reward: np.ndarray
     discount: np.ndarray
+    held_out: bool = False
     history: int = 0
 
     @property
@@ -132,7 +134,7 @@ class Segment:
 
     def to_wire(self) -> list[np.ndarray]:
         """The flat list of arrays that travels."""
-        flags = self.end_of_iteration | self.starts_episode << 1 | self.ends_episode << 2
+        flags = self.end_of_iteration | self.starts_episode << 1 | self.ends_episode << 2 | self.held_out << 3
         header = [
             WIRE_VERSION,
             self.worker_id,
@@ -162,7 +164,7 @@ class Segment:
         version, worker_id, incarnation, number, iteration, flags, steps, history = (int(value) for value in header)
         _require(version == WIRE_VERSION, f"expected version {WIRE_VERSION} but found {version}")
         _require(
-            worker_id >= 0 and incarnation >= 1 and number >= 0 and iteration >= -1 and 0 <= flags < 8 and steps >= 1,
+            worker_id >= 0 and incarnation >= 1 and number >= 0 and iteration >= -1 and 0 <= flags < 16 and steps >= 1,
             f"impossible header {header.tolist()}",
         )
         _require(
@@ -194,6 +196,7 @@ class Segment:
             action=list(arrays[split:]),
             reward=arrays[1],
             discount=arrays[2],
+            held_out=bool(flags & 8),
             history=history,
         )
 

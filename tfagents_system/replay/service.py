@@ -24,7 +24,7 @@ from tfagents_system.report.time_shares import TimeShares
 _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
 _SEGMENTS_A_ROUND = 64  # A flood of segments must not keep the trainer waiting.
-_DRAW_STREAM = 1  # Distinguishes the random numbers of drawing from those of other roles.
+_DRAW_STREAM, _HELD_OUT_STREAM = 1, 2  # Distinguish the random numbers of drawing from those of other roles.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,9 @@ class DrawSettings:
       sequence_length: Transitions of a sequence; None draws transitions.
       max_block_minibatches: Minibatches of one block, at most.
       seed: Of the run.
+      n_step: Steps of a transition, at most.
+      discount: gamma, for those of several steps.
+      held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
       frame_stack: Frames of an image.
     """
 
@@ -43,6 +46,9 @@ class DrawSettings:
     sequence_length: int | None
     max_block_minibatches: int
     seed: int
+    n_step: int = 1
+    discount: float = 1.0
+    held_out_minibatches: int = 0
     frame_stack: int = 1
 
 
@@ -189,16 +195,13 @@ class ReplayService:
                 self._refuse("request", error)
         if not self._pending:
             return False
-        request, done = self._pending[0]
-        allowed = self._pacing.allowed(request, done) if self._ring.ring_steps else 0
-        count = min(allowed, self._draw_settings.max_block_minibatches)
-        self._is_held_back = count <= 0
-        if self._is_held_back or self._blocks.info.current_size >= tables.MAX_BLOCKS:
+        count = self._next_count()
+        self._is_held_back = count is None
+        if count is None or self._blocks.info.current_size >= tables.MAX_BLOCKS:
             return False
-        first = request.first + done
+        request, done = self._pending[0]
         with self.time_shares.spend("drawing"):
-            arrays = self._draw(request, first, count)
-        block = tables.Block(request.session, request.iteration, first, count, self._ring.env_steps, arrays)
+            block = self._make_block(request, done, count)
         with self.time_shares.spend("sending minibatches"):
             self._connection.put(tables.BLOCKS, block.to_wire())
         self._pending[0] = (request, done + count)
@@ -206,8 +209,45 @@ class ReplayService:
             self._pending.pop(0)
         return True
 
+    def _next_count(self) -> int | None:
+        """Minibatches of the next block, for the oldest request; None while it is held back."""
+        request, done = self._pending[0]
+        if not self._ring.training_steps:
+            return None
+        if request.count == tables.AS_DUE:
+            settled = self._pacing.settle(request)
+            if settled is None:
+                return None
+            self._pending[0] = (settled, 0)
+            request = settled
+        if request.count == 0:
+            return 0  # A block that says so.
+        allowed = self._pacing.allowed(request, done)
+        return min(allowed, self._draw_settings.max_block_minibatches) if allowed > 0 else None
+
+    def _make_block(self, request: tables.Request, done: int, count: int) -> tables.Block:
+        first = request.first + done
+        arrays, held_out = self._draw(request, first, count) if count else [], 0
+        if count and done + count == request.count:
+            measured = self._draw_held_out(request)
+            held_out = len(measured[0]) if measured else 0
+            if held_out:
+                arrays = [np.concatenate(pair) for pair in zip(arrays, measured, strict=True)]
+        return tables.Block(
+            request.session,
+            request.iteration,
+            first,
+            count,
+            self._ring.env_steps,
+            total=request.first + request.count,
+            held_out=held_out,
+            arrays=arrays,
+        )
+
     def _accept(self, request: tables.Request) -> None:
         """Queues a request, by iteration; a newer trainer's, or a repeated one, replaces what it asks for again."""
+        if request.count == tables.AS_DUE and self._pacing.updates_per_env_step is None:
+            raise tables.MalformedMessageError("this run has no updates_per_env_step: say how many minibatches")
         if request.session < self._latest_session:
             return
         self._latest_session = request.session
@@ -223,17 +263,45 @@ class ReplayService:
         settings = self._draw_settings
         # Random numbers depend on the position in the run alone: they need no saving to go on after a restart.
         position = [settings.seed, _DRAW_STREAM, request.iteration, first, request.recoveries]
-        rng = np.random.Generator(np.random.Philox(position))
-        if settings.sequence_length is None:
-            return sampling.draw_transitions(
-                self._ring, rng, count, settings.batch_size, settings.frame_stack
-            ).to_arrays()
         try:
-            return sampling.draw_sequences(
-                self._ring, rng, count, settings.batch_size, settings.sequence_length, settings.frame_stack
-            ).to_arrays()
+            return self._draw_at(position, count, held_out=False)
         except sampling.NothingToDrawError as error:
             raise UserError(
-                f"recurrent_sequence_length={settings.sequence_length}, but {error}: lower it, or raise "
-                "n_buffer_init_episodes so that longer episodes are among the first"
+                f"training sequences have {settings.sequence_length} steps (recurrent_sequence_length + "
+                f"recurrent_burn_in), but {error}: lower them, or raise n_buffer_init_episodes so that longer episodes "
+                "are among the first"
             ) from None
+
+    def _draw_held_out(self, request: tables.Request) -> list[np.ndarray]:
+        """Minibatches to be measured, empty while nothing of the kind is held out."""
+        settings = self._draw_settings
+        if not settings.held_out_minibatches:
+            return []
+        position = [settings.seed, _HELD_OUT_STREAM, request.iteration, request.recoveries]
+        try:
+            return self._draw_at(position, settings.held_out_minibatches, held_out=True)
+        except sampling.NothingToDrawError:
+            return []
+
+    def _draw_at(self, position: Sequence[int], count: int, *, held_out: bool) -> list[np.ndarray]:
+        settings, rng = self._draw_settings, np.random.Generator(np.random.Philox(position))
+        if settings.sequence_length is not None:
+            return sampling.draw_sequences(
+                self._ring,
+                rng,
+                count,
+                settings.batch_size,
+                settings.sequence_length,
+                held_out=held_out,
+                frame_stack=settings.frame_stack,
+            ).to_arrays()
+        return sampling.draw_transitions(
+            self._ring,
+            rng,
+            count,
+            settings.batch_size,
+            n_step=settings.n_step,
+            gamma=settings.discount,
+            held_out=held_out,
+            frame_stack=settings.frame_stack,
+        ).to_arrays()

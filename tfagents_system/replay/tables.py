@@ -70,6 +70,9 @@ def _single_item_table(name: str, max_times_sampled: int) -> reverb.Table:
     )
 
 
+AS_DUE = -1  # As many minibatches as updates_per_env_step asks for.
+
+
 class MalformedMessageError(ValueError):
     """A message whose arrays are not what they should be."""
 
@@ -82,7 +85,8 @@ class Request:
       session: Start of the trainer's process, in ns: blocks for an earlier process are dropped.
       iteration: The iteration they are for: drawn when its experience has arrived.
       first: Index of the first minibatch within the iteration (more than 0 after a stop in mid-iteration).
-      count: Number of minibatches; they come in blocks of at most `max_block_minibatches` each.
+      count: Number of minibatches; they come in blocks of at most `max_block_minibatches` each. `AS_DUE`: the replay
+        server decides when the iteration's experience has arrived, and tells in the block.
       updates: Updates done before the first of them, since the run began.
       recoveries: How often training went back to a checkpoint: the draws are then others.
     """
@@ -105,7 +109,8 @@ class Request:
           MalformedMessageError: It is anything else.
         """
         request = cls(*(int(value) for value in _only_array(arrays, np.int64, len(dataclasses.fields(cls)))))
-        if min(dataclasses.astuple(request)) < 0 or request.count < 1:
+        others = dataclasses.astuple(dataclasses.replace(request, count=0))
+        if min(others) < 0 or (request.count < 1 and request.count != AS_DUE):
             raise MalformedMessageError(f"impossible request {request}")
         return request
 
@@ -146,7 +151,10 @@ class Block:
       first: Index of the block's first minibatch within the iteration.
       count: Minibatches in the block.
       env_steps: Environment steps stored since the run began, when the block was drawn.
-      arrays: `Transitions.to_arrays()` or `Sequences.to_arrays()`, each `[count, B, ...]`.
+      total: Minibatches of the whole iteration.
+      held_out: Minibatches of held-out experience behind the others, to be measured only; in an iteration's last block.
+      arrays: `Transitions.to_arrays()` or `Sequences.to_arrays()`, each `[count + held_out, B, ...]`; none in a block
+        without minibatches, which says that the iteration has no updates (any more).
     """
 
     session: int
@@ -154,16 +162,22 @@ class Block:
     first: int
     count: int
     env_steps: int
+    total: int
+    held_out: int
     arrays: list[np.ndarray]
 
     def to_wire(self) -> list[np.ndarray]:
-        meta = (self.session, self.iteration, self.first, self.count, self.env_steps)
+        meta = (self.session, self.iteration, self.first, self.count, self.env_steps, self.total, self.held_out)
         return [np.array(meta, np.int64), *self.arrays]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
-        session, iteration, first, count, env_steps = (int(value) for value in arrays[0])
-        return cls(session, iteration, first, count, env_steps, list(arrays[1:]))
+        return cls(*(int(value) for value in arrays[0]), arrays=list(arrays[1:]))
+
+    @classmethod
+    def empty(cls) -> Block:
+        """One that no trainer has asked for."""
+        return cls(0, 0, 0, 0, 0, 0, 0, [])
 
 
 @dataclasses.dataclass(frozen=True)

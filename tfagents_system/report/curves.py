@@ -24,6 +24,7 @@ DONE, UNKNOWN = "done", "-"
 MONITOR = "monitor.csv"
 _EVALUATIONS, _MONITORS = "evaluations.npz", "*monitor.csv"
 _MONITOR_WINDOW_EPISODES = 10
+_ALIKE = ("SAC_SEED", "SAC_VIDEO")  # Runs that differ in these alone are runs of one setting.
 # What tells the runs of one experiment apart: exp_task_3, exp_seed_3, SAC_3.
 _OURS, _PEERS = r"_(task|seed)_?[0-9]+$", r"[-_](task|seed|run)?[-_]?[0-9]+$"
 
@@ -103,7 +104,8 @@ def _read_ours(paths: RunPaths) -> Run:
     if state == DONE and not rows:
         fault = "has no evaluation" if paths.metrics_csv.exists() else "is missing"
         raise UserError(f"{paths.metrics_csv} {fault}, although the run is done: restore it, or leave this run out")
-    settings = {name: value for name, value in Overrides.read(paths.overrides).settings().items() if name != "SAC_SEED"}
+    overridden = Overrides.read(paths.overrides).settings()
+    settings = {name: value for name, value in overridden.items() if name not in _ALIKE}
     steps, returns = _ordered([(row.get("env_steps") or 0.0, row["eval_return"] or 0.0) for row in rows])
     name = paths.exp_dir.resolve().name
     return Run(paths.exp_dir, re.sub(_OURS, "", name) or name, settings, state, steps, returns, "metrics.csv")

@@ -36,7 +36,8 @@ def draw_learning_curve(paths: RunPaths) -> Path:
     """Draws metrics.csv; returns the path of the picture.
 
     Above: the mean return of evaluations with a band of one standard deviation between episodes, and the return of
-    collected episodes. Below: a small panel for each of losses, alpha and the curriculum's parameters that has values.
+    collected episodes. Below: a small panel for each of losses, alpha and the curriculum's parameters that has values;
+    losses with those of held-out episodes.
 
     Raises:
       ValueError: There are no metrics yet.
@@ -105,10 +106,15 @@ def _draw_returns(axes: Any, rows: Rows) -> None:
 
 def _draw_panel(axes: Any, rows: Rows, name: str, title: str) -> None:
     steps, values = _series(rows, name)
+    held_out_steps, held_out = _series(rows, f"validation/{name}")
     if name.startswith("curriculum/"):
         axes.step(steps, values, where="post", color=_OTHER, linewidth=1.4, **_marker(steps))
     else:
-        axes.plot(steps, values, color=_OTHER, linewidth=1.2, **_marker(steps))
+        axes.plot(steps, values, color=_OTHER, linewidth=1.2, **_marker(steps), label="trained on")
+    if held_out:
+        axes.plot(held_out_steps, held_out, color=_EVAL, linewidth=1.2, **_marker(held_out_steps), label="held out")
+        axes.legend(loc="best", frameon=False, fontsize=7)
+        values = values + held_out
     axes.set_title(title, loc="left", fontsize=9)
     if name == "eval_success":
         axes.set_ylim(-0.03, 1.03)

@@ -1,4 +1,7 @@
-"""Which worker a remote program is: no slot that lives is given twice, and a restarted worker gets its own back."""
+"""Which worker a remote program is: the gateway claims slots (launch/slots.py) for workers that it knows by a secret.
+
+No slot that lives is given twice, and a worker whose connection broke, or that was started anew, gets its own back.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import time
 from pathlib import Path
 
 from tfagents_system.launch.claims import Claims
+from tfagents_system.launch.slots import SlotCounts, claim_of
 from tfagents_system.report.heartbeat import read_json, write_json
 
 KEEP_SECS = 60.0  # A slot whose worker has vanished waits so long for it.
@@ -42,26 +46,22 @@ class _Slot:
         return not self.owner or self.has_said_goodbye or not is_kept
 
 
-class Slots:
+class RemoteSlots:
     """The slots of one run that remote workers may have.
 
     Args:
-      local: Slots of workers that the run itself starts: 0 to local - 1.
-      planned: Planned workers, for which lock-step waits; only collectors may have their slots.
-      most: SAC_MAX_WORKERS.
-      port: The replay server's: slots are claimed on this machine by it, so that workers that join here have others.
+      counts: How many there are.
+      port: The replay server's on this machine: workers that join here claim by it, too, and have others.
       path: Who had which slot, for the next process of the gateway.
       claims: Where they are held.
     """
 
-    def __init__(
-        self, local: int, planned: int, most: int, port: int, path: Path, claims: Claims | None = None
-    ) -> None:
-        self._local, self._planned, self._most = local, planned, most
+    def __init__(self, counts: SlotCounts, port: int, path: Path, claims: Claims | None = None) -> None:
+        self._counts = counts
         self._port, self._path = port, path
         self._claims = claims or Claims()
         self._lock = threading.Lock()
-        self._slots = {number: _Slot() for number in range(min(local, planned), most)}
+        self._slots = {number: _Slot() for number in range(min(counts.local, counts.planned), counts.most)}
         began = time.monotonic()
         for text, owner in (read_json(path) or {}).items():
             if text.isdecimal() and int(text) in self._slots and isinstance(owner, str):
@@ -84,25 +84,24 @@ class Slots:
         """
         owner, now = hashlib.sha256(token.encode()).hexdigest(), time.monotonic()
         with self._lock:
-            fitting = [n for n in self._slots if n >= (self._local if kind == "collect" else self._planned)]
+            fitting = self._counts.for_kind(kind)
             own = next((n for n in fitting if self._slots[n].owner == owner), None)
             if own is not None:
                 return self._give(own, owner, connection)
             candidates = self._in_order(fitting, now) if wished is None else self._wished(wished, fitting, now)
             for number in candidates:
-                if self._claims.take(self._claim(number)):
+                if self._claims.take(claim_of(self._port, number)):
                     return self._give(number, owner, connection)
-        counts = f"SAC_MAX_WORKERS={self._most}, SAC_NUM_COLLECT_WORKERS={self._planned}"
         if not fitting:
             raise NoSlotError(
-                f"no slot for a worker of kind {kind} ({counts}): start the run with a larger SAC_MAX_WORKERS"
+                f"no slot for a worker of kind {kind} ({self._counts}): start the run with a larger SAC_MAX_WORKERS"
             )
         if wished is not None:
-            raise NoSlotError(f"slot {wished} is not free ({counts}): join without asking for it")
+            raise NoSlotError(f"slot {wished} is not free ({self._counts}): join without asking for it")
         is_kept = any(self._slots[number].connection is None for number in fitting)  # For one that has vanished.
         raise NoSlotError(
-            f"all {len(fitting)} slots for workers of kind {kind} are taken ({counts}): end some workers, or start the "
-            "run with a larger SAC_MAX_WORKERS",
+            f"all {len(fitting)} slots for workers of kind {kind} are taken ({self._counts}): end some workers, or "
+            "start the run with a larger SAC_MAX_WORKERS",
             final=not is_kept,
         )
 
@@ -114,7 +113,7 @@ class Slots:
                 return False
             slot.connection, slot.left_at, slot.has_said_goodbye = None, time.monotonic(), for_good
             if for_good:
-                self._claims.release(self._claim(number))
+                self._claims.release(claim_of(self._port, number))
             return True
 
     def tend(self) -> None:
@@ -123,7 +122,7 @@ class Slots:
             now = time.monotonic()
             for number, slot in self._slots.items():
                 if slot.is_free(now):
-                    self._claims.release(self._claim(number))
+                    self._claims.release(claim_of(self._port, number))
         self._claims.answer()
 
     @property
@@ -132,21 +131,18 @@ class Slots:
         with self._lock:
             return sum(slot.connection is not None for slot in self._slots.values())
 
-    def _wished(self, wished: int, fitting: list[int], now: float) -> list[int]:
+    def _wished(self, wished: int, fitting: range, now: float) -> list[int]:
         """A worker that comes back after a gateway's restart says which one it was."""
         return [wished] if wished in fitting and self._slots[wished].is_free(now) else []
 
-    def _in_order(self, fitting: list[int], now: float) -> list[int]:
+    def _in_order(self, fitting: range, now: float) -> list[int]:
         """Free ones: those that nobody had come first."""
         free = [number for number in fitting if self._slots[number].is_free(now)]
         return sorted(free, key=lambda number: (bool(self._slots[number].owner), number))
 
     def _give(self, number: int, owner: str, connection: object) -> tuple[int, object | None]:
         before = self._slots[number].connection
-        self._claims.take(self._claim(number))
+        self._claims.take(claim_of(self._port, number))
         self._slots[number] = _Slot(owner, connection)
         write_json(self._path, {str(n): slot.owner for n, slot in self._slots.items() if slot.owner})
         return number, before
-
-    def _claim(self, number: int) -> str:
-        return f"slot/{self._port}/{number}"

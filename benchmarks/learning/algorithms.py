@@ -1,0 +1,183 @@
+"""Learning curves of every algorithm beside those of peers, from real runs: a record that grows run by run.
+
+    python -m benchmarks.learning.algorithms --task pendulum --variant sac tqc --seeds 3 [--peers_python PYTHON]
+
+Each run that the record lacks is trained, and added to results/algorithms.csv with all its evaluations; then the curves
+of its task are drawn anew (results/algorithms_<task>.png) and the table printed. Without --variant the record is only
+shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.learning.tasks import OURS, PEERS, TASKS, Task, Variant
+from benchmarks.processes import ROOT, end_on_sigterm, run_json
+from benchmarks.real_run import RealRun
+from tfagents_system.report import compare
+from tfagents_system.report.curves import Run
+from tfagents_system.report.metrics import read_metrics
+
+FOLDER = ROOT / "benchmarks" / "learning"
+_EVAL_EPISODES = 10
+_SLOWEST_UPDATES_PER_S = 4.0
+_START_SECS = 300.0
+_POLL_SECS = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """A line of the record: mean return of the greedy policy's episodes after so many steps of one run.
+
+    Attributes:
+      wall_secs: Of the whole run, evaluations included; other work on the machine makes it longer.
+    """
+
+    task: str
+    variant: str
+    seed: int
+    env_steps: int
+    eval_return: float
+    wall_secs: float
+
+    @classmethod
+    def from_row(cls, row: dict[str, str]) -> Evaluation:
+        numbers = int(row["seed"]), int(row["env_steps"]), float(row["eval_return"]), float(row["wall_secs"])
+        return cls(row["task"], row["variant"], *numbers)
+
+
+def train(task: Task, variant: Variant, seed: int, peers_python: str) -> list[tuple[int, float]]:
+    """One run from scratch: (environment steps, return) of each of its evaluations."""
+    return _train_peer(task, variant, seed, peers_python) if variant.library else _train_ours(task, variant, seed)
+
+
+def _train_ours(task: Task, variant: Variant, seed: int) -> list[tuple[int, float]]:
+    """A run by run_script.sh with one worker, ended when it has been evaluated after the last step."""
+    config = {
+        "environment": task.environment,
+        "horizon": task.horizon,
+        "attributes": {**attributes_of(task, variant), **variant.attributes},
+    }
+    variables = {"SAC_NUM_COLLECT_WORKERS": 1, "SAC_TRAIN_CPUS": 2, "SAC_SEED": seed, "SAC_VIDEO": 0}
+    deadline_secs = _START_SECS + task.steps * variant.updates_per_step / _SLOWEST_UPDATES_PER_S
+    with RealRun(FOLDER / "params.py", config, variables) as run:
+
+        def evaluations() -> list[tuple[int, float]]:
+            rows = read_metrics(run.paths.metrics_csv)
+            return [(int(row["env_steps"] or 0), value) for row in rows if (value := row["eval_return"]) is not None]
+
+        what = f"an evaluation after {task.steps} steps"
+        run.wait_until(lambda: _is_over(evaluations(), task), what, deadline_secs, poll_secs=_POLL_SECS)
+        return evaluations()
+
+
+def _is_over(evaluations: Sequence[tuple[int, float]], task: Task) -> bool:
+    return bool(evaluations) and evaluations[-1][0] >= task.steps
+
+
+def attributes_of(task: Task, variant: Variant) -> dict[str, object]:
+    """Attributes of TrainParams that follow from the task; a variant's own come after them."""
+    rate = task.learning_rate
+    rates = ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate")
+    return {
+        "updates_per_env_step": variant.updates_per_step,
+        "n_buffer_init_episodes": task.random_episodes,
+        "n_episodes_in_buffer": task.steps // task.horizon + task.random_episodes,
+        "n_eval_episodes": _EVAL_EPISODES,
+        "eval_period_itrs": max(1, task.eval_steps // task.horizon),
+        "num_iter": task.steps,  # More than there will be: an iteration has a step at least.
+        **({name: rate for name in rates} if rate is not None else {}),
+    }
+
+
+def _train_peer(task: Task, variant: Variant, seed: int, python: str) -> list[tuple[int, float]]:
+    command = [python, "-m", "benchmarks.peers.learning", "--library", variant.library]
+    command += ["--algorithm", variant.algorithm, "--environment", task.environment, "--steps", str(task.steps)]
+    command += ["--eval_steps", str(task.eval_steps), "--eval_episodes", str(_EVAL_EPISODES), "--seed", str(seed)]
+    if task.learning_rate is not None:
+        command += ["--learning_rate", str(task.learning_rate)]
+    result = run_json(command, _START_SECS + task.steps * variant.updates_per_step / _SLOWEST_UPDATES_PER_S)
+    return list(zip(result["env_steps"], result["eval_returns"], strict=True))
+
+
+# The record.
+
+
+def read_record(path: Path) -> list[Evaluation]:
+    """All lines; none where there is no file yet."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return [Evaluation.from_row(row) for row in csv.DictReader(file)]
+
+
+def append(path: Path, evaluations: Sequence[Evaluation]) -> None:
+    """Adds the lines of one run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if is_new:
+            writer.writerow([field.name for field in dataclasses.fields(Evaluation)])
+        writer.writerows(
+            [e.task, e.variant, e.seed, e.env_steps, f"{e.eval_return:.2f}", f"{e.wall_secs:.0f}"] for e in evaluations
+        )
+
+
+def runs_of(task: str, evaluations: Sequence[Evaluation]) -> list[Run]:
+    """The runs of a task, in the order in which variants are listed."""
+    runs = []
+    for variant in (*OURS, *PEERS):
+        for seed in sorted({e.seed for e in evaluations if (e.task, e.variant) == (task, variant)}):
+            lines = [e for e in evaluations if (e.task, e.variant, e.seed) == (task, variant, seed)]
+            steps, returns = np.array([e.env_steps for e in lines], float), np.array([e.eval_return for e in lines])
+            runs.append(Run(Path(f"{variant}_{seed}"), variant, {}, "done", steps, returns, "metrics.csv"))
+    return runs
+
+
+def show(task: str, path: Path) -> None:
+    """Draws the curves of a task and prints its table."""
+    runs = runs_of(task, read_record(path))
+    if not runs:
+        return
+    groups = compare.group_runs(runs)
+    compare.draw(groups, path.with_name(f"algorithms_{task}.png"))
+    print(f"{TASKS[task].environment}:")
+    compare.print_table(compare.table_of(groups), runs)
+
+
+def main() -> None:
+    end_on_sigterm()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    variants = {**OURS, **PEERS}
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--variant", nargs="+", choices=variants, default=[])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--peers_python", default=str(ROOT / ".venv-peers" / "bin" / "python"))
+    parser.add_argument("--output", type=Path, default=FOLDER / "results")
+    arguments = parser.parse_args()
+    path = arguments.output / "algorithms.csv"
+    for seed in range(arguments.seeds):
+        for task in arguments.task:
+            for variant in arguments.variant:
+                if any((e.task, e.variant, e.seed) == (task, variant, seed) for e in read_record(path)):
+                    continue
+                began = time.monotonic()
+                found = train(TASKS[task], variants[variant], seed, arguments.peers_python)
+                secs = time.monotonic() - began
+                append(path, [Evaluation(task, variant, seed, *each, secs) for each in found])
+                print(f"{task}, {variant}, seed {seed}: {found[-1][1]:.1f}, {secs:.0f} s", file=sys.stderr, flush=True)
+    for task in arguments.task:
+        show(task, path)
+
+
+if __name__ == "__main__":
+    main()

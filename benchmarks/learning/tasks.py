@@ -1,0 +1,80 @@
+"""What is learned, and by which algorithm with which attributes: the rows of the record of learning curves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """An environment and how long it is trained, the same for everybody.
+
+    Attributes:
+      environment: Gymnasium's name.
+      horizon: Steps of an episode, at most.
+      steps: Environment steps of a run, the random ones included.
+      eval_steps: Environment steps between two evaluations, about.
+      learning_rate: Of actor, critics and alpha; None: each algorithm's own.
+      random_episodes: Before the first update; about 1000 steps.
+    """
+
+    environment: str
+    horizon: int
+    steps: int
+    eval_steps: int
+    random_episodes: int
+    learning_rate: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """An algorithm of ours, or of a peer.
+
+    Attributes:
+      attributes: Of TrainParams, where it is ours.
+      library, algorithm: Of a peer; see benchmarks/peers/learning.py.
+      updates_per_step: Updates for each environment step.
+    """
+
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    library: str = ""
+    algorithm: str = ""
+    updates_per_step: int = 1
+
+
+TASKS = {
+    "pendulum": Task("Pendulum-v1", 200, 10_000, 1_000, 5, 1e-3),
+    "double_pendulum": Task("InvertedDoublePendulum-v5", 1000, 50_000, 5_000, 140),
+    "hopper": Task("Hopper-v5", 1000, 100_000, 5_000, 45),
+    "half_cheetah": Task("HalfCheetah-v5", 1000, 100_000, 5_000, 1),
+}
+
+OURS = {
+    "sac": Variant(),
+    "tqc": Variant({"algorithm": "tqc"}),
+    "crossq": Variant({"algorithm": "crossq", "critic_joint_fc_layer_params": (1024, 1024)}),
+    "droq": Variant({"algorithm": "droq"}, updates_per_step=20),
+    "redq": Variant({"algorithm": "redq"}, updates_per_step=20),
+    "simba": Variant(
+        {
+            "network": "simba",
+            "actor_fc_layer_params": (128,),
+            "critic_joint_fc_layer_params": (512, 512),
+            "actor_optimizer": {"name": "adamw", "weight_decay": 0.01},
+            "critic_optimizer": {"name": "adamw", "weight_decay": 0.01},
+            "normalize_observations": True,
+        },
+        updates_per_step=2,
+    ),
+}
+
+PEERS = {
+    "SBX SAC": Variant(library="sbx", algorithm="sac"),
+    "SBX TQC": Variant(library="sbx", algorithm="tqc"),
+    "SBX CrossQ": Variant(library="sbx", algorithm="crossq"),
+    "SB3 SAC": Variant(library="sb3", algorithm="sac"),
+    "SB3-contrib TQC": Variant(library="contrib", algorithm="tqc"),
+    "SB3-contrib CrossQ": Variant(library="contrib", algorithm="crossq"),
+}

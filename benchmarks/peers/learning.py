@@ -1,0 +1,83 @@
+"""A learning curve of SBX, Stable-Baselines3 or its contrib, in JSON; the current folder gets files of theirs.
+
+    PEERS_PYTHON -m benchmarks.peers.learning --library sbx --environment Pendulum-v1 --steps 10000 --eval_steps 1000
+
+Hyperparameters are the library's own defaults for the algorithm, but for what is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import Any
+
+LIBRARIES = ("sbx", "sb3", "contrib")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", choices=LIBRARIES, required=True)
+    parser.add_argument("--algorithm", choices=("sac", "tqc", "crossq", "droq"), default="sac")
+    parser.add_argument("--environment", required=True)
+    parser.add_argument("--steps", type=int, required=True, help="environment steps, the random ones included")
+    parser.add_argument("--learning_starts", type=int, default=1000, help="random steps before the first update")
+    parser.add_argument("--learning_rate", type=float, default=None, help="default: the library's")
+    parser.add_argument("--updates_per_step", type=int, default=1)
+    parser.add_argument("--eval_steps", type=int, required=True, help="environment steps between two evaluations")
+    parser.add_argument("--eval_episodes", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def algorithm_class(library: str, algorithm: str) -> Any:
+    """SAC and its kin by name; where TQC and CrossQ are depends on the library."""
+    name = {"sac": "SAC", "tqc": "TQC", "crossq": "CrossQ", "droq": "DroQ"}[algorithm]
+    if library == "sbx":
+        import sbx
+
+        return getattr(sbx, name)
+    import torch
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    if library == "sb3":
+        import stable_baselines3
+
+        return getattr(stable_baselines3, name)
+    import sb3_contrib
+
+    return getattr(sb3_contrib, name)
+
+
+def main() -> None:
+    import gymnasium
+    from stable_baselines3.common.callbacks import EvalCallback
+    from stable_baselines3.common.monitor import Monitor
+
+    arguments = parse_arguments()
+    options: dict[str, Any] = {"gradient_steps": arguments.updates_per_step, "device": "cpu"}
+    if arguments.learning_rate is not None:
+        options["learning_rate"] = arguments.learning_rate
+    model = algorithm_class(arguments.library, arguments.algorithm)(
+        "MlpPolicy",
+        Monitor(gymnasium.make(arguments.environment)),
+        learning_starts=arguments.learning_starts,
+        train_freq=1,
+        seed=arguments.seed,
+        **options,
+    )
+    evaluation = EvalCallback(
+        Monitor(gymnasium.make(arguments.environment)),
+        n_eval_episodes=arguments.eval_episodes,
+        eval_freq=arguments.eval_steps,
+        log_path=".",  # Without one it keeps nothing.
+        deterministic=True,
+        verbose=0,
+    )
+    model.learn(total_timesteps=arguments.steps, callback=evaluation)
+    returns = [sum(episodes) / len(episodes) for episodes in evaluation.evaluations_results]
+    print(json.dumps({"env_steps": evaluation.evaluations_timesteps, "eval_returns": returns}))
+
+
+if __name__ == "__main__":
+    main()
