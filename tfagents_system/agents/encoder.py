@@ -236,7 +236,8 @@ def is_features(spec: tf.TensorSpec) -> bool:
 
 def _has_encoder(params: TrainParamsBase, observation_spec: Any) -> bool:
     is_own = params.preprocessing_combiner is not None or any(
-        getattr(type(params), hook) is not getattr(TrainParamsBase, hook) for hook in ("actor_ctor", "critic_ctor")
+        hook in vars(params) or getattr(type(params), hook) is not getattr(TrainParamsBase, hook)
+        for hook in ("actor_ctor", "critic_ctor")
     )
     leaves = tf.nest.flatten(observation_spec)
     return not is_own and any(is_encoded(spec, params.image_encoder_filters) for spec in leaves)

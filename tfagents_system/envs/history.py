@@ -8,6 +8,7 @@ for acting.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def policy_time_step_spec(params: TrainParamsBase, observation_spec: Any) -> ts.
     return ts.time_step_spec(stacked_spec(observation_spec, params.frame_stack))
 
 
-def _with_channels(observation_spec: Any, count: Any) -> Any:
+def _with_channels(observation_spec: Any, count: Callable[[int], int]) -> Any:
     def convert(spec: tf.TensorSpec) -> tf.TensorSpec:
         if not is_image(spec):
             return spec
