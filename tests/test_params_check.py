@@ -86,6 +86,13 @@ def test_shipped_examples_and_defaults_pass(module: Any) -> None:
         ("log_period_itrs", 0.5),
         ("checkpoint_period_itrs", 0),
         ("max_updates_per_env_step", 0),
+        ("updates_per_env_step", 0),
+        ("updates_per_env_step", "1"),
+        ("n_step", 0),
+        ("n_step", 1.5),
+        ("recurrent_burn_in", -1),
+        ("validation_share", 0.6),
+        ("validation_share", -0.1),
     ],
 )
 def test_impossible_value_names_attribute_rule_and_value(name: str, value: Any) -> None:
@@ -110,6 +117,10 @@ def test_impossible_value_names_attribute_rule_and_value(name: str, value: Any) 
         ("n_buffer_init_episodes", 0),
         ("image_encoder_filters", ()),
         ("image_augmentation_pixels", 0),
+        ("updates_per_env_step", 20),
+        ("updates_per_env_step", None),
+        ("n_step", 5),
+        ("validation_share", 0.5),
     ],
 )
 def test_possible_values_pass(name: str, value: Any) -> None:
@@ -171,6 +182,23 @@ def test_sequences_must_fit_into_an_episode() -> None:
     assert findings_for(horizon=20, recurrent_sequence_length=20) == []
     (finding,) = findings_for(horizon=20, recurrent=True, recurrent_sequence_length=20)
     assert "horizon=20" in finding
+
+
+def test_sequences_with_their_burn_in_must_fit_into_an_episode() -> None:
+    assert findings_for(horizon=21, recurrent=True, recurrent_sequence_length=10, recurrent_burn_in=10) == []
+    (finding,) = findings_for(horizon=20, recurrent=True, recurrent_sequence_length=10, recurrent_burn_in=10)
+    assert "recurrent_sequence_length=10 + recurrent_burn_in=10 must be below horizon=20" in finding
+
+
+def test_several_steps_and_sequences_exclude_each_other() -> None:
+    (finding,) = findings_for(recurrent=True, n_step=3)
+    assert "n_step=3" in finding and "recurrent=True" in finding and "set n_step=1" in finding
+
+
+def test_the_asynchronous_mode_has_a_ratio_of_its_own() -> None:
+    assert findings_for(updates_per_env_step=1.0) == []
+    (finding,) = findings_for(updates_per_env_step=1.0, asynchronous=True)
+    assert "updates_per_env_step=1.0" in finding and "max_updates_per_env_step" in finding
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,17 @@ def test_curriculum_that_applies_to_evaluation_is_set(saved: RunPaths) -> None:
         assert env.user_env.mass == mass
 
 
+def test_the_iteration_of_a_policy_is_the_one_that_was_saved_with_it(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "policy_checkpoint_0000000024"
+    checkpoint.mkdir()
+    config = {"horizon": 7, "curriculum": {"mass": {"iters": [0, 2, 4], "range": [1.0, 3.0], "apply_to_eval": True}}}
+    for content, mass in (('{"iteration": 5}', 3.0), ("torn", 2.0)):  # 24 updates, 8 in an iteration, would be 3.
+        (checkpoint / "moment.json").write_text(content)
+        env = TrainingEnvironment(CounterEnv(), 7)
+        run._apply_curriculum(FakeParams(config), env, checkpoint)
+        assert env.user_env.mass == mass
+
+
 def script(cwd: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "tfagents_system" / "run.py"), *flags]
     environ = {**os.environ, "PYTHONPATH": ""}

@@ -37,7 +37,7 @@ from tfagents_system.report.episodes import Evaluations, Report, summarize
 from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.metrics import MetricsLog, read_metrics
 from tfagents_system.report.time_shares import TimeShares
-from tfagents_system.role import TRAIN_STREAM, Role, run_role, sequence_length
+from tfagents_system.role import TRAIN_STREAM, Role, burn_in_steps, run_role, sequence_length
 
 _START_DEADLINE_SECS = 600.0
 _BLOCK_DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.
@@ -235,7 +235,7 @@ class Trainer:
             params.share_log_pi,
             precision,
             self._role.derived_seed(TRAIN_STREAM, self._state.recoveries),
-            burn_in_steps=params.recurrent_burn_in,
+            burn_in_steps=burn_in_steps(params),
             measures=params.validation_share > 0,
         )
         if self._role.deterministic and update.kind != "fused":

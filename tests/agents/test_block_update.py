@@ -36,6 +36,35 @@ def test_the_critics_learn_the_td_target_of_the_transition_they_are_given():
     np.testing.assert_allclose(q, 3.0, atol=0.02)
 
 
+def test_measuring_gives_the_losses_and_changes_nothing():
+    agent = build_quiet()
+    update = BlockUpdate(agent, B, None, measures=True)
+    update(block(1))
+    before = [variable.numpy() for variable in agent.variables + [agent.train_step_counter]]
+    arrays = block(3, seed=1)
+    measured = update.measure(arrays)
+    for variable, value in zip(agent.variables + [agent.train_step_counter], before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    expected = [critic_loss(agent, *(array[k] for array in arrays)) for k in range(3)]
+    np.testing.assert_allclose(measured["critic_loss"], np.mean(expected), rtol=1e-4)
+    first = update([array[:1] for array in arrays])
+    np.testing.assert_allclose(first["critic_loss"], expected[0], rtol=1e-4)
+
+
+def critic_loss(agent, observation, action, reward, discount, next_observation):
+    """Half of the squared errors of both critics, of an agent without noise and entropy."""
+    mid = tf.ones(B, tf.int32)
+
+    def q(networks, observation, action):
+        return np.array([network((observation, action), step_type=mid)[0] for network in networks])
+
+    next_action = agent.policy.action(ts.restart(next_observation, B)).action
+    targets = (agent._target_critic_network_1, agent._target_critic_network_2)
+    td_target = reward + 0.99 * discount * q(targets, next_observation, next_action).min(0)
+    critics = (agent._critic_network_1, agent._critic_network_2)
+    return 0.5 * np.square(td_target - q(critics, observation, action)).mean(1).sum()
+
+
 def copy_networks(source, target):
     for name in (
         "_actor_network",

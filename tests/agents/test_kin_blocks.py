@@ -52,7 +52,7 @@ def block(count, seed=0):
 @pytest.fixture(scope="module", params=list(KIN))
 def compiled(request):
     agent = build(request.param)
-    update = BlockUpdate(agent, BATCH, None, seed=3)
+    update = BlockUpdate(agent, BATCH, None, seed=3, measures=request.param == "crossq")
     return request.param, agent, update
 
 
@@ -113,6 +113,22 @@ def test_a_block_means_over_the_updates_that_measure_and_repeats_its_numbers(com
         assert again(block(1, seed=0)) == singles[:1]
         assert again(block(1, seed=0), skip=6)[0]["critic_loss"] != singles[0]["critic_loss"]
         again()
+
+
+def test_measuring_a_block_changes_nothing(compiled):
+    """CrossQ has the most that could change: its batch statistics."""
+    algorithm, agent, update = compiled
+    if algorithm != "crossq":
+        return
+    saved = [variable.numpy() for variable in agent.variables]
+    one, other = (update.measure(block(1, seed=k)) for k in range(2))
+    both = update.measure([np.concatenate(arrays) for arrays in zip(block(1, 0), block(1, 1), strict=True)])
+    assert both.keys() == {"critic_loss", "q_mean", "actor_loss", "alpha_loss"}
+    for name, value in both.items():
+        np.testing.assert_allclose(value, (one[name] + other[name]) / 2, rtol=1e-5, err_msg=name)
+    assert one["critic_loss"] != other["critic_loss"]
+    for variable, value in zip(agent.variables, saved, strict=True):
+        np.testing.assert_array_equal(variable, value, err_msg=variable.name)
 
 
 def test_workers_compute_its_actor_in_numpy(compiled):

@@ -18,7 +18,8 @@ REPLAY_SECS = 2e-6 + 4e-4  # of a step with one update
 
 def params(**attributes):
     lockstep = {"asynchronous": False, "num_steps_per_iter": 400, "n_train_episodes_per_iter": 2}
-    return types.SimpleNamespace(**(lockstep | {"max_updates_per_env_step": 0.5} | attributes))
+    ratios = {"max_updates_per_env_step": 0.5, "updates_per_env_step": None}
+    return types.SimpleNamespace(**(lockstep | ratios | attributes))
 
 
 def test_where_updates_are_the_limit_the_trainer_gets_the_cpus():
@@ -78,6 +79,7 @@ def test_more_workers_mean_more_updates_an_iteration():
     assert lines[4] == "SAC_SHARE_CPUS=1"
     assert "num_steps_per_iter=1400 (now 400)" in lines[5]
     assert len(advice(best, 1, params(asynchronous=True), workers_now=2)) == 5
+    assert len(advice(best, 1, params(updates_per_env_step=2.0), workers_now=2)) == 5
 
 
 @pytest.mark.parametrize(("cpus", "worker_cpus"), [(6, 8), (6, 6), (2, 3), (1, 2)])

@@ -14,7 +14,7 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import weights
-from tfagents_system.policies.export import PolicyExport, checkpoint_name
+from tfagents_system.policies.export import PolicyExport, checkpoint_name, iteration_of
 from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.numpy_actor import NumpyActor, UnsupportedNetworkError, _Layer
 from tfagents_system.policies.worker_policy import make_worker_policy
@@ -324,7 +324,10 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, recurrent):
     export.save_models()
     assert export.has_models()
     scramble(agent, seed=2)
-    assert export.save_checkpoint() == "policy_checkpoint_0000001234"
+    saved = tmp_path / "policies/checkpoints/policy_checkpoint_0000001234"
+    for iteration in (None, 7):
+        assert export.save_checkpoint(iteration) == saved.name
+        assert iteration_of(saved) == iteration
     worker = make_worker_policy(agent, seed=0)
     step = time_step(VECTOR)
     worker.reset()

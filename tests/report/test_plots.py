@@ -130,6 +130,16 @@ def test_values_of_many_magnitudes_get_a_log_scale(paths, figure):
     assert scales == {"critic loss": "log", "actor loss": "linear", "alpha (temperature)": "linear"}
 
 
+def test_losses_of_held_out_episodes_are_drawn_beside_the_others(paths, figure):
+    rows = [train(step, **{"validation/critic_loss": 200.0 + step}) for step in (1, 2)]
+    write(paths, *rows)
+    draw_learning_curve(paths)
+    (axes,) = [axes for axes in figure().axes if axes.get_title("left") == "critic loss"]
+    assert line(axes, "held out") == [(2, 201.0), (4, 202.0)]
+    assert line(axes, "trained on") == [(2, 50.0), (4, pytest.approx(100 / 3))]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["trained on", "held out"]
+
+
 def test_main_names_the_run_that_has_nothing_to_draw(paths, tmp_path, capsys):
     write(paths, train(100))
     assert main([str(paths.exp_dir)]) == 0

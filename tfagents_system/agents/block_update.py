@@ -160,9 +160,10 @@ class BlockUpdate:
 
     def _compiled_measuring(self, minibatch: list[tf.TensorSpec]) -> Any:
         losses_of = self._compiled(self._losses, minibatch)
+        specs = tf.nest.map_structure(lambda loss: tf.TensorSpec((), loss.dtype), losses_of.structured_outputs)
 
         def measure_block(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-            losses = tf.map_fn(losses_of, arrays, fn_output_signature=losses_of.structured_outputs)
+            losses = tf.map_fn(losses_of, arrays, fn_output_signature=specs)
             return tf.nest.map_structure(tf.reduce_mean, losses)
 
         function = tf.function(measure_block, input_signature=[self.block_spec], autograph=False)

@@ -28,7 +28,7 @@ class CrossqUpdate(FusedUpdate):
         actions = tf.nest.map_structure(_join, steps.actions, next_actions)
         values = [tf.split(self._values(critic, both, actions, training), 2) for critic in self._parts.critics]
         predictions, next_values = zip(*values, strict=True)
-        return list(predictions), tf.stop_gradient(lowest(next_values))
+        return list(predictions), lowest(next_values)  # `_td_targets` stops the gradient.
 
 
 def _join(here: tf.Tensor, there: tf.Tensor) -> tf.Tensor:

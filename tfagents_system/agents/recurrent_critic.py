@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tf_agents.networks import network
+from tf_agents.networks import network, utils
 from tf_agents.networks.lstm_encoding_network import LSTMEncodingNetwork
 from tf_agents.utils import nest_utils
 
@@ -46,13 +46,17 @@ class RecurrentLayeredCritic(network.Network):
     ) -> tuple[tf.Tensor, Any]:
         """Q-values `[B]` or `[B, T]`, with an axis of `num_outputs` behind these where there are several; the state."""
         outer_rank = nest_utils.get_outer_rank(inputs, self.input_tensor_spec)
-        leaves = [
-            tf.reshape(leaf, [*tf.unstack(tf.shape(leaf)[:outer_rank]), leaf.shape[outer_rank:].num_elements()])
-            for leaf in tf.nest.flatten(inputs)
-        ]
+        squash = utils.BatchSquash(outer_rank)
+        leaves = [squash.flatten(leaf) for leaf in tf.nest.flatten(inputs)]
+        vectors = [tf.reshape(leaf, [tf.shape(leaf)[0], leaf.shape[1:].num_elements()]) for leaf in leaves]
         values, network_state = self._lstm(
-            tf.concat(leaves, -1), step_type=step_type, network_state=network_state, training=training
+            squash.unflatten(tf.concat(vectors, -1)),
+            step_type=step_type,
+            network_state=network_state,
+            training=training,
         )
+        values = squash.flatten(values)  # Keras' LayerNormalization takes the rank only that it was built for.
         for layer in self._value_layers:
             values = layer(values, training=training)
+        values = squash.unflatten(values)
         return (tf.squeeze(values, -1) if self._num_outputs == 1 else values), network_state

@@ -307,7 +307,7 @@ def _measure_trainer(params: Any, seed: int, secs: float) -> dict[str, Any]:
     from tfagents_system.agents.matmul_precision import choose_precision
     from tfagents_system.envs import loading
     from tfagents_system.envs.history import policy_time_step_spec
-    from tfagents_system.role import sequence_length
+    from tfagents_system.role import burn_in_steps, sequence_length
 
     env = loading.make_collect_env(params, 0, seed)
     observation_spec, action_spec = _agent_specs(env)
@@ -316,7 +316,9 @@ def _measure_trainer(params: Any, seed: int, secs: float) -> dict[str, Any]:
     )
     precision, _ = choose_precision(params.matmul_precision)
     length = sequence_length(params)
-    update = BlockUpdate(agent, params.train_batch_size, length, params.share_log_pi, precision)
+    update = BlockUpdate(
+        agent, params.train_batch_size, length, params.share_log_pi, precision, burn_in_steps=burn_in_steps(params)
+    )
     rng = np.random.default_rng(seed)
     block = [
         np.clip(rng.standard_normal((_MINIBATCHES, *spec.shape[1:])), -1, 1).astype(spec.dtype.as_numpy_dtype)

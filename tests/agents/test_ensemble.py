@@ -1,0 +1,52 @@
+"""Networks that can't be used are told when the agent is built; a fixed alpha is fixed in plain SAC, too."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
+from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
+from tf_agents.trajectories import time_step as ts
+from tiny_agents import ACTION, OBSERVATION, LinearCritic, Minibatch, TinyParams
+
+from tfagents_system.agents.fused_sac import FusedSacUpdate
+from tfagents_system.errors import UserError
+
+
+def build(cls=TinyParams, **attributes):
+    params = cls({"horizon": 10})
+    for name, value in attributes.items():
+        setattr(params, name, value)
+    return params.agent_ctor(ts.time_step_spec(OBSERVATION), ACTION, tf.Variable(0, dtype=tf.int64))
+
+
+@pytest.mark.parametrize(("algorithm", "told"), [("redq", r"\['B'\]"), ("tqc", r"\['B', 4\]")])
+def test_a_critic_of_another_shape_is_told(algorithm, told):
+    class Params(TinyParams):
+        def critic_ctor(self, observation_spec, action_spec):
+            return LinearCritic((observation_spec, action_spec), num_outputs=3)
+
+    wanted = rf"outputs {told} for algorithm='{algorithm}', found \['B', 3\]: correct critic_ctor"
+    with pytest.raises(UserError, match=wanted):
+        build(Params, algorithm=algorithm)
+
+
+def test_an_actor_of_another_distribution_is_told():
+    class Params(TinyParams):
+        def actor_ctor(self, observation_spec, action_spec):
+            projection = functools.partial(NormalProjectionNetwork, state_dependent_std=True, scale_distribution=False)
+            return ActorDistributionNetwork(observation_spec, action_spec, continuous_projection_net=projection)
+
+    with pytest.raises(UserError, match="is not a tanh-squashed Gaussian: let actor_ctor return one, or"):
+        build(Params, algorithm="crossq")
+
+
+def test_a_fixed_alpha_of_plain_sac_never_moves_in_our_update_or_its_own():
+    agent, batch = build(learn_entropy_coef=False), Minibatch()
+    actor = agent._actor_network.trainable_variables[0].numpy()
+    assert "alpha_loss" not in FusedSacUpdate(agent).step(batch.transition())
+    agent._train(batch.transition(), weights=None)
+    assert float(agent._log_alpha) == -0.5
+    assert int(agent.train_step_counter) == 2
+    assert not np.array_equal(agent._actor_network.trainable_variables[0], actor)
