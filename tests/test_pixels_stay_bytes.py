@@ -54,7 +54,7 @@ def test_pixels_stay_bytes_from_the_environment_into_a_minibatch(tmp_path):
         draw_sequences(ring, np.random.default_rng(0), 2, 8, 4, frame_stack=3),
     ):
         arrays = drawn.to_arrays()
-        block = over_the_channel(tables.Block(1, 0, 0, 2, 100, arrays).to_wire())
+        block = over_the_channel(tables.Block(1, 0, 0, 2, 100, 2, 0, arrays).to_wire())
         for found, expected in zip(block[1:], arrays, strict=True):
             np.testing.assert_array_equal(found, expected)
             assert found.dtype == expected.dtype
