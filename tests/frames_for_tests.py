@@ -64,8 +64,8 @@ class Recorder(gymnasium.Wrapper):
         return self._noted(stacked), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        stacked, *rest = self.env.step(action)
-        return self._noted(stacked), *rest
+        stacked, reward, terminated, truncated, info = self.env.step(action)
+        return self._noted(stacked), float(reward), terminated, truncated, info
 
 
 def recorded_envs(
