@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeParams
-from tfagents_system import halfcheetah_params, minitaur_params, params_check, pendulum_params
+from tfagents_system import (
+    halfcheetah_params,
+    minitaur_params,
+    params_check,
+    pendulum_params,
+    pendulum_pixels_params,
+)
 from tfagents_system.params_check import check_env_config, check_params
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -26,7 +32,7 @@ def test_every_attribute_has_a_rule() -> None:
     assert values - {"preprocessing_combiner"} == set(params_check._RULES)
 
 
-@pytest.mark.parametrize("module", [pendulum_params, minitaur_params, halfcheetah_params])
+@pytest.mark.parametrize("module", [pendulum_params, minitaur_params, halfcheetah_params, pendulum_pixels_params])
 def test_shipped_examples_and_defaults_pass(module: Any) -> None:
     assert check_params(module.TrainParams({"horizon": 200})) == []
 
@@ -64,6 +70,11 @@ def test_shipped_examples_and_defaults_pass(module: Any) -> None:
         ("critic_joint_fc_layer_params", (2.5,)),
         ("recurrent", 1),
         ("recurrent_sequence_length", 0),
+        ("frame_stack", 0),
+        ("action_history", -1),
+        ("image_encoder_filters", (32, 0)),
+        ("image_encoder_features", None),
+        ("image_augmentation_pixels", -1),
         ("num_iter", 0),
         ("num_iter", None),
         ("num_steps_per_iter", -1),
@@ -104,6 +115,8 @@ def test_impossible_value_names_attribute_rule_and_value(name: str, value: Any) 
         ("actor_fc_layer_params", [64, 64]),
         ("actor_fc_layer_params", ()),
         ("n_buffer_init_episodes", 0),
+        ("image_encoder_filters", ()),
+        ("image_augmentation_pixels", 0),
         ("updates_per_env_step", 20),
         ("updates_per_env_step", None),
         ("n_step", 5),

@@ -31,6 +31,7 @@ class SegmentBuilder:
       max_steps: Steps of a segment, at most.
       send: Takes each segment when it is full, or when the episode ends.
       held_out: The episode is never trained on.
+      history: Observations before a segment's first transition that go with it, at most.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class SegmentBuilder:
         max_steps: int,
         send: Callable[[Segment], None],
         held_out: bool = False,
+        history: int = 0,
     ) -> None:
         self._layout = layout
         self._iteration = iteration
         self._max_steps = max_steps
         self._send = send
         self._held_out = held_out
+        self._history = history
         self._starts_episode = True
         self._observations: list[Any] = []
         self._actions: list[Any] = []
@@ -90,8 +93,9 @@ class SegmentBuilder:
             reward=np.array(self._rewards, np.float32),
             discount=np.array(self._discounts, np.float32),
             held_out=self._held_out,
+            history=len(self._observations) - 1 - len(self._rewards),
         )
-        self._observations = self._observations[-1:]
+        self._observations = self._observations[-1 - self._history :]
         self._actions, self._rewards, self._discounts = [], [], []
         self._starts_episode = False
         self._send(segment)

@@ -101,7 +101,7 @@ def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
         max_workers=role.max_workers,
         settings=shared | {"SAC_MAX_WORKERS": str(role.max_workers)},
         run=role.paths.run_json.read_text(encoding="utf-8"),
-        max_worker_bytes=layout_frame_bytes(layout, sequence_length(role.params)),
+        max_worker_bytes=layout_frame_bytes(layout, sequence_length(role.params), role.params.frame_stack),
     )
 
 

@@ -92,14 +92,19 @@ def segment_steps(params: TrainParamsBase, layout: Layout) -> int:
 
 
 def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
-    """Rows of the ring: an episode of full length takes one more for each of its segments than it has steps."""
+    """Rows of the ring: an episode of full length takes one more for each of its segments than it has steps.
+
+    Where frames are stacked, segments from within an episode have their history, too.
+    """
     segments = -(-params.horizon // segment_steps(params, layout))
-    return params.n_episodes_in_buffer * (params.horizon + segments)
+    history = (segments - 1) * layout.history_rows(params.frame_stack)
+    return params.n_episodes_in_buffer * (params.horizon + segments + history)
 
 
 def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
     """Rows beyond those, in which the last checkpoints' oldest experience stays."""
-    return default_slack_rows(capacity_rows(params, layout), segment_steps(params, layout) + 1)
+    longest = layout.history_rows(params.frame_stack) + segment_steps(params, layout) + 1
+    return default_slack_rows(capacity_rows(params, layout), longest)
 
 
 def ring_bytes(params: TrainParamsBase, layout: Layout) -> int:
@@ -110,7 +115,7 @@ def ring_bytes(params: TrainParamsBase, layout: Layout) -> int:
 def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSettings:
     """How this run's minibatches are drawn; a block is limited in bytes, with images an iteration is many blocks."""
     length = sequence_length(params)
-    minibatch_bytes = params.train_batch_size * ((length or 1) + 1) * layout.step_bytes
+    minibatch_bytes = params.train_batch_size * ((length or 1) + 1) * layout.stacked_step_bytes(params.frame_stack)
     max_block_minibatches = max(1, min(_MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes))
     return DrawSettings(
         batch_size=params.train_batch_size,
@@ -120,6 +125,7 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         n_step=params.n_step,
         discount=params.discount,
         held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
+        frame_stack=params.frame_stack,
     )
 
 

@@ -18,13 +18,13 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError
 from tfagents_system.agents.checkpoints import SaveError, TrainerCheckpoints, TrainerState
 from tfagents_system.agents.matmul_precision import choose_precision
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
+from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, UserError, print_findings
 from tfagents_system.iteration_plan import IterationPlan
 from tfagents_system.launch.by_hand import run_by_hand
@@ -68,7 +68,7 @@ class Trainer:
         # Not tf.random.set_seed: Keras draws initial weights from Python's own numbers.
         tf.keras.utils.set_random_seed(role.derived_seed(TRAIN_STREAM))
         self._train_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="train_step")
-        self._agent = params.agent_ctor(ts.time_step_spec(observation_spec), action_spec, self._train_step)
+        self._agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, self._train_step)
         self._variables = weights.named_variables(self._agent.collect_policy)
         self._state = TrainerState()
         self._checkpoints = TrainerCheckpoints(
@@ -90,7 +90,9 @@ class Trainer:
         self._save_error: str | None = None
         self._resumed_at = self._restore()
         environment_action_spec = specs.load_environment_action_spec(role.paths.specs)
-        self._export = PolicyExport(role.paths, self._agent, environment_action_spec, self._train_step)
+        self._export = PolicyExport(
+            role.paths, self._agent, environment_action_spec, self._train_step, params.frame_stack
+        )
         self._curriculum = Curriculum.from_config(params.env_config)
         self._metrics = MetricsLog(role.paths, self._curriculum.names)
         self._metrics.rewind(self.train_step if self._resumed_at is not None else -1)

@@ -112,7 +112,8 @@ class TrainParamsBase(abc.ABC):
     preprocessing_combiner: Any = None
     """A Keras layer that turns the observations into one tensor `[B, n]`, or a function of no arguments that returns
     one. Merging layers (Concatenate, Add) get the list of leaves, all others the nest as the environment gives it.
-    None concatenates all leaves, flattened, pixels (uint8) divided by 255."""
+    None concatenates all leaves, flattened; images are encoded before that (`image_encoder_filters`), other integers of
+    8 bits divided by 255."""
     network: str = "mlp"
     """`mlp`: plain layers. `simba`: normalised observations and residual blocks (Lee et al., arXiv 2410.09754), whose
     width is the first entry of the layer sizes and whose number is how many entries there are. The paper has
@@ -127,6 +128,21 @@ class TrainParamsBase(abc.ABC):
     1702.03275). None: where `algorithm` is `crossq`."""
     batch_renormalization_warmup_steps: int = 100_000
     """Updates with plain batch normalisation before that, as CrossQ has them."""
+
+    # Images and histories.
+    frame_stack: int = 1
+    """Frames of an image (uint8, `[height, width, channels]`) that networks see at once, along the channel axis, the
+    oldest first. Each is stored once."""
+    image_encoder_filters: Sequence[int] = (32, 32, 32, 32)
+    """Filters of the convolutions (3 x 3, the first with stride 2) that the default actor and critics share, as in
+    DrQ-v2 (Yarats et al., arXiv 2107.09645). `()`: images are flattened, as those are that are too small for them."""
+    image_encoder_features: int = 50
+    """Units that actor and critics each make of the encoder's features, with layer normalisation and tanh."""
+    image_augmentation_pixels: int | None = None
+    """Largest random shift of images in minibatches; 0 shifts none. None: 4 where images are encoded."""
+    action_history: int = 0
+    """Actions before the current one that are part of the observation, in [-1, 1], oldest first, zeros before an
+    episode's start: for systems that act with a delay."""
 
     # The iteration: collect, push, draw, update, publish.
     num_iter: int = 1000

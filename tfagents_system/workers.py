@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
 from tfagents_system.envs.env_process import ProcessSettings, build_timeout_secs, step_timeout_secs
 from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.launch.watchdog import Watchdog
 from tfagents_system.policies import weights
@@ -116,12 +116,13 @@ class Worker:
         self._environments = self._build_environments(envs_per_worker, start)
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         self._layout = Layout.from_specs(observation_spec, action_spec)
+        self._history_rows = self._layout.history_rows(self._params.frame_stack)
         self._segment_steps = self._layout.max_segment_steps(sequence_length(self._params))
         # Where deterministic an episode's number decides, whichever start of the worker collects it.
         seed = role.derived_seed(HELD_OUT_STREAM, worker_id, 0 if role.deterministic else start)
         self._held_out = HeldOutEpisodes(self._params.validation_share, seed)
         self._random = RandomActor(action_spec, self._rng)
-        time_step_spec = ts.time_step_spec(observation_spec)
+        time_step_spec = policy_time_step_spec(self._params, observation_spec)
         seed = role.derived_seed(NOISE_STREAM, worker_id, start, 1)
         self._policy = self._make_policy(time_step_spec, action_spec, seed, envs_per_worker)
         self._train_observers = list(self._params.train_observers_ctor())
@@ -188,7 +189,7 @@ class Worker:
 
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
         agent = self._params.agent_ctor(time_step_spec, action_spec, tf.Variable(0, dtype=tf.int64, name="train_step"))
-        return make_worker_policy(agent, seed, num_envs)
+        return make_worker_policy(agent, seed, num_envs, self._params.frame_stack)
 
     def _eval_share(self) -> int:
         """Episodes of an evaluation that are this worker's."""
@@ -363,7 +364,14 @@ class Worker:
 
     def _new_builder(self, iteration: int) -> SegmentBuilder:
         """Takes the steps of an episode that begins."""
-        return SegmentBuilder(self._layout, iteration, self._segment_steps, self._send, self._held_out.is_next())
+        return SegmentBuilder(
+            self._layout,
+            iteration,
+            self._segment_steps,
+            self._send,
+            held_out=self._held_out.is_next(),
+            history=self._history_rows,
+        )
 
     def _repeat(self, stream: int, iteration: int, envs: Sequence[TrainingEnvironment]) -> None:
         """From here on all that is random depends on seed, worker and iteration, and on nothing before."""

@@ -1,4 +1,4 @@
-"""The shipped examples as a user runs them: Pendulum to its goal, Minitaur and HalfCheetah for a few iterations."""
+"""The shipped examples as a user runs them: Pendulum to its goal, the others for a few iterations."""
 
 import json
 import subprocess
@@ -73,7 +73,12 @@ def test_pendulum_is_solved_within_10_000_steps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("module", "config", "horizon"), [("minitaur_params", "minitaur", 20), ("halfcheetah_params", "halfcheetah", 40)]
+    ("module", "config", "horizon"),
+    [
+        ("minitaur_params", "minitaur", 20),
+        ("halfcheetah_params", "halfcheetah", 40),
+        ("pendulum_pixels_params", "pendulum_pixels", 25),
+    ],
 )
 def test_simulators_run_for_real(tmp_path, module, config, horizon):
     shipped = json.loads((ROOT / "config" / f"{config}.json").read_text())

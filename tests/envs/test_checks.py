@@ -257,3 +257,10 @@ def test_bounds_have_a_little_slack(low: float, high: float, value: float, is_ou
     assert bool(found.errors) == is_outside
     if is_outside:
         assert f"is {value:.6g} where its space has bounds [{low:.6g}, {high:.6g}]" in found.errors[0]
+
+
+def test_frames_of_what_is_no_image_can_not_be_stacked() -> None:
+    assert check(DictEnv, frame_stack=3, action_history=2)[0] == []
+    (finding,), _ = check(CounterEnv, frame_stack=3)
+    assert "TrainParams.frame_stack=3 stacks images, but the observations hold none" in finding and "to 1" in finding
+    assert check(CounterEnv, action_history="two") == ([], None), "told by the check of TrainParams"

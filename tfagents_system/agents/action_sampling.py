@@ -40,6 +40,10 @@ class Drawing:
         """`[count]` numbers in [0, 1)."""
         return tf.random.stateless_uniform([count], self._leaf_seed(0))
 
+    def integers(self, leaf: int, shape: Any, low: int, high: int) -> tf.Tensor:
+        """int32 from `low` to `high`, both included, for a leaf of the observation."""
+        return tf.random.stateless_uniform(shape, self._leaf_seed(leaf), low, high + 1, tf.int32)
+
     def _leaf_seed(self, leaf: int) -> tf.Tensor:
         return tf.stack([tf.constant(self._seed, tf.int64), self._position * _LEAVES_PER_DRAWING + leaf])
 

@@ -12,7 +12,7 @@ from tf_agents.policies import actor_policy
 from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
-from tfagents_system.agents import algorithms, entropy
+from tfagents_system.agents import algorithms, encoder, entropy
 from tfagents_system.agents.action_sampling import UnsupportedAgentError, mean_and_std
 from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.agents.update_parts import Parts
@@ -58,15 +58,20 @@ class EnsembleAgent(tf_agent.TFAgent):
         tf.Module.__init__(self, name=type(self).__name__)
         observation_spec = time_step_spec.observation
         optimizers = optimizers or default_optimizers(params)
-        self._actor_network = params.actor_ctor(observation_spec, action_spec)
-        policy, self._train_policy = (
-            actor_policy.ActorPolicy(time_step_spec, action_spec, self._actor_network, training=training)
+        self._encoder = encoder.make_encoder(params, observation_spec)
+        encoded_spec = observation_spec if self._encoder is None else self._encoder.encoded_spec
+        self._actor_network = params.actor_ctor(encoded_spec, action_spec)
+        learning_policy, self._train_policy = (
+            actor_policy.ActorPolicy(
+                ts.time_step_spec(encoded_spec), action_spec, self._actor_network, training=training
+            )
             for training in (False, True)
         )
-        self._critic_networks = _critics(params, observation_spec, action_spec)
+        policy = self._policy_of_environments(time_step_spec, action_spec) or learning_policy
+        self._critic_networks = _critics(params, encoded_spec, action_spec)
         self._target_critic_networks = [
             common.maybe_copy_target_network_with_checks(
-                critic, input_spec=(observation_spec, action_spec), name=f"TargetCriticNetwork{number}"
+                critic, input_spec=(encoded_spec, action_spec), name=f"TargetCriticNetwork{number}"
             )
             for number, critic in enumerate(self._critic_networks if has_targets else [])
         ]
@@ -85,7 +90,7 @@ class EnsembleAgent(tf_agent.TFAgent):
         )
         self._update_class = update_class
         self._parts = Parts(
-            policy=policy,
+            policy=learning_policy,
             train_policy=self._train_policy,
             actor=self._actor_network,
             critics=tuple(self._critic_networks),
@@ -104,10 +109,19 @@ class EnsembleAgent(tf_agent.TFAgent):
             gradient_clipping=params.gradient_clipping,
             actor_update_period=algorithms.value(params, "actor_update_period"),
             critic_loss_weight=critic_loss_weight,
+            eyes=encoder.make_eyes(params, self._encoder, observation_spec),
         )
         self._own_update: FusedUpdate | None = None
         self._check_actor()
         self.initialize()
+
+    def _policy_of_environments(self, time_step_spec: ts.TimeStep, action_spec: Any) -> actor_policy.ActorPolicy | None:
+        """Takes what environments observe; None where that is what the actor sees."""
+        if self._encoder is None:
+            return None
+        return actor_policy.ActorPolicy(
+            time_step_spec, action_spec, encoder.EncodedActor(self._encoder, self._actor_network)
+        )
 
     def make_update(self, share_log_pi: bool = True, seed: int = 0, burn_in_steps: int = 0) -> FusedUpdate:
         """What a block loops over; arguments as of FusedUpdate."""

@@ -13,11 +13,13 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common, eager_utils
 
 from tfagents_system.agents.action_sampling import Drawing, Noise, sample
+from tfagents_system.agents.encoder import WayBack
 from tfagents_system.agents.entropy import NoSteps
 from tfagents_system.agents.layers import dropout_noise
 from tfagents_system.agents.update_parts import Measured, Parts, Steps, all_measured, move_targets, unique_variables
 
-_NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA, _SUBSET = range(4)  # What random numbers are drawn for.
+# What random numbers are drawn for.
+_NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA, _SUBSET, _SHIFTS, _NEXT_SHIFTS = range(6)
 _HELD_OUT_SEED = 0x68656C64  # Losses without learning take numbers that no update takes.
 
 
@@ -64,15 +66,15 @@ class FusedUpdate:
 
     def _step(self, experience: Any, noise: Sequence[Any]) -> Measured:
         parts = self._parts
-        steps, next_steps = self._split(experience)
+        steps, next_steps, way_back = self._see(experience)
         next_noise, *actor_noises = noise
         if parts.actor_update_period == 1:
             # The actor does not depend on the critics' step: its first half can run beside that.
             begun = self._begin_actor(steps, actor_noises[0])
-            measured = self._step_critics(steps, next_steps, next_noise)
+            measured = self._step_critics(steps, next_steps, next_noise, way_back)
             measured |= all_measured(self._finish_actor(steps, begun, actor_noises))
         else:
-            measured = self._step_critics(steps, next_steps, next_noise)
+            measured = self._step_critics(steps, next_steps, next_noise, way_back)
             measured |= self._step_actor_if_due(steps, actor_noises)
         parts.train_step.assign_add(1)
         self._update_targets()
@@ -125,14 +127,18 @@ class FusedUpdate:
 
     # Critics.
 
-    def _step_critics(self, steps: Steps, next_steps: Steps, noise: Noise) -> Measured:
-        """One optimizer step on all critics."""
+    def _step_critics(self, steps: Steps, next_steps: Steps, noise: Noise, way_back: WayBack) -> Measured:
+        """One optimizer step on all critics, and on the encoder that they see through."""
+        sources = [*self._critic_variables, *way_back.features]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(self._critic_variables)
+            tape.watch(sources)
             loss, q_mean = self._critic_loss(steps, next_steps, noise, training=True)
         tf.debugging.check_numerics(loss, "Critic loss is inf or nan.")
-        gradients = tape.gradient(loss, self._critic_variables)
-        self._apply(gradients, self._critic_variables, self._parts.critic_optimizer)
+        gradients = tape.gradient(loss, sources)
+        own = len(self._critic_variables)
+        encoder_gradients = way_back.gradients(gradients[own:])
+        variables = [*self._critic_variables, *way_back.variables]
+        self._apply([*gradients[:own], *encoder_gradients], variables, self._parts.critic_optimizer)
         return all_measured({"critic_loss": loss, "q_mean": q_mean})
 
     def _critic_loss(
@@ -238,9 +244,25 @@ class FusedUpdate:
         values, _ = critic(inputs, step_type=steps.time_steps.step_type, network_state=state, training=training)
         return values
 
-    def _split(self, experience: Any) -> tuple[Steps, Steps]:
+    def _see(self, experience: Any) -> tuple[Steps, Steps, WayBack]:
+        """What networks see of experience while they learn, and the way from that back to the encoder."""
+        eyes = self._parts.eyes
+        if eyes is None:
+            return *self._split(experience), WayBack()
+        # The actor's tape does not see this one: its gradient ends at the features.
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(eyes.variables)
+            steps, next_steps = self._split(experience, is_shifted=True)
+        return steps, next_steps, WayBack(tape, eyes.features(steps.time_steps), eyes.variables)
+
+    def _split(self, experience: Any, is_shifted: bool = False) -> tuple[Steps, Steps]:
         """Observations with the actions taken there, and next observations; each with its burn-in."""
         time_steps, policy_steps, next_time_steps = self._parts.as_transition(experience)
+        if (eyes := self._parts.eyes) is not None:
+            if is_shifted:
+                time_steps = eyes.shifted(time_steps, self._drawing(_SHIFTS))
+                next_time_steps = eyes.shifted(next_time_steps, self._drawing(_NEXT_SHIFTS))
+            time_steps, next_time_steps = eyes.encoded(time_steps), eyes.encoded(next_time_steps)
         steps, next_steps = Steps(time_steps, policy_steps.action), Steps(next_time_steps, None)
         if self._burn_in_steps == 0:
             return steps, next_steps

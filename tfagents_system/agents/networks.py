@@ -16,6 +16,7 @@ from tf_agents.networks.actor_distribution_network import ActorDistributionNetwo
 from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 from tf_agents.networks.encoding_network import EncodingNetwork
 
+from tfagents_system.agents.encoder import ImageTrunk, is_features
 from tfagents_system.agents.layered_networks import LayeredActor, LayeredCritic, actor_layers, critic_layers
 from tfagents_system.agents.network_options import network_options
 from tfagents_system.agents.recurrent_critic import RecurrentLayeredCritic
@@ -143,6 +144,10 @@ class FlattenedLeaf(tf.keras.layers.Layer):
         return tf.reshape(values, [tf.shape(inputs)[0], inputs.shape[1:].num_elements()])
 
 
+def _leaf_layer(params: TrainParamsBase, spec: tf.TensorSpec) -> tf.keras.layers.Layer:
+    return ImageTrunk(params.image_encoder_features) if is_features(spec) else FlattenedLeaf()
+
+
 def _is_plain_vector(observation_spec: Any) -> bool:
     return not tf.nest.is_nested(observation_spec) and (
         observation_spec.shape.rank == 1 and observation_spec.dtype == tf.float32
@@ -162,7 +167,7 @@ def _encoding_kwargs(params: TrainParamsBase, observation_spec: Any) -> dict[str
     if combiner is None:
         if _is_plain_vector(observation_spec):
             return {}
-        layers = tf.nest.map_structure(lambda _: FlattenedLeaf(), observation_spec)
+        layers = tf.nest.map_structure(functools.partial(_leaf_layer, params), observation_spec)
         nested = len(tf.nest.flatten(observation_spec)) > 1
         return {
             "preprocessing_layers": layers,

@@ -7,16 +7,23 @@ from typing import Any
 import tensorflow as tf
 from tf_agents.agents.sac.sac_agent import SacAgent
 
-from tfagents_system.agents import entropy
+from tfagents_system.agents import encoder, entropy
+from tfagents_system.agents.ensemble import EnsembleAgent
+from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.train_params_base import TrainParamsBase
 
 
-def build_agent(params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable) -> SacAgent:
+def build_agent(
+    params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable
+) -> SacAgent | EnsembleAgent:
     """Builds SAC (Haarnoja et al., arXiv 1812.05905), its entropy coefficient learned or fixed.
 
-    TF-Agents' own defaults differ from the paper: discount 1, target entropy -dim/2, hard target updates.
+    TF-Agents' own defaults differ from the paper: discount 1, target entropy -dim/2, hard target updates. It has no
+    place for an encoder of images: those get the same losses as an ensemble of two critics.
     """
     observation_spec = time_step_spec.observation
+    if encoder.sees_images(params, observation_spec):
+        return EnsembleAgent(params, time_step_spec, action_spec, train_step, FusedUpdate)
     agent = SacAgent(
         time_step_spec,
         action_spec,

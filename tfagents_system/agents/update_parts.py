@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents.encoder import Eyes
+
 Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """By name: a value, and 1 or 0: whether this update has measured it. What it has not is 0."""
 
@@ -35,6 +37,7 @@ class Parts:
       critic_loss_weight, actor_loss_weight, alpha_loss_weight, reward_scale_factor: Factors.
       td_errors_loss_fn: Loss of targets and predictions, elementwise.
       has_log_alpha_loss: Alpha's loss has log(alpha) as its factor, not alpha.
+      eyes: What comes before all of the networks above, for images; None: nothing does.
     """
 
     policy: Any
@@ -61,6 +64,7 @@ class Parts:
     reward_scale_factor: float = 1.0
     td_errors_loss_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = tf.math.squared_difference
     has_log_alpha_loss: bool = True
+    eyes: Eyes | None = None
 
 
 class Steps(NamedTuple):

@@ -582,7 +582,7 @@ def _plain_host(host: str) -> str:
     return host.removeprefix("::ffff:")
 
 
-def layout_frame_bytes(layout: Layout, sequence_length: int | None) -> int:
+def layout_frame_bytes(layout: Layout, sequence_length: int | None, frame_stack: int = 1) -> int:
     """Of the arrays of a worker's largest message, a segment or a report."""
-    rows = layout.max_segment_steps(sequence_length) + 1
+    rows = layout.history_rows(frame_stack) + layout.max_segment_steps(sequence_length) + 1
     return int(rows * layout.step_bytes + np.int64(2**20))

@@ -22,6 +22,7 @@ from tfagents_system.envs import loading, rendering
 from tfagents_system.envs.contract import check_contract
 from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
+from tfagents_system.envs.history import has_images, policy_time_step_spec
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
@@ -63,7 +64,8 @@ def check_environment(
     """Builds worker 0's environments and the agent, and tries all that a run will ask of them.
 
     Args:
-      params: The user's TrainParams. With an impossible horizon nothing is tried: the check of the JSON has told it.
+      params: The user's TrainParams. With an impossible horizon or action_history nothing is tried: the
+        checks of the JSON and of TrainParams have told it.
       seed: For environments and actions.
       checks: Gets what was looked at and what was found.
       enter: Called before each call of the user's code that may take long or hang, with what it is.
@@ -72,10 +74,13 @@ def check_environment(
     Returns:
       None where the environment could not be built.
     """
-    horizon = params.env_config.get("horizon")
-    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+    if not _is_integer_from(1, params.env_config.get("horizon")) or not _is_integer_from(0, params.action_history):
         return None
     return _Check(params, seed, checks, enter).run(render)
+
+
+def _is_integer_from(low: int, value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
 
 class _Check:
@@ -130,6 +135,7 @@ class _Check:
             check.facts.append(f"observations {_in_words(env.observation_spec())}")
             check.facts.append(f"actions {_bounds_in_words(env.environment_action_spec)}")
             check.errors += _check_action_count(self._params, env)
+            check.errors += _check_frame_stack(self._params, env)
             return env
         return None
 
@@ -244,7 +250,7 @@ def _check_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check
     """Builds what the user's other hooks build: a mistake in them would end every role again and again."""
     specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
     try:
-        agent = params.agent_ctor(ts.time_step_spec(specs[0]), specs[1], tf.Variable(0, dtype=tf.int64))
+        agent = params.agent_ctor(policy_time_step_spec(params, specs[0]), specs[1], tf.Variable(0, dtype=tf.int64))
     except (Exception, SystemExit) as error:
         check.errors.append(
             f"agent_ctor, actor_ctor or critic_ctor raised {describe_error(error)}: correct the hook, or remove it"
@@ -374,6 +380,15 @@ def _check_action_count(params: TrainParamsBase, env: TrainingEnvironment) -> li
     return [
         f"the action space has {len(names)} parts ({', '.join(names)}), the default networks take one: "
         "join them in one Box, or override actor_ctor and critic_ctor"
+    ]
+
+
+def _check_frame_stack(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+    if params.frame_stack == 1 or has_images(env.observation_spec()):
+        return []
+    return [
+        f"TrainParams.frame_stack={params.frame_stack} stacks images, but the observations hold none "
+        f"(uint8 of shape [height, width, channels]), they are {_in_words(env.observation_spec())}: set it to 1"
     ]
 
 

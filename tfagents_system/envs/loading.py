@@ -86,7 +86,14 @@ def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingE
 
 def _wrapped(env: Any, params: TrainParamsBase, worker_id: int, seed: int, name: str) -> TrainingEnvironment:
     try:
-        return TrainingEnvironment(env, params.horizon, seed=seed % hooks.SEED_LIMIT, worker_id=worker_id, name=name)
+        return TrainingEnvironment(
+            env,
+            params.horizon,
+            seed=seed % hooks.SEED_LIMIT,
+            worker_id=worker_id,
+            name=name,
+            action_history=params.action_history,
+        )
     except BaseException:
         if isinstance(env, EnvProcess):
             env.close()  # It has spaces that can't be used.

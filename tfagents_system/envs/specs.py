@@ -49,6 +49,14 @@ def agent_action_spec(spec: Any) -> tensor_spec.BoundedTensorSpec:
     return tensor_spec.BoundedTensorSpec(spec.shape, tf.float32, -1.0, 1.0, name=spec.name)
 
 
+def to_agent_units(action: Any, spec: Any) -> np.ndarray:
+    """From the environment's own bounds to [-1, 1], `[n]` float32; 0 where both bounds are the same."""
+    low, high = np.asarray(spec.minimum, np.float64), np.asarray(spec.maximum, np.float64)
+    span = np.where(high > low, high - low, 1.0)
+    scaled = 2.0 * (np.asarray(action, np.float64).reshape(tuple(spec.shape)) - low) / span - 1.0
+    return np.where(high > low, np.clip(scaled, -1.0, 1.0), 0.0).astype(np.float32)
+
+
 def plain_nest(nest: Any) -> Any:
     """The same nest with plain dictionaries for all other mappings: that is what comes back from disk."""
     if isinstance(nest, Mapping):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tree
 
 # np.clip without its Python layers, which take four times as long.
 from numpy.core.umath import clip  # type: ignore[attr-defined]
@@ -15,9 +16,11 @@ from tf_agents.environments import py_environment
 from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.envs.action_history import ActionHistory
 from tfagents_system.envs.backends import Shape, make_backend
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.observations import Convert, nest_converter, observation_converter
+from tfagents_system.envs.specs import to_agent_units
 from tfagents_system.errors import UserError
 
 _FIRST, _MID, _LAST = ts.StepType.FIRST, ts.StepType.MID, ts.StepType.LAST
@@ -39,6 +42,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
       seed: For the environment and its action space; None leaves them as they are.
       worker_id: Named in errors.
       name: Which environment of the worker; named in errors.
+      action_history: Last actions that its observations hold, see ActionHistory.
 
     Attributes:
       user_env: What `env_ctor` returned.
@@ -58,6 +62,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         seed: int | None = None,
         worker_id: int = 0,
         name: str = "the environment",
+        action_history: int = 0,
     ) -> None:
         super().__init__(handle_auto_reset=False)
         self._backend = make_backend(env, seed)
@@ -69,6 +74,9 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self._convert_observation = observation_converter(
             self._observation_spec, self._backend.observation_space, self._backend.own_observation_spec
         )
+        self._history: ActionHistory | None = None
+        if action_history:
+            self._remember_actions(ActionHistory(action_history, self._action_spec))
         self._scale = nest_converter(_action_scaler, self.environment_action_spec, self._backend.action_shapes)
         self._shape = nest_converter(_action_shaper, self.environment_action_spec, self._backend.action_shapes)
         self._horizon = horizon
@@ -79,6 +87,12 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self.episodes_ended = 0
         self._is_over = True
 
+    def _remember_actions(self, history: ActionHistory) -> None:
+        convert = self._convert_observation
+        self._history = history
+        self._observation_spec = history.spec(self._observation_spec)
+        self._convert_observation = lambda raw: history.joined(convert(raw))
+
     def observation_spec(self) -> Any:
         return self._observation_spec
 
@@ -88,6 +102,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
     def _reset(self) -> ts.TimeStep:
         self._steps = 0
         self._episodes += 1
+        if self._history is not None:
+            self._history.clear()
         try:
             observation = self._convert_observation(self._backend.reset())
         except Exception as error:
@@ -99,12 +115,17 @@ class TrainingEnvironment(py_environment.PyEnvironment):
     def _step(self, action: Any) -> ts.TimeStep:
         if self._is_over:
             return self._reset()
-        return self._advance(self._scale(action))
+        scaled = self._scale(action)
+        if self._history is not None:
+            self._history.add(action)
+        return self._advance(scaled)
 
     def step_in_environment_units(self, action: Any) -> ts.TimeStep:
         """Like `step`, with an action within the environment's own bounds, as policies on disk give it."""
         if self._is_over:
             return self.reset()
+        if self._history is not None:
+            self._history.add(tree.map_structure(to_agent_units, action, self.environment_action_spec))
         self._current_time_step = self._advance(self._shape(action))
         return self._current_time_step
 

@@ -257,9 +257,9 @@ class _TimeIsUp(Exception):
 def _measure_worker(params: Any, seed: int, envs_per_worker: int, secs: float) -> dict[str, Any]:
     """Steps of a worker's whole path: environment, policy, segments; without the server."""
     import tensorflow as tf
-    from tf_agents.trajectories import time_step as ts
 
     from tfagents_system.envs import loading
+    from tfagents_system.envs.history import policy_time_step_spec
     from tfagents_system.policies.actors import PolicyActor
     from tfagents_system.policies.worker_policy import make_worker_policy
     from tfagents_system.replay.segments import Layout
@@ -267,8 +267,10 @@ def _measure_worker(params: Any, seed: int, envs_per_worker: int, secs: float) -
 
     envs = [loading.make_collect_env(params, 0, seed + k, k) for k in range(envs_per_worker)]
     observation_spec, action_spec = _agent_specs(envs[0])
-    agent = params.agent_ctor(ts.time_step_spec(observation_spec), action_spec, tf.Variable(0, dtype=tf.int64))
-    actor = PolicyActor(make_worker_policy(agent, seed, envs_per_worker), greedy=False)
+    agent = params.agent_ctor(
+        policy_time_step_spec(params, observation_spec), action_spec, tf.Variable(0, dtype=tf.int64)
+    )
+    actor = PolicyActor(make_worker_policy(agent, seed, envs_per_worker, params.frame_stack), greedy=False)
     layout = Layout.from_specs(observation_spec, action_spec)
     steps, lengths, started = 0, [], 0.0
 
@@ -300,16 +302,18 @@ def _measure_trainer(params: Any, seed: int, secs: float) -> dict[str, Any]:
     """Updates on random minibatches of the environment's shapes."""
     import numpy as np
     import tensorflow as tf
-    from tf_agents.trajectories import time_step as ts
 
     from tfagents_system.agents.block_update import BlockUpdate
     from tfagents_system.agents.matmul_precision import choose_precision
     from tfagents_system.envs import loading
+    from tfagents_system.envs.history import policy_time_step_spec
     from tfagents_system.role import burn_in_steps, sequence_length
 
     env = loading.make_collect_env(params, 0, seed)
     observation_spec, action_spec = _agent_specs(env)
-    agent = params.agent_ctor(ts.time_step_spec(observation_spec), action_spec, tf.Variable(0, dtype=tf.int64))
+    agent = params.agent_ctor(
+        policy_time_step_spec(params, observation_spec), action_spec, tf.Variable(0, dtype=tf.int64)
+    )
     precision, _ = choose_precision(params.matmul_precision)
     length = sequence_length(params)
     update = BlockUpdate(

@@ -17,6 +17,7 @@ from tf_agents.trajectories import policy_step
 from tf_agents.typing import types
 
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.policies.frame_stack_policy import of_single_frames
 
 _PREFIX = "policy_checkpoint_"
 _MODELS = ("collect_policy", "greedy_policy", "policy")
@@ -86,13 +87,22 @@ class PolicyExport:
       agent: The agent that is trained.
       environment_action_spec: The environment's own action spec, as BoundedTensorSpecs.
       train_step: The agent's counter of updates; saved with every policy.
+      frame_stack: Frames of an image; the policies on disk take single ones.
     """
 
-    def __init__(self, paths: RunPaths, agent: Any, environment_action_spec: Any, train_step: tf.Variable) -> None:
+    def __init__(
+        self,
+        paths: RunPaths,
+        agent: Any,
+        environment_action_spec: Any,
+        train_step: tf.Variable,
+        frame_stack: int = 1,
+    ) -> None:
         self._paths = paths
         self._agent = agent
         self._action_spec = environment_action_spec
         self._train_step = train_step
+        self._frame_stack = frame_stack
         self._savers: dict[str, policy_saver.PolicySaver] = {}
 
     def has_models(self) -> bool:
@@ -145,7 +155,7 @@ class PolicyExport:
             agent = self._agent
             policies = (agent.collect_policy, greedy_policy.GreedyPolicy(agent.policy), agent.policy)
             for name, policy in zip(_MODELS, policies, strict=True):
-                in_units = EnvironmentUnitsPolicy(policy, self._action_spec)
+                in_units = EnvironmentUnitsPolicy(of_single_frames(policy, self._frame_stack), self._action_spec)
                 self._savers[name] = policy_saver.PolicySaver(in_units, batch_size=None, train_step=self._train_step)
         return self._savers
 

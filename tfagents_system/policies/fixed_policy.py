@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_agents.policies import policy_loader, py_policy
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.envs.specs import to_agent_units
 from tfagents_system.errors import UserError
 from tfagents_system.policies.worker_policy import WorkerPolicy
 
@@ -73,11 +74,4 @@ class FixedPolicy(WorkerPolicy):
             self._states[env], action = step.state, step.action
         else:
             action = self._policy(time_step.observation)
-        return tf.nest.map_structure(_scale, action, self._action_spec)
-
-
-def _scale(action: Any, spec: Any) -> np.ndarray:
-    """From the bounds of the environment to [-1, 1]: the inverse of what policies on disk have inside."""
-    low, high = np.asarray(spec.minimum, np.float64), np.asarray(spec.maximum, np.float64)
-    scaled = 2.0 * (np.asarray(action, np.float64) - low) / (high - low) - 1.0
-    return np.clip(scaled, -1.0, 1.0).astype(np.float32).reshape(tuple(spec.shape))
+        return tf.nest.map_structure(to_agent_units, action, self._action_spec)

@@ -14,6 +14,7 @@ from tf_agents.policies import greedy_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.errors import UserError
+from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.numpy_actor import NumpyActor, UnsupportedNetworkError
 from tfagents_system.policies.weights import assign_weights, named_variables
@@ -68,23 +69,27 @@ class WorkerPolicy(abc.ABC):
         """Frees what it holds; it does not act any more."""
 
 
-def make_worker_policy(agent: Any, seed: int, num_envs: int = 1) -> WorkerPolicy:
+def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: int = 1) -> WorkerPolicy:
     """The fastest way to run the policy of `agent`. A fast path whose actions differ from the network's is not taken.
 
     Args:
       agent: A TFAgent.
       seed: Of the exploration noise.
       num_envs: Environments that it acts in.
+      frame_stack: Frames of an image; the policy takes single ones.
     """
     tf.random.set_seed(seed % 2**31)
-    greedy = greedy_policy.GreedyPolicy(agent.policy)
+    collect = of_single_frames(agent.collect_policy, frame_stack)
+    greedy = of_single_frames(greedy_policy.GreedyPolicy(agent.policy), frame_stack)
 
     def in_numpy() -> WorkerPolicy:
+        if collect is not agent.collect_policy:
+            raise UnsupportedNetworkError("frames are stacked")
         return NumpyWorkerPolicy(agent, np.random.default_rng(seed), num_envs)
 
     def in_session(single_threaded: bool) -> WorkerPolicy:
-        runner = SessionRunner(agent.collect_policy, greedy, num_envs, single_threaded)
-        return TensorFlowWorkerPolicy(agent.collect_policy, runner, num_envs)
+        runner = SessionRunner(collect, greedy, num_envs, single_threaded)
+        return TensorFlowWorkerPolicy(collect, runner, num_envs)
 
     for make in (in_numpy, lambda: in_session(True), lambda: in_session(False)):
         policy: WorkerPolicy | None = None
@@ -98,9 +103,7 @@ def make_worker_policy(agent: Any, seed: int, num_envs: int = 1) -> WorkerPolicy
             logging.info("a faster way to compute actions does not take this policy: %r", error)
         if policy is not None:
             policy.close()
-    return TensorFlowWorkerPolicy(
-        agent.collect_policy, FunctionRunner(agent.collect_policy, greedy, num_envs), num_envs
-    )
+    return TensorFlowWorkerPolicy(collect, FunctionRunner(collect, greedy, num_envs), num_envs)
 
 
 class NumpyWorkerPolicy(WorkerPolicy):

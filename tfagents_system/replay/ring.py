@@ -3,7 +3,9 @@
 A crash of the process loses nothing (the kernel keeps the pages), and a restart is instant. A segment of T transitions
 takes T + 1 rows; the last one holds only the observation that the last transition led to. `steps_left` of a row is the
 number of transitions from that row to the end of its segment: a transition may start where it is at least 1, a
-sequence of L transitions where it is at least L, so nothing crosses an episode's end.
+sequence of L transitions where it is at least L, so nothing crosses an episode's end. Where frames are stacked, a
+segment from within an episode begins with rows of its history: observations before its first transition, which have a
+`steps_left` of -1 and are never drawn themselves.
 
 The files have more rows than the ring holds (`slack_rows`). What is given up stays in its place until that many newer
 rows have come, so a header that was kept (`Ring.snapshot`) still tells which rows were held then, and writing it back
@@ -28,6 +30,7 @@ from tfagents_system.replay.segments import Layout, Segment
 
 __all__ = ["INIT_ITERATION", "MAX_WORKERS", "NEVER", "NOTHING_STORED", "OverwrittenError", "Ring", "WorkerRecord"]
 
+_HISTORY = -1  # steps_left
 _STEP_FIRST, _STEP_MID, _STEP_LAST = 0, 1, 2  # as in tf_agents.trajectories.StepType
 _HELD_OUT = 0x80  # A bit of step_type: the row is of an episode that is never trained on.
 
@@ -184,7 +187,7 @@ class Ring:
         Raises:
           ValueError: The segment has more than `max_segment_rows`.
         """
-        rows = segment.num_steps + 1
+        rows = segment.num_rows
         if rows > self.max_segment_rows:
             raise ValueError(f"a segment of {rows} rows does not fit a ring of {self.max_segment_rows}")
         with self.lock:
@@ -201,8 +204,7 @@ class Ring:
             header = self._header.copy()
             if self.filled_rows:
                 first_row = self.total_rows - self.filled_rows
-                steps = min(int(self.steps_left[self.oldest_row]), self.filled_rows - 1)
-                header["cut_crc"] = self._checksum(first_row, steps)
+                header["cut_crc"] = self._checksum(first_row, self._rows_after_oldest())
                 ring_header.seal(header)
             return header.tobytes()
 
@@ -260,7 +262,7 @@ class Ring:
             dropped = 0
             for first, last, good in zip(firsts, lasts, whole, strict=True):
                 if not good:
-                    dropped += int(np.count_nonzero(left[first : last + 1]))
+                    dropped += int(np.count_nonzero(left[first : last + 1] > 0))
                     for part in row_ranges(first_row + int(first), first_row + int(last) + 1, self.num_rows):
                         self.steps_left[part] = 0
             self._recount()
@@ -281,22 +283,24 @@ class Ring:
         return segment.incarnation > record.incarnation and segment.number == 0
 
     def _write_rows(self, segment: Segment) -> None:
-        steps = segment.num_steps
-        step_type = np.full(steps + 1, _STEP_MID, np.uint8)
+        rows, history = segment.num_rows, segment.history
+        step_type = np.full(rows, _STEP_MID, np.uint8)
         if segment.starts_episode:
             step_type[0] = _STEP_FIRST
         if segment.ends_episode:
             step_type[-1] = _STEP_LAST
         if segment.held_out:
             step_type |= _HELD_OUT
-        steps_left = np.arange(steps, -1, -1, dtype=np.int32)
+        steps_left = np.arange(rows - 1, -1, -1, dtype=np.int32)
+        steps_left[:history] = _HISTORY
+        per_transition = [*segment.action, segment.reward, segment.discount]
         for column, values in zip(
             self._per_observation + self._per_transition,
-            [*segment.observation, steps_left, step_type, *segment.action, segment.reward, segment.discount],
+            [*segment.observation, steps_left, step_type, *(_after_history(each, history) for each in per_transition)],
             strict=True,
         ):
             self._put(column, values)
-        self.crc[(self.total_rows + steps) % self.num_rows] = self._checksum(self.total_rows, steps)
+        self.crc[(self.total_rows + rows - 1) % self.num_rows] = self._checksum(self.total_rows, rows - 1)
 
     def _put(self, column: np.ndarray, values: np.ndarray) -> None:
         """Writes `values` where the next rows go, around the end of the files."""
@@ -370,10 +374,18 @@ class Ring:
             return int(self._header["cut_crc"]) == self._checksum(first_row, len(left) - 1)
         if first_row == 0:
             return False  # Nothing was given up: it is a whole segment, and its own checksum is wrong.
-        return next_is_whole and np.array_equal(left, np.arange(len(left) - 1, -1, -1))
+        return next_is_whole and _counts_down(left)
+
+    def _rows_after_oldest(self) -> int:
+        """Rows from the oldest one, which is not counted, to the end of its segment."""
+        history = 0
+        while history < self.filled_rows - 1 and self.steps_left[(self.oldest_row + history) % self.num_rows] < 0:
+            history += 1
+        steps = int(self.steps_left[(self.oldest_row + history) % self.num_rows])
+        return min(history + max(0, steps), self.filled_rows - 1)
 
     def _checksum(self, first_row: int, steps: int) -> int:
-        """Of a segment's rows, and of where it begins: an older or newer one in its place is another one."""
+        """Of a segment's `steps + 1` rows, and of where it begins: an older or newer one there is another one."""
         crc = zlib.crc32(first_row.to_bytes(8, "little"))
         for columns, rows in ((self._per_observation, steps + 1), (self._per_transition, steps)):
             for part in row_ranges(first_row, first_row + rows, self.num_rows):
@@ -391,3 +403,15 @@ class Ring:
 
     def _count_held_out(self, parts: Sequence[slice]) -> int:
         return sum(int(np.count_nonzero((self.steps_left[part] > 0) & self.is_held_out(part))) for part in parts)
+
+
+def _after_history(values: np.ndarray, history: int) -> np.ndarray:
+    """One value a transition, with zeros for the rows of history."""
+    return np.concatenate([np.zeros((history, *values.shape[1:]), values.dtype), values]) if history else values
+
+
+def _counts_down(left: np.ndarray) -> bool:
+    """Whether the rows of a segment say so: history, or none, then the steps that are left, down to 0."""
+    history = int(np.count_nonzero(left == _HISTORY))
+    steps = len(left) - 1 - history
+    return np.array_equal(left[history:], np.arange(steps, -1, -1)) and (steps >= 1 or not history)

@@ -10,6 +10,7 @@ import dataclasses
 
 import numpy as np
 
+from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
 from tfagents_system.replay.ring import Ring
 
 _REJECTION_ROUNDS = 8
@@ -73,6 +74,7 @@ def draw_transitions(
     n_step: int = 1,
     gamma: float = 1.0,
     held_out: bool = False,
+    frame_stack: int = 1,
 ) -> Transitions:
     """Draws with replacement, every transition in the ring equally likely.
 
@@ -84,21 +86,22 @@ def draw_transitions(
       n_step: Steps of a transition, at most; see `_returns`.
       gamma: The agent's discount, which the rewards of later steps are weighted with.
       held_out: Draw from the held-out episodes, instead of all others.
+      frame_stack: Frames of an image.
 
     Raises:
       NothingToDrawError: The ring holds no such transition.
     """
     with ring.lock:
-        rows = _draw_rows(ring, rng, num_minibatches * batch_size, 1, held_out)
+        rows = _draw_rows(ring, rng, num_minibatches * batch_size, 1, held_out, frame_stack)
         shape = (num_minibatches, batch_size)
         reward, discount, steps = _returns(ring, rows, n_step, gamma)
         next_rows = (rows + steps) % ring.num_rows
         return Transitions(
-            observation=[_take(column, rows, shape) for column in ring.observation],
+            observation=_take_observation(ring, rows, shape, frame_stack),
             action=[_take(column, rows, shape) for column in ring.action],
             reward=reward.reshape(shape),
             discount=discount.reshape(shape),
-            next_observation=[_take(column, next_rows, shape) for column in ring.observation],
+            next_observation=_take_observation(ring, next_rows, shape, frame_stack),
         )
 
 
@@ -110,21 +113,22 @@ def draw_sequences(
     length: int,
     *,
     held_out: bool = False,
+    frame_stack: int = 1,
 ) -> Sequences:
     """Draws sequences of `length` transitions within one segment, every start equally likely.
 
-    Of the held-out episodes where `held_out`, else of all others.
+    Of the held-out episodes where `held_out`, else of all others; images are stacks of `frame_stack` frames.
 
     Raises:
       NothingToDrawError: No such episode in the ring has `length` transitions.
     """
     with ring.lock:
-        starts = _draw_rows(ring, rng, num_minibatches * batch_size, length, held_out)
+        starts = _draw_rows(ring, rng, num_minibatches * batch_size, length, held_out, frame_stack)
         rows = (starts[:, None] + np.arange(length + 1)) % ring.num_rows
         shape = (num_minibatches, batch_size, length + 1)
         return Sequences(
             step_type=ring.step_types(rows).reshape(shape),
-            observation=[_take(column, rows, shape) for column in ring.observation],
+            observation=_take_observation(ring, rows, shape, frame_stack),
             action=[_take(column, rows, shape) for column in ring.action],
             reward=_take(ring.reward, rows, shape),
             discount=_take(ring.discount, rows, shape),
@@ -171,26 +175,34 @@ def _take(column: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.nd
     return column[rows].reshape(shape + column.shape[1:])
 
 
-def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, length: int, held_out: bool) -> np.ndarray:
+def _take_observation(ring: Ring, rows: np.ndarray, shape: tuple[int, ...], frame_stack: int) -> list[np.ndarray]:
+    leaves = observation_leaves(ring, rows.reshape(-1), frame_stack)
+    return [leaf.reshape(shape + leaf.shape[1:]) for leaf in leaves]
+
+
+def _draw_rows(
+    ring: Ring, rng: np.random.Generator, count: int, length: int, held_out: bool, frame_stack: int
+) -> np.ndarray:
     """`[count]` rows with at least `length` transitions ahead of them, uniformly, by rejection.
 
     Nearly every row qualifies, as a rule (one in an episode does not); where few do, they are listed instead.
     """
     if ring.filled_rows == 0:
         raise NothingToDrawError("the replay ring is empty")
+    first = first_drawable(ring, frame_stack)
     accepted: list[np.ndarray] = []
     missing = count
     for _ in range(_REJECTION_ROUNDS):
         size = _round_size(ring, missing, held_out)
         if size is None:
             break
-        rows = (ring.oldest_row + rng.integers(ring.filled_rows, size=size)) % ring.num_rows
+        rows = (ring.oldest_row + rng.integers(first, ring.filled_rows, size=size)) % ring.num_rows
         rows = rows[_are_starts(ring, rows, length, held_out)][:missing]
         accepted.append(rows)
         missing -= len(rows)
         if missing == 0:
             return np.concatenate(accepted)
-    held = ring.held_rows
+    held = ring.held_rows[first:]
     candidates = held[_are_starts(ring, held, length, held_out)]
     if len(candidates) == 0:
         kind = "held-out episode" if held_out else "episode"

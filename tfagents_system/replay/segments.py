@@ -34,6 +34,11 @@ class Column:
     dtype: str
 
     @property
+    def is_image(self) -> bool:
+        """Pixels `[height, width, channels]`, of which frames can be stacked."""
+        return self.dtype == "uint8" and len(self.shape) == 3
+
+    @property
     def step_bytes(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
@@ -55,6 +60,15 @@ class Layout:
         """Bytes that one step takes in the ring, all columns together."""
         own = sum(column.step_bytes for column in self.observation + self.action)
         return own + 4 + 4 + 4 + 1 + 4  # reward, discount, steps_left, step_type, crc
+
+    def stacked_step_bytes(self, frame_stack: int) -> int:
+        """Bytes that one step takes in a minibatch, each image with the frames before it."""
+        images = sum(column.step_bytes for column in self.observation if column.is_image)
+        return self.step_bytes + (frame_stack - 1) * images
+
+    def history_rows(self, frame_stack: int) -> int:
+        """Observations that go before a segment from within an episode, at most: its first steps are stacked, too."""
+        return frame_stack - 1 if any(column.is_image for column in self.observation) else 0
 
     def max_segment_steps(self, sequence_length: int | None) -> int:
         """Steps of a segment, at most: limited in bytes, but never too short for a training sequence."""
@@ -86,11 +100,12 @@ class Segment:
       end_of_iteration: The worker has collected all that it had to for `iteration`.
       starts_episode: The first observation is the one of `reset`.
       ends_episode: The last observation is the episode's last.
-      observation: Leaves `[T + 1, ...]`.
+      observation: Leaves `[history + T + 1, ...]`.
       action: Leaves `[T, ...]`, in [-1, 1].
       reward: `[T]` float32, of each transition.
       discount: `[T]` float32: 0 where the episode terminated, 1 elsewhere, also where a time limit cut it.
       held_out: Of an episode that is kept for validation and never trained on.
+      history: Observations of the same episode before the first transition; 0 where it starts the episode.
     """
 
     worker_id: int
@@ -105,6 +120,12 @@ class Segment:
     reward: np.ndarray
     discount: np.ndarray
     held_out: bool = False
+    history: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Observations."""
+        return self.history + self.num_steps + 1
 
     @property
     def num_steps(self) -> int:
@@ -122,7 +143,7 @@ class Segment:
             self.iteration,
             flags,
             self.num_steps,
-            0,
+            self.history,
         ]
         return [np.array(header, np.int64), self.reward, self.discount, *self.observation, *self.action]
 
@@ -140,17 +161,22 @@ class Segment:
             header.dtype == np.int64 and header.shape == (_HEADER_FIELDS,),
             f"expected a header int64 ({_HEADER_FIELDS},) but found {header.dtype} {header.shape}",
         )
-        version, worker_id, incarnation, number, iteration, flags, steps, _ = (int(value) for value in header)
+        version, worker_id, incarnation, number, iteration, flags, steps, history = (int(value) for value in header)
         _require(version == WIRE_VERSION, f"expected version {WIRE_VERSION} but found {version}")
         _require(
             worker_id >= 0 and incarnation >= 1 and number >= 0 and iteration >= -1 and 0 <= flags < 16 and steps >= 1,
             f"impossible header {header.tolist()}",
         )
+        _require(
+            history == 0 or (history > 0 and not flags & 2),
+            f"impossible history of {history} in {header.tolist()}",
+        )
+        rows = history + steps + 1
         scalar = Column("reward and discount", (), "float32")
         for array, column, rows in [
             (arrays[1], scalar, steps),
             (arrays[2], scalar, steps),
-            *((array, column, steps + 1) for array, column in zip(arrays[3:], layout.observation, strict=False)),
+            *((array, column, rows) for array, column in zip(arrays[3:], layout.observation, strict=False)),
             *(
                 (a, column, steps)
                 for a, column in zip(arrays[3 + len(layout.observation) :], layout.action, strict=True)
@@ -171,6 +197,7 @@ class Segment:
             reward=arrays[1],
             discount=arrays[2],
             held_out=bool(flags & 8),
+            history=history,
         )
 
 

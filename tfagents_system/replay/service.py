@@ -39,6 +39,7 @@ class DrawSettings:
       n_step: Steps of a transition, at most.
       discount: gamma, for those of several steps.
       held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
+      frame_stack: Frames of an image.
     """
 
     batch_size: int
@@ -48,6 +49,7 @@ class DrawSettings:
     n_step: int = 1
     discount: float = 1.0
     held_out_minibatches: int = 0
+    frame_stack: int = 1
 
 
 class ReplayService:
@@ -147,8 +149,8 @@ class ReplayService:
             segment = Segment.from_wire(arrays, self._ring.layout)
             if segment.worker_id >= min(self._max_workers, MAX_WORKERS):
                 raise MalformedSegmentError(f"worker {segment.worker_id} of at most {self._max_workers}")
-            if segment.num_steps + 1 > self._ring.max_segment_rows:
-                raise MalformedSegmentError(f"{segment.num_steps + 1} rows, {self._ring.max_segment_rows} may be")
+            if segment.num_rows > self._ring.max_segment_rows:
+                raise MalformedSegmentError(f"{segment.num_rows} rows, {self._ring.max_segment_rows} may be")
         except MalformedSegmentError as error:
             self._refuse("segment", error)
             return None
@@ -285,7 +287,13 @@ class ReplayService:
         settings, rng = self._draw_settings, np.random.Generator(np.random.Philox(position))
         if settings.sequence_length is not None:
             return sampling.draw_sequences(
-                self._ring, rng, count, settings.batch_size, settings.sequence_length, held_out=held_out
+                self._ring,
+                rng,
+                count,
+                settings.batch_size,
+                settings.sequence_length,
+                held_out=held_out,
+                frame_stack=settings.frame_stack,
             ).to_arrays()
         return sampling.draw_transitions(
             self._ring,
@@ -295,4 +303,5 @@ class ReplayService:
             n_step=settings.n_step,
             gamma=settings.discount,
             held_out=held_out,
+            frame_stack=settings.frame_stack,
         ).to_arrays()

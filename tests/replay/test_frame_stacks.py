@@ -1,0 +1,152 @@
+"""Stacks of frames out of a ring that stores each once are gymnasium's, wherever they are drawn."""
+
+import numpy as np
+import pytest
+
+from tests.frames_for_tests import HORIZON, recorded_envs
+from tfagents_system.policies.actors import RandomActor
+from tfagents_system.replay.frame_stacks import first_drawable
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions
+from tfagents_system.replay.segments import Layout, MalformedSegmentError, Segment
+from tfagents_system.rollout import SegmentBuilder, run_episodes
+
+SEGMENT_STEPS = 7
+
+
+class Collected:
+    """Episodes of two environments side by side, stored as workers and the replay server do it.
+
+    Args:
+      folder: Of the ring.
+      frame_stack: Frames of an image.
+      episodes: How many.
+      capacity_rows: Of the ring; its files have some more.
+    """
+
+    def __init__(self, folder, frame_stack, episodes, capacity_rows):
+        envs, self.stacks = recorded_envs(frame_stack, count=2)
+        self.layout = Layout.from_specs(envs[0].observation_spec(), envs[0].action_spec())
+        self.history = self.layout.history_rows(frame_stack)
+        self.ring = Ring.open(folder, self.layout, capacity_rows, 4 * (SEGMENT_STEPS + 1 + self.history))
+        self.segments = []
+        actor = RandomActor(envs[0].action_spec(), np.random.default_rng(0))
+        run_episodes(envs, actor, episodes, new_builder=self._new_builder)
+
+    def _new_builder(self):
+        return SegmentBuilder(self.layout, 0, SEGMENT_STEPS, self._send, history=self.history)
+
+    def _send(self, segment):
+        segment.incarnation, segment.number = 1, len(self.segments)
+        arrived = Segment.from_wire(segment.to_wire(), self.layout)
+        self.segments.append(arrived)
+        assert self.ring.append(arrived)
+
+    def expected(self, places):
+        """Gymnasium's stacks at places `[n, 3]`."""
+        return np.array([self.stacks[tuple(map(int, place))] for place in places])
+
+
+@pytest.mark.parametrize("frame_stack", [2, 3, 10])
+@pytest.mark.parametrize("capacity_rows", [5000, 400], ids=["whole", "wrapped"])
+def test_transitions_have_gymnasiums_stacks_everywhere(tmp_path, frame_stack, capacity_rows):
+    collected = Collected(tmp_path, frame_stack, 30, capacity_rows)
+    ring = collected.ring
+    if capacity_rows < 5000:
+        assert ring.total_rows > 2 * ring.num_rows, "around the files' end, several times"
+    batch = draw_transitions(ring, np.random.default_rng(0), 100, 256, frame_stack=frame_stack)
+    camera, place = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observation)
+    next_camera, next_place = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.next_observation)
+    assert camera.dtype == next_camera.dtype == np.uint8 and camera.shape[1:] == (3, 4, 2 * frame_stack)
+    np.testing.assert_array_equal(camera, collected.expected(place))
+    np.testing.assert_array_equal(next_camera, collected.expected(next_place))
+    np.testing.assert_array_equal(next_place[:, 2], place[:, 2] + 1)
+    np.testing.assert_array_equal(batch.reward.reshape(-1), next_place[:, 2])
+    drawn = {tuple(map(int, each)) for each in place}
+    rows = ring.held_rows[first_drawable(ring, frame_stack) :]
+    starts = {tuple(map(int, ring.observation[1][row])) for row in rows if ring.steps_left[row] > 0}
+    assert drawn == starts, "every transition but the oldest few, and none twice: rows of history are no starts"
+    assert any(step == 0 for *_, step in drawn) and any(step > SEGMENT_STEPS for *_, step in drawn)
+
+
+@pytest.mark.parametrize("capacity_rows", [5000, 400], ids=["whole", "wrapped"])
+def test_sequences_have_them_in_each_of_their_steps(tmp_path, capacity_rows):
+    collected = Collected(tmp_path, 3, 30, capacity_rows)
+    batch = draw_sequences(collected.ring, np.random.default_rng(0), 10, 64, 4, frame_stack=3)
+    camera, place = batch.observation
+    assert camera.shape == (10, 64, 5, 3, 4, 6) and camera.dtype == np.uint8
+    np.testing.assert_array_equal(camera.reshape(-1, 3, 4, 6), collected.expected(place.reshape(-1, 3)))
+    np.testing.assert_array_equal(np.diff(place[..., 2], axis=2), 1)
+
+
+def test_each_frame_is_stored_once_but_for_the_history_of_segments(tmp_path):
+    collected = Collected(tmp_path, 3, 20, 5000)
+    ring, segments = collected.ring, collected.segments
+    assert ring.env_steps == ring.ring_steps == sum(segment.num_steps for segment in segments)
+    assert [segment.history for segment in segments] == [0 if segment.starts_episode else 2 for segment in segments]
+    assert ring.filled_rows == ring.env_steps + len(segments) + 2 * sum(not each.starts_episode for each in segments)
+    assert ring.observation[0].shape[1:] == (3, 4, 2)
+
+
+def test_without_images_there_is_no_history(tmp_path):
+    layout = Layout.from_specs(np.zeros(5, np.float32), np.zeros(2, np.float32))
+    assert layout.history_rows(3) == 0 and layout.stacked_step_bytes(3) == layout.step_bytes
+
+
+def test_a_ring_with_history_is_whole_after_a_restart_and_a_rollback_wherever_it_is_cut(tmp_path):
+    cut_in_history = 0
+    for capacity_rows in range(60, 85):
+        folder = tmp_path / str(capacity_rows)
+        ring = Collected(folder, 4, 6, capacity_rows).ring
+        cut_in_history += int(ring.steps_left[ring.oldest_row] < 0)
+        again = Ring.open(folder, ring.layout, capacity_rows)
+        assert again.verify() == 0 and again.ring_steps == ring.ring_steps
+        again.rollback(again.snapshot())
+        assert again.verify() == 0
+        ring.observation[0][ring.oldest_row] ^= 1
+        lost = ring.verify()
+        assert lost == 0, "nothing tells what the oldest piece was"
+    assert cut_in_history >= 3
+
+
+def test_damage_in_the_history_of_a_segment_is_found(tmp_path):
+    collected = Collected(tmp_path, 4, 6, 5000)
+    ring, segments = collected.ring, collected.segments
+    number = next(k for k, segment in enumerate(segments) if segment.history)
+    row = sum(segment.num_rows for segment in segments[:number])
+    assert ring.steps_left[row] == -1
+    ring.observation[0][row, 0, 0, 0] ^= 1
+    assert ring.verify() == segments[number].num_steps
+    batch = draw_transitions(ring, np.random.default_rng(0), 10, 64, frame_stack=4)
+    camera, place = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observation)
+    np.testing.assert_array_equal(camera, collected.expected(place), "the others are as before")
+
+
+def test_the_snapshot_tells_damage_of_a_piece_that_is_cut_within_its_history(tmp_path):
+    for capacity_rows in range(60, 85):
+        ring = Collected(tmp_path / str(capacity_rows), 4, 6, capacity_rows).ring
+        if ring.steps_left[ring.oldest_row] < 0:
+            break
+    snapshot = ring.snapshot()
+    ring.observation[0][ring.oldest_row, 0, 0, 0] ^= 1
+    ring.rollback(snapshot)
+    assert ring.verify() > 0
+
+
+def test_a_history_before_an_episodes_start_is_refused(tmp_path):
+    segment = next(each for each in Collected(tmp_path, 3, 6, 5000).segments if each.history)
+    layout = Layout.from_specs(
+        {"camera": np.zeros((3, 4, 2), np.uint8), "place": np.zeros(3, np.float32)}, np.zeros(1, np.float32)
+    )
+    for field, change in (("starts_episode", True), ("history", -1), ("history", 3)):
+        wrong = segment.to_wire()
+        header = {"starts_episode": 5, "history": 7}[field]
+        wrong[0][header] = wrong[0][header] | 2 if field == "starts_episode" else change
+        with pytest.raises(MalformedSegmentError):
+            Segment.from_wire(wrong, layout)
+
+
+def test_too_few_rows_are_told(tmp_path):
+    ring = Collected(tmp_path, 3, 1, 5000).ring
+    with pytest.raises(NothingToDrawError, match=f"has {HORIZON + 1} steps"):
+        draw_sequences(ring, np.random.default_rng(0), 1, 4, HORIZON + 1, frame_stack=3)

@@ -1,0 +1,256 @@
+"""Images as DrQ-v2 sees them (Yarats et al., arXiv 2107.09645): one encoder for actor and critics, and random shifts.
+
+The encoder's convolutions are shared and learn from the critics' loss alone. Actor and critics are networks over its
+features, each with a trunk of its own; target critics see the features of the same encoder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tf_agents.networks import network, utils
+from tf_agents.utils import nest_utils
+
+from tfagents_system.agents.action_sampling import Drawing
+from tfagents_system.envs.history import has_images, is_image
+from tfagents_system.train_params_base import TrainParamsBase
+
+_KERNEL, _FIRST_STRIDE = 3, 2
+_PIXELS = 4  # DrQ-v2's shift, for images of 84 x 84.
+_FEATURES = "image_features"  # The name of their specs tells them from what the environment observes.
+
+
+class ImageEncoder(network.Network):
+    """Convolutions over each image of an observation; all other leaves stay as they are.
+
+    Pixels go in as p / 255 - 0.5. The first convolution has a stride of 2, all are 3 x 3 without padding, with ReLU.
+
+    Args:
+      observation_spec: Nest of TensorSpecs.
+      filters: Of each convolution.
+    """
+
+    def __init__(self, observation_spec: Any, filters: Sequence[int]) -> None:
+        super().__init__(input_tensor_spec=observation_spec, state_spec=(), name="ImageEncoder")
+        specs = tf.nest.flatten(observation_spec)
+        self._stacks = [_convolutions(filters) if is_encoded(spec, filters) else None for spec in specs]
+        created = tf.nest.flatten(self.create_variables())
+        self._encoded_spec = tf.nest.pack_sequence_as(
+            observation_spec,
+            [
+                spec if stack is None else tf.TensorSpec(output.shape, tf.float32, _FEATURES)
+                for spec, stack, output in zip(specs, self._stacks, created, strict=True)
+            ],
+        )
+
+    @property
+    def encoded_spec(self) -> Any:
+        """Of what it gives: features `[h, w, filters[-1]]` float32 in place of images."""
+        return self._encoded_spec
+
+    def call(
+        self, observation: Any, step_type: Any = None, network_state: Any = (), training: bool = False
+    ) -> tuple[Any, Any]:
+        """From leaves `[B, (T,) ...]` to leaves `[B, (T,) ...]`."""
+        del step_type, training
+        squash = utils.BatchSquash(nest_utils.get_outer_rank(observation, self.input_tensor_spec))
+        leaves = []
+        for leaf, stack in zip(tf.nest.flatten(observation), self._stacks, strict=True):
+            if stack is not None:
+                values = tf.cast(squash.flatten(leaf), tf.float32) / 255.0 - 0.5
+                for convolution in stack:
+                    values = convolution(values)
+                leaf = squash.unflatten(values)
+            leaves.append(leaf)
+        return tf.nest.pack_sequence_as(observation, leaves), network_state
+
+
+class EncodedActor(network.DistributionNetwork):
+    """The actor behind the encoder: from what environments give to distributions of actions.
+
+    Args:
+      encoder: Is not trained through this network.
+      actor: Over the encoder's features.
+    """
+
+    def __init__(self, encoder: ImageEncoder, actor: network.DistributionNetwork) -> None:
+        super().__init__(
+            input_tensor_spec=encoder.input_tensor_spec,
+            state_spec=actor.state_spec,
+            output_spec=actor.output_spec,
+            name="EncodedActor",
+        )
+        self._encoder = encoder
+        self._actor = actor
+
+    def call(
+        self, observation: Any, step_type: Any = None, network_state: Any = (), training: bool = False
+    ) -> tuple[Any, Any]:
+        """Distributions, and the actor's next state."""
+        encoded, _ = self._encoder(observation)
+        return self._actor(encoded, step_type=step_type, network_state=network_state, training=training)
+
+
+class ImageTrunk(tf.keras.layers.Layer):
+    """From the features of an image to a vector: a dense layer, layer normalisation, tanh.
+
+    Args:
+      units: Of the vector.
+    """
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self._dense = tf.keras.layers.Dense(units, kernel_initializer="orthogonal")
+        self._norm = tf.keras.layers.LayerNormalization(epsilon=1e-5)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """From `[B, h, w, n]` to `[B, units]`."""
+        flat = tf.reshape(inputs, [tf.shape(inputs)[0], inputs.shape[1:].num_elements()])
+        return tf.tanh(self._norm(self._dense(flat)))
+
+
+class Eyes:
+    """How an update sees observations: images shifted at random, then encoded.
+
+    Args:
+      encoder: None: networks see the pixels themselves.
+      pixels: Of the largest shift.
+      is_shifted: Of each leaf of the observation; only images can be.
+    """
+
+    def __init__(self, encoder: ImageEncoder | None, pixels: int, is_shifted: Sequence[bool]) -> None:
+        self._encoder = encoder
+        self._pixels = pixels
+        self._is_shifted = is_shifted
+        self.variables = encoder.trainable_variables if encoder is not None else []
+
+    def shifted(self, time_steps: Any, drawing: Drawing) -> Any:
+        """Time steps `[B, (T,) ...]`, their images shifted; different for each image of each sample, not in a sequence.
+
+        Args:
+          time_steps: A TimeStep.
+          drawing: What shifts follow from.
+        """
+        leaves = tf.nest.flatten(time_steps.observation)
+        for k, leaf in enumerate(leaves):
+            if self._is_shifted[k]:
+                offsets = drawing.integers(k, [tf.shape(leaf)[0], 2], -self._pixels, self._pixels)
+                leaves[k] = shift(leaf, offsets)
+        return time_steps._replace(observation=tf.nest.pack_sequence_as(time_steps.observation, leaves))
+
+    def encoded(self, time_steps: Any) -> Any:
+        """Time steps with features for images."""
+        if self._encoder is None:
+            return time_steps
+        return time_steps._replace(observation=self._encoder(time_steps.observation)[0])
+
+    def features(self, time_steps: Any) -> list[tf.Tensor]:
+        """Those leaves of encoded time steps that came from an image."""
+        if self._encoder is None:
+            return []
+        specs = tf.nest.flatten(self._encoder.encoded_spec)
+        leaves = tf.nest.flatten(time_steps.observation)
+        return [leaf for leaf, spec in zip(leaves, specs, strict=True) if is_features(spec)]
+
+
+class WayBack(NamedTuple):
+    """From what critics see back to the encoder; nothing where there is none.
+
+    Attributes:
+      tape: Has recorded the encoder.
+      features: What it gave, and what the critics' loss is to be differentiated by.
+      variables: Of the encoder.
+    """
+
+    tape: Any = None
+    features: Sequence[tf.Tensor] = ()
+    variables: Sequence[tf.Variable] = ()
+
+    def gradients(self, of_features: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Of a loss with respect to `variables`, from those with respect to `features`."""
+        if not self.variables:
+            return ()
+        return self.tape.gradient(list(self.features), list(self.variables), output_gradients=list(of_features))
+
+
+def shift(images: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
+    """Each sample's images moved by some pixels; at the edge its own pixels are repeated.
+
+    The same as padding with the edge on all sides and cropping: pixel (y, x) is taken from (y + dy, x + dx).
+
+    Args:
+      images: `[B, (T,) height, width, channels]`.
+      offsets: (dy, dx) of each sample, `[B, 2]` int32.
+    """
+    shape = tf.shape(images)
+    height, width, channels = images.shape[-3:]
+    rows = tf.clip_by_value(tf.range(height) + offsets[:, :1], 0, height - 1)
+    columns = tf.clip_by_value(tf.range(width) + offsets[:, 1:], 0, width - 1)
+    sequences = tf.reshape(images, [shape[0], -1, height, width, channels])
+    moved = tf.gather(tf.gather(sequences, rows, axis=2, batch_dims=1), columns, axis=3, batch_dims=1)
+    return tf.ensure_shape(tf.reshape(moved, shape), images.shape)
+
+
+def make_encoder(params: TrainParamsBase, observation_spec: Any) -> ImageEncoder | None:
+    """The encoder of a run; None where there is no image for it, or where networks of the user's own see the pixels."""
+    return (
+        ImageEncoder(observation_spec, params.image_encoder_filters) if _has_encoder(params, observation_spec) else None
+    )
+
+
+def make_eyes(params: TrainParamsBase, encoder: ImageEncoder | None, observation_spec: Any) -> Eyes | None:
+    """How the update of a run sees; None: as it is.
+
+    Without `image_augmentation_pixels` images are shifted where they are encoded.
+    """
+    pixels, specs = params.image_augmentation_pixels, tf.nest.flatten(observation_spec)
+    if pixels is None:
+        pixels = _PIXELS
+        is_shifted = [encoder is not None and is_encoded(spec, params.image_encoder_filters) for spec in specs]
+    else:
+        is_shifted = [pixels > 0 and is_image(spec) for spec in specs]
+    return Eyes(encoder, pixels, is_shifted) if encoder is not None or any(is_shifted) else None
+
+
+def sees_images(params: TrainParamsBase, observation_spec: Any) -> bool:
+    """Whether the update of a run does anything with images before its networks see them."""
+    is_shifted = bool(params.image_augmentation_pixels) and has_images(observation_spec)
+    return is_shifted or _has_encoder(params, observation_spec)
+
+
+def is_encoded(spec: tf.TensorSpec, filters: Sequence[int]) -> bool:
+    """Whether a leaf is an image that is large enough for the convolutions."""
+    if not filters or not is_image(spec):
+        return False
+    side = (min(spec.shape[:2]) - _KERNEL) // _FIRST_STRIDE + 1
+    return side - (len(filters) - 1) * (_KERNEL - 1) >= 1
+
+
+def is_features(spec: tf.TensorSpec) -> bool:
+    """Whether a leaf of a spec came from an image."""
+    return spec.name == _FEATURES
+
+
+def _has_encoder(params: TrainParamsBase, observation_spec: Any) -> bool:
+    is_own = params.preprocessing_combiner is not None or any(
+        hook in vars(params) or getattr(type(params), hook) is not getattr(TrainParamsBase, hook)
+        for hook in ("actor_ctor", "critic_ctor")
+    )
+    leaves = tf.nest.flatten(observation_spec)
+    return not is_own and any(is_encoded(spec, params.image_encoder_filters) for spec in leaves)
+
+
+def _convolutions(filters: Sequence[int]) -> list[tf.keras.layers.Layer]:
+    return [
+        tf.keras.layers.Conv2D(
+            count,
+            _KERNEL,
+            strides=1 if k else _FIRST_STRIDE,
+            activation="relu",
+            kernel_initializer=tf.keras.initializers.Orthogonal(gain=math.sqrt(2.0)),
+        )
+        for k, count in enumerate(filters)
+    ]

@@ -1,0 +1,60 @@
+"""The last actions as part of the observation: what a policy needs to know of a system that acts with a delay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tree
+from tf_agents.specs import array_spec
+
+from tfagents_system.errors import UserError
+
+KEY = "action_history"
+OBSERVATION = "observation"  # The environment's own, where it is no dictionary.
+
+
+class ActionHistory:
+    """The last actions of an episode, oldest first; zeros where it has had fewer.
+
+    Args:
+      length: Actions.
+      action_spec: Nest of the agent's action specs, each of one dimension in [-1, 1].
+    """
+
+    def __init__(self, length: int, action_spec: Any) -> None:
+        self._size = sum(int(np.prod(spec.shape)) for spec in tree.flatten(action_spec))
+        self._values = np.zeros(length * self._size, np.float32)
+
+    def spec(self, observation_spec: Any) -> Any:
+        """The spec of observations with the history: `[length * dim]` float32 under its own key.
+
+        Raises:
+          UserError: The environment's observation has such a key already.
+        """
+        if isinstance(observation_spec, Mapping) and KEY in observation_spec:
+            raise UserError(
+                f'the observation has a part "{KEY}" of its own: rename it, or set TrainParams.action_history = 0'
+            )
+        own = array_spec.ArraySpec(self._values.shape, np.float32, f"{OBSERVATION}/{KEY}")
+        return _joined(observation_spec, own)
+
+    def clear(self) -> None:
+        """An episode begins."""
+        self._values[:] = 0.0
+
+    def add(self, action: Any) -> None:
+        """Takes an action, a nest of arrays in [-1, 1]; what is beyond is clipped, as the environment's own is."""
+        latest = np.concatenate([np.ravel(leaf) for leaf in tree.flatten(action)])
+        self._values[: -self._size] = self._values[self._size :]
+        self._values[-self._size :] = np.clip(latest, -1.0, 1.0)
+
+    def joined(self, observation: Any) -> Any:
+        """An observation of the environment with a copy of the history."""
+        return _joined(observation, self._values.copy())
+
+
+def _joined(observation: Any, history: Any) -> dict[str, Any]:
+    parts = observation if isinstance(observation, Mapping) else {OBSERVATION: observation}
+    return {**parts, KEY: history}

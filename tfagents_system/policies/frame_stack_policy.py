@@ -1,0 +1,91 @@
+"""A policy of stacked frames that takes single ones: the frames before are part of its state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tf_agents.policies import tf_policy
+from tf_agents.trajectories import policy_step
+from tf_agents.typing import types
+
+from tfagents_system.envs.history import has_images, is_image, single_frame_spec, stacked_spec
+
+_FRAMES, _IS_UNDER_WAY, _OWN = "frames", "is_under_way", "policy"
+
+
+def of_single_frames(policy: tf_policy.TFPolicy, frame_stack: int) -> tf_policy.TFPolicy:
+    """The policy as environments need it; itself where nothing is stacked."""
+    stacks = frame_stack > 1 and has_images(policy.time_step_spec.observation)
+    return FrameStackPolicy(policy, frame_stack) if stacks else policy
+
+
+class FrameStackPolicy(tf_policy.TFPolicy):
+    """Takes observations whose images are single frames `[B, height, width, channels]`.
+
+    Its state holds the `frame_stack - 1` frames before, and the state of the policy within. In an episode's first time
+    step the first frame stands for those: it is the one that says so, or that comes with a state of zeros.
+
+    Args:
+      policy: Takes images `[B, height, width, frame_stack * channels]`, oldest frame first.
+      frame_stack: Frames of an image, at least 2.
+    """
+
+    def __init__(self, policy: tf_policy.TFPolicy, frame_stack: int) -> None:
+        single = single_frame_spec(policy.time_step_spec.observation, frame_stack)
+        frames = list(filter(is_image, tf.nest.flatten(stacked_spec(single, frame_stack - 1))))
+        super().__init__(
+            policy.time_step_spec._replace(observation=single),
+            policy.action_spec,
+            policy_state_spec={
+                _FRAMES: frames,
+                _IS_UNDER_WAY: tf.TensorSpec((), tf.int32, _IS_UNDER_WAY),
+                _OWN: policy.policy_state_spec,
+            },
+            info_spec=policy.info_spec,
+            clip=False,
+            automatic_state_reset=False,
+            validate_args=False,
+        )
+        self._policy = policy
+        self._frame_stack = frame_stack
+
+    def _variables(self) -> Any:
+        return self._policy.variables()
+
+    def _get_initial_state(self, batch_size: int) -> types.NestedTensor:
+        frames = [tf.zeros((batch_size, *spec.shape), spec.dtype) for spec in self.policy_state_spec[_FRAMES]]
+        return {
+            _FRAMES: frames,
+            _IS_UNDER_WAY: tf.zeros((batch_size,), tf.int32),
+            _OWN: self._policy.get_initial_state(batch_size),
+        }
+
+    def _action(
+        self, time_step: Any, policy_state: types.NestedTensor, seed: types.Seed | None
+    ) -> policy_step.PolicyStep:
+        stacked, state = self._stack(time_step, policy_state)
+        step = self._policy.action(stacked, policy_state[_OWN], seed)
+        return step._replace(state={**state, _OWN: step.state})
+
+    def _distribution(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
+        stacked, state = self._stack(time_step, policy_state)
+        step = self._policy.distribution(stacked, policy_state[_OWN])
+        return step._replace(state={**state, _OWN: step.state})
+
+    def _stack(self, time_step: Any, policy_state: Any) -> tuple[Any, dict[str, Any]]:
+        """The time step with stacked images, and what is kept for the next one."""
+        is_first = tf.logical_or(time_step.is_first(), tf.equal(policy_state[_IS_UNDER_WAY], 0))
+        is_repeated = tf.reshape(is_first, [-1, 1, 1, 1])
+        leaves, kept, remaining = [], [], iter(policy_state[_FRAMES])
+        for leaf, spec in zip(
+            tf.nest.flatten(time_step.observation), tf.nest.flatten(self.time_step_spec.observation), strict=True
+        ):
+            if is_image(spec):
+                repeated = tf.tile(leaf, [1, 1, 1, self._frame_stack - 1])
+                leaf = tf.concat([tf.where(is_repeated, repeated, next(remaining)), leaf], axis=-1)
+                kept.append(leaf[..., spec.shape[-1] :])
+            leaves.append(leaf)
+        observation = tf.nest.pack_sequence_as(time_step.observation, leaves)
+        state = {_FRAMES: kept, _IS_UNDER_WAY: tf.ones_like(policy_state[_IS_UNDER_WAY])}
+        return time_step._replace(observation=observation), state
