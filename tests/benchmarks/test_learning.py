@@ -1,0 +1,79 @@
+"""The record of learning curves: what is in it, and what a run of it is asked for. No run is trained here."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.learning import algorithms
+from benchmarks.learning.algorithms import Evaluation, append, attributes_of, read_record, runs_of
+from benchmarks.learning.tasks import OURS, PEERS, TASKS, Task, Variant
+from tfagents_system.params_check import check_params
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class Params(TrainParamsBase):
+    def env_ctor(self, *args, seed=None, **kwargs):
+        raise AssertionError("not built here")
+
+
+def lines(variant: str, seed: int, *returns: float) -> list[Evaluation]:
+    return [Evaluation("pendulum", variant, seed, 1000 * k, value, 12.0) for k, value in enumerate(returns)]
+
+
+def test_what_is_added_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "algorithms.csv"
+    assert read_record(path) == []
+    append(path, lines("sac", 0, -1200.0, -150.25))
+    append(path, lines("SB3 SAC", 1, -1100.0))
+    assert read_record(path) == [*lines("sac", 0, -1200.0, -150.25), *lines("SB3 SAC", 1, -1100.0)]
+    assert path.read_text().count("task,variant") == 1
+
+
+def test_runs_come_by_variant_and_seed() -> None:
+    record = [*lines("SB3 SAC", 0, -9.0), *lines("sac", 1, -3.0, -2.0), *lines("sac", 0, -5.0)]
+    runs = runs_of("pendulum", record)
+    assert [(run.experiment, len(run.steps)) for run in runs] == [("sac", 1), ("sac", 2), ("SB3 SAC", 1)]
+    np.testing.assert_array_equal(runs[1].steps, [0.0, 1000.0])
+    assert runs_of("hopper", record) == []
+
+
+def test_only_what_the_record_lacks_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[tuple[Task, Variant, int]] = []
+
+    def train(task: Task, variant: Variant, seed: int, peers_python: str) -> list[tuple[int, float]]:
+        trained.append((task, variant, seed))
+        return [(0, -1200.0), (10_000, -150.0)]
+
+    monkeypatch.setattr(algorithms, "train", train)
+    append(tmp_path / "algorithms.csv", lines("sac", 0, -1200.0, -150.0))
+    command = ["--task", "pendulum", "--variant", "sac", "tqc", "--seeds", "2", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["algorithms", *command])
+    algorithms.main()
+    pendulum = TASKS["pendulum"]
+    assert trained == [(pendulum, OURS["tqc"], 0), (pendulum, OURS["sac"], 1), (pendulum, OURS["tqc"], 1)]
+    assert (tmp_path / "algorithms_pendulum.png").stat().st_size > 10_000
+    algorithms.main()
+    assert len(trained) == 3
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("variant", OURS)
+def test_every_variant_of_ours_has_attributes_that_the_checks_accept(task: str, variant: str) -> None:
+    params = Params({"horizon": TASKS[task].horizon})
+    attributes = {**attributes_of(TASKS[task], OURS[variant]), **OURS[variant].attributes}
+    known = set(dir(TrainParamsBase))
+    for name, value in attributes.items():
+        assert name in known, f"{name} is no attribute of TrainParams"
+        setattr(params, name, value)
+    assert check_params(params) == []
+
+
+def test_peers_are_asked_for_what_their_script_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.peers import learning
+
+    for variant in PEERS.values():
+        command = ["--library", variant.library, "--algorithm", variant.algorithm, "--environment", "Pendulum-v1"]
+        monkeypatch.setattr(sys, "argv", ["learning", *command, "--steps", "10", "--eval_steps", "5"])
+        assert learning.parse_arguments().updates_per_step == variant.updates_per_step
