@@ -93,6 +93,17 @@ def test_shipped_examples_and_defaults_pass(module: Any) -> None:
         ("recurrent_burn_in", -1),
         ("validation_share", 0.6),
         ("validation_share", -0.1),
+        ("network", "resnet"),
+        ("critic_layer_norm", 1),
+        ("critic_dropout", 1.0),
+        ("critic_dropout", -0.1),
+        ("batch_renormalization", "yes"),
+        ("batch_renormalization_warmup_steps", -1),
+        ("critic_optimizer", "adamw"),
+        ("actor_optimizer", None),
+        ("alpha_optimizer", ["adam"]),
+        ("normalize_observations", None),
+        ("normalize_rewards", 1),
     ],
 )
 def test_impossible_value_names_attribute_rule_and_value(name: str, value: Any) -> None:
@@ -281,3 +292,40 @@ def test_what_can_not_be_had_in_a_deterministic_run_is_told() -> None:
         "TrainParams.asynchronous=True",
         "TrainParams.matmul_precision='bfloat16'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ({"network": "simba", "recurrent": True}, "residual blocks have no memory"),
+        ({"network": "simba", "critic_layer_norm": True}, "their own layer normalisation"),
+        ({"network": "simba", "critic_dropout": 0.01}, "belongs into plain layers"),
+        ({"network": "simba", "batch_renormalization": True}, "normalises layers already"),
+        (
+            {"network": "simba", "actor_fc_layer_params": (256, 128)},
+            "actor_fc_layer_params=(256, 128) must be one width",
+        ),
+        ({"network": "simba", "critic_joint_fc_layer_params": ()}, "must be one width"),
+        ({"batch_renormalization": True, "recurrent": True}, "neighbouring, dependent steps"),
+        ({"network": "simba", "algorithm": "crossq"}, "normalises layers already"),
+        ({"critic_optimizer": {"name": "adamw", "weight_decai": 0.1}}, '"weight_decay" is meant'),
+        ({"critic_optimizer": {"schedule": "linear"}, "updates_per_env_step": 1.0}, 'needs "schedule_steps"'),
+    ],
+)
+def test_parts_that_can_not_be_had_together(attributes: dict[str, Any], text: str) -> None:
+    (finding,) = findings_for(**attributes)
+    assert text in finding
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"network": "simba", "actor_fc_layer_params": (128,), "critic_joint_fc_layer_params": (512, 512)},
+        {"network": "simba", "algorithm": "droq", "critic_layer_norm": False, "critic_dropout": 0},
+        {"critic_layer_norm": True, "critic_dropout": 0.01, "recurrent": True},
+        {"normalize_observations": True, "recurrent": True},
+        {"actor_optimizer": {"name": "sgd", "momentum": 0.9}, "critic_optimizer": {}},
+    ],
+)
+def test_parts_that_go_together_pass(attributes: dict[str, Any]) -> None:
+    assert findings_for(**attributes) == []

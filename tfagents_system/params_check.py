@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS, Algorithm
+from tfagents_system.agents.network_options import network_findings
+from tfagents_system.agents.optimizer_settings import PARTS, optimizer_findings, whole_run_findings
 from tfagents_system.errors import shown
 from tfagents_system.spelling import near_misses
 from tfagents_system.train_params_base import TrainParamsBase
@@ -47,7 +49,21 @@ _WEIGHT: _Rule = ("a number above 0 and at most 1", lambda value: _is_number(val
 _LAYERS: _Rule = ("a tuple of positive integers such as (256, 256)", _is_layers)
 _BOOL: _Rule = ("True or False", lambda value: isinstance(value, bool))
 _COUNT = _integer_from(1)
+_BOOL_OR_NONE: _Rule = (f"{_BOOL[0]}, or None", lambda value: value is None or _BOOL[1](value))
+_OPTIMIZER: _Rule = ('a dictionary such as {"name": "adamw"}', lambda value: isinstance(value, Mapping))
 _COUNT_OR_NONE: _Rule = (f"{_COUNT[0]}, or None", lambda value: value is None or _COUNT[1](value))
+_OF_NETWORKS = (
+    "algorithm",
+    "network",
+    "critic_layer_norm",
+    "critic_dropout",
+    "batch_renormalization",
+    "batch_renormalization_warmup_steps",
+    "normalize_observations",
+    "recurrent",
+    "actor_fc_layer_params",
+    "critic_joint_fc_layer_params",
+)
 _SIMILARITY_OF_NAMES = 0.6  # They are short.
 _NAMES = ", ".join(map(repr, ALGORITHMS))
 
@@ -84,6 +100,19 @@ _RULES: dict[str, _Rule] = {
         lambda value: value is None or _integer_from(0)[1](value),
     ),
     "action_history": _integer_from(0),
+    "network": ("'mlp' or 'simba'", lambda value: value in ("mlp", "simba")),
+    "critic_layer_norm": _BOOL_OR_NONE,
+    "critic_dropout": (
+        "a number of at least 0 and below 1, or None",
+        lambda value: value is None or (_is_number(value) and 0 <= value < 1),
+    ),
+    "batch_renormalization": _BOOL_OR_NONE,
+    "batch_renormalization_warmup_steps": _integer_from(0),
+    "critic_optimizer": _OPTIMIZER,
+    "actor_optimizer": _OPTIMIZER,
+    "alpha_optimizer": _OPTIMIZER,
+    "normalize_observations": _BOOL,
+    "normalize_rewards": _BOOL,
     "num_iter": _COUNT,
     "num_steps_per_iter": _COUNT,
     "n_train_episodes_per_iter": _COUNT,
@@ -132,6 +161,7 @@ def check_params(params: TrainParamsBase) -> list[str]:
     findings += _check_hooks(params)
     findings += _check_together(params, wrong_values)
     findings += _check_algorithm(params, wrong_values)
+    findings += _check_parts(params, wrong_values)
     return findings
 
 
@@ -225,6 +255,21 @@ def _check_algorithm(params: TrainParamsBase, wrong_values: Mapping[str, str]) -
             f"{algorithm.why_not_recurrent}: set it to False, or choose another algorithm"
         )
     return findings + _check_subset(params, algorithm, wrong_values) + _check_quantiles(params, algorithm, wrong_values)
+
+
+def _check_parts(params: TrainParamsBase, wrong_values: Mapping[str, str]) -> list[str]:
+    """Rules of the optimizers and of the networks' parts."""
+    findings = []
+    for name in (f"{part}_optimizer" for part in PARTS):
+        if name in wrong_values:
+            continue
+        found = optimizer_findings(name, getattr(params, name))
+        if not found and params.updates_per_env_step is not None:
+            found = whole_run_findings(name, getattr(params, name))
+        findings += found
+    if not set(_OF_NETWORKS) & set(wrong_values):
+        findings += network_findings(params)
+    return findings
 
 
 def _check_subset(params: TrainParamsBase, algorithm: Algorithm, wrong_values: Mapping[str, str]) -> list[str]:

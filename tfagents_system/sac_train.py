@@ -22,6 +22,7 @@ from absl import logging
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError
 from tfagents_system.agents.checkpoints import SaveError, TrainerCheckpoints, TrainerState
 from tfagents_system.agents.matmul_precision import choose_precision
+from tfagents_system.agents.normalization import attach_reward_scale
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
 from tfagents_system.envs.history import policy_time_step_spec
@@ -69,6 +70,8 @@ class Trainer:
         tf.keras.utils.set_random_seed(role.derived_seed(TRAIN_STREAM))
         self._train_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="train_step")
         self._agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, self._train_step)
+        if params.normalize_rewards:
+            attach_reward_scale(self._agent)
         self._variables = weights.named_variables(self._agent.collect_policy)
         self._state = TrainerState()
         self._checkpoints = TrainerCheckpoints(

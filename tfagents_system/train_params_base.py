@@ -144,6 +144,21 @@ class TrainParamsBase(abc.ABC):
     """Actions before the current one that are part of the observation, in [-1, 1], oldest first, zeros before an
     episode's start: for systems that act with a delay."""
 
+    # Optimizers: docs/algorithms.md has their settings.
+    critic_optimizer: Mapping[str, Any] = {}
+    """Of the critics, such as `{"name": "adamw", "weight_decay": 0.01, "schedule": "cosine"}`; {} is Adam."""
+    actor_optimizer: Mapping[str, Any] = {}
+    """Of the actor; {} is Adam."""
+    alpha_optimizer: Mapping[str, Any] = {}
+    """Of log(alpha); {} is Adam."""
+
+    # Normalisation.
+    normalize_observations: bool = False
+    """Observations reach the networks with mean 0 and variance 1, by running statistics of the experience that is
+    learned from, clipped to [-10, 10]; pixels (uint8) are left alone. Always on where `network` is `simba`."""
+    normalize_rewards: bool = False
+    """Rewards are divided by the root of their mean square so far before they are learned from."""
+
     # The iteration: collect, push, draw, update, publish.
     num_iter: int = 1000
     """Iterations of the whole run."""

@@ -16,7 +16,8 @@ from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import weights
 from tfagents_system.policies.export import PolicyExport, checkpoint_name, iteration_of
 from tfagents_system.policies.graph_session import GraphSession
-from tfagents_system.policies.numpy_actor import NumpyActor, UnsupportedNetworkError, _Layer
+from tfagents_system.policies.numpy_actor import NumpyActor
+from tfagents_system.policies.numpy_layers import Layer, UnsupportedNetworkError
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -248,7 +249,7 @@ def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
 
 def test_a_memory_that_works_differently_is_seen_in_the_second_step(monkeypatch):
     """The gates of the recurrent kernel in another order; in an episode's first step it multiplies zeros."""
-    fill = _Layer.fill
+    fill = Layer.fill
 
     def fill_wrongly(self, matrix, values):
         fill(self, matrix, values)
@@ -257,7 +258,7 @@ def test_a_memory_that_works_differently_is_seen_in_the_second_step(monkeypatch)
             recurrent[:] = np.roll(recurrent, self.memory, axis=1)
 
     assert make_worker_policy(build(recurrent=True), seed=0).inference == "numpy"
-    monkeypatch.setattr(_Layer, "fill", fill_wrongly)
+    monkeypatch.setattr(Layer, "fill", fill_wrongly)
     assert make_worker_policy(build(recurrent=True), seed=0).inference == "tensorflow session"
 
 

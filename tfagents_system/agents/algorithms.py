@@ -21,6 +21,7 @@ class Algorithm:
       fixed: Attributes of which it has no choice, and why; they must be None.
       why_not_recurrent: Why its networks can't be recurrent; empty if they can.
       has_quantiles: Its critics give `num_quantiles` values.
+      adam_beta_1: Of the critics' and the actor's Adam unless their settings say otherwise.
     """
 
     module: str
@@ -28,13 +29,15 @@ class Algorithm:
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     why_not_recurrent: str = ""
     has_quantiles: bool = False
+    adam_beta_1: float = 0.9
 
     def value(self, params: Any, name: str) -> Any:
         """An attribute of TrainParams, or the paper's value where that is None."""
         own = getattr(params, name)
-        return self.defaults[name] if own is None else own
+        return self.defaults.get(name, _USUAL.get(name)) if own is None else own
 
 
+_USUAL = {"critic_layer_norm": False, "critic_dropout": 0.0, "batch_renormalization": False}
 ALGORITHMS: dict[str, Algorithm] = {
     "sac": Algorithm(
         "sac",
@@ -46,7 +49,16 @@ ALGORITHMS: dict[str, Algorithm] = {
         },
     ),
     "redq": Algorithm("redq", {"num_critics": 10, "num_target_critics": 2, "actor_update_period": 20}),
-    "droq": Algorithm("droq", {"num_critics": 2, "num_target_critics": 2, "actor_update_period": 20}),
+    "droq": Algorithm(
+        "droq",
+        {
+            "num_critics": 2,
+            "num_target_critics": 2,
+            "actor_update_period": 20,
+            "critic_layer_norm": True,
+            "critic_dropout": 0.01,
+        },
+    ),
     "tqc": Algorithm(
         "tqc",
         {"num_critics": 5, "actor_update_period": 1},
@@ -55,11 +67,12 @@ ALGORITHMS: dict[str, Algorithm] = {
     ),
     "crossq": Algorithm(
         "crossq",
-        {"num_critics": 2, "actor_update_period": 3},
+        {"num_critics": 2, "actor_update_period": 3, "batch_renormalization": True},
         {"num_target_critics": "its minimum is over all critics"},
         why_not_recurrent=(
             "its batch statistics would be taken over neighbouring, dependent steps, and over states just after zeros"
         ),
+        adam_beta_1=0.5,  # The paper's table of hyperparameters.
     ),
 }
 

@@ -18,6 +18,7 @@ from tfagents_system.agents.ensemble import EnsembleAgent
 from tfagents_system.agents.fused_sac import FusedSacUpdate
 from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.agents.matmul_precision import bfloat16_matmuls
+from tfagents_system.agents.normalization import RunningStatistics
 from tfagents_system.agents.update_parts import Measured, all_measured
 from tfagents_system.errors import UserError
 
@@ -32,7 +33,8 @@ class BlockUpdate:
     """Trains any TFAgent on blocks of minibatches as the replay server sends them.
 
     Compiled when it is built, so that the first block finds it ready. A plain SacAgent and its kin get a fused update,
-    any other agent its own `train`, and the log says why.
+    any other agent its own `train`, and the log says why. Running statistics of observations and rewards, where the
+    agent has them, take each block into account before its updates.
 
     Args:
       agent: The agent to train.
@@ -66,7 +68,8 @@ class BlockUpdate:
         self._agent = agent
         self._is_bfloat16 = matmul_precision == "bfloat16"
         self._observation_spec, self._action_spec = agent.time_step_spec.observation, agent.action_spec
-        is_sequence = sequence_length is not None
+        self._reward_scale = getattr(agent, "reward_scale", None)
+        self._is_sequence = is_sequence = sequence_length is not None
         self._to_experience = self._to_trajectory if is_sequence else self._to_transition
         outer = (batch_size, sequence_length + 1) if sequence_length is not None else (batch_size,)
         minibatch = [
@@ -75,9 +78,11 @@ class BlockUpdate:
         # Traced apart from the loop: the names and number of the losses are known only after that.
         update = self._compiled_update(minibatch, share_log_pi, seed, burn_in_steps)
         zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs)
+        statistics = RunningStatistics(agent)
 
         def train_block(arrays: list[tf.Tensor]) -> tuple[Measured, tf.Tensor]:
             num_minibatches = tf.shape(arrays[0])[0]
+            self._update_statistics(arrays, statistics)
             sums = zeros
             for k in tf.range(num_minibatches):
                 sums = tf.nest.map_structure(tf.add, sums, update([array[k] for array in arrays]))
@@ -126,6 +131,18 @@ class BlockUpdate:
         with _divergence_told():
             losses = self._measure_block([tf.convert_to_tensor(array) for array in arrays])
         return {name: float(loss) for name, loss in losses.items()}
+
+    @tf.autograph.experimental.do_not_convert
+    def _update_statistics(self, arrays: list[tf.Tensor], statistics: RunningStatistics) -> None:
+        """Takes a block into account, before its updates and once."""
+        if self._is_sequence:
+            _, observation, _, reward, _ = self._pack(arrays, is_sequence=True)
+            reward = reward[..., :-1]  # Of the last step nothing is learned.
+        else:
+            observation, _, reward, _, _ = self._pack(arrays, is_sequence=False)
+        statistics.update(tf.nest.flatten(observation))
+        if self._reward_scale is not None:
+            self._reward_scale.update(reward)
 
     def _weights_are_sane(self) -> tf.Tensor:
         """Whether all weights are finite and none has exploded; NaN fails every comparison."""
@@ -178,6 +195,7 @@ class BlockUpdate:
 
     def _to_transition(self, arrays: list[tf.Tensor]) -> trajectory.Transition:
         observation, action, reward, discount, next_observation = self._pack(arrays, is_sequence=False)
+        reward = self._scaled(reward)
         mid = tf.fill(tf.shape(reward), time_step.StepType.MID)
         # What the transition led to: a discount of 0 is a termination.
         next_step_type = tf.where(discount == 0.0, time_step.StepType.LAST, mid)
@@ -190,7 +208,10 @@ class BlockUpdate:
     def _to_trajectory(self, arrays: list[tf.Tensor]) -> trajectory.Trajectory:
         step_type, observation, action, reward, discount = self._pack(arrays, is_sequence=True)
         next_step_type = tf.concat([step_type[:, 1:], step_type[:, -1:]], axis=1)
-        return trajectory.Trajectory(step_type, observation, action, (), next_step_type, reward, discount)
+        return trajectory.Trajectory(step_type, observation, action, (), next_step_type, self._scaled(reward), discount)
+
+    def _scaled(self, reward: tf.Tensor) -> tf.Tensor:
+        return reward if self._reward_scale is None else self._reward_scale(reward)
 
     def _pack(self, arrays: list[tf.Tensor], is_sequence: bool) -> Any:
         return tf.nest.pack_sequence_as(self._array_specs(is_sequence), arrays)

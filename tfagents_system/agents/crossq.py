@@ -6,12 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfagents_system.agents.ensemble import EnsembleAgent, default_optimizers
+from tfagents_system.agents.ensemble import EnsembleAgent
 from tfagents_system.agents.fused_update import FusedUpdate, lowest
 from tfagents_system.agents.update_parts import Steps
 from tfagents_system.train_params_base import TrainParamsBase
-
-_BETA_1 = 0.5  # Of Adam: the paper's hyperparameters.
 
 
 class CrossqUpdate(FusedUpdate):
@@ -43,5 +41,4 @@ def build_agent(
     `networks` builds actor and critics with batch renormalisation for this algorithm. The paper's critics are 2048
     units wide: `critic_joint_fc_layer_params = (2048, 2048)`, which takes as long as it says.
     """
-    optimizers = default_optimizers(params, beta_1=_BETA_1)
-    return EnsembleAgent(params, time_step_spec, action_spec, train_step, CrossqUpdate, optimizers, has_targets=False)
+    return EnsembleAgent(params, time_step_spec, action_spec, train_step, CrossqUpdate, has_targets=False)

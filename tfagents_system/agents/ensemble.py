@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -15,18 +14,10 @@ from tf_agents.utils import common
 from tfagents_system.agents import algorithms, encoder, entropy
 from tfagents_system.agents.action_sampling import UnsupportedAgentError, mean_and_std
 from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.agents.update_parts import Parts
 from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase
-
-
-@dataclasses.dataclass(frozen=True)
-class Optimizers:
-    """Legacy Keras optimizers of the three parts."""
-
-    actor: Any
-    critic: Any
-    alpha: Any
 
 
 class EnsembleAgent(tf_agent.TFAgent):
@@ -36,7 +27,6 @@ class EnsembleAgent(tf_agent.TFAgent):
       params: Hyperparameters, and the hooks that build the networks.
       time_step_spec, action_spec, train_step: As of `TrainParamsBase.agent_ctor`.
       update_class: From Parts and the other arguments of FusedUpdate.
-      optimizers: None builds Adam with the learning rates of params.
       has_targets: Whether each critic has a target network.
       critic_loss_weight: Factor of the critics' loss.
 
@@ -51,13 +41,11 @@ class EnsembleAgent(tf_agent.TFAgent):
         action_spec: Any,
         train_step: tf.Variable,
         update_class: Callable[..., FusedUpdate],
-        optimizers: Optimizers | None = None,
         has_targets: bool = True,
         critic_loss_weight: float = 0.5,
     ) -> None:
         tf.Module.__init__(self, name=type(self).__name__)
         observation_spec = time_step_spec.observation
-        optimizers = optimizers or default_optimizers(params)
         self._encoder = encoder.make_encoder(params, observation_spec)
         encoded_spec = observation_spec if self._encoder is None else self._encoder.encoded_spec
         self._actor_network = params.actor_ctor(encoded_spec, action_spec)
@@ -77,8 +65,9 @@ class EnsembleAgent(tf_agent.TFAgent):
         ]
         self._log_alpha = tf.Variable(params.sac_log_alpha, dtype=tf.float32, name="log_alpha")
         # Attributes, so that checkpoints hold them.
-        self._actor_optimizer, self._critic_optimizer = optimizers.actor, optimizers.critic
-        self._alpha_optimizer = optimizers.alpha
+        self._actor_optimizer = build_optimizer(params, "actor", train_step)
+        self._critic_optimizer = build_optimizer(params, "critic", train_step)
+        self._alpha_optimizer = entropy.alpha_optimizer(params, train_step)
         is_recurrent = bool(self._critic_networks[0].state_spec)
         super().__init__(
             time_step_spec,
@@ -96,9 +85,9 @@ class EnsembleAgent(tf_agent.TFAgent):
             critics=tuple(self._critic_networks),
             targets=tuple(self._target_critic_networks),
             log_alpha=self._log_alpha,
-            actor_optimizer=optimizers.actor,
-            critic_optimizer=optimizers.critic,
-            alpha_optimizer=optimizers.alpha,
+            actor_optimizer=self._actor_optimizer,
+            critic_optimizer=self._critic_optimizer,
+            alpha_optimizer=self._alpha_optimizer,
             train_step=train_step,
             action_spec=action_spec,
             as_transition=data_converter.AsTransition(self.data_context, squeeze_time_dim=not is_recurrent),
@@ -155,16 +144,6 @@ class EnsembleAgent(tf_agent.TFAgent):
                 mean_and_std(distribution)
         except UnsupportedAgentError as error:
             raise UserError(f"{error}: let actor_ctor return one, or choose algorithm='sac'") from None
-
-
-def default_optimizers(params: TrainParamsBase, **options: Any) -> Optimizers:
-    """Adam for each part with the learning rates of params, and with `options`; alpha has none where it is fixed."""
-    adam = tf.keras.optimizers.legacy.Adam
-    return Optimizers(
-        actor=adam(params.actor_learning_rate, **options),
-        critic=adam(params.critic_learning_rate, **options),
-        alpha=entropy.alpha_optimizer(params),
-    )
 
 
 def _critics(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -16,9 +17,9 @@ class NoSteps(tf.keras.optimizers.legacy.SGD):
         super().__init__(0.0, name="NoSteps")
 
 
-def alpha_optimizer(params: TrainParamsBase) -> tf.keras.optimizers.legacy.Optimizer:
+def alpha_optimizer(params: TrainParamsBase, train_step: tf.Variable) -> tf.keras.optimizers.legacy.Optimizer:
     """What steps log(alpha); `NoSteps` where it is not learned."""
-    return tf.keras.optimizers.legacy.Adam(params.alpha_learning_rate) if params.learn_entropy_coef else NoSteps()
+    return build_optimizer(params, "alpha", train_step) if params.learn_entropy_coef else NoSteps()
 
 
 def target_entropy(params: TrainParamsBase, action_spec: Any) -> float:

@@ -13,6 +13,7 @@ from tfagents_system.agents.network_options import SIMBA_EXPANSION
 LAYER_NORM_EPSILON = 1e-5
 _OF_DROPOUT = 0x64726F70  # Keeps its seeds apart from those of actions, which may have the same seed and position.
 _CALLS_PER_POSITION = 1 << 16
+_HALF_WORDS = 1 << 16
 
 
 class BatchRenormalization(tf.keras.layers.Layer):
@@ -100,7 +101,15 @@ class Dropout(tf.keras.layers.Layer):
         """From `[..., n]` to `[..., n]`."""
         if _noise is None:
             return tf.nn.dropout(inputs, self.rate)
-        return tf.nn.experimental.stateless_dropout(inputs, self.rate, _noise.next_seed())
+        units = round(self.rate * _HALF_WORDS)
+        kept = tf.reshape(_random_half_words(tf.size(inputs), _noise.next_seed()), tf.shape(inputs)) >= units
+        return tf.where(kept, inputs / (1.0 - units / _HALF_WORDS), 0.0)
+
+
+def _random_half_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """`[count]` int32 in [0, 65536): two from each random word, which are what dropout spends its time on."""
+    words = tf.random.stateless_uniform([(count + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32)
+    return tf.cast(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], tf.int32)
 
 
 class _Noise:

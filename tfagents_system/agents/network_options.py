@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tfagents_system.agents import algorithms
+
 SIMBA_EXPANSION = 4
-_DROQ_DROPOUT = 0.01  # Hiraoka et al., arXiv 2110.02034, table 4.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +20,7 @@ class NetworkOptions:
       critic_dropout: Rate of the dropout in front of that; 0 has none.
       batch_renormalization: In actor and critics, in front of the first layer and behind each hidden one.
       batch_renormalization_warmup_steps: Updates with plain batch normalisation before that.
+      normalizes_observations: By running statistics; a part of SimBa.
     """
 
     is_simba: bool
@@ -26,6 +28,7 @@ class NetworkOptions:
     critic_dropout: float
     batch_renormalization: bool
     batch_renormalization_warmup_steps: int
+    normalizes_observations: bool
 
     @property
     def has_plain_actor(self) -> bool:
@@ -40,15 +43,60 @@ class NetworkOptions:
 
 def network_options(params: Any) -> NetworkOptions:
     """Those of TrainParams; None there is what the algorithm's paper has."""
-    algorithm = getattr(params, "algorithm", "sac")
     return NetworkOptions(
         is_simba=params.network == "simba",
-        critic_layer_norm=_unless_none(params.critic_layer_norm, algorithm == "droq"),
-        critic_dropout=float(_unless_none(params.critic_dropout, _DROQ_DROPOUT if algorithm == "droq" else 0.0)),
-        batch_renormalization=_unless_none(params.batch_renormalization, algorithm == "crossq"),
+        critic_layer_norm=algorithms.value(params, "critic_layer_norm"),
+        critic_dropout=float(algorithms.value(params, "critic_dropout")),
+        batch_renormalization=algorithms.value(params, "batch_renormalization"),
         batch_renormalization_warmup_steps=int(params.batch_renormalization_warmup_steps),
+        normalizes_observations=params.normalize_observations or params.network == "simba",
     )
 
 
-def _unless_none(value: Any, default: Any) -> Any:
-    return default if value is None else value
+def network_findings(params: Any) -> list[str]:
+    """What of the networks' parts can't be had together, one sentence each; every value is right by itself."""
+    options = network_options(params)
+    if options.is_simba:
+        return _simba_findings(params, options)
+    if params.batch_renormalization and params.recurrent:
+        return [
+            "TrainParams.batch_renormalization=True can't be had with recurrent=True, its statistics would be taken "
+            "over neighbouring, dependent steps, and over states just after zeros: set one of them to False"
+        ]
+    return []
+
+
+def _simba_findings(params: Any, options: NetworkOptions) -> list[str]:
+    findings = [
+        f"TrainParams.{name} can't be had with network='simba', {why}: {remedy}"
+        for name, is_wanted, why, remedy in (
+            ("recurrent=True", params.recurrent, "its residual blocks have no memory", "set it to False"),
+            (
+                "critic_layer_norm=True",
+                options.critic_layer_norm,
+                "whose blocks have their own layer normalisation",
+                "set it to False",
+            ),
+            (
+                f"critic_dropout={options.critic_dropout:g}",
+                options.critic_dropout > 0,
+                "DroQ's dropout belongs into plain layers",
+                "set it to 0",
+            ),
+            (
+                "batch_renormalization=True",
+                options.batch_renormalization,
+                "which normalises layers already",
+                "set it to False",
+            ),
+        )
+        if is_wanted
+    ]
+    for name in ("actor_fc_layer_params", "critic_joint_fc_layer_params"):
+        units = tuple(getattr(params, name))
+        if not units or len(set(units)) != 1:
+            findings.append(
+                f"TrainParams.{name}={units} must be one width, once for each residual block, with network='simba': "
+                "write it as in (256, 256)"
+            )
+    return findings

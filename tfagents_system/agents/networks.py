@@ -19,6 +19,7 @@ from tf_agents.networks.encoding_network import EncodingNetwork
 from tfagents_system.agents.encoder import ImageTrunk, is_features
 from tfagents_system.agents.layered_networks import LayeredActor, LayeredCritic, actor_layers, critic_layers
 from tfagents_system.agents.network_options import network_options
+from tfagents_system.agents.normalization import NormalizedActor, NormalizedCritic
 from tfagents_system.agents.recurrent_critic import RecurrentLayeredCritic
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -28,6 +29,13 @@ def build_actor(params: TrainParamsBase, observation_spec: Any, action_spec: Any
 
     Source: Haarnoja et al., arXiv 1812.05905, appendix C. log(std) is clipped to [-20, 2].
     """
+    if network_options(params).normalizes_observations:
+        return NormalizedActor(observation_spec, functools.partial(_actor, params, action_spec))
+    return _actor(params, action_spec, observation_spec)
+
+
+def _actor(params: TrainParamsBase, action_spec: Any, observation_spec: Any) -> network.Network:
+    """The actor behind the normalisation."""
     encoding = _encoding_kwargs(params, observation_spec)
     # Unlike TF-Agents' default, which exponentiates without a bound.
     projection = functools.partial(TanhNormalProjectionNetwork, std_transform=std_clip_transform)
@@ -71,6 +79,14 @@ def build_critic(
       num_outputs: Values of each observation and action: the network gives `[B]`, or `[B, num_outputs]` if not 1;
         `[B, T]` and `[B, T, num_outputs]` where recurrent.
     """
+    if network_options(params).normalizes_observations:
+        make_critic = functools.partial(_critic, params, action_spec, num_outputs)
+        return NormalizedCritic((observation_spec, action_spec), make_critic)
+    return _critic(params, action_spec, num_outputs, observation_spec)
+
+
+def _critic(params: TrainParamsBase, action_spec: Any, num_outputs: int, observation_spec: Any) -> network.Network:
+    """The critic behind the normalisation."""
     units, options = tuple(params.critic_joint_fc_layer_params), network_options(params)
 
     def critic_over(encoded_spec: Any) -> network.Network:

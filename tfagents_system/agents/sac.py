@@ -10,6 +10,7 @@ from tf_agents.agents.sac.sac_agent import SacAgent
 from tfagents_system.agents import encoder, entropy
 from tfagents_system.agents.ensemble import EnsembleAgent
 from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -30,10 +31,9 @@ def build_agent(
         actor_network=params.actor_ctor(observation_spec, action_spec),
         critic_network=params.critic_ctor(observation_spec, action_spec),
         critic_network_2=params.critic_ctor(observation_spec, action_spec),
-        # Legacy optimizers: SacAgent copies the new ones into these and loses settings on the way.
-        actor_optimizer=tf.keras.optimizers.legacy.Adam(params.actor_learning_rate),
-        critic_optimizer=tf.keras.optimizers.legacy.Adam(params.critic_learning_rate),
-        alpha_optimizer=entropy.alpha_optimizer(params),
+        actor_optimizer=build_optimizer(params, "actor", train_step),
+        critic_optimizer=build_optimizer(params, "critic", train_step),
+        alpha_optimizer=entropy.alpha_optimizer(params, train_step),
         target_update_tau=params.target_update_tau,
         target_update_period=params.target_update_period,
         gamma=params.discount,

@@ -2,68 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tree
-from tf_agents.agents.sac.sac_agent import std_clip_transform
-from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
-from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
-from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
-from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
-from tf_agents.networks.lstm_encoding_network import LSTMEncodingNetwork
 
-from tfagents_system.agents.networks import FlattenedLeaf
+from tfagents_system.agents.normalization import NormalizedActor
+from tfagents_system.policies.numpy_layers import ACTIVATIONS, Layer, layers_of, normalization_of, slices_of
+from tfagents_system.policies.numpy_maps import InputNormalization, Step, standardization
 
 _LOG_STD_MAX = 2.0  # As std_clip_transform; its minimum is -20.
 _NOISE_BLOCK = 1024  # Drawing few numbers takes about as long as drawing a hundred.
 # From here on one matrix product for all observations is faster than one product with a vector for each of them.
 _MATRIX_BATCH = 8
 
-Step = Callable[[], object]
-
-
-class UnsupportedNetworkError(Exception):
-    """The network is not one that `NumpyActor` can compute; its text says why."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Layer:
-    """One product with a matrix, and what follows it.
-
-    Attributes:
-      weights: Its variables, each `[rows, columns]`, whose rows make up the matrix from above; last the bias, one row,
-        which a constant 1 behind the input multiplies: it costs no addition of its own.
-      activation: A key of `_ACTIVATIONS`; of an LSTM None.
-      memory: Units of an LSTM, whose input ends in its last output; 0 of any other layer.
-    """
-
-    weights: tuple[tf.Variable, ...]
-    activation: Any
-    memory: int = 0
-
-    def new_matrix(self) -> np.ndarray:
-        rows = sum(1 if weight.shape.rank == 1 else weight.shape[0] for weight in self.weights)
-        return np.zeros((rows, self.weights[-1].shape[0]), np.float32)
-
-    def fill(self, matrix: np.ndarray, values: Sequence[np.ndarray]) -> None:
-        """Takes the values of `weights`."""
-        np.concatenate([np.atleast_2d(value) for value in values], out=matrix)
-        if self.memory:
-            # From Keras' order of the gates (input, forget, candidate, output) to one with the candidate last; and
-            # sigmoid(x) = (1 + tanh(x / 2)) / 2, so that one tanh does for all four.
-            entry, forget, candidate, output = np.split(matrix, 4, axis=1)
-            matrix[:] = np.concatenate([0.5 * entry, 0.5 * forget, 0.5 * output, candidate], axis=1)
-
 
 class NumpyActor:
-    """Dense layers, at most one LSTM, and a tanh-squashed Gaussian, read off TF-Agents' actor networks.
+    """Dense layers, at most one LSTM, and a tanh-squashed Gaussian, read off TF-Agents' actor networks and our own.
 
-    The observation is a float32 vector, or any nest whose leaves are flattened by our own preprocessing.
+    The observation is a float32 vector, or any nest whose leaves are flattened by our own preprocessing, normalised or
+    not. Batch renormalisation and residual blocks with layer normalisation are computed, too.
 
     Args:
       actor: The network, with its variables created.
@@ -79,16 +40,19 @@ class NumpyActor:
         self, actor: Any, variables: Mapping[str, tf.Variable], rng: np.random.Generator, num_envs: int = 1
     ) -> None:
         names = {variable.ref(): name for name, variable in variables.items()}
-        self._layers = _layers_of(actor)
-        self._names = [[names[weight.ref()] for weight in layer.weights] for layer in self._layers]
+        self._layers = layers_of(actor.actor if type(actor) is NormalizedActor else actor)
+        self._names = [[names[variable.ref()] for variable in layer.variables] for layer in self._layers]
         self._matrices = [layer.new_matrix() for layer in self._layers]
         self._action_shape = tuple(actor.output_tensor_spec.shape)
         leaves = tf.nest.flatten(actor.input_tensor_spec)
+        self._normalization = normalization_of(actor, leaves)
+        if self._normalization is not None:
+            self._normalization_names = [names[variable.ref()] for variable in self._normalization.variables]
         is_nest = tf.nest.is_nested(actor.input_tensor_spec) or leaves[0].shape.rank != 1
         is_recurrent = any(layer.memory for layer in self._layers)
 
         def make_pass(columns: int | None) -> _Pass:
-            return _Pass(self._layers, self._matrices, leaves if is_nest else None, rng, columns)
+            return _Pass(self._layers, self._matrices, leaves if is_nest else None, self._normalization, rng, columns)
 
         self._rng = rng
         as_matrix = num_envs >= _MATRIX_BATCH and not is_recurrent
@@ -100,6 +64,8 @@ class NumpyActor:
         """Takes new weights, by name."""
         for layer, matrix, names in zip(self._layers, self._matrices, self._names, strict=True):
             layer.fill(matrix, [weights[name] for name in names])
+        if self._normalization is not None:
+            self._normalization.assign([weights[name] for name in self._normalization_names])
 
     def reseed(self, seed: int) -> None:
         """The exploration noise from now on follows from this seed."""
@@ -142,15 +108,17 @@ class _Pass:
       layers: The network's, the projection to mean and log(std) last.
       matrices: Theirs; read in every pass.
       leaves: Specs of the observation's leaves; None where it is a float32 vector itself.
+      normalization: Of the observation, or None.
       rng: Source of the exploration noise.
       columns: Number of observations; None: vectors.
     """
 
     def __init__(
         self,
-        layers: Sequence[_Layer],
+        layers: Sequence[Layer],
         matrices: Sequence[np.ndarray],
         leaves: Sequence[tf.TensorSpec] | None,
+        normalization: InputNormalization | None,
         rng: np.random.Generator,
         columns: int | None,
     ) -> None:
@@ -162,22 +130,33 @@ class _Pass:
         own = [source[: len(source) - 1 - layer.memory] for layer, source in zip(layers, sources, strict=True)]
         self._inputs = own[0]
         self._memories: list[np.ndarray] = []
-        self._steps: list[Step] = []
-        for layer, matrix, source, into in zip(layers, matrices, sources, [*own[1:], output], strict=True):
+        self._steps: list[Step] = [] if normalization is None else [normalization.step(self._inputs)]
+        # What residual blocks add to; where there are none, nobody takes it.
+        stream = next((np.zeros_like(own[k]) for k, layer in enumerate(layers) if layer.standardizes), output)
+        for k, (layer, matrix, source) in enumerate(zip(layers, matrices, sources, strict=True)):
+            into = output if k + 1 == len(layers) else stream if layers[k + 1].standardizes else own[k + 1]
             if layer.memory:
                 self._add_lstm(layer.memory, matrix, source, into)
                 continue
-            self._steps.append(functools.partial(np.dot, matrix.T, source, into))
-            activation = _ACTIVATIONS[layer.activation]
-            if activation is not None:
-                self._steps.append(activation(into))
+            if layer.before is not None and layer.before.standardizes:
+                self._steps.append(standardization(stream, own[k], layer.before.epsilon))
+            self._add_product(layer, matrix, source, into)
         half = len(output) // 2
         self._mean, self._log_std = output[:half], output[half:]
         self._log_std_max = np.full_like(self._log_std, _LOG_STD_MAX)
-        self._leaves = _slices(leaves) if leaves is not None else None
+        self._leaves = slices_of(leaves) if leaves is not None else None
         self._rng = rng
         self._noise = np.zeros((0, *self._mean.shape), np.float32)
         self._noise_used = 0
+
+    def _add_product(self, layer: Layer, matrix: np.ndarray, source: np.ndarray, into: np.ndarray) -> None:
+        product = np.zeros_like(into) if layer.adds else into
+        self._steps.append(functools.partial(np.dot, matrix.T, source, product))
+        activation = ACTIVATIONS[layer.activation]
+        if activation is not None:
+            self._steps.append(activation(product))
+        if layer.adds:
+            self._steps.append(functools.partial(np.add, into, product, into))
 
     def _add_lstm(self, units: int, matrix: np.ndarray, source: np.ndarray, into: np.ndarray) -> None:
         """A step: c <- forget * c + input * candidate; h <- output * tanh(c), for the next layer and the next step."""
@@ -238,90 +217,3 @@ class _Pass:
             self._noise_used = 0
         self._noise_used += 1
         return self._noise[self._noise_used - 1]
-
-
-def _relu(values: np.ndarray) -> Step:
-    zeros = np.zeros_like(values)  # A scalar 0.0 would be converted anew in every call: three times as slow.
-    return functools.partial(np.maximum, values, zeros, values)
-
-
-def _tanh(values: np.ndarray) -> Step:
-    return functools.partial(np.tanh, values, values)
-
-
-_ACTIVATIONS: dict[Any, Callable[[np.ndarray], Step] | None] = {
-    tf.keras.activations.relu: _relu,
-    tf.keras.activations.tanh: _tanh,
-    tf.keras.activations.linear: None,
-}
-
-
-def _slices(leaves: Sequence[tf.TensorSpec]) -> list[tuple[slice, bool]]:
-    """Where each leaf lies in the network's input, and whether it is made of pixels."""
-    slices, start = [], 0
-    for leaf in leaves:
-        size = int(np.prod(leaf.shape, dtype=np.int64))
-        slices.append((slice(start, start + size), leaf.dtype == tf.uint8))
-        start += size
-    return slices
-
-
-def _layers_of(actor: Any) -> list[_Layer]:
-    """All layers of an actor, the projection last, if there is nothing else in it."""
-    if type(actor) is ActorDistributionNetwork:
-        layers = _encoder_layers(actor.input_tensor_spec, actor._encoder)
-    elif type(actor) is ActorDistributionRnnNetwork and type(actor._lstm_encoder) is LSTMEncodingNetwork:
-        encoder = actor._lstm_encoder
-        layers = [
-            *_encoder_layers(actor.input_tensor_spec, encoder._input_encoder),
-            _lstm_layer(encoder._lstm_network),
-            *map(_dense_layer, encoder._output_encoder),
-        ]
-    else:
-        raise UnsupportedNetworkError(f"{type(actor).__name__} is not one of TF-Agents' actor networks")
-    projection = actor._projection_networks
-    _require(type(projection) is TanhNormalProjectionNetwork, f"it ends in {type(projection).__name__}")
-    _require(projection._std_transform is std_clip_transform, "its standard deviation is not clipped by TF-Agents")
-    _require(projection._projection_layer.activation is tf.keras.activations.linear, "its projection has an activation")
-    sample_spec = projection._sample_spec
-    _require(bool(np.all(sample_spec.minimum == -1) and np.all(sample_spec.maximum == 1)), "actions are not in [-1, 1]")
-    return [*layers, _dense_layer(projection._projection_layer)]
-
-
-def _encoder_layers(spec: Any, encoder: Any) -> list[_Layer]:
-    _check_preprocessing(spec, encoder)
-    layers = [layer for layer in encoder._postprocessing_layers if type(layer) is not tf.keras.layers.Flatten]
-    return [_dense_layer(layer) for layer in layers]
-
-
-def _dense_layer(layer: Any) -> _Layer:
-    _require(type(layer) is tf.keras.layers.Dense, f"it has a {type(layer).__name__} layer")
-    _require(layer.activation in _ACTIVATIONS, f"it has the activation {layer.activation}")
-    _require(layer.use_bias, "it has a layer without bias")
-    return _Layer((layer.kernel, layer.bias), layer.activation)
-
-
-def _lstm_layer(unroll: Any) -> _Layer:
-    cell: Any = getattr(unroll, "cell", None)
-    _require(type(unroll) is DynamicUnroll and type(cell) is tf.keras.layers.LSTMCell, "its memory is not one LSTM")
-    usual = cell.activation is tf.keras.activations.tanh and cell.recurrent_activation is tf.keras.activations.sigmoid
-    _require(usual and cell.use_bias, "its LSTM is not of the usual kind")
-    return _Layer((cell.kernel, cell.recurrent_kernel, cell.bias), None, memory=int(cell.units))
-
-
-def _check_preprocessing(spec: Any, encoder: Any) -> None:
-    layers, combiner = encoder._flat_preprocessing_layers, encoder._preprocessing_combiner
-    if layers is None:
-        plain = not tf.nest.is_nested(spec) and spec.shape.rank == 1 and spec.dtype == tf.float32
-        _require(plain, "the observation is not one float32 vector")
-        _require(combiner is None, "it has a preprocessing_combiner")
-        return
-    ours = len(layers) == len(tf.nest.flatten(spec)) and all(type(layer) is FlattenedLeaf for layer in layers)
-    _require(ours, "it has preprocessing layers")
-    joins = type(combiner) is tf.keras.layers.Concatenate and combiner.axis == -1
-    _require(joins if len(layers) > 1 else combiner is None, "it has a preprocessing_combiner")
-
-
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise UnsupportedNetworkError(reason)

@@ -16,7 +16,8 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.errors import UserError
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.graph_session import GraphSession
-from tfagents_system.policies.numpy_actor import NumpyActor, UnsupportedNetworkError
+from tfagents_system.policies.numpy_actor import NumpyActor
+from tfagents_system.policies.numpy_layers import UnsupportedNetworkError
 from tfagents_system.policies.weights import assign_weights, named_variables
 
 # Of a fast path from the network, in actions in [-1, 1]: products are summed in another order.

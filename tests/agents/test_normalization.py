@@ -1,0 +1,232 @@
+"""Running statistics of observations and rewards: against NumPy over all that was seen, the same in all networks."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+
+from tests.agents.agent_for_tests import ACT, OBS, B, Params, block, build
+from tests.agents.test_checkpoints import checkpoints_of
+from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.normalization import (
+    NormalizedActor,
+    RewardScale,
+    RunningNormalization,
+    RunningStatistics,
+    attach_reward_scale,
+    merge_moments,
+    normalized_spec,
+)
+
+
+def layers_of(agent):
+    return [module for module in agent.submodules if isinstance(module, RunningNormalization)]
+
+
+def shifted(k, seed, scale=(0.5, 30.0, 0.1), shift=(100.0, -3.0, 7.0)):
+    arrays = block(k, seed)
+    for index in (0, 4):
+        arrays[index] = (arrays[index] * scale + shift).astype(np.float32)
+    return arrays
+
+
+def test_moments_merged_block_by_block_are_those_of_all_values():
+    rng = np.random.default_rng(0)
+    blocks = [rng.normal(1000.0 + k, 0.1 + k, (4, 5, 3)).astype(np.float32) for k in range(6)]
+    moments = (tf.zeros(()), tf.zeros(3), tf.ones(3))
+    for values in blocks:
+        moments = merge_moments(moments, tf.constant(values))
+    everything = np.concatenate(blocks).reshape(-1, 3).astype(np.float64)
+    assert float(moments[0]) == 120
+    np.testing.assert_allclose(moments[1], everything.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(moments[2], everything.var(0), rtol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """An agent after two blocks, with what they held, and the update that has trained it."""
+    agent = build(normalize_observations=True)
+    update = BlockUpdate(agent, B, None)
+    blocks = [shifted(3, 0), shifted(2, 1)]
+    for arrays in blocks:
+        update(arrays)
+    return agent, update, blocks
+
+
+def test_all_networks_have_the_statistics_of_all_blocks(trained):
+    agent, update, blocks = trained
+    assert update.kind == "fused"
+    seen = np.concatenate([arrays[0].reshape(-1, OBS) for arrays in blocks]).astype(np.float64)
+    layers = layers_of(agent)
+    assert len(layers) == 5, "actor, critics and targets"
+    assert len({layer.mean.ref() for layer in layers}) == 5
+    for layer in layers:
+        assert float(layer.count) == len(seen) == 5 * B
+        np.testing.assert_allclose(layer.mean, seen.mean(0), rtol=1e-5)
+        np.testing.assert_allclose(layer.variance, seen.var(0), rtol=2e-3)
+
+
+def test_networks_see_clipped_normalised_observations(trained):
+    agent, _, blocks = trained
+    observation = blocks[0][0][0].copy()
+    observation[0] = [1e6, -1e6, 7.0]
+    layer = layers_of(agent)[0]
+    normalised = np.clip((observation - layer.mean) / np.sqrt(layer.variance), -10, 10).astype(np.float32)
+    assert set(np.abs(normalised[0, :2])) == {10.0}
+    assert 0.5 < normalised[1:].std() < 2
+    step_type, action = tf.ones(B, tf.int32), np.zeros((B, ACT), np.float32)
+    critic = agent._target_critic_network_2
+    np.testing.assert_allclose(
+        critic((observation, action), step_type=step_type)[0],
+        critic.critic((normalised, action), step_type=step_type)[0],
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    mean, expected = (
+        network(values, step_type=step_type, network_state=())[0].input_distribution.loc
+        for network, values in ((agent._actor_network, observation), (agent._actor_network.actor, normalised))
+    )
+    np.testing.assert_allclose(mean, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_going_on_from_a_checkpoint_brings_the_statistics_back(trained, tmp_path):
+    agent, _, _ = trained
+    attach_reward_scale(agent)
+    agent.reward_scale.update(tf.constant([3.0, 4.0]))
+    checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
+    other = build(normalize_observations=True)
+    attach_reward_scale(other)
+    checkpoints_of(tmp_path, other)[0].restore()
+    assert float(other.reward_scale.mean_square) == 12.5
+    for ours, theirs in zip(layers_of(agent), layers_of(other), strict=True):
+        for name in ("count", "mean", "variance"):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    assert float(layers_of(other)[0].count) > 0
+
+
+def test_a_target_update_leaves_the_statistics_of_targets_alone(trained):
+    """It copies what is not trained, and both have the same."""
+    agent, update, _ = trained
+    update(shifted(1, 3))
+    critic, target = agent._critic_network_1, agent._target_critic_network_1
+    np.testing.assert_array_equal(critic.normalization.leaves[0].mean, target.normalization.leaves[0].mean)
+    assert len({float(layer.count) for layer in layers_of(agent)}) == 1
+
+
+MIXED = {
+    "camera": tf.TensorSpec((2, 2), tf.uint8, "camera"),
+    "gear": tf.TensorSpec((), tf.int64, "gear"),
+    "joints": tf.TensorSpec((3,), tf.float32, "joints"),
+}
+
+
+def test_pixels_are_left_alone_and_all_else_is_normalised_leaf_by_leaf():
+    params = Params({"horizon": 10})
+    params.normalize_observations = True
+    action = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
+    actor = params.actor_ctor(MIXED, action)
+    actor.create_variables()
+    assert type(actor) is NormalizedActor
+    assert [layer.leaf for layer in actor.normalization.leaves] == [1, 2]
+    assert normalized_spec(MIXED)["gear"].dtype == tf.float32
+    holder = tf.Module()
+    holder.actor = actor
+    rng = np.random.default_rng(0)
+    observation = {
+        "camera": tf.constant(rng.integers(0, 256, (6, 2, 2)), tf.uint8),
+        "gear": tf.constant([1, 2, 3, 4, 5, 3], tf.int64),
+        "joints": tf.constant(rng.normal(50.0, 3.0, (6, 3)), tf.float32),
+    }
+    np.testing.assert_array_equal(actor.normalization(observation)["gear"], [1, 2, 3, 4, 5, 3], "nothing seen yet")
+    RunningStatistics(holder).update(tf.nest.flatten(observation))
+    normalised = actor.normalization(observation)
+    np.testing.assert_array_equal(normalised["camera"], observation["camera"])
+    np.testing.assert_allclose(normalised["gear"], (np.array([1, 2, 3, 4, 5, 3]) - 3) / np.sqrt(10 / 6), rtol=1e-5)
+    np.testing.assert_allclose(np.std(normalised["joints"], 0), 1.0, rtol=1e-4)
+    distribution, _ = actor(observation, step_type=tf.ones(6, tf.int32), network_state=())
+    assert distribution.mode().shape == (6, ACT)
+
+
+def test_behind_an_encoder_of_images_the_other_leaves_are_normalised_by_what_was_observed():
+    spec = {"camera": tf.TensorSpec((16, 16, 1), tf.uint8, "camera"), "joints": tf.TensorSpec((OBS,), tf.float32, "j")}
+    params = Params({"horizon": 10})
+    params.normalize_observations = True
+    params.image_encoder_filters = (4, 4, 4, 4)
+    action = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
+    agent = params.agent_ctor(ts.time_step_spec(spec), action, tf.Variable(0, dtype=tf.int64))
+    joints, actions, reward, discount, next_joints = shifted(2, 0)
+    cameras = np.random.default_rng(0).integers(0, 256, (2, 2, B, 16, 16, 1)).astype(np.uint8)
+    losses = BlockUpdate(agent, B, None)([cameras[0], joints, actions, reward, discount, cameras[1], next_joints])
+    assert np.isfinite(losses["critic_loss"])
+    layers = layers_of(agent)
+    assert {layer.leaf for layer in layers} == {1}
+    for layer in layers:
+        np.testing.assert_allclose(layer.mean, joints.reshape(-1, OBS).mean(0), rtol=1e-5)
+
+
+def test_sequences_and_other_agents_are_normalised_too():
+    """Recurrent networks; and in bfloat16, which the statistics know nothing of."""
+    agent = build(recurrent=True, normalize_observations=True, normalize_rewards=True)
+    attach_reward_scale(agent)
+    update = BlockUpdate(agent, B, 4, matmul_precision="bfloat16")
+    observation, action, reward, discount, _ = block(2, outer=(B, 5))
+    reward[..., -1] = 1e6  # Of the last step nothing is learned.
+    step_type = np.ones((2, B, 5), np.int32)
+    losses = update([step_type, observation + 40.0, action, reward, discount])
+    assert np.isfinite(losses["critic_loss"]) and losses["critic_loss"] < 1e3
+    np.testing.assert_allclose(layers_of(agent)[0].mean, (observation + 40.0).mean((0, 1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(agent.reward_scale.mean_square, np.square(reward[..., :-1]).mean(), rtol=1e-5)
+
+
+def test_rewards_are_divided_by_the_root_of_their_mean_square_so_far():
+    scale = RewardScale()
+    np.testing.assert_array_equal(scale(tf.constant([5.0])), [5.0])
+    scale.update(tf.zeros((2, 3)))
+    np.testing.assert_array_equal(scale(tf.constant([5.0])), [5.0], "zeros alone change nothing")
+    scale.update(tf.constant([[3.0, -3.0]]))
+    assert float(scale.mean_square) == pytest.approx(18.0 / 8)
+    scale.update(tf.constant([1.0]))
+    assert float(scale.count) == 9
+    np.testing.assert_allclose(scale(tf.constant([2.0, -4.0])), np.array([2.0, -4.0]) / np.sqrt(19 / 9), rtol=1e-6)
+
+
+def test_critics_learn_normalised_rewards():
+    """Of a terminating transition the target is the reward alone: 3,000 is learned as 1."""
+    agent = build(critic_learning_rate=1e-2, actor_learning_rate=1e-9, sac_log_alpha=-20.0)
+    attach_reward_scale(agent)
+    k = 300
+    observation, action = np.ones((k, B, OBS), np.float32), np.zeros((k, B, ACT), np.float32)
+    reward, discount = np.full((k, B), 3000.0, np.float32), np.zeros((k, B), np.float32)
+    BlockUpdate(agent, B, None)([observation, action, reward, discount, observation])
+    q, _ = agent._critic_network_1((observation[0], action[0]), step_type=tf.fill([B], 1))
+    np.testing.assert_allclose(q, 1.0, atol=0.02)
+
+
+def test_an_agent_that_is_trained_by_its_own_train_is_normalised_too():
+    from tf_agents.agents.sac.sac_agent import SacAgent
+
+    class Own(SacAgent):
+        pass
+
+    params = Params({"horizon": 10})
+    params.normalize_observations = True
+    spec = tf.TensorSpec((OBS,), tf.float32, "observation")
+    action = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
+    adam = tf.keras.optimizers.legacy.Adam
+    agent = Own(
+        ts.time_step_spec(spec),
+        action,
+        params.critic_ctor(spec, action),
+        params.actor_ctor(spec, action),
+        adam(),
+        adam(),
+        adam(),
+    )
+    agent.initialize()
+    update = BlockUpdate(agent, B, None)
+    assert update.kind == "generic"
+    arrays = shifted(2, 0)
+    update(arrays)
+    for layer in layers_of(agent):
+        np.testing.assert_allclose(layer.mean, arrays[0].reshape(-1, OBS).mean(0), rtol=1e-5)

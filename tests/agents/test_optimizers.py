@@ -1,0 +1,215 @@
+"""Each setting of an optimizer acts, in the agents as they are trained: steps computed by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.trajectories import policy_step, trajectory
+from tf_agents.trajectories import time_step as ts
+
+from tests.agents.agent_for_tests import ACT, OBS, B, block, build
+from tests.agents.test_checkpoints import checkpoints_of
+from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.fused_sac import FusedSacUpdate
+from tfagents_system.agents.optimizer_settings import optimizer_findings
+from tfagents_system.agents.optimizers import ScheduleByTrainStep
+
+RATE, LOG_ALPHA = 0.1, 0.5
+
+
+def transition(seed=0):
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return tf.constant(rng.standard_normal((B, *shape)), tf.float32)
+
+    mid, ones = tf.ones(B, tf.int32), tf.ones(B)
+    return trajectory.Transition(
+        ts.TimeStep(mid, tf.zeros(B), ones, normal(OBS)),
+        policy_step.PolicyStep(tf.tanh(normal(ACT))),
+        ts.TimeStep(mid, normal(), ones, normal(OBS)),
+    )
+
+
+def adam(gradients, rates, beta_1=0.9, beta_2=0.999, epsilon=1e-7, decoupled=0.0, l2=0.0):
+    theta, m, v = LOG_ALPHA, 0.0, 0.0
+    for t, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+        g = gradient + l2 * theta
+        m, v = beta_1 * m + (1 - beta_1) * g, beta_2 * v + (1 - beta_2) * g * g
+        direction = math.sqrt(1 - beta_2**t) / (1 - beta_1**t) * m / (math.sqrt(v) + epsilon)
+        theta -= rate * (direction + decoupled * theta)
+    return theta
+
+
+def sgd(gradients, rates, momentum=0.0, l2=0.0):
+    theta, velocity = LOG_ALPHA, 0.0
+    for gradient, rate in zip(gradients, rates, strict=True):
+        velocity = momentum * velocity - rate * (gradient + l2 * theta)
+        theta += velocity
+    return theta
+
+
+UPDATES = 4
+CONSTANT = [RATE] * UPDATES
+LINEAR = [0.1, 0.07, 0.04, 0.04]  # To 0.04 in two train steps.
+COSINE = [0.1, 0.02 + 0.08 * 0.75, 0.02 + 0.08 * 0.25, 0.02]  # cos 60 and 120 degrees are 1/2 and -1/2.
+
+
+@pytest.mark.parametrize(
+    ("settings", "by_hand"),
+    [
+        ({}, lambda g: adam(g, CONSTANT)),
+        ({"beta_1": 0.5}, lambda g: adam(g, CONSTANT, beta_1=0.5)),
+        ({"beta_2": 0.6}, lambda g: adam(g, CONSTANT, beta_2=0.6)),
+        ({"epsilon": 0.5}, lambda g: adam(g, CONSTANT, epsilon=0.5)),
+        ({"weight_decay": 3.0}, lambda g: adam(g, CONSTANT, l2=3.0)),
+        ({"name": "adamw"}, lambda g: adam(g, CONSTANT, decoupled=0.01)),
+        (
+            {
+                "name": "adamw",
+                "weight_decay": 2.0,
+                "schedule": "linear",
+                "final_learning_rate": 0.04,
+                "schedule_steps": 2,
+            },
+            lambda g: adam(g, LINEAR, decoupled=2.0),
+        ),
+        ({"schedule": "cosine", "final_learning_rate": 0.02, "schedule_steps": 3}, lambda g: adam(g, COSINE)),
+        ({"name": "sgd"}, lambda g: sgd(g, CONSTANT)),
+        ({"name": "sgd", "momentum": 0.8}, lambda g: sgd(g, CONSTANT, momentum=0.8)),
+        ({"name": "sgd", "weight_decay": 1.5}, lambda g: sgd(g, CONSTANT, l2=1.5)),
+    ],
+    ids=lambda value: ",".join(value) or "adam" if isinstance(value, dict) else "",
+)
+def test_log_alpha_takes_the_steps_computed_by_hand(settings, by_hand):
+    """Alpha's loss is log(alpha) times its gradient, which therefore is known."""
+    agent = build(alpha_optimizer=settings, alpha_learning_rate=RATE, sac_log_alpha=LOG_ALPHA)
+    update, gradients = FusedSacUpdate(agent), []
+    for k in range(UPDATES):
+        log_alpha = float(agent._log_alpha)
+        gradients.append(float(update(transition(k)).extra.alpha_loss) / log_alpha)
+    assert max(abs(g) for g in gradients) > 0.1
+    assert float(agent._log_alpha) == pytest.approx(by_hand(gradients), rel=2e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("part", ["critic", "actor"])
+def test_adamw_takes_rate_times_decay_of_all_weights_in_a_step_and_changes_nothing_else(part):
+    rate, decay = 1e-3, 30.0
+    agents = [
+        build(**{f"{part}_optimizer": {"name": "adamw", "weight_decay": value}, f"{part}_learning_rate": rate})
+        for value in (0.0, decay)
+    ]
+    variables = [
+        agent._critic_network_1.trainable_variables if part == "critic" else agent._actor_network.trainable_variables
+        for agent in agents
+    ]
+    starts = [[variable.numpy() + 0.25 for variable in each] for each in variables]
+    for each, start in zip(variables, starts, strict=True):
+        for variable, value in zip(each, start, strict=True):
+            variable.assign(value)
+    for agent in agents:
+        FusedSacUpdate(agent)(transition())
+    for plain, decayed, start in zip(*variables, starts[0], strict=True):
+        np.testing.assert_allclose(decayed - plain, -rate * decay * start, atol=3e-7)
+        assert np.abs(plain - start).max() > 1e-4
+
+
+def test_a_schedule_goes_by_train_steps_where_the_actor_steps_in_every_third_update():
+    """SGD's first steps are rate * gradient: those of train steps 2 and 5, not of its own steps 0 and 1."""
+    settings = {"name": "sgd", "schedule": "linear", "schedule_steps": 10}
+    agent = build(
+        algorithm="crossq",
+        batch_renormalization_warmup_steps=0,
+        actor_optimizer=settings,
+        alpha_optimizer=settings,
+        alpha_learning_rate=RATE,
+        sac_log_alpha=LOG_ALPHA,
+        actor_update_period=3,
+    )
+    update = tf.function(agent.make_update().step, autograph=False)
+    steps = []
+    for k in range(6):
+        before = float(agent._log_alpha)
+        loss, is_measured = update(transition(k))["alpha_loss"]
+        if float(is_measured):
+            steps.append((k, (before - float(agent._log_alpha)) / (float(loss) / before)))
+    assert [k for k, _ in steps] == [2, 5]
+    np.testing.assert_allclose([rate for _, rate in steps], [RATE * 0.8, RATE * 0.5], rtol=1e-3)
+
+
+def test_a_schedule_takes_the_whole_run_unless_it_says_otherwise():
+    agent = build(critic_optimizer={"schedule": "linear"}, critic_learning_rate=0.5, num_iter=4, num_steps_per_iter=25)
+    schedule = agent._critic_optimizer._hyper["learning_rate"]
+    assert isinstance(schedule, ScheduleByTrainStep)
+    rates = []
+    for step in (0, 25, 100, 900):
+        agent.train_step_counter.assign(step)
+        rates.append(float(schedule(0)))
+    np.testing.assert_allclose(rates, [0.5, 0.375, 0.0, 0.0], atol=1e-7)
+
+
+def test_plain_adam_stays_one_fused_operation_a_variable_and_decay_adds_one():
+    def operations(settings):
+        agent = build(critic_optimizer=settings)
+        variables = agent._critic_network_1.trainable_variables
+
+        def apply():
+            agent._critic_optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in variables])
+
+        graph = tf.function(apply, autograph=False).get_concrete_function().graph
+        kinds = [op.type for op in graph.get_operations()]
+        return len(variables), kinds.count("ResourceApplyAdam"), kinds.count("ResourceApplyGradientDescent")
+
+    count, fused, decays = operations({})
+    assert (fused, decays) == (count, 0)
+    assert operations({"name": "adamw"}) == (count, count, count)
+
+
+def test_moments_and_velocities_survive_a_checkpoint_bit_by_bit(tmp_path):
+    settings = {
+        "critic_optimizer": {"name": "adamw", "schedule": "cosine", "schedule_steps": 20},
+        "actor_optimizer": {"name": "sgd", "momentum": 0.9},
+    }
+    agent = build(**settings)
+    update = BlockUpdate(agent, B, None)
+    update(block(3))
+    checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
+    update(block(2, seed=1))
+    other = build(**settings)
+    checkpoints_of(tmp_path, other)[0].restore()
+    BlockUpdate(other, B, None)(block(2, seed=1))
+    assert np.abs(agent._actor_optimizer.get_slot(agent._actor_network.trainable_variables[0], "momentum")).max() > 0
+    for ours, theirs in zip(agent.trainable_variables, other.trainable_variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "given", "text"),
+    [
+        ("critic_optimizer", {"name": "AdamW"}, '"adamw" is meant'),
+        ("critic_optimizer", {"name": 3}, 'must be "adam" or "adamw" or "sgd", found 3'),
+        ("critic_optimizer", {"beta1": 0.5}, '"beta_1" is meant'),
+        ("critic_optimizer", {"amsgrad": True}, "adam has name, weight_decay"),
+        ("critic_optimizer", {"momentum": 0.9}, "is a setting of sgd, not of adam"),
+        ("critic_optimizer", {"name": "sgd", "beta_1": 0.9}, "is a setting of adam and adamw, not of sgd"),
+        ("actor_optimizer", {"beta_2": 1.0}, "at least 0 and below 1, found 1.0"),
+        ("actor_optimizer", {"epsilon": 0}, "above 0, found 0"),
+        ("actor_optimizer", {"weight_decay": -0.1}, "at least 0, found -0.1"),
+        ("actor_optimizer", {"schedule": "cos"}, 'must be "constant" or "linear" or "cosine"'),
+        ("actor_optimizer", {"schedule": "linear", "schedule_steps": 0}, "at least 1, or None"),
+        ("actor_optimizer", {"schedule_steps": 100}, "no effect with a constant learning rate"),
+        ("alpha_optimizer", {"name": "adamw"}, "would pull log(alpha) to 0"),
+        ("alpha_optimizer", {"weight_decay": 0.1}, "would pull log(alpha) to 0"),
+    ],
+)
+def test_what_is_wrong_is_one_finding_with_attribute_and_remedy(attribute, given, text):
+    (finding,) = optimizer_findings(attribute, given)
+    assert finding.startswith(f"TrainParams.{attribute}")
+    assert text in finding
+
+
+def test_several_wrong_settings_are_told_at_once_and_right_ones_pass():
+    assert len(optimizer_findings("critic_optimizer", {"beta_1": 2, "epsilom": 1e-8})) == 2
+    assert optimizer_findings("critic_optimizer", {"name": "adamw", "schedule": "cosine", "schedule_steps": None}) == []
+    assert optimizer_findings("alpha_optimizer", {"name": "adamw", "weight_decay": 0}) == []

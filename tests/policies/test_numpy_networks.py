@@ -1,0 +1,126 @@
+"""What the default actors can have beside plain layers, in NumPy and in a session, equals the network."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.policies import greedy_policy, policy_loader
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.policies import weights
+from tfagents_system.policies.export import PolicyExport
+from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.train_params_base import TrainParamsBase
+
+NESTED = {"camera": tf.TensorSpec((2, 3), tf.uint8), "x": tf.TensorSpec((), tf.float32), "y": tf.TensorSpec((3,))}
+VECTOR = tf.TensorSpec((3,), tf.float32, "observation")
+ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
+
+
+class Params(TrainParamsBase):
+    actor_fc_layer_params = (16, 16)
+    critic_joint_fc_layer_params = (8,)
+    recurrent_lstm_units = 4
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        raise AssertionError("not needed")
+
+
+def build(spec, **attributes):
+    params = Params({"horizon": 10})
+    for name, value in attributes.items():
+        setattr(params, name, value)
+    return params.agent_ctor(ts.time_step_spec(spec), ACTION, tf.Variable(0, dtype=tf.int64))
+
+
+def as_after_training(agent, seed):
+    """Weights by name, with variances above 0."""
+    rng = np.random.default_rng(seed)
+    values = weights.read_weights(weights.named_variables(agent.collect_policy))
+    for name, value in values.items():
+        if value.dtype == np.float32:
+            drawn = rng.standard_normal(value.shape).astype(np.float32)
+            values[name] = np.abs(drawn) + 0.1 if "variance" in name else 0.5 * drawn
+    return values
+
+
+def time_steps(spec, count, seed):
+    rng = np.random.default_rng(seed)
+
+    def draw(leaf):
+        if leaf.dtype == tf.uint8:
+            return rng.integers(0, 256, leaf.shape).astype(np.uint8)
+        return np.asarray(3 * rng.standard_normal(leaf.shape), np.float32)
+
+    return {
+        env: ts.TimeStep(np.int32(1), np.float32(0), np.float32(1), tf.nest.map_structure(draw, spec))
+        for env in range(count)
+    }
+
+
+def batched(step):
+    return tf.nest.map_structure(lambda value: tf.constant(np.asarray(value)[None]), step)
+
+
+@pytest.mark.parametrize(
+    ("spec", "attributes"),
+    [
+        (VECTOR, {"normalize_observations": True}),
+        (NESTED, {"normalize_observations": True}),
+        (VECTOR, {"normalize_observations": True, "recurrent": True}),
+        (VECTOR, {"batch_renormalization": True}),
+        (NESTED, {"batch_renormalization": True, "normalize_observations": True}),
+        (VECTOR, {"network": "simba"}),
+        (NESTED, {"network": "simba", "actor_fc_layer_params": (16,)}),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) and "camera" not in value else "",
+)
+def test_actors_of_all_kinds_run_in_numpy_and_equal_the_network(spec, attributes):
+    agent = build(spec, **attributes)
+    values = as_after_training(agent, seed=1)
+    for num_envs in (1, 9):
+        policy = make_worker_policy(agent, seed=0, num_envs=num_envs)
+        assert policy.inference == "numpy"
+        policy.assign(values)
+        weights.assign_weights(weights.named_variables(agent.collect_policy), values)
+        greedy = greedy_policy.GreedyPolicy(agent.policy)
+        states = {env: greedy.get_initial_state(1) for env in range(num_envs)}
+        for seed in range(3):
+            steps = time_steps(spec, num_envs, seed)
+            found = policy.actions(steps, greedy=True)
+            for env in list(steps)[:3]:
+                expected = greedy.action(batched(steps[env]), states[env])
+                states[env] = expected.state
+                np.testing.assert_allclose(found[env], expected.action[0], atol=2e-5)
+
+
+def test_what_is_far_away_is_clipped_at_ten_standard_deviations():
+    agent = build(VECTOR, normalize_observations=True)
+    policy = make_worker_policy(agent, seed=0)
+    # Small weights: tanh would hide what is far away as well.
+    values = {
+        name: 0.02 * value if "kernel" in name else value for name, value in as_after_training(agent, seed=1).items()
+    }
+    policy.assign(values)
+    step = time_steps(VECTOR, 1, 0)[0]
+
+    def action(factor):
+        return policy.action(step._replace(observation=factor * np.array([1, -1, 1], np.float32)), greedy=True)
+
+    np.testing.assert_array_equal(action(1e4), action(1e6))
+    assert np.abs(action(1e4) - action(1.0)).max() > 1e-5
+
+
+def test_saved_policies_carry_the_statistics(tmp_path):
+    agent = build(VECTOR, normalize_observations=True)
+    agent._actor_network.normalization.leaves[0].mean.assign([100.0, -5.0, 2.0])
+    agent._actor_network.normalization.leaves[0].variance.assign([4.0, 9.0, 1.0])
+    PolicyExport(RunPaths(tmp_path), agent, ACTION, agent.train_step_counter).save_models()
+    step = time_steps(VECTOR, 1, 0)[0]._replace(observation=np.array([102.0, -2.0, 2.5], np.float32))
+    expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action
+    agent._actor_network.normalization.leaves[0].mean.assign([0.0, 0.0, 0.0])
+    loaded = policy_loader.load(str(tmp_path / "policies" / "greedy_policy"))
+    played = loaded._policy.action(batched(step), loaded._policy.get_initial_state(1)).action
+    np.testing.assert_allclose(played, expected, atol=1e-6)
+    assert np.abs(greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action - played).max() > 1e-3

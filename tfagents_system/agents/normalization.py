@@ -1,0 +1,221 @@
+"""Observations with mean 0 and variance 1, rewards of size 1: running statistics of what is learned from.
+
+Each network that normalises has its own copy of the statistics, variables like its others: so they are in checkpoints,
+in the weights that workers get, and in SavedModels. `RunningStatistics` gives all of them the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tf_agents.networks import network
+
+from tfagents_system.agents.encoder import is_features
+
+MAX_NORMALIZED = 10.0  # In standard deviations; what is further away is clipped.
+VARIANCE_EPSILON = 1e-8
+
+
+class RunningNormalization(tf.keras.layers.Layer):
+    """One leaf of the observation as clip((x - mean) / std, -10, 10), as float32; the identity before any statistics.
+
+    Args:
+      leaf: Number of the leaf in the flattened observation.
+    """
+
+    def __init__(self, leaf: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.leaf = leaf
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        """Makes the variables.
+
+        Args:
+          input_shape: Of the leaf, without outer dimensions.
+        """
+        self.count = self.add_weight("count", (), initializer="zeros", trainable=False)
+        self.mean = self.add_weight("mean", input_shape, initializer="zeros", trainable=False)
+        self.variance = self.add_weight("variance", input_shape, initializer="ones", trainable=False)
+        super().build(input_shape)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """From `[..., *shape]` to `[..., *shape]`."""
+        normalized = (tf.cast(inputs, tf.float32) - self.mean) * tf.math.rsqrt(self.variance + VARIANCE_EPSILON)
+        return tf.clip_by_value(normalized, -MAX_NORMALIZED, MAX_NORMALIZED)
+
+
+class ObservationNormalization(tf.keras.layers.Layer):
+    """`RunningNormalization` of all leaves but pixels (uint8) and what the encoder has made of them.
+
+    Args:
+      observation_spec: Nest of specs.
+    """
+
+    def __init__(self, observation_spec: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        specs = tf.nest.flatten(observation_spec)
+        self.leaves = [RunningNormalization(k) for k, spec in enumerate(specs) if _is_normalized(spec)]
+        for layer in self.leaves:
+            layer.build(specs[layer.leaf].shape)
+
+    def call(self, observation: Any) -> Any:
+        """The nest with normalised leaves, `[..., *shape]` each."""
+        values = tf.nest.flatten(observation)
+        for layer in self.leaves:
+            values[layer.leaf] = layer(values[layer.leaf])
+        return tf.nest.pack_sequence_as(observation, values)
+
+
+def normalized_spec(observation_spec: Any) -> Any:
+    """The spec of what `ObservationNormalization` gives."""
+    return tf.nest.map_structure(
+        lambda spec: tf.TensorSpec(spec.shape, tf.float32, spec.name) if _is_normalized(spec) else spec,
+        observation_spec,
+    )
+
+
+def _is_normalized(spec: tf.TensorSpec) -> bool:
+    """The range of pixels is known, and behind their features is a trunk with a normalisation of its own."""
+    return spec.dtype != tf.uint8 and not is_features(spec)
+
+
+class NormalizedActor(network.DistributionNetwork):
+    """An actor behind the normalisation of its observations.
+
+    Args:
+      input_tensor_spec: Of the observation.
+      make_actor: Builds the actor from the spec of normalised observations. Called once for each copy.
+      name: Name of the network.
+    """
+
+    def __init__(self, input_tensor_spec: Any, make_actor: Callable[[Any], Any], name: str = "NormalizedActor") -> None:
+        actor = make_actor(normalized_spec(input_tensor_spec))
+        super().__init__(
+            input_tensor_spec=input_tensor_spec,
+            state_spec=actor.state_spec,
+            output_spec=actor.output_spec,
+            name=name,
+        )
+        self.normalization = ObservationNormalization(input_tensor_spec)
+        self.actor = actor
+
+    @property
+    def output_tensor_spec(self) -> Any:
+        return self.actor.output_tensor_spec
+
+    def call(
+        self, observations: Any, step_type: Any = None, network_state: Any = (), training: bool = False
+    ) -> tuple[Any, Any]:
+        """What the actor gives for normalised observations."""
+        normalized = self.normalization(observations)
+        return self.actor(normalized, step_type=step_type, network_state=network_state, training=training)
+
+
+class NormalizedCritic(network.Network):
+    """A critic behind the normalisation of its observations; actions are in [-1, 1] already.
+
+    Args:
+      input_tensor_spec: (observation spec, action spec).
+      make_critic: Builds the critic from the spec of normalised observations. Called once for each copy.
+      name: Name of the network.
+    """
+
+    def __init__(
+        self, input_tensor_spec: Any, make_critic: Callable[[Any], Any], name: str = "NormalizedCritic"
+    ) -> None:
+        observation_spec, _ = input_tensor_spec
+        critic = make_critic(normalized_spec(observation_spec))
+        super().__init__(input_tensor_spec=input_tensor_spec, state_spec=critic.state_spec, name=name)
+        self.normalization = ObservationNormalization(observation_spec)
+        self.critic = critic
+
+    def call(
+        self, inputs: Any, step_type: Any = None, network_state: Any = (), training: bool = False
+    ) -> tuple[tf.Tensor, Any]:
+        """What the critic gives for normalised observations."""
+        observation, action = inputs
+        normalized = (self.normalization(observation), action)
+        return self.critic(normalized, step_type=step_type, network_state=network_state, training=training)
+
+
+class RunningStatistics:
+    """Brings the statistics of all networks of an agent up to a block of experience.
+
+    Args:
+      agent: Any tf.Module; the normalisations in it are found by their class.
+    """
+
+    def __init__(self, agent: tf.Module) -> None:
+        self._layers: dict[int, list[RunningNormalization]] = {}
+        for module in agent.submodules:
+            if isinstance(module, RunningNormalization):
+                self._layers.setdefault(module.leaf, []).append(module)
+
+    def update(self, observations: Sequence[tf.Tensor]) -> None:
+        """Takes all observations of a block into account, once.
+
+        Args:
+          observations: The leaves in flattened order, each `[..., *shape]` with any outer dimensions.
+        """
+        for leaf, layers in self._layers.items():
+            source = layers[0]
+            merged = merge_moments((source.count, source.mean, source.variance), observations[leaf])
+            for layer in layers:
+                for variable, value in zip((layer.count, layer.mean, layer.variance), merged, strict=True):
+                    variable.assign(value)
+
+
+Moments = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+def merge_moments(moments: Moments, values: tf.Tensor) -> Moments:
+    """Count, mean and variance of what was seen before and `values` together.
+
+    With n and m of both, and delta the difference of their means (Chan, Golub and LeVeque 1979): mean + delta * m /
+    (n + m), and (n * variance + m * variance_m + delta^2 * n * m / (n + m)) / (n + m).
+
+    Args:
+      moments: float32; mean and variance `[*shape]`.
+      values: `[..., *shape]`.
+    """
+    count, mean, variance = (tf.convert_to_tensor(moment) for moment in moments)
+    values = tf.reshape(tf.cast(values, tf.float32), tf.concat([[-1], tf.shape(mean)], 0))
+    new_mean, new_variance = tf.nn.moments(values, axes=[0])
+    new_count = tf.cast(tf.shape(values)[0], tf.float32)
+    total = count + new_count
+    delta = new_mean - mean
+    share = new_count / total
+    merged = (1.0 - share) * variance + share * new_variance + tf.square(delta) * share * (1.0 - share)
+    return total, mean + delta * share, merged
+
+
+class RewardScale(tf.Module):
+    """Divides rewards by the root of their mean square so far.
+
+    The size of rewards decides how large Q-values, losses and gradients are, and what alpha has to balance. The mean is
+    not taken off: that would pay for long episodes or punish them. Zeros alone leave rewards as they are.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="reward_scale")
+        self.count = tf.Variable(0.0, trainable=False, name="count")
+        self.mean_square = tf.Variable(0.0, trainable=False, name="mean_square")
+
+    def update(self, rewards: tf.Tensor) -> None:
+        """Takes all rewards of a block into account, once."""
+        new_count = tf.cast(tf.size(rewards), tf.float32)
+        total = self.count + new_count
+        self.mean_square.assign_add((tf.reduce_mean(tf.square(rewards)) - self.mean_square) * new_count / total)
+        self.count.assign(total)
+
+    def __call__(self, rewards: tf.Tensor) -> tf.Tensor:
+        """Rewards of size 1."""
+        scale = tf.where(self.mean_square > 0.0, tf.math.rsqrt(self.mean_square), 1.0)
+        return rewards * scale
+
+
+def attach_reward_scale(agent: Any) -> None:
+    """Gives an agent the scale of its rewards: `BlockUpdate` finds it there, and checkpoints of the agent hold it."""
+    agent.reward_scale = RewardScale()

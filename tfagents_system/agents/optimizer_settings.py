@@ -1,0 +1,167 @@
+"""What `critic_optimizer`, `actor_optimizer` and `alpha_optimizer` of TrainParams can say. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tfagents_system.agents.algorithms import ALGORITHMS
+from tfagents_system.errors import shown
+from tfagents_system.spelling import near_misses
+
+PARTS = ("critic", "actor", "alpha")
+_SIMILARITY = 0.6  # A name is refused in any case: what is meant may be guessed more freely.
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerSettings:
+    """One optimizer, all settings filled in.
+
+    Attributes:
+      name: `adam`, `adamw` or `sgd`.
+      beta_1, beta_2: Of Adam: what its two moments keep in a step.
+      epsilon: Of Adam: added to the square root of the second moment.
+      momentum: Of SGD.
+      weight_decay: lambda. AdamW: each step takes lambda * learning rate of the weights themselves (decoupled).
+        Adam and SGD: lambda times the weights is added to the gradient, as an L2 term of the loss would.
+      schedule: `constant`, `linear` or `cosine`, of the learning rate by train step.
+      final_learning_rate: What a schedule ends with, and stays at.
+      schedule_steps: Train steps until then.
+    """
+
+    name: str
+    beta_1: float
+    beta_2: float
+    epsilon: float
+    momentum: float
+    weight_decay: float
+    schedule: str
+    final_learning_rate: float
+    schedule_steps: int
+
+
+_DEFAULTS: dict[str, Any] = {
+    "name": "adam",
+    "beta_1": 0.9,
+    "beta_2": 0.999,
+    "epsilon": 1e-7,
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "schedule": "constant",
+    "final_learning_rate": 0.0,
+    "schedule_steps": None,
+}
+_ADAM, _SCHEDULE = ("beta_1", "beta_2", "epsilon"), ("final_learning_rate", "schedule_steps")
+_OF_ALL = ("name", "weight_decay", "schedule", *_SCHEDULE)
+_SETTINGS = {"adam": (*_OF_ALL, *_ADAM), "adamw": (*_OF_ALL, *_ADAM), "sgd": (*_OF_ALL, "momentum")}
+_SCHEDULES = ("constant", "linear", "cosine")
+_ADAMW_DECAY = 0.01  # As AdamW has it in PyTorch and in SimBa.
+
+
+def optimizer_settings(params: Any, part: str) -> OptimizerSettings:
+    """Those of TrainParams for `critic`, `actor` or `alpha`; a schedule takes the whole run if they do not say."""
+    given = getattr(params, f"{part}_optimizer")
+    defaults = dict(_DEFAULTS)
+    if given.get("name") == "adamw":
+        defaults["weight_decay"] = _ADAMW_DECAY
+    if part != "alpha":
+        defaults["beta_1"] = ALGORITHMS[params.algorithm].adam_beta_1
+    settings = OptimizerSettings(**{**defaults, **given})
+    if settings.schedule_steps is None:
+        return dataclasses.replace(settings, schedule_steps=params.num_iter * params.num_steps_per_iter)
+    return settings
+
+
+def optimizer_findings(attribute: str, given: Mapping[str, Any]) -> list[str]:
+    """What is wrong with one of the three attributes, one sentence each.
+
+    Args:
+      attribute: Its name, `critic_optimizer` and so on.
+      given: Its value, a dictionary.
+    """
+    where = f"TrainParams.{attribute}"
+    name = given.get("name", _DEFAULTS["name"])
+    if name not in tuple(_SETTINGS):
+        return [f'{where}["name"] must be {_one_of(_SETTINGS)}, found {shown(name)}{_meant(name, _SETTINGS)}']
+    findings = []
+    for key, value in given.items():
+        if key not in _SETTINGS[name]:
+            findings.append(_unknown_key(where, name, key))
+        elif (finding := _wrong_value(key, value)) is not None:
+            findings.append(f'{where}["{key}"] must be {finding}, found {shown(value)}')
+    return findings or _check_together(attribute, given, name)
+
+
+def whole_run_findings(attribute: str, given: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a schedule over the whole run where nobody knows its updates beforehand."""
+    if given.get("schedule", "constant") == "constant" or given.get("schedule_steps") is not None:
+        return []
+    return [
+        f'TrainParams.{attribute} needs "schedule_steps" where updates_per_env_step decides how many updates the run '
+        "has: add the train steps that the schedule takes"
+    ]
+
+
+def _unknown_key(where: str, name: str, key: Any) -> str:
+    known = _SETTINGS[name]
+    if key in _DEFAULTS:
+        others = " and ".join(other for other, settings in _SETTINGS.items() if key in settings)
+        return f'{where}["{key}"] is a setting of {others}, not of {name}: remove it, or choose another name'
+    return f"{where}[{shown(key)}] is not known{_meant(key, known) or f': {name} has ' + ', '.join(known)}"
+
+
+def _wrong_value(key: str, value: Any) -> str | None:
+    """The rule that a value breaks, in words."""
+    rule, keeps = _RULES[key]
+    return None if keeps(value) else rule
+
+
+def _check_together(attribute: str, given: Mapping[str, Any], name: str) -> list[str]:
+    where, schedule = f"TrainParams.{attribute}", given.get("schedule", _DEFAULTS["schedule"])
+    findings = [
+        f'{where}["{key}"] has no effect with a constant learning rate: set "schedule" to "linear" or "cosine", '
+        "or remove it"
+        for key in _SCHEDULE
+        if key in given and schedule == "constant"
+    ]
+    decays = given.get("weight_decay", _ADAMW_DECAY if name == "adamw" else 0.0) > 0
+    if attribute == "alpha_optimizer" and decays:
+        findings.append(
+            f"{where} has a weight decay, which would pull log(alpha) to 0 whatever the entropy is: use adam or sgd "
+            'with "weight_decay": 0'
+        )
+    return findings
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _one_of(names: Any) -> str:
+    return " or ".join(f'"{name}"' for name in names)
+
+
+def _meant(name: Any, known: Any) -> str:
+    meant = near_misses([name], known, _SIMILARITY) if isinstance(name, str) else []
+    return f': "{meant[0][1]}" is meant' if meant else ""
+
+
+_Rule = tuple[str, Callable[[Any], bool]]
+_BETA: _Rule = ("a number of at least 0 and below 1", lambda value: _is_number(value) and 0 <= value < 1)
+_NOT_NEGATIVE: _Rule = ("a number of at least 0", lambda value: _is_number(value) and value >= 0)
+_RULES: dict[str, _Rule] = {
+    "name": (_one_of(_SETTINGS), lambda value: value in tuple(_SETTINGS)),
+    "beta_1": _BETA,
+    "beta_2": _BETA,
+    "epsilon": ("a number above 0", lambda value: _is_number(value) and value > 0),
+    "momentum": _BETA,
+    "weight_decay": _NOT_NEGATIVE,
+    "schedule": (_one_of(_SCHEDULES), lambda value: value in _SCHEDULES),
+    "final_learning_rate": _NOT_NEGATIVE,
+    "schedule_steps": (
+        "an integer of at least 1, or None for the whole run",
+        lambda value: value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1),
+    ),
+}

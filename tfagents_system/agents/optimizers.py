@@ -1,0 +1,123 @@
+"""The optimizers of critics, actor and alpha.
+
+All are legacy Keras optimizers: SacAgent turns the new ones into these and loses settings on the way, AdamW and weight
+decay among them, and their Adam is one fused operation a variable.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from tfagents_system.agents.optimizer_settings import OptimizerSettings, optimizer_settings
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+def build_optimizer(
+    params: TrainParamsBase, part: str, train_step: tf.Variable
+) -> tf.keras.optimizers.legacy.Optimizer:
+    """The optimizer of one part with its learning rate.
+
+    Args:
+      params: Says which, with `<part>_optimizer` and `<part>_learning_rate`.
+      part: `critic`, `actor` or `alpha`.
+      train_step: The agent's counter of updates: what schedules of learning rates go by.
+    """
+    settings = optimizer_settings(params, part)
+    rate = _learning_rate(settings, getattr(params, f"{part}_learning_rate"), train_step)
+    if settings.name == "sgd":
+        return Sgd(rate, settings.momentum, settings.weight_decay)
+    moments = {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
+    if settings.name == "adamw":
+        return AdamW(rate, settings.weight_decay, **moments)
+    return Adam(rate, settings.weight_decay, **moments)
+
+
+class Adam(tf.keras.optimizers.legacy.Adam):
+    """Adam (Kingma and Ba, arXiv 1412.6980) with an L2 term: `weight_decay` times the weights join the gradient.
+
+    theta <- theta - rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon), the form before the paper's
+    section 2.1.
+    """
+
+    def __init__(self, rate: Any, weight_decay: float = 0.0, **moments: float) -> None:
+        super().__init__(rate, name="Adam", **moments)
+        self._weight_decay = weight_decay
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None) -> tf.Operation:
+        return super()._resource_apply_dense(_with_l2_term(grad, var, self._weight_decay), var, apply_state)
+
+
+class AdamW(tf.keras.optimizers.legacy.Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2).
+
+    theta <- theta - rate * (Adam's direction + weight_decay * theta), with the scheduled rate in both terms. All
+    variables decay, biases among them.
+    """
+
+    def __init__(self, rate: Any, weight_decay: float, **moments: float) -> None:
+        super().__init__(rate, name="AdamW", **moments)
+        self._weight_decay = weight_decay
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None) -> tf.Operation:
+        state = apply_state or self._fallback_apply_state(var.device, var.dtype.base_dtype)
+        rate = state[var.device, var.dtype.base_dtype]["lr_t"]
+        # Adam's direction does not depend on the weights: what decays first is the weights before the step.
+        decay = tf.raw_ops.ResourceApplyGradientDescent(
+            var=var.handle, alpha=rate * self._weight_decay, delta=var.read_value()
+        )
+        with tf.control_dependencies([decay]):
+            return super()._resource_apply_dense(grad, var, apply_state)
+
+
+class Sgd(tf.keras.optimizers.legacy.SGD):
+    """velocity <- momentum * velocity - rate * gradient, theta <- theta + velocity, with an L2 term as in `Adam`."""
+
+    def __init__(self, rate: Any, momentum: float, weight_decay: float) -> None:
+        super().__init__(rate, momentum, name="SGD")
+        self._weight_decay = weight_decay
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None) -> tf.Operation:
+        return super()._resource_apply_dense(_with_l2_term(grad, var, self._weight_decay), var, apply_state)
+
+
+class ScheduleByTrainStep(tf.keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that goes from one value to another in a number of train steps, and stays there.
+
+    Keras asks a schedule by the steps of the optimizer itself, of which an actor that is updated now and then has
+    fewer than the run: what it asks by is not looked at.
+
+    Args:
+      settings: Shape, end and length.
+      initial: Rate at train step 0.
+      train_step: Where the run is.
+    """
+
+    def __init__(self, settings: OptimizerSettings, initial: float, train_step: tf.Variable) -> None:
+        self._settings = settings
+        self._initial = initial
+        self._train_step = train_step
+
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
+        """The rate now, a float32 scalar."""
+        del step
+        progress = tf.minimum(tf.cast(self._train_step, tf.float32) / float(self._settings.schedule_steps), 1.0)
+        if self._settings.schedule == "cosine":
+            remaining = 0.5 * (1.0 + tf.cos(math.pi * progress))
+        else:
+            remaining = 1.0 - progress
+        final = self._settings.final_learning_rate
+        return final + (self._initial - final) * remaining
+
+    def get_config(self) -> dict[str, Any]:
+        raise TypeError("a schedule by train step belongs to its run: build it from TrainParams")
+
+
+def _learning_rate(settings: OptimizerSettings, initial: float, train_step: tf.Variable) -> Any:
+    return initial if settings.schedule == "constant" else ScheduleByTrainStep(settings, initial, train_step)
+
+
+def _with_l2_term(gradient: tf.Tensor, variable: tf.Variable, weight_decay: float) -> tf.Tensor:
+    return gradient + weight_decay * variable if weight_decay else gradient
