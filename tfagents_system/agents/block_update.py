@@ -153,6 +153,7 @@ class BlockUpdate:
         self, minibatch: list[tf.TensorSpec], share_log_pi: bool, seed: int, burn_in_steps: int
     ) -> Any:
         precision = " bfloat16" if self._is_bfloat16 else ""
+        self._losses: Callable[[Any], dict[str, tf.Tensor]]
         try:
             fused = _fused(self._agent, share_log_pi, seed, burn_in_steps)
             update = self._compiled(fused.step, minibatch)
