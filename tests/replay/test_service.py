@@ -40,6 +40,9 @@ class Server:
         all_tables = tables.make_tables(num_workers)
         self.reverb = reverb.Server(list(all_tables.values()), port=port)
         self.connection = Connection(f"localhost:{port}", lambda: False)
+        self.streams = []
+        self._sample = self.connection._client.sample
+        self.connection._client.sample = self._keep_stream
         pacing = Lockstep(self.ring, num_workers, straggler_secs=60.0, updates_per_env_step=updates_per_env_step)
         blocks = all_tables[tables.BLOCKS]
         self.service = ReplayService(self.ring, self.connection, blocks, num_workers, DRAW, pacing, self.snapshots)
@@ -61,6 +64,13 @@ class Server:
         for thread in readers:
             thread.join(20.0)
             assert not thread.is_alive(), thread.name
+        self.streams.clear()
+
+    def _keep_stream(self, table, num_samples=1, **options):
+        """Until the server has stopped: before that, its end takes 3 s, in which no other thread runs."""
+        stream = self._sample(table, num_samples, **options)
+        self.streams += [stream] if num_samples > 1 else []
+        return stream
 
     def _reading(self):
         """The threads that read for this server's connection, with their readers."""
