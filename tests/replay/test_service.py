@@ -390,7 +390,7 @@ def test_blocks_tell_how_many_updates_the_experience_asks_for(tmp_path):
     ask(server, iteration=0, session=2, first=5, count=tables.AS_DUE, updates=5)
     rest = take_block(server, reader)
     assert (rest.first, rest.count, rest.total) == (5, 7, 12)
-    server.reverb.stop()
+    server.close()
 
 
 def test_a_request_for_what_is_due_is_refused_where_no_ratio_says_how_much(server):
