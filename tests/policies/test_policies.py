@@ -14,7 +14,7 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import weights
-from tfagents_system.policies.export import PolicyExport, checkpoint_name, iteration_of
+from tfagents_system.policies.export import EnvironmentUnitsPolicy, PolicyExport, checkpoint_name, iteration_of
 from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.numpy_actor import NumpyActor
 from tfagents_system.policies.numpy_layers import Layer, UnsupportedNetworkError
@@ -314,7 +314,12 @@ def test_networks_that_numpy_can_not_compute_are_told_apart():
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
-def test_saved_policies_act_in_the_environments_units(tmp_path, recurrent):
+def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch, recurrent):
+    traced = []
+    scale = EnvironmentUnitsPolicy._scaled_action
+    monkeypatch.setattr(
+        EnvironmentUnitsPolicy, "_scaled_action", lambda self, *args: traced.append(self) or scale(self, *args)
+    )
     agent = build(recurrent=recurrent)
     scramble(agent)
     train_step = agent.train_step_counter
@@ -329,6 +334,7 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, recurrent):
     for iteration in (None, 7):
         assert export.save_checkpoint(iteration) == saved.name
         assert iteration_of(saved) == iteration
+    assert len(traced) == 3, "tracing takes longest: once for each policy"
     worker = make_worker_policy(agent, seed=0)
     step = time_step(VECTOR)
     worker.reset()
@@ -342,8 +348,11 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, recurrent):
     played = loaded._policy.action(batched(step), loaded._policy.get_initial_state(1)).action
     np.testing.assert_allclose(played[0], expected, atol=1e-5)
     assert loaded.get_train_step() == 1234
-    for name in ("collect_policy", "greedy_policy", "policy"):
-        assert (tmp_path / "policies" / name / "saved_model.pb").exists()
+    for name in ("collect_policy", "policy"):
+        sampled = tf.saved_model.load(str(tmp_path / "policies" / name))
+        state = sampled.get_initial_state(1)
+        first, second = (sampled.action(batched(step), state).action.numpy() for _ in range(2))
+        assert np.abs(first - second).max() > 1e-3, "noise is drawn anew in each call"
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 16])

@@ -109,7 +109,7 @@ def test_names_that_are_none(name):
 def server(tmp_path_factory):
     server = Server(tmp_path_factory.mktemp("run") / "ring", free_port())
     yield server
-    server.reverb.stop()
+    server.close()
 
 
 def put_anything(server, table, arrays):

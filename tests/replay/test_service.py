@@ -14,7 +14,7 @@ from segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system import run_checkpoints
 from tfagents_system.replay import sender as sender_module
 from tfagents_system.replay import tables
-from tfagents_system.replay.connection import Connection, ServerUnreachableError, StoppedError, Waiting
+from tfagents_system.replay.connection import Connection, NewestReader, ServerUnreachableError, StoppedError, Waiting
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import NEVER, Ring, WorkerRecord
 from tfagents_system.replay.sender import RefusedError, SegmentSender
@@ -40,9 +40,45 @@ class Server:
         all_tables = tables.make_tables(num_workers)
         self.reverb = reverb.Server(list(all_tables.values()), port=port)
         self.connection = Connection(f"localhost:{port}", lambda: False)
+        self.streams = []
+        self._sample = self.connection._client.sample
+        self.connection._client.sample = self._keep_stream
         pacing = Lockstep(self.ring, num_workers, straggler_secs=60.0, updates_per_env_step=updates_per_env_step)
         blocks = all_tables[tables.BLOCKS]
         self.service = ReplayService(self.ring, self.connection, blocks, num_workers, DRAW, pacing, self.snapshots)
+
+    def close(self):
+        """Ends the readers, which wait in Reverb's code, each with an item that nobody needs, and then the server.
+
+        Readers of a server that is gone look for it without end: dozens of them made later tests ten times as slow.
+        """
+        self.connection.close()
+        readers = self._reading()
+        tables_read = {reader._table for reader in readers.values() if not isinstance(reader, NewestReader)}
+        for table in tables_read:
+            assert self.connection.try_put(table, [np.zeros(1)], 10.0)
+        deadline = time.monotonic() + 20.0
+        while any(self.connection.size(table) for table in tables_read):
+            assert time.monotonic() < deadline, "readers take no more items"
+        self.reverb.stop()
+        for thread in readers:
+            thread.join(20.0)
+            assert not thread.is_alive(), thread.name
+        self.streams.clear()
+
+    def _keep_stream(self, table, num_samples=1, **options):
+        """Until the server has stopped: before that, its end takes 3 s, in which no other thread runs."""
+        stream = self._sample(table, num_samples, **options)
+        self.streams += [stream] if num_samples > 1 else []
+        return stream
+
+    def _reading(self):
+        """The threads that read for this server's connection, with their readers."""
+        readers = {
+            thread: getattr(getattr(thread, "_target", None), "__self__", None) for thread in threading.enumerate()
+        }
+        ours = self.connection._closed
+        return {thread: reader for thread, reader in readers.items() if getattr(reader, "_closed", None) is ours}
 
     def turn_until(self, condition, secs=20.0):
         deadline = time.monotonic() + secs
@@ -59,7 +95,7 @@ class Server:
 def server(tmp_path):
     server = Server(tmp_path / "ring", free_port())
     yield server
-    server.reverb.stop()
+    server.close()
 
 
 def ask(server, iteration, session=1, first=0, count=20, updates=None):
@@ -139,7 +175,7 @@ def test_the_sender_forgets_what_is_stored_and_sends_the_rest_again_after_a_rest
     first.turn_until(lambda: sender.confirm() is not None and sender.unconfirmed_segments == 0)
     assert first.ring.env_steps == 15
     sender.send(numbered_segment())  # The server dies with it in its inbox.
-    first.reverb.stop()
+    first.close()
     second = Server(tmp_path / "ring", port)
     assert second.ring.env_steps == 15
     connection.wait_until_up(30.0)
@@ -148,7 +184,7 @@ def test_the_sender_forgets_what_is_stored_and_sends_the_rest_again_after_a_rest
         sender.confirm()
         second.turn(5)
     assert second.ring.env_steps == 20, "stored once, though it may have been sent twice"
-    second.reverb.stop()
+    second.close()
 
 
 def test_newest_is_none_while_nothing_is_there_and_then_the_newest(server):
@@ -191,7 +227,7 @@ def test_news_wake_every_worker_at_once_and_are_told_once(tmp_path):
         assert all(reader.get(0.2) is None for reader in readers)
         assert tables.Progress.from_wire(server.connection.newest(tables.PROGRESS).get()) == progress
     finally:
-        server.reverb.stop()
+        server.close()
 
 
 def test_news_that_nobody_reads_hold_nobody_up_and_the_newest_is_told(server):
@@ -286,6 +322,7 @@ def test_unused_slots_cost_nothing(tmp_path):
     assert sum(array.nbytes for array in stored.to_wire()) == 8 * (4 + 5)
     server.connection.put(tables.SEGMENTS, numbered_segment(worker_id=500).to_wire())
     server.turn_until(lambda: server.service.malformed == 1)
+    server.close()
 
 
 def test_a_worker_whose_segment_is_never_stored_ends_with_an_error(server, monkeypatch):
@@ -353,7 +390,7 @@ def test_blocks_tell_how_many_updates_the_experience_asks_for(tmp_path):
     ask(server, iteration=0, session=2, first=5, count=tables.AS_DUE, updates=5)
     rest = take_block(server, reader)
     assert (rest.first, rest.count, rest.total) == (5, 7, 12)
-    server.reverb.stop()
+    server.close()
 
 
 def test_a_request_for_what_is_due_is_refused_where_no_ratio_says_how_much(server):

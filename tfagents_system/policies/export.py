@@ -15,6 +15,7 @@ from absl import logging
 from tf_agents.policies import greedy_policy, policy_saver, tf_policy
 from tf_agents.trajectories import policy_step
 from tf_agents.typing import types
+from tf_agents.utils import common
 
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies.frame_stack_policy import of_single_frames
@@ -56,6 +57,9 @@ class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
             validate_args=False,
         )
         self._policy = policy
+        # Traced once for all functions that a SavedModel makes of it: drawing actions takes long to trace.
+        specs = tf.nest.map_structure(_batched, (policy.time_step_spec, policy.policy_state_spec))
+        self._act = common.function(self._scaled_action).get_concrete_function(*specs)
 
     def _variables(self) -> Any:
         return self._policy.variables()
@@ -66,11 +70,20 @@ class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
     def _action(
         self, time_step: Any, policy_state: types.NestedTensor, seed: types.Seed | None
     ) -> policy_step.PolicyStep:
-        step = self._policy.action(time_step, policy_state, seed)
+        if seed is not None:
+            raise ValueError("the saved policies draw unseeded noise")
+        return self._act(time_step, policy_state)
+
+    def _scaled_action(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
+        step = self._policy.action(time_step, policy_state)
         return step._replace(action=tf.nest.map_structure(_scale, step.action, self.action_spec))
 
     def _distribution(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
         raise NotImplementedError("only actions are in the environment's units")
+
+
+def _batched(spec: Any) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *spec.shape], spec.dtype)
 
 
 def _scale(action: tf.Tensor, spec: Any) -> tf.Tensor:

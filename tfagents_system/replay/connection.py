@@ -78,13 +78,16 @@ class Connection:
         self.stop = stop
         self._client = reverb.Client(address)
         self._closed = threading.Event()
+        self._newest: list[NewestReader] = []
 
     def close(self) -> None:
-        """Ends the threads that read queues and news, each with its next item or error.
+        """Ends the threads that read: those of queues and news with their next item or error, the others now.
 
         For a process that goes on: else those of a server that is gone look for it every second.
         """
         self._closed.set()
+        for reader in self._newest:
+            reader.wake()
 
     def wait_until_up(self, deadline_secs: float) -> None:
         """Waits for the server to answer.
@@ -159,7 +162,8 @@ class Connection:
 
     def newest(self, table: str) -> NewestReader:
         """Reads the newest item of a table as often as wanted."""
-        return NewestReader(self, self._client, table)
+        self._newest.append(NewestReader(self, self._client, self._closed, table))
+        return self._newest[-1]
 
 
 class ItemWriter:
@@ -246,7 +250,13 @@ class QueueReader(_StreamReader):
             return None
 
     def _take(self, arrays: list[np.ndarray]) -> None:
-        self._items.put(arrays)
+        while True:
+            try:
+                self._items.put(arrays, timeout=_RECONNECT_SECS)
+                break
+            except queue.Full:
+                if self._closed.is_set():
+                    return
         if self._wake is not None:
             self._wake.set()
 
@@ -278,9 +288,10 @@ class NewsReader(_StreamReader):
 class NewestReader:
     """The newest item of a table that holds one."""
 
-    def __init__(self, connection: Connection, client: reverb.Client, table: str) -> None:
+    def __init__(self, connection: Connection, client: reverb.Client, closed: threading.Event, table: str) -> None:
         self._connection = connection
         self._client = client
+        self._closed = closed
         self._table = table
         self._is_filled = False
         self._wanted: queue.Queue[None] = queue.Queue(maxsize=1)
@@ -308,9 +319,18 @@ class NewestReader:
             self._is_filled = False  # Perhaps the server was restarted.
             return None
 
+    def wake(self) -> None:
+        """Lets the thread see that the connection is closed."""
+        try:
+            self._wanted.put_nowait(None)
+        except queue.Full:
+            pass
+
     def _read_forever(self) -> None:
         while True:
             self._wanted.get()
+            if self._closed.is_set():
+                return
             try:
                 sample = next(self._client.sample(self._table, num_samples=1, emit_timesteps=False))
             except (reverb.errors.ReverbError, RuntimeError):
