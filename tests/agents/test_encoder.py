@@ -11,9 +11,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.fakes import FakeParams
 from tfagents_system.agents import encoder
 from tfagents_system.agents.action_sampling import Drawing
-from tfagents_system.agents.ensemble import EnsembleAgent, Optimizers
-from tfagents_system.agents.entropy import NoSteps
-from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.policies.worker_policy import make_worker_policy
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
@@ -169,11 +167,8 @@ def test_networks_of_the_users_own_see_pixels():
 
 
 def sgd_agent(critic_rate, actor_rate, **attributes):
-    sgd = tf.keras.optimizers.legacy.SGD
-    params = build_params(**attributes)
-    optimizers = Optimizers(sgd(actor_rate), sgd(critic_rate), NoSteps())
-    spec, step = ts.time_step_spec(OBSERVATION), tf.Variable(0, dtype=tf.int64)
-    return EnsembleAgent(params, spec, ACTION, step, FusedUpdate, optimizers)
+    sgd, rates = {"name": "sgd"}, {"critic_learning_rate": critic_rate, "actor_learning_rate": actor_rate}
+    return build(critic_optimizer=sgd, actor_optimizer=sgd, learn_entropy_coef=False, **rates, **attributes)
 
 
 def test_the_encoder_steps_along_the_gradient_of_the_critics_loss():
@@ -265,3 +260,10 @@ def test_workers_run_the_encoder_in_a_session():
     found = policy.actions(steps, greedy=True)
     np.testing.assert_allclose([found[0], found[1]], expected, atol=1e-5)
     assert len(agent.policy.variables()) == 8 + len(agent._actor_network.variables)
+
+
+def test_features_are_not_normalised_and_what_stands_beside_them_is():
+    agent = build(normalize_observations=True)
+    layers = [layer for layer in agent._actor_network.submodules if isinstance(layer, RunningNormalization)]
+    assert [layer.leaf for layer in layers] == [2], "joints: neither the camera's features nor the icon's pixels"
+    agent.make_update().step(transition())
