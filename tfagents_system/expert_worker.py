@@ -8,7 +8,8 @@ from typing import Any
 
 from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
-from tfagents_system.policies.fixed_policy import FixedPolicy, load_policy
+from tfagents_system.policies.fixed_policy import FixedPolicy
+from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.policies.worker_policy import WorkerPolicy
 from tfagents_system.report.episodes import Report
 from tfagents_system.workers import Worker
@@ -28,10 +29,10 @@ class ExpertWorker(Worker):
         path, function = os.environ.get(POLICY), self._params.expert_policy_ctor()
         if not path and function is None:
             raise UserError(
-                f"a worker of kind expert needs a policy: set {POLICY} to a SavedModel or a policy checkpoint, or have "
-                "TrainParams.expert_policy_ctor return one"
+                f"a worker of kind expert needs a policy: set {POLICY} to a SavedModel, a policy checkpoint or an "
+                "exported file, or have TrainParams.expert_policy_ctor return one"
             )
-        policy = load_policy(Path(path)) if path else function
+        policy = load_policy(Path(path), POLICY) if path else function
         return FixedPolicy(policy, specs.load_environment_action_spec(self._role.paths.specs), num_envs)
 
     def _report_collected(self, report: Report) -> None:

@@ -1,6 +1,8 @@
 """Plays a saved policy: returns, lengths, and a video of each episode.
 
     python tfagents_system/run.py --exp_dir logs/minitaur --num_episodes 5 --checkpoint best --seed 108
+    python tfagents_system/run.py --exp_dir logs/minitaur --montage
+    python tfagents_system/run.py --policy exported/policy.npz --params my_params.py --config my.json
 
 Needs TensorFlow and the environment, but no Reverb, and writes nothing but the videos.
 """
@@ -19,23 +21,21 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
-import json
 import os
 import random
 import statistics
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tfagents_system.curriculum import Curriculum, check_curriculum
+from tfagents_system.curriculum import Curriculum
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.info_keys import SUCCESS_KEYS
 from tfagents_system.launch.run_directory import read_run_json
 from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.load_params import load_env_config, load_params
-from tfagents_system.overrides import Overrides
-from tfagents_system.params_check import check_env_config
+from tfagents_system.saved_run import find_checkpoint, find_path, load_run_params, milestones
 from tfagents_system.train_params_base import TrainParamsBase
 
 _EXIT_INTERRUPTED = 130  # As shells tell of a program that Ctrl-C ended.
@@ -62,50 +62,47 @@ class PlayedEpisode:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     flags = _parse(arguments)
-    paths = RunPaths(_find(flags.exp_dir, "--exp_dir", Path.is_dir))
-    checkpoint = find_checkpoint(paths, flags.checkpoint)
+    paths = RunPaths(find_path(flags.exp_dir, "--exp_dir", Path.is_dir)) if flags.exp_dir else None
+    policies = _policies(flags, paths)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # Single observations are faster on the CPU.
     if not flags.no_video:
         from tfagents_system.envs import rendering
 
         rendering.prepare_headless()
-    if env_python := read_run_json(paths).get("env_python"):
+    if paths and (env_python := read_run_json(paths).get("env_python")):
         os.environ.setdefault("SAC_ENV_PYTHON", str(env_python))  # The environment runs where it was trained.
-    params = _load_params(paths, flags.params, flags.config)
-    video_dir = None if flags.no_video else Path(flags.video_dir or paths.videos).absolute()
+    params = load_run_params(paths, flags.params, flags.config)
     from tfagents_system.envs.faults import EnvironmentFault
 
-    print(f"{checkpoint.name} of {paths.exp_dir}", flush=True)
     try:
-        episodes = play(
-            params, paths, checkpoint, num_episodes=flags.num_episodes, seed=flags.seed, video_dir=video_dir
-        )
+        if flags.montage:
+            _play_montage(params, policies, flags.seed, _video_dir(flags, paths))
+        else:
+            video_dir = None if flags.no_video else _video_dir(flags, paths)
+            print(policies[0].name + (f" of {paths.exp_dir}" if paths else ""), flush=True)
+            print(_summary(play(params, policies[0], flags.num_episodes, flags.seed, video_dir)))
     except EnvironmentFault as fault:
         print(f"error: {fault}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
-    print(_summary(episodes))
     return EXIT_DONE
 
 
 def play(
     params: TrainParamsBase,
-    paths: RunPaths,
-    checkpoint: Path,
-    *,
+    path: Path,
     num_episodes: int,
     seed: int,
     video_dir: Path | None = None,
     on_episode: Callable[[int, PlayedEpisode], None] | None = None,
 ) -> list[PlayedEpisode]:
-    """Plays episodes with the greedy policy.
+    """Plays episodes with a greedy policy.
 
     Args:
-      params: The run's TrainParams.
-      paths: The run directory.
-      checkpoint: Folder of the policy checkpoint.
+      params: TrainParams of the environment.
+      path: The policy: a checkpoint of a run, a SavedModel, or an exported file.
       num_episodes: How many.
       seed: Decides everything that is random.
       video_dir: Where videos go; None makes none.
@@ -115,56 +112,71 @@ def play(
       UserError: The policy does not fit the environment, or the environment can't be drawn.
       EnvironmentFault: The environment failed.
     """
-    policy = _load_policy(paths, checkpoint)
+    policy = _load_policy(path)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # Environments that use the global generators shall repeat, too.
     episodes = []
     with _make_env(params, seed, render=video_dir is not None) as env:
         _check_fit(policy, env)
-        _apply_curriculum(params, env, checkpoint)
+        _apply_curriculum(params, env, _iteration(params, path, policy))
         for k in range(1, num_episodes + 1):
-            video = video_dir / f"{checkpoint.name}_episode_{k}.mp4" if video_dir else None
+            video = video_dir / f"{path.name}_episode_{k}.mp4" if video_dir else None
             episodes.append(_play_episode(env, policy, video))
             (on_episode or _print_episode)(k, episodes[-1])
     return episodes
 
 
-def find_checkpoint(paths: RunPaths, name: str) -> Path:
-    """The folder of a policy checkpoint.
+def _play_montage(params: TrainParamsBase, checkpoints: Sequence[Path], seed: int, video_dir: Path) -> None:
+    """One episode of each checkpoint, then all of them side by side in one video."""
+    from tfagents_system import montage
 
-    Args:
-      paths: The run directory.
-      name: Its name, `latest` or `best`.
+    with tempfile.TemporaryDirectory(prefix="montage_") as temporary:
+        parts = []
+        for checkpoint in checkpoints:
+            train_step = int(checkpoint.name.rpartition("_")[2])
 
-    Raises:
-      UserError: There is none of that name.
-    """
-    found = sorted(path.name for path in paths.policy_checkpoints.glob("policy_checkpoint_*") if path.is_dir())
-    there_are = f"there are {', '.join(found)}" if found else "there are none yet"
-    if name == "latest" and found:
-        name = found[-1]
-    elif name == "best":
-        try:
-            name = str(json.loads(paths.best_json.read_text())["checkpoint"])
-        except (OSError, ValueError, KeyError, TypeError):
-            raise UserError(f"{paths.exp_dir} has no best checkpoint yet: {there_are}") from None
-    name = name.rstrip("/")
-    if name not in found:
-        raise UserError(f"{paths.policy_checkpoints} has no checkpoint {name}: {there_are}")
-    return paths.policy_checkpoints / name
+            def tell(k: int, episode: PlayedEpisode, name: str = checkpoint.name) -> None:
+                print(f"{name}: return {episode.episode_return:.3f}, {episode.length} steps", flush=True)
+
+            episode = play(params, checkpoint, 1, seed, Path(temporary), tell)[0]
+            assert episode.video is not None
+            parts.append(
+                montage.Part(episode.video, f"train step {train_step:,}", f"return {episode.episode_return:.1f}")
+            )
+        print(montage.join(parts, video_dir / "montage.mp4"))
+
+
+def _policies(flags: argparse.Namespace, paths: RunPaths | None) -> list[Path]:
+    """What is played: one policy, or the checkpoints of a montage."""
+    if flags.policy:
+        return [find_path(flags.policy, "--policy", Path.exists)]
+    assert paths is not None
+    return milestones(paths) if flags.montage else [find_checkpoint(paths, flags.checkpoint)]
+
+
+def _video_dir(flags: argparse.Namespace, paths: RunPaths | None) -> Path:
+    return Path(flags.video_dir or (paths.videos if paths else "videos")).absolute()
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Plays a saved policy: returns, lengths, videos.", allow_abbrev=False)
-    parser.add_argument("--exp_dir", required=True, help="run directory, such as logs/minitaur")
+    parser.add_argument("--exp_dir", help="run directory, such as logs/minitaur")
     parser.add_argument("--params", help="Python file with TrainParams (default: the run's own copy)")
     parser.add_argument("--config", help="JSON of the environment (default: the run's own copy)")
     parser.add_argument("--num_episodes", type=_integer_from(1), default=1, help="default: 1")
-    parser.add_argument("--checkpoint", default="latest", help="name in policies/checkpoints, latest (default) or best")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--checkpoint", default="latest", help="name in policies/checkpoints, latest (default) or best")
+    which.add_argument("--policy", help="another policy: a SavedModel, or a file or folder of tfagents_system.export")
+    which.add_argument("--montage", action="store_true", help="first, middle and best checkpoint in one video")
     parser.add_argument("--seed", type=_integer_from(0), default=0, help="for the environment (default: 0)")
     parser.add_argument("--no_video", action="store_true", help="numbers only")
-    parser.add_argument("--video_dir", help="where videos go (default: videos/ in the run directory)")
-    return parser.parse_args(arguments)
+    parser.add_argument("--video_dir", help="where videos go (default: videos/ in the run directory, or here)")
+    flags = parser.parse_args(arguments)
+    if not flags.exp_dir and not flags.policy:
+        parser.error("--exp_dir is missing: give a run directory, or --policy with --params and --config")
+    if flags.montage and flags.no_video:
+        parser.error("--montage is a video: leave out --no_video")
+    return flags
 
 
 def _integer_from(low: int) -> Callable[[str], int]:
@@ -178,52 +190,13 @@ def _integer_from(low: int) -> Callable[[str], int]:
     return parse
 
 
-def _find(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
-    """A path as it is given, or relative to the repository."""
-    candidates = [Path(text).expanduser().absolute(), _ROOT / text]
-    for candidate in candidates:
-        if exists(candidate):
-            return candidate
-    tried = " and ".join(dict.fromkeys(map(str, candidates)))
-    raise UserError(f"{flag}={text} does not exist (looked for {tried}): give the path of an existing one")
-
-
-def _load_params(paths: RunPaths, params_flag: str | None, config_flag: str | None) -> TrainParamsBase:
-    params_path = _find(params_flag or str(paths.params), "--params", Path.is_file)
-    config_path = _find(config_flag or str(paths.config), "--config", Path.is_file)
-    # Another file than the run's own is taken as it is.
-    overrides = Overrides.read(paths.overrides)
-    is_own_params, is_own_config = _is_same(params_path, paths.params), _is_same(config_path, paths.config)
-    env_config = load_env_config(config_path)
-    if is_own_config:
-        env_config = overrides.merged(env_config)
-    if findings := check_env_config(env_config) + check_curriculum(env_config):
-        raise UserError(*findings)
-    if not is_own_params:
-        return load_params(params_path, env_config)
-    return load_params(params_path, env_config, origin=_origin(paths), attributes=overrides.params)
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve()
-
-
-def _origin(paths: RunPaths) -> Path | None:
-    """Where the run's own copy came from: modules beside the original are imported from there."""
-    source = read_run_json(paths).get("params_source")
-    origin = Path(source) if isinstance(source, str) else None
-    return origin if origin is not None and origin.parent.is_dir() else None
-
-
-def _load_policy(paths: RunPaths, checkpoint: Path) -> Any:
+def _load_policy(path: Path) -> Any:
     from absl import logging
-    from tf_agents.policies import policy_loader
+
+    from tfagents_system.policies.policy_files import load_policy
 
     logging.set_verbosity(logging.ERROR)
-    model = paths.policies / "greedy_policy"
-    if not model.is_dir():
-        raise UserError(f"{model} does not exist: the run has not saved its policies yet")
-    return policy_loader.load(str(model), str(checkpoint))
+    return load_policy(path, "--policy")
 
 
 def _make_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
@@ -263,14 +236,19 @@ def _as_arrays(nest: Any) -> Any:
     return tree.map_structure(convert, nest)
 
 
-def _apply_curriculum(params: TrainParamsBase, env: Any, checkpoint: Path) -> None:
-    """What was due for the evaluation environment when the checkpoint was saved."""
+def _iteration(params: TrainParamsBase, path: Path, policy: Any) -> int:
+    """The iteration in which a policy was saved."""
     from tfagents_system.policies.export import iteration_of
 
+    known = policy.description["iteration"] if hasattr(policy, "description") else iteration_of(path)
+    if known is None:  # SavedModels and earlier versions' checkpoints: iterations of equal length.
+        return max(0, int(policy.get_train_step())) // max(1, params.num_steps_per_iter)
+    return known
+
+
+def _apply_curriculum(params: TrainParamsBase, env: Any, iteration: int) -> None:
+    """What was due for the evaluation environment in that iteration."""
     curriculum = Curriculum.from_config(params.env_config)
-    iteration = iteration_of(checkpoint)
-    if iteration is None:  # Of an earlier version, which knew iterations of equal length only.
-        iteration = int(checkpoint.name.rpartition("_")[2]) // max(1, params.num_steps_per_iter)
     curriculum.due(iteration)
     for name, value in curriculum.values.items():
         if curriculum.apply_to_eval(name):

@@ -76,7 +76,7 @@ class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
 
     def _scaled_action(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
         step = self._policy.action(time_step, policy_state)
-        return step._replace(action=tf.nest.map_structure(_scale, step.action, self.action_spec))
+        return step._replace(action=tf.nest.map_structure(scale_to_bounds, step.action, self.action_spec))
 
     def _distribution(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
         raise NotImplementedError("only actions are in the environment's units")
@@ -86,7 +86,8 @@ def _batched(spec: Any) -> tf.TensorSpec:
     return tf.TensorSpec([None, *spec.shape], spec.dtype)
 
 
-def _scale(action: tf.Tensor, spec: Any) -> tf.Tensor:
+def scale_to_bounds(action: tf.Tensor, spec: Any) -> tf.Tensor:
+    """From [-1, 1] to the bounds and dtype of the environment's own action spec."""
     low, high = tf.cast(spec.minimum, action.dtype), tf.cast(spec.maximum, action.dtype)
     # Clipped: rounding may leave the bounds by one unit in the last place.
     return tf.cast(tf.clip_by_value(low + (action + 1.0) * 0.5 * (high - low), low, high), spec.dtype)

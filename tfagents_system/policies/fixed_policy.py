@@ -1,40 +1,17 @@
-"""A policy that no update changes, as workers run it: from a SavedModel, or a function of the user's."""
+"""A policy that no update changes, as workers run it: from disk, or a function of the user's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.policies import policy_loader, py_policy
+from tf_agents.policies import py_policy
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.specs import to_agent_units
-from tfagents_system.errors import UserError
 from tfagents_system.policies.worker_policy import WorkerPolicy
-
-_MODEL = "greedy_policy"  # Of a run: what its checkpoints of weights belong to.
-
-
-def load_policy(path: Path) -> py_policy.PyPolicy:
-    """Loads a SavedModel (`policies/greedy_policy` of a run), or weights (`.../checkpoints/policy_checkpoint_<n>`).
-
-    Raises:
-      UserError: It is neither.
-    """
-    is_checkpoint = not (path / "saved_model.pb").is_file()
-    model = path.parent.parent / _MODEL if is_checkpoint else path
-    if not (model / "saved_model.pb").is_file():
-        raise UserError(
-            f"SAC_EXPERT_POLICY={path} is neither a SavedModel nor a policy checkpoint of a run: give a folder such as "
-            "logs/pendulum/policies/greedy_policy or logs/pendulum/policies/checkpoints/policy_checkpoint_0000010000"
-        )
-    try:
-        return policy_loader.load(str(model), str(path) if is_checkpoint else None)
-    except (OSError, ValueError, tf.errors.OpError) as error:
-        raise UserError(f"SAC_EXPERT_POLICY={path} can't be loaded: {error}") from None
 
 
 class FixedPolicy(WorkerPolicy):
@@ -50,7 +27,8 @@ class FixedPolicy(WorkerPolicy):
         self._policy = policy
         self._action_spec = action_spec
         self._states: list[Any] = [()] * num_envs
-        self.inference = "saved model" if isinstance(policy, py_policy.PyPolicy) else "function of the params"
+        is_from_disk = isinstance(policy, py_policy.PyPolicy)
+        self.inference = getattr(policy, "inference", "saved model") if is_from_disk else "function of the params"
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         """Stays as it is."""

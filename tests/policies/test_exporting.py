@@ -1,0 +1,245 @@
+"""Exported policies act as their checkpoint does, in every format; what acts otherwise is not written."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_policies import VECTOR, build, scramble
+from tf_agents.policies import greedy_policy, py_tf_eager_policy
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.errors import UserError
+from tfagents_system.policies import exporting, numpy_file, numpy_policy, tflite_file
+from tfagents_system.policies.export import EnvironmentUnitsPolicy
+from tfagents_system.policies.fixed_policy import FixedPolicy
+from tfagents_system.policies.policy_description import describe
+from tfagents_system.policies.policy_files import load_policy
+
+BOUNDS = tensor_spec.BoundedTensorSpec((2,), tf.float64, [-3.0, 0.0], [5.0, 1.0], "action")
+NEST = {
+    "pixels": tf.TensorSpec((2, 3), tf.uint8),
+    "parts": (tf.TensorSpec((), tf.float32), VECTOR),
+    "x.y": tf.TensorSpec((1, 2), tf.float32),
+}
+
+
+def source_of(agent, observation_spec=VECTOR):
+    """As `read_source` makes it, without the detour over a SavedModel."""
+    in_units = EnvironmentUnitsPolicy(greedy_policy.GreedyPolicy(agent.policy), BOUNDS)
+    reference = py_tf_eager_policy.PyTFEagerPolicy(in_units, use_tf_function=True)
+    description = describe(observation_spec, BOUNDS, agent.policy.policy_state_spec, "policy_checkpoint_7", 7)
+    return exporting.Source(agent.policy, reference, BOUNDS, description)
+
+
+@pytest.fixture(scope="module", params=["vector", "nest", "recurrent nest"])
+def source(request):
+    spec = VECTOR if request.param == "vector" else NEST
+    agent = build(spec, recurrent="recurrent" in request.param)
+    scramble(agent)
+    return source_of(agent, spec)
+
+
+@pytest.fixture(scope="module", params=exporting.FORMATS)
+def written(request, source, tmp_path_factory):
+    if request.param == "onnx":
+        pytest.importorskip("tf2onnx")
+    return exporting.write(source, request.param, tmp_path_factory.mktemp("out") / "new")
+
+
+def test_each_format_acts_as_the_checkpoint(source, written):
+    path, difference = written
+    assert difference < 1e-5
+    assert exporting.largest_difference(source, load_policy(path, "--policy"), seed=5) < 1e-5
+
+
+def test_files_say_what_they_hold(source, written):
+    policy = load_policy(written[0], "--policy")
+    assert policy.get_train_step() == 7 and policy.description["checkpoint"] == "policy_checkpoint_7"
+    assert policy.action_spec.minimum.tolist() == [-3.0, 0.0] and policy.action_spec.maximum.tolist() == [5.0, 1.0]
+    expected = tf.nest.flatten(source.policy.time_step_spec.observation)
+    found = tf.nest.flatten(policy.time_step_spec.observation)
+    assert [(leaf.shape, leaf.dtype) for leaf in found] == [(leaf.shape, leaf.dtype) for leaf in expected]
+
+
+def test_a_changed_weight_is_seen_and_leaves_no_file(source, tmp_path, monkeypatch):
+    weight = source.policy.variables()[0]
+    before = weight.numpy()
+    write = exporting._WRITERS["numpy"]
+
+    def write_another(*args):
+        path = write(*args)
+        weight.assign_add(tf.fill(weight.shape, 1e-3))
+        return path
+
+    monkeypatch.setitem(exporting._WRITERS, "numpy", write_another)
+    try:
+        with pytest.raises(exporting.ExportError, match="acts otherwise than policy_checkpoint_7"):
+            exporting.write(source, "numpy", tmp_path)
+    finally:
+        weight.assign(before)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_can_act_with_an_exported_file(source, written):
+    policy = FixedPolicy(load_policy(written[0], "SAC_EXPERT_POLICY"), BOUNDS, num_envs=2)
+    assert policy.inference.startswith("policy file")
+    rng = np.random.default_rng(0)
+    batch = exporting._random_observations(source, rng)
+    for env in (0, 1):
+        policy.reset(env)
+    step = ts.transition(exporting._one(batch, 0), np.float32(0.0), np.float32(1.0))
+    twice = [policy.actions({0: step}, greedy=True)[0] for _ in range(2)]
+    expected = exporting._acts(source.reference, [step.observation] * 2)
+    np.testing.assert_allclose(twice, (expected - [1.0, 0.5]) / [4.0, 0.5], atol=2e-5)
+    np.testing.assert_array_equal(policy.actions({1: step}, greedy=True)[1], twice[0], err_msg="a memory of its own")
+
+
+ALONE = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("tensorflow", "tf_agents", "tfagents_system", "tree"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Blocker())
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import numpy_policy
+
+policy = numpy_policy.load(sys.argv[1] + "/policy.npz")
+inputs = np.load(sys.argv[2])
+paths = {spec["name"]: spec["path"] for spec in policy.observation}
+policy.reset()
+actions = []
+for k in range(len(inputs["observation_x"])):
+    observation = {"x.y": inputs["observation_x"][k], "pixels": inputs["pixels"][k]}
+    observation["parts"] = [inputs["a"][k], inputs["b"][k]]
+    actions.append(policy.action(observation))
+np.save(sys.argv[3], actions)
+assert not any(name.startswith("tensorflow") for name in sys.modules)
+"""
+
+
+def test_the_numpy_policy_needs_nothing_but_numpy(tmp_path):
+    agent = build(NEST, recurrent=True, seed=4)
+    scramble(agent, seed=5)
+    source = source_of(agent, NEST)
+    exporting.write(source, "numpy", tmp_path / "out")
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"policy.npz", "numpy_policy.py"}
+    observations = exporting._random_observations(source, np.random.default_rng(2))  # Eight, taken one after another.
+    np.savez(
+        tmp_path / "inputs.npz",
+        observation_x=observations["x.y"],
+        pixels=observations["pixels"],
+        a=observations["parts"][0],
+        b=observations["parts"][1],
+    )
+    folders = [str(tmp_path / name) for name in ("out", "inputs.npz", "actions.npy")]
+    done = subprocess.run([sys.executable, "-c", ALONE, *folders], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    expected = exporting._acts(source.reference, [exporting._one(observations, k) for k in range(8)])
+    np.testing.assert_allclose(np.load(tmp_path / "actions.npy"), expected, atol=4e-5)
+    assert np.ptp(expected, axis=0).min() > 0.02, "observations matter"
+
+
+def numpy_file_of(folder, layers, arrays, low=(-2.0,), high=(6.0,)):
+    description = {
+        "format": numpy_policy.FORMAT,
+        "checkpoint": "c",
+        "train_step": 1,
+        "observation": [{"name": "observation", "path": [], "shape": [2], "dtype": "float32"}],
+        "action": {"shape": [1], "dtype": "float64", "low": list(low), "high": list(high)},
+        "state": [],
+        "layers": layers,
+    }
+    bounds = {"low": np.array(low), "high": np.array(high)}
+    np.savez(folder / "policy.npz", description=np.array(json.dumps(description)), **bounds, **arrays)
+    return numpy_policy.load(folder / "policy.npz")
+
+
+def test_layers_by_hand(tmp_path):
+    """x = [1, 4] -> ([1, 4] - [0, 2]) * [2, 3] + [1, 0] = [3, 6], at most 5 -> [3, 5] -> normalised [-1, 1] * 2 + 1
+    = [-1, 3] -> + relu([-1, 3]) = [-1, 6] -> 0.1 * -1 + 0.05 * 6 = 0.2 -> tanh -> [-2, 6].
+    """
+    layers = [
+        {"kind": "normalization", "limit": 5.0, "arrays": {"mean": "m", "scale": "s", "shift": "t"}},
+        {"kind": "layer_norm", "epsilon": 0.0, "arrays": {"scale": "two", "shift": "one"}},
+        {
+            "kind": "residual",
+            "layers": [{"kind": "dense", "activation": "relu", "arrays": {"kernel": "unit", "bias": "zero"}}],
+        },
+        {"kind": "dense", "activation": "linear", "arrays": {"kernel": "k", "bias": "b"}},
+    ]
+    arrays = {"m": [0, 2], "s": [2, 3], "t": [1, 0], "two": [2, 2], "one": [1, 1], "unit": np.eye(2), "zero": [0, 0]}
+    arrays |= {"k": [[0.1, 9.0], [0.05, 9.0]], "b": [0.0, 0.0]}
+    policy = numpy_file_of(tmp_path, layers, {name: np.array(value, np.float32) for name, value in arrays.items()})
+    action = policy.action([1.0, 4.0])
+    assert action.shape == (1,) and action.dtype == np.float64
+    np.testing.assert_allclose(action, 2.0 + 4.0 * np.tanh(0.2), atol=1e-6)
+    np.testing.assert_allclose(policy.action(np.array([[1.0, 4.0]] * 3)), [action] * 3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("observation", "told"),
+    [
+        ([1.0, 2.0, 3.0], r"observation: expected shape \(2,\), or n of them, but found \(3,\)"),
+        ([1.0, np.nan], "observation is not finite"),
+    ],
+)
+def test_bad_observations_are_refused(tmp_path, observation, told):
+    layers = [{"kind": "dense", "activation": "linear", "arrays": {"kernel": "k", "bias": "b"}}]
+    policy = numpy_file_of(tmp_path, layers, {"k": np.eye(2, dtype=np.float32), "b": np.zeros(2, np.float32)})
+    with pytest.raises(ValueError, match=told):
+        policy.action(observation)
+
+
+def test_missing_parts_of_a_nest_and_another_number_of_episodes_are_refused(source, tmp_path):
+    if not source.description["state"]:
+        return
+    policy = numpy_policy.load(exporting.write(source, "numpy", tmp_path)[0])
+    batch = exporting._random_observations(source, np.random.default_rng(0))
+    policy.action(batch)
+    with pytest.raises(ValueError, match=r"1 observations after 8: call reset\(\)"):
+        policy.action(exporting._one(batch, 0))
+    with pytest.raises(ValueError, match="the observation has no parts/1"):
+        policy.action(batch | {"parts": (batch["parts"][0],)})
+
+
+def test_numpy_refuses_what_it_can_not_hold_and_names_who_can(tmp_path):
+    agent = build()
+    agent.policy._actor_network._encoder._postprocessing_layers.append(tf.keras.layers.Conv2D(3, 3))
+    with pytest.raises(
+        UserError, match="numpy can't hold this policy: it has a Conv2D layer; --format tflite and onnx"
+    ):
+        exporting.write(source_of(agent), "numpy", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nests_of_actions_are_refused():
+    with pytest.raises(UserError, match="has one array of actions, this environment's is a nest"):
+        describe(VECTOR, {"a": BOUNDS}, (), "c", 1)
+
+
+@pytest.mark.parametrize("suffix", [numpy_file.SUFFIX, tflite_file.SUFFIX])
+def test_files_that_are_no_policies_are_named(tmp_path, suffix):
+    path = tmp_path / f"other{suffix}"
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(UserError, match=rf"--policy=.*other{suffix} can't be loaded"):
+        load_policy(path, "--policy")
+
+
+def test_pickles_are_not_read(tmp_path):
+    np.savez(tmp_path / "policy.npz", description=np.array([{"format": 1}], object))
+    with pytest.raises(UserError, match="allow_pickle=False"):
+        load_policy(tmp_path / "policy.npz", "--policy")
+
+
+def test_a_folder_means_the_plainest_file_in_it(source, tmp_path):
+    exporting.write(source, "numpy", tmp_path)
+    (tmp_path / "policy.tflite").write_bytes(b"not read")
+    assert load_policy(tmp_path, "--policy").inference == "policy file (numpy)"

@@ -1,0 +1,83 @@
+"""Exports a policy: files that play it without this package, one of them without TensorFlow.
+
+    python -m tfagents_system.export --exp_dir logs/minitaur --checkpoint best --format numpy --out exported
+
+Writes policy.npz with numpy_policy.py, policy.tflite or policy.onnx: the greedy policy in the environment's own units.
+Each file is compared with the checkpoint before it gets its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.saved_run import find_checkpoint, find_path, load_run_params
+
+_FORMATS = ("numpy", "tflite", "onnx")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    flags = _parse(arguments)
+    paths = RunPaths(find_path(flags.exp_dir, "--exp_dir", Path.is_dir))
+    checkpoint = find_checkpoint(paths, flags.checkpoint)
+    params = load_run_params(paths, flags.params, flags.config)
+    formats = _FORMATS if flags.format == "all" else (flags.format,)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+    from absl import logging
+
+    from tfagents_system.policies import exporting, onnx_file
+
+    if "onnx" in formats:
+        onnx_file.require("tf2onnx", "onnxruntime")
+    logging.set_verbosity(logging.ERROR)
+    print(f"{checkpoint.name} of {paths.exp_dir}", flush=True)
+    try:
+        source = exporting.read_source(params, paths, checkpoint)
+        written = [_write(source, name, Path(flags.out).expanduser(), flags.format == "all") for name in formats]
+    except exporting.ExportError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_DONE if any(written) else EXIT_FAILED
+
+
+def _write(source: Any, name: str, folder: Path, may_leave_out: bool) -> bool:
+    """Writes a file and tells of it; whether there is one."""
+    from tfagents_system.policies import exporting
+
+    try:
+        path, difference = exporting.write(source, name, folder)
+    except UserError as error:
+        if not may_leave_out:
+            raise
+        print(f"{name}: left out, {error}", flush=True)
+        return False
+    notes = exporting.notes(path)
+    print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {difference:.1e} at most{notes}", flush=True)
+    return True
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tfagents_system.export",
+        description="Exports the greedy policy of a checkpoint, in the environment's own units.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--exp_dir", required=True, help="run directory, such as logs/minitaur")
+    parser.add_argument("--params", help="Python file with TrainParams (default: the run's own copy)")
+    parser.add_argument("--config", help="JSON of the environment (default: the run's own copy)")
+    parser.add_argument("--checkpoint", default="best", help="name in policies/checkpoints, latest or best (default)")
+    parser.add_argument("--format", choices=(*_FORMATS, "all"), default="numpy", help="default: numpy")
+    parser.add_argument("--out", required=True, help="folder for the files")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    exit_with(main)

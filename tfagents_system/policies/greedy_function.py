@@ -1,0 +1,53 @@
+"""A greedy policy as one function of arrays, which other runtimes can take over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tf_agents.distributions.utils import SquashToSpecNormal
+from tf_agents.policies import tf_policy
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.policies.export import scale_to_bounds
+from tfagents_system.policies.policy_description import Description
+
+
+def greedy_function(policy: tf_policy.TFPolicy, environment_action_spec: Any, description: Description) -> Any:
+    """A `tf.function` of the observation's arrays and those of the state, n of each, in the order of `description`.
+
+    It returns a dictionary: `action` in the environment's own units, and each part of the next state as
+    `next_<its name>`. What a time step has beside its observation is that of a step within an episode: an episode
+    begins with a state of zeros.
+
+    Args:
+      policy: The agent's, with the weights that are wanted.
+      environment_action_spec: The environment's own action spec.
+      description: As `describe` gives it.
+    """
+    inputs = [*description["observation"], *description["state"]]
+    num_leaves = len(description["observation"])
+    observation_spec, state_spec = policy.time_step_spec.observation, policy.policy_state_spec
+
+    def act(*arrays: tf.Tensor) -> dict[str, tf.Tensor]:
+        n = tf.shape(arrays[0])[0]
+        observation = tf.nest.pack_sequence_as(observation_spec, arrays[:num_leaves])
+        state = tf.nest.pack_sequence_as(state_spec, arrays[num_leaves:])
+        time_step = ts.TimeStep(tf.fill([n], ts.StepType.MID), tf.zeros([n]), tf.ones([n]), observation)
+        step = policy._distribution(time_step, state)
+        following = zip(description["state"], tf.nest.flatten(step.state), strict=True)
+        return {
+            "action": scale_to_bounds(_mode(step.action), environment_action_spec),
+            **{f"next_{spec['name']}": value for spec, value in following},
+        }
+
+    signature = [tf.TensorSpec((None, *spec["shape"]), spec["dtype"], spec["name"]) for spec in inputs]
+    return tf.function(act, input_signature=signature, autograph=False)
+
+
+def _mode(distribution: Any) -> tf.Tensor:
+    if isinstance(distribution, SquashToSpecNormal):
+        # Its mode() takes a detour over the shapes of distributions, for which ONNX has no ops.
+        mean = distribution.input_distribution.loc
+        return distribution.action_magnitudes * tf.tanh(mean) + distribution.action_means
+    return distribution.mode()

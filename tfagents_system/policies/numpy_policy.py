@@ -1,0 +1,158 @@
+"""Actions of an exported policy with NumPy alone.
+
+    import numpy_policy
+
+    policy = numpy_policy.load("policy.npz")
+    policy.reset()  # An episode begins.
+    action = policy.action(observation)  # In the environment's own units.
+
+This file and `policy.npz` are all that is needed, with Python 3.8 or newer. An observation is an array, or a nest of
+dictionaries and tuples as the environment gives it: `policy.observation` says what each array is like. With one more
+dimension in front, observations and actions are several at once, each with its own memory where the policy has one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+FORMAT = 1
+_ACTIVATIONS = {"linear": lambda values: values, "relu": lambda values: np.maximum(values, 0.0), "tanh": np.tanh}
+
+
+def load(path: Any) -> NumpyPolicy:
+    """The policy of a `policy.npz`.
+
+    Raises:
+      ValueError: It is another file, or of another version.
+    """
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    if "description" not in arrays:
+        raise ValueError(f"{path} is no exported policy: it has no description")
+    return NumpyPolicy(json.loads(str(arrays.pop("description"))), arrays)
+
+
+class NumpyPolicy:
+    """The greedy policy of one checkpoint.
+
+    Args:
+      description: What the file tells of itself: observation, action, state, layers, train step.
+      arrays: The weights, by the names that the layers have for them, and the bounds of the action, `low` and `high`.
+
+    Attributes:
+      observation: Name, path in the nest, shape and dtype of each array of an observation.
+    """
+
+    def __init__(self, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        if description.get("format") != FORMAT:
+            raise ValueError("the policy is of another version: take the numpy_policy.py that was written beside it")
+        self.description = description
+        self.observation = description["observation"]
+        self._layers = description["layers"]
+        self._arrays = arrays
+        self._low, self._high = (arrays[bound].astype(np.float32) for bound in ("low", "high"))
+        self._dtype = np.dtype(description["action"]["dtype"])
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets what it remembers: an episode begins."""
+        self._state: list[np.ndarray] | None = None
+
+    def action(self, observation: Any) -> np.ndarray:
+        """The action `[action_dim]` for an observation, or `[n, action_dim]` for n of them.
+
+        Raises:
+          ValueError: The observation is not as the policy expects it, or not finite.
+        """
+        leaves, is_batch = observation_leaves(observation, self.observation)
+        state = initial_state(self.description, len(leaves[0])) if self._state is None else self._state
+        if state and len(state[0]) != len(leaves[0]):
+            raise ValueError(f"{len(leaves[0])} observations after {len(state[0])}: call reset() in between")
+        actions, self._state = self.step(leaves, state)
+        return actions if is_batch else actions[0]
+
+    def step(self, leaves: list[np.ndarray], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Actions `[n, action_dim]` and the next state, from the arrays of n observations and the state before."""
+        entry = [_as_vectors(leaf) for leaf in leaves]
+        memory = list(state)
+        values = self._run(self._layers, np.concatenate(entry, axis=-1) if len(entry) > 1 else entry[0], memory)
+        squashed = np.tanh(values[:, : len(self._low)])  # What follows in a row are the logarithms of the spreads.
+        scaled = self._low + (squashed + np.float32(1.0)) * np.float32(0.5) * (self._high - self._low)
+        return np.clip(scaled, self._low, self._high).astype(self._dtype), memory
+
+    def _run(self, layers: list[dict[str, Any]], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
+        for layer in layers:
+            values = getattr(self, "_" + layer["kind"])(layer, values, memory)
+        return values
+
+    def _array(self, layer: dict[str, Any], name: str) -> np.ndarray:
+        return self._arrays[layer["arrays"][name]]
+
+    def _dense(self, layer: dict[str, Any], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
+        return _ACTIVATIONS[layer["activation"]](values @ self._array(layer, "kernel") + self._array(layer, "bias"))
+
+    def _normalization(self, layer: dict[str, Any], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
+        values = (values - self._array(layer, "mean")) * self._array(layer, "scale") + self._array(layer, "shift")
+        return values if layer["limit"] is None else np.clip(values, -layer["limit"], layer["limit"])
+
+    def _layer_norm(self, layer: dict[str, Any], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
+        values = values - values.mean(axis=-1, keepdims=True)
+        spread = np.sqrt(np.square(values).mean(axis=-1, keepdims=True) + np.float32(layer["epsilon"]))
+        return values / spread * self._array(layer, "scale") + self._array(layer, "shift")
+
+    def _residual(self, layer: dict[str, Any], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
+        return values + self._run(layer["layers"], values, memory)
+
+    def _lstm(self, layer: dict[str, Any], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
+        """Keras' LSTM cell: c <- forget * c + input * candidate; h <- output * tanh(c)."""
+        h, c = memory
+        gates = values @ self._array(layer, "kernel") + h @ self._array(layer, "recurrent_kernel")
+        entry, forget, candidate, output = np.split(gates + self._array(layer, "bias"), 4, axis=-1)
+        c = _sigmoid(forget) * c + _sigmoid(entry) * np.tanh(candidate)
+        h = _sigmoid(output) * np.tanh(c)
+        memory[:] = h, c
+        return h
+
+
+def observation_leaves(observation: Any, specs: list[dict[str, Any]]) -> tuple[list[np.ndarray], bool]:
+    """The arrays of an observation, `[n, ...]` each, and whether it had that first dimension; else n is 1.
+
+    Raises:
+      ValueError: One is missing, has another shape than `specs` say, or is not finite.
+    """
+    leaves, counts = [], set()
+    for spec in specs:
+        leaf = observation
+        for key in spec["path"]:
+            try:
+                leaf = leaf[key]
+            except (KeyError, IndexError, TypeError):
+                raise ValueError(f"the observation has no {'/'.join(map(str, spec['path']))}") from None
+        leaf, shape = np.asarray(leaf, spec["dtype"]), tuple(spec["shape"])
+        if leaf.shape != shape and leaf.shape[1:] != shape:
+            raise ValueError(f"{spec['name']}: expected shape {shape}, or n of them, but found {leaf.shape}")
+        if not np.isfinite(leaf).all():
+            raise ValueError(f"{spec['name']} is not finite: {leaf}")
+        is_one = leaf.ndim == len(shape)
+        leaves.append(leaf[None] if is_one else leaf)
+        counts.add(None if is_one else len(leaf))
+    if len(counts) > 1:
+        raise ValueError(f"the arrays of an observation differ in their first dimension: {counts}")
+    return leaves, None not in counts
+
+
+def initial_state(description: dict[str, Any], n: int) -> list[np.ndarray]:
+    """The state of n episodes that begin; empty for a policy without memory."""
+    return [np.zeros((n, *spec["shape"]), np.float32) for spec in description["state"]]
+
+
+def _as_vectors(leaf: np.ndarray) -> np.ndarray:
+    values = leaf.reshape(len(leaf), -1).astype(np.float32)
+    return values / np.float32(255.0) if leaf.dtype == np.uint8 else values  # Pixels.
+
+
+def _sigmoid(values: np.ndarray) -> np.ndarray:
+    return np.float32(0.5) + np.float32(0.5) * np.tanh(np.float32(0.5) * values)

@@ -1,0 +1,74 @@
+"""A policy as `policy.onnx`, for any runtime of ONNX. Needs the extra `onnx` of this package."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.errors import UserError
+from tfagents_system.policies.policy_description import Description
+
+SUFFIX = ".onnx"
+_METADATA = "policy"
+_OPSET = 17  # Of 2022: what runtimes on boards know, too.
+
+
+def require(*packages: str) -> None:
+    """Raises UserError where a package that ONNX files need is not installed."""
+    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
+        raise UserError(f"ONNX files need {' and '.join(missing)}: pip install 'tfagents_system[onnx]'")
+
+
+def save(path: Path, function: Any, description: Description) -> None:
+    """Converts a policy.
+
+    Args:
+      path: The file to write.
+      function: As `greedy_function` gives it.
+      description: Goes into the file's metadata, under `policy`.
+    """
+    import tf2onnx
+
+    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+    model, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=_OPSET)
+    entry = model.metadata_props.add()
+    entry.key, entry.value = _METADATA, json.dumps(description)
+    path.write_bytes(model.SerializeToString())
+
+
+class OnnxFile:
+    """Plays a `policy.onnx` as `ExportedPolicy` wants it.
+
+    Raises:
+      UserError: onnxruntime is not installed.
+      ValueError: The file is no policy of ours.
+    """
+
+    inference = "policy file (onnx)"
+
+    def __init__(self, path: Path) -> None:
+        require("onnxruntime")
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # Of onnxruntime's own kinds, which it does not export.
+            raise ValueError(f"onnxruntime does not read it: {error}") from error
+        text = self._session.get_modelmeta().custom_metadata_map.get(_METADATA)
+        if text is None:
+            raise ValueError("it has no description of a policy")
+        self.description: Description = json.loads(text)
+        self._inputs = [spec["name"] for spec in (*self.description["observation"], *self.description["state"])]
+        self._outputs = ["action", *(f"next_{spec['name']}" for spec in self.description["state"])]
+
+    def run(self, leaves: list[np.ndarray], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Actions and next state of n observations."""
+        action, *following = self._session.run(self._outputs, dict(zip(self._inputs, [*leaves, *state], strict=True)))
+        return action, following

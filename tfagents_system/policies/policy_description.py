@@ -1,0 +1,107 @@
+"""What the file of an exported policy tells of itself, as JSON: `describe` has the keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tree
+from tf_agents.specs import array_spec
+
+from tfagents_system.errors import UserError
+from tfagents_system.policies.numpy_policy import FORMAT
+
+Description = dict[str, Any]
+
+
+def describe(
+    observation_spec: Any,
+    environment_action_spec: Any,
+    policy_state_spec: Any,
+    checkpoint: str,
+    train_step: int,
+    iteration: int | None,
+) -> Description:
+    """The description of a policy with one action array.
+
+    Args:
+      observation_spec: Nest of TensorSpecs without batch dimension.
+      environment_action_spec: The environment's own, with its bounds.
+      policy_state_spec: Nest of TensorSpecs; empty without memory.
+      checkpoint: Name of the checkpoint.
+      train_step: Updates done at its moment.
+      iteration: The iteration of its moment; None where it is unknown.
+
+    Returns:
+      observation: of each array its name (an identifier), path in the nest, shape and dtype; action: shape, dtype, and
+      the bounds low and high; state: name and shape of each array; checkpoint, train_step, iteration, format.
+
+    Raises:
+      UserError: The action is a nest.
+    """
+    if tf.nest.is_nested(environment_action_spec):
+        raise UserError("an exported policy has one array of actions, this environment's is a nest: use the SavedModel")
+    action = environment_action_spec
+    low, high = (np.broadcast_to(bound, tuple(action.shape)) for bound in (action.minimum, action.maximum))
+    paths = [path for path, _ in tree.flatten_with_path(observation_spec)]
+    leaves = zip(_names(paths), paths, tf.nest.flatten(observation_spec), strict=True)
+    return {
+        "format": FORMAT,
+        "checkpoint": checkpoint,
+        "train_step": train_step,
+        "iteration": iteration,
+        "observation": [{"name": name, "path": list(path), **_shape_and_dtype(spec)} for name, path, spec in leaves],
+        "action": {**_shape_and_dtype(action), "low": low.tolist(), "high": high.tolist()},
+        "state": [
+            {"name": f"state_{k}", **_shape_and_dtype(spec)}
+            for k, spec in enumerate(tf.nest.flatten(policy_state_spec))
+        ],
+    }
+
+
+def observation_array_specs(description: Description) -> Any:
+    """The nest of ArraySpecs of an observation; what was a list comes back as a tuple."""
+    leaves = [
+        (tuple(leaf["path"]), array_spec.ArraySpec(tuple(leaf["shape"]), np.dtype(leaf["dtype"]), leaf["name"]))
+        for leaf in description["observation"]
+    ]
+    return _nest(leaves)
+
+
+def action_array_spec(description: Description) -> array_spec.BoundedArraySpec:
+    """The environment's own action spec."""
+    action = description["action"]
+    return array_spec.BoundedArraySpec(
+        tuple(action["shape"]), np.dtype(action["dtype"]), action["low"], action["high"], "action"
+    )
+
+
+def _shape_and_dtype(spec: tf.TensorSpec) -> dict[str, Any]:
+    return {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
+
+
+def _names(paths: Sequence[tuple[Any, ...]]) -> list[str]:
+    """An identifier for each path: `observation`, `sensors_touch`, `observation_0`."""
+    names: list[str] = []
+    for path in paths:
+        name = re.sub(r"\W", "_", "_".join(map(str, path)), flags=re.ASCII)
+        if not name or not name[0].isalpha():
+            name = f"observation_{name}".rstrip("_")
+        while name in names:
+            name += "_"
+        names.append(name)
+    return names
+
+
+def _nest(leaves: Sequence[tuple[tuple[Any, ...], Any]]) -> Any:
+    """The nest of dictionaries and tuples whose leaves have these paths."""
+    if len(leaves) == 1 and not leaves[0][0]:
+        return leaves[0][1]
+    children: dict[Any, list[tuple[tuple[Any, ...], Any]]] = {}
+    for path, leaf in leaves:
+        children.setdefault(path[0], []).append((path[1:], leaf))
+    nests: Mapping[Any, Any] = {key: _nest(below) for key, below in children.items()}
+    return tuple(nests.values()) if all(isinstance(key, int) for key in nests) else nests

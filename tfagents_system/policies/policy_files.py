@@ -1,0 +1,128 @@
+"""Policies on disk, whatever their format: SavedModels, checkpoints of a run, and exported files."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.policies import policy_loader, py_policy
+from tf_agents.trajectories import policy_step
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.errors import UserError
+from tfagents_system.policies import numpy_file, onnx_file
+from tfagents_system.policies.numpy_policy import initial_state, observation_leaves
+from tfagents_system.policies.policy_description import Description, action_array_spec, observation_array_specs
+
+FILE_NAME = "policy"
+_MODEL = "greedy_policy"  # Of a run: what its checkpoints of weights belong to.
+
+
+class PolicyFile(Protocol):
+    """A file of one format, opened.
+
+    Attributes:
+      inference: How actions are computed, for logs.
+      description: As `policy_description.describe` gives it.
+    """
+
+    inference: str
+    description: Description
+
+    def run(self, leaves: list[np.ndarray], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Actions `[n, action_dim]` in the environment's units and next state, of n observations."""
+
+
+class ExportedPolicy(py_policy.PyPolicy):
+    """An exported file as a policy. Like a loaded SavedModel it takes one time step without a batch dimension.
+
+    Args:
+      file: The file.
+    """
+
+    def __init__(self, file: PolicyFile) -> None:
+        description = file.description
+        state_spec = tuple(
+            tf.TensorSpec(tuple(spec["shape"]), spec["dtype"], spec["name"]) for spec in description["state"]
+        )
+        super().__init__(
+            ts.time_step_spec(observation_array_specs(description)), action_array_spec(description), state_spec
+        )
+        self._file = file
+        self.inference = file.inference
+        self.description = description
+
+    def get_train_step(self) -> int:
+        """Updates done when its checkpoint was saved."""
+        return int(self.description["train_step"])
+
+    def _get_initial_state(self, batch_size: int | None) -> tuple[np.ndarray, ...]:
+        return tuple(initial_state(self.description, batch_size or 1))
+
+    def _action(self, time_step: ts.TimeStep, policy_state: Any, seed: Any = None) -> policy_step.PolicyStep:
+        leaves, is_batch = observation_leaves(time_step.observation, self.description["observation"])
+        actions, state = self._file.run(leaves, list(policy_state))
+        return policy_step.PolicyStep(actions if is_batch else actions[0], tuple(state))
+
+
+def load_policy(path: Path, setting: str) -> py_policy.PyPolicy:
+    """Loads a greedy policy, which acts in the environment's own units.
+
+    Args:
+      path: A SavedModel (`policies/greedy_policy` of a run), weights (`.../checkpoints/policy_checkpoint_<n>`), a file
+        of `tfagents_system.export`, or the folder of such files.
+      setting: What gave the path; named in errors.
+
+    Raises:
+      UserError: It is none of these.
+    """
+    opener = _opener(path)
+    if opener is not None:
+        file, open_file = opener
+        try:
+            return ExportedPolicy(open_file(file))
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise UserError(f"{setting}={path} can't be loaded: {error}") from None
+    return load_saved_model(path, setting)
+
+
+def load_saved_model(path: Path, setting: str) -> py_policy.PyPolicy:
+    """Loads a SavedModel, or weights beside it. See `load_policy`."""
+    is_checkpoint = not (path / "saved_model.pb").is_file()
+    model = path.parent.parent / _MODEL if is_checkpoint else path
+    if not (model / "saved_model.pb").is_file():
+        raise UserError(
+            f"{setting}={path} is neither a SavedModel, nor a policy checkpoint of a run, nor a file of "
+            "tfagents_system.export: give a folder such as logs/pendulum/policies/greedy_policy or "
+            "logs/pendulum/policies/checkpoints/policy_checkpoint_0000010000, or a file such as policy.npz"
+        )
+    try:
+        return policy_loader.load(str(model), str(path) if is_checkpoint else None)
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise UserError(f"{setting}={path} can't be loaded: {error}") from None
+
+
+def _opener(path: Path) -> tuple[Path, Callable[[Path], PolicyFile]] | None:
+    """The exported file that a path means, and what opens it; of a folder's files the plainest."""
+    for suffix, open_file in _OPENERS.items():
+        file = path / f"{FILE_NAME}{suffix}" if path.is_dir() else path
+        if file.suffix == suffix and file.is_file():
+            return file, open_file
+    return None
+
+
+def _open_tflite(path: Path) -> PolicyFile:
+    from tfagents_system.policies.tflite_file import TFLiteFile
+
+    return TFLiteFile(path)
+
+
+_OPENERS: dict[str, Callable[[Path], PolicyFile]] = {
+    numpy_file.SUFFIX: numpy_file.NumpyFile,
+    ".tflite": _open_tflite,
+    onnx_file.SUFFIX: onnx_file.OnnxFile,
+}
