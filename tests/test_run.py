@@ -18,12 +18,13 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tests.fakes import CounterEnv, FakeParams
-from tfagents_system import run
+from tfagents_system import export, run
 from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies.export import PolicyExport
+from tfagents_system.saved_run import milestones
 
 ROOT = Path(run.__file__).parents[1]
 
@@ -149,7 +150,7 @@ def test_checkpoints_are_the_ones_that_are_named(capsys: Any, saved: RunPaths) -
 
 
 def test_actions_are_in_the_environments_own_units(saved: RunPaths) -> None:
-    policy = run._load_policy(saved, run.find_checkpoint(saved, "latest"))
+    policy = run._load_policy(run.find_checkpoint(saved, "latest"))
     action = policy.action(ts.restart(np.zeros(2, np.float32)), ()).action
     assert action.dtype == np.float64
     assert np.all(action >= [-2.0, 0.0]) and np.all(action <= [2.0, 1.0])
@@ -203,12 +204,13 @@ def test_policy_of_another_environment(saved: RunPaths, tmp_path: Path) -> None:
 def test_recurrent_policy_keeps_its_state(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = save_run(tmp_path / "recurrent", recurrent=True)
     assert len(returns(play(capsys, paths, "--no_video", "--num_episodes", "2"))) == 2
-    policy = run._load_policy(paths, run.find_checkpoint(paths, "latest"))
+    policy = run._load_policy(run.find_checkpoint(paths, "latest"))
     states = []
 
     class Recording:
         time_step_spec = policy.time_step_spec
         get_initial_state = staticmethod(policy.get_initial_state)
+        get_train_step = staticmethod(policy.get_train_step)
 
         def action(self, time_step: Any, state: Any) -> Any:
             states.append(state)
@@ -226,7 +228,7 @@ def test_curriculum_that_applies_to_evaluation_is_set(saved: RunPaths) -> None:
         config = {"horizon": 7, "curriculum": {"mass": entry, "apply_to_eval": apply}}
         env = TrainingEnvironment(CounterEnv(), 7)
         # 24 updates, 8 in an iteration: the policy of iteration 3.
-        run._apply_curriculum(FakeParams(config), env, saved.policy_checkpoints / "policy_checkpoint_0000000024")
+        run._apply_curriculum(FakeParams(config), env, train_step=24)
         assert env.user_env.mass == mass
 
 
@@ -263,16 +265,83 @@ def test_as_a_script_mistakes_exit_with_2_and_one_line(saved: RunPaths, tmp_path
     assert "Traceback" not in done.stderr
 
 
-def test_playing_needs_no_reverb(saved: RunPaths, tmp_path: Path) -> None:
-    """As on machines where Reverb can't be installed: importing it fails."""
-    program = (
-        "import sys; sys.modules['reverb'] = None; sys.path.insert(0, sys.argv[1]);"
-        "from tfagents_system import run; assert 'tensorflow' not in sys.modules;"
-        "code = run.main(sys.argv[2:]);"
-        "assert not [name for name in sys.modules if name.startswith('reverb.')]; sys.exit(code)"
-    )
+def test_other_policies_play_in_the_same_way(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
+    """An exported file and a SavedModel, in the run's environment and in that of other files."""
+    flags = ["--no_video", "--num_episodes", "2"]
+    expected = {name: returns(play(capsys, saved, *flags, "--checkpoint", name)) for name in ("latest", "best")}
+    assert expected["latest"] != expected["best"]
+    assert export.main(["--exp_dir", str(saved.exp_dir), "--out", str(tmp_path / "new/out")]) == 0
+    told = capsys.readouterr().out
+    assert float(re.findall(r"policy.npz: [\d,]+ bytes, actions differ by (\S+) at most", told)[0]) < 1e-5
+    for policy, name in ((tmp_path / "new/out", "best"), (saved.policies / "greedy_policy", "latest")):
+        found = returns(play(capsys, saved, *flags, "--policy", str(policy)))
+        assert found == pytest.approx(expected[name], abs=2e-3)
+    files = ["--params", str(saved.params), "--config", str(saved.config)]
+    assert run.main(["--policy", str(tmp_path / "new/out/policy.npz"), *files, *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "policy.npz" and returns(lines) == pytest.approx(expected["best"], abs=2e-3)
+
+
+def test_another_policy_without_its_environment_is_refused(capsys: Any, saved: RunPaths) -> None:
+    with pytest.raises(UserError, match="give --exp_dir, or --params and --config"):
+        run.main(["--policy", str(saved.policies / "greedy_policy"), "--no_video"])
+    with pytest.raises(UserError, match="--policy=nowhere.npz does not exist"):
+        run.main(["--exp_dir", str(saved.exp_dir), "--policy", "nowhere.npz", "--no_video"])
+    with pytest.raises(UserError, match=r"--policy=.*config.json is neither a SavedModel, nor"):
+        run.main(["--exp_dir", str(saved.exp_dir), "--policy", str(saved.config), "--no_video"])
+    for flags in ([], ["--policy", "x", "--montage"], ["--exp_dir", "x", "--montage", "--no_video"]):
+        with pytest.raises(SystemExit, match="2"):
+            run.main(flags)
+
+
+def test_milestones_are_the_first_the_best_and_the_middle_one_between(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    for step in range(10, 80, 10):
+        (paths.policy_checkpoints / f"policy_checkpoint_{step:010d}").mkdir(parents=True)
+
+    def steps() -> list[int]:
+        return [int(path.name[-10:]) for path in milestones(paths)]
+
+    assert steps() == [10, 40, 70], "nothing is evaluated: up to the latest"
+    for best, expected in ((60, [10, 40, 60]), (30, [10, 20, 30]), (20, [10, 20]), (10, [10])):
+        paths.best_json.write_text(json.dumps({"checkpoint": f"policy_checkpoint_{best:010d}"}))
+        assert steps() == expected
+
+
+def test_a_montage_shows_the_milestones_side_by_side(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
+    lines = play(capsys, saved, "--montage", "--video_dir", str(tmp_path))
+    assert [line.split(":")[0] for line in lines[:2]] == [f"policy_checkpoint_{step:010d}" for step in (8, 16)]
+    assert [file.name for file in tmp_path.iterdir()] == ["montage.mp4"] and lines[-1] == str(tmp_path / "montage.mp4")
+    reader: Any = imageio.get_reader(tmp_path / "montage.mp4")
+    frames = [np.asarray(frame) for frame in reader]
+    # A picture is 41 wide, 42 in its video, 252 enlarged by 6; a caption has three lines of 14.
+    assert len(frames) == 6 and frames[0].shape == (3 * 14 + 34 * 6, 2 * 252 + 4, 3)
+    first = frames[5][60:].astype(int)  # Step 5: the fake environment draws its number of steps.
+    assert abs(first[:, :252].mean() - 5) < 3 and abs(first[:, 256:].mean() - 5) < 3
+    assert frames[0][:42, :252].max() > 150, "there is a caption"
+
+
+BLOCKED = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("reverb", "pybullet", "cryptography", "mujoco", "rliable"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Blocker())
+sys.path.insert(0, sys.argv[1])
+from tfagents_system import run
+
+assert "tensorflow" not in sys.modules
+sys.exit(run.main(sys.argv[2:]))
+"""
+
+
+def test_playing_needs_nothing_that_only_training_needs(saved: RunPaths, tmp_path: Path) -> None:
+    """As on machines where Reverb and PyBullet can't be installed: importing them fails."""
     flags = ["--exp_dir", str(saved.exp_dir), "--no_video"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(ROOT), *flags], cwd=tmp_path, capture_output=True, text=True, timeout=200
-    )
+    command = [sys.executable, "-c", BLOCKED, str(ROOT), *flags]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("mean return ")

@@ -163,7 +163,7 @@ def test_the_table_and_the_fields_are_the_same() -> None:
         ({"SAC_WORKER_ROLE": "play"}, "SAC_WORKER_ROLE=play must be one of collect, eval, expert, test"),
         ({"SAC_SERVER": "node7"}, "SAC_SERVER=node7 must be HOST:PORT, such as node7:8443"),
         ({"SAC_SERVER": "node7:99999"}, "SAC_SERVER=node7:99999 must be HOST:PORT"),
-        ({"SAC_EXPERT_POLICY": "nowhere"}, "SAC_EXPERT_POLICY=nowhere must be an existing folder"),
+        ({"SAC_EXPERT_POLICY": "nowhere"}, "SAC_EXPERT_POLICY=nowhere must be an existing file or folder"),
     ],
 )
 def test_numbers_of_workers_must_fit_each_other(

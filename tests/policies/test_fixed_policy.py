@@ -11,7 +11,8 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies.export import PolicyExport
-from tfagents_system.policies.fixed_policy import FixedPolicy, load_policy
+from tfagents_system.policies.fixed_policy import FixedPolicy
+from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.policies.worker_policy import make_worker_policy
 
 BOUNDS = tensor_spec.BoundedTensorSpec((2,), tf.float64, [-3.0, 0.0], [5.0, 1.0], "action")
@@ -52,7 +53,7 @@ def test_no_update_changes_it():
 def test_a_saved_policy_acts_as_its_agent_does(saved, kind):
     agent, paths, checkpoint = saved
     path = paths.policies / "greedy_policy" if kind == "model" else checkpoint
-    policy = FixedPolicy(load_policy(path), BOUNDS, num_envs=2)
+    policy = FixedPolicy(load_policy(path, "SAC_EXPERT_POLICY"), BOUNDS, num_envs=2)
     policy.reset(0)
     policy.reset(1)
     found = policy.actions({0: step(OBSERVATIONS[0]), 1: step(OBSERVATIONS[1])}, greedy=False)
@@ -67,7 +68,7 @@ def test_a_recurrent_policy_remembers_each_environments_own_episode(tmp_path):
     agent = build(seed=3, recurrent=True)
     export = PolicyExport(RunPaths(tmp_path), agent, ACTION, tf.Variable(0, dtype=tf.int64))
     export.save_models()
-    policy = FixedPolicy(load_policy(tmp_path / "policies/greedy_policy"), ACTION, num_envs=2)
+    policy = FixedPolicy(load_policy(tmp_path / "policies/greedy_policy", "SAC_EXPERT_POLICY"), ACTION, num_envs=2)
     network = greedy_policy.GreedyPolicy(agent.policy)
     state = network.get_initial_state(1)
     policy.reset(0)
@@ -86,5 +87,5 @@ def test_a_recurrent_policy_remembers_each_environments_own_episode(tmp_path):
 @pytest.mark.parametrize("name", ["nowhere", "policies", "policies/checkpoints/policy_checkpoint_0000000009"])
 def test_what_is_no_policy_is_named(saved, name):
     _, paths, _ = saved
-    with pytest.raises(UserError, match=r"SAC_EXPERT_POLICY=.* (is neither a SavedModel nor|can't be loaded)"):
-        load_policy(paths.exp_dir / name)
+    with pytest.raises(UserError, match=r"SAC_EXPERT_POLICY=.* (is neither a SavedModel, nor|can't be loaded)"):
+        load_policy(paths.exp_dir / name, "SAC_EXPERT_POLICY")

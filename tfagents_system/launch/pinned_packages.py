@@ -16,9 +16,10 @@ _PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def pinned(dev: bool, pyproject: Path = _PYPROJECT) -> dict[str, str]:
-    """Versions by package, as pyproject.toml pins them; `dev` includes the development tools."""
+    """Versions by package, as pyproject.toml pins them; `dev` includes the development tools and all that is optional."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    lines = project["dependencies"] + (project["optional-dependencies"]["dev"] if dev else [])
+    extras = project["optional-dependencies"].values() if dev else ()
+    lines = [*project["dependencies"], *(line for extra in extras for line in extra)]
     requirements = (line.partition(";") for line in lines)
     return dict(requirement.strip().split("==") for requirement, _, _ in requirements)
 

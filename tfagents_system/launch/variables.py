@@ -73,9 +73,9 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "SAC_EXPERT_POLICY",
-        "SavedModel or policy checkpoint that an expert acts with",
+        "SavedModel, policy checkpoint or exported file that an expert acts with",
         "TrainParams.expert_policy_ctor",
-        "folder",
+        "file or folder",
         "logs/a/policies/greedy_policy",
     ),
     Variable("SAC_PARAMS", "Python file with `class TrainParams(TrainParamsBase)`", None, "file", "my_params.py"),
@@ -394,8 +394,8 @@ def _find_file(text: str, folders: list[Path]) -> Path:
     return _find(text, folders, "file", Path.is_file)
 
 
-def _find_folder(text: str, folders: list[Path]) -> Path:
-    return _find(text, folders, "folder", Path.is_dir)
+def _find_either(text: str, folders: list[Path]) -> Path:
+    return _find(text, folders, "file or folder", Path.exists)
 
 
 def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
@@ -483,7 +483,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 }
 _FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {
     "file": _find_file,
-    "folder": _find_folder,
+    "file or folder": _find_either,
     "program": _find_program,
 }
 
