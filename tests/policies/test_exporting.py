@@ -7,17 +7,20 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_policies import VECTOR, build, scramble
+import test_numpy_networks
+from test_numpy_networks import VECTOR
 from tf_agents.policies import greedy_policy, py_tf_eager_policy
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.errors import UserError
 from tfagents_system.policies import exporting, numpy_file, numpy_policy, tflite_file
 from tfagents_system.policies.export import EnvironmentUnitsPolicy
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.policy_description import describe
 from tfagents_system.policies.policy_files import load_policy
+from tfagents_system.policies.weights import assign_weights, named_variables
 
 BOUNDS = tensor_spec.BoundedTensorSpec((2,), tf.float64, [-3.0, 0.0], [5.0, 1.0], "action")
 NEST = {
@@ -35,12 +38,30 @@ def source_of(agent, observation_spec=VECTOR):
     return exporting.Source(agent.policy, reference, BOUNDS, description)
 
 
-@pytest.fixture(scope="module", params=["vector", "nest", "recurrent nest"])
+KINDS = {
+    "plain": (VECTOR, {}),
+    "recurrent": (NEST, {"recurrent": True}),
+    "normalised": (NEST, {"normalize_observations": True, "batch_renormalization": True}),
+    "simba": (VECTOR, {"network": "simba"}),
+}
+
+
+def trained(spec, **attributes):
+    """An agent with weights as after training, whose observations are far from 0 where it normalises them."""
+    agent = test_numpy_networks.build(spec, **attributes)
+    values = test_numpy_networks.as_after_training(agent, seed=1)
+    variables = named_variables(agent.collect_policy)
+    assign_weights(variables, values)
+    for module in agent.policy.submodules:
+        if isinstance(module, RunningNormalization):
+            module.mean.assign_add(tf.fill(module.mean.shape, 100.0))
+    return agent
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def source(request):
-    spec = VECTOR if request.param == "vector" else NEST
-    agent = build(spec, recurrent="recurrent" in request.param)
-    scramble(agent)
-    return source_of(agent, spec)
+    spec, attributes = KINDS[request.param]
+    return source_of(trained(spec, **attributes), spec)
 
 
 @pytest.fixture(scope="module", params=exporting.FORMATS)
@@ -56,6 +77,12 @@ def test_each_format_acts_as_the_checkpoint(source, written):
     assert exporting.largest_difference(source, load_policy(path, "--policy"), seed=5) < 1e-5
 
 
+def test_observations_of_the_check_are_like_those_that_were_seen(source):
+    """Else all of them would be clipped, and no weight behind the normalisation would matter."""
+    expected = exporting._acts(source.reference, [exporting._random_observations(source, np.random.default_rng(3))], 8)
+    assert np.ptp(expected[0], axis=0).min() > 0.01
+
+
 def test_files_say_what_they_hold(source, written):
     policy = load_policy(written[0], "--policy")
     assert policy.get_train_step() == 7 and policy.description["checkpoint"] == "policy_checkpoint_7"
@@ -66,7 +93,7 @@ def test_files_say_what_they_hold(source, written):
 
 
 def test_a_changed_weight_is_seen_and_leaves_no_file(source, tmp_path, monkeypatch):
-    weight = source.policy.variables()[0]
+    weight = next(variable for variable in source.policy.variables() if "kernel" in variable.name)
     before = weight.numpy()
     write = exporting._WRITERS["numpy"]
 
@@ -126,9 +153,7 @@ assert not any(name.startswith("tensorflow") for name in sys.modules)
 
 
 def test_the_numpy_policy_needs_nothing_but_numpy(tmp_path):
-    agent = build(NEST, recurrent=True, seed=4)
-    scramble(agent, seed=5)
-    source = source_of(agent, NEST)
+    source = source_of(trained(NEST, recurrent=True), NEST)
     exporting.write(source, "numpy", tmp_path / "out")
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"policy.npz", "numpy_policy.py"}
     observations = exporting._random_observations(source, np.random.default_rng(2))  # Eight, taken one after another.
@@ -211,7 +236,7 @@ def test_missing_parts_of_a_nest_and_another_number_of_episodes_are_refused(sour
 
 
 def test_numpy_refuses_what_it_can_not_hold_and_names_who_can(tmp_path):
-    agent = build()
+    agent = test_numpy_networks.build(VECTOR)
     agent.policy._actor_network._encoder._postprocessing_layers.append(tf.keras.layers.Conv2D(3, 3))
     with pytest.raises(
         UserError, match="numpy can't hold this policy: it has a Conv2D layer; --format tflite and onnx"

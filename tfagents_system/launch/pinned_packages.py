@@ -16,7 +16,7 @@ _PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def pinned(dev: bool, pyproject: Path = _PYPROJECT) -> dict[str, str]:
-    """Versions by package, as pyproject.toml pins them; `dev` includes the development tools and all that is optional."""
+    """Versions by package, as pyproject.toml pins them; `dev` includes the extras, the development tools among them."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values() if dev else ()
     lines = [*project["dependencies"], *(line for extra in extras for line in extra)]

@@ -16,13 +16,14 @@ import tree
 from tf_agents.policies import py_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import numpy_file, onnx_file, tflite_file
 from tfagents_system.policies.export import iteration_of
 from tfagents_system.policies.greedy_function import greedy_function
-from tfagents_system.policies.numpy_actor import UnsupportedNetworkError
+from tfagents_system.policies.numpy_layers import UnsupportedNetworkError
 from tfagents_system.policies.policy_description import Description, describe
 from tfagents_system.policies.policy_files import FILE_NAME, load_policy, load_saved_model
 from tfagents_system.policies.weights import assign_weights, named_variables, read_weights
@@ -147,14 +148,23 @@ def _acts(policy: py_policy.PyPolicy, observations: Sequence[Any], n: int = 1) -
 
 
 def _random_observations(source: Source, rng: np.random.Generator) -> Any:
-    def draw(spec: tf.TensorSpec) -> np.ndarray:
-        shape, dtype = (_EPISODES, *spec.shape), spec.dtype.as_numpy_dtype
-        if spec.dtype.is_floating:
-            spread = np.resize([1.0, 1.0, 0.1, 10.0], _EPISODES).reshape(-1, *[1] * len(spec.shape))
-            return (spread * rng.standard_normal(shape)).astype(dtype)
-        return rng.integers(0, min(256, np.iinfo(dtype).max), shape).astype(dtype)
+    """`[_EPISODES, ...]`; around the mean of what the policy has seen, where it knows that."""
+    leaves = tf.nest.flatten(source.policy.time_step_spec.observation)
+    seen = {
+        module.leaf: (module.mean.numpy(), np.sqrt(module.variance.numpy()))
+        for module in source.policy.submodules
+        if isinstance(module, RunningNormalization)
+    }
+    drawn = [_draw(spec, *seen.get(k, (0.0, 1.0)), rng) for k, spec in enumerate(leaves)]
+    return tf.nest.pack_sequence_as(source.policy.time_step_spec.observation, drawn)
 
-    return tf.nest.map_structure(draw, source.policy.time_step_spec.observation)
+
+def _draw(spec: tf.TensorSpec, mean: Any, std: Any, rng: np.random.Generator) -> np.ndarray:
+    shape, dtype = (_EPISODES, *spec.shape), spec.dtype.as_numpy_dtype
+    if spec.dtype.is_floating:
+        spread = np.resize([1.0, 1.0, 0.1, 10.0], _EPISODES).reshape(-1, *[1] * len(spec.shape))
+        return (mean + spread * std * rng.standard_normal(shape)).astype(dtype)
+    return rng.integers(0, min(256, np.iinfo(dtype).max), shape).astype(dtype)
 
 
 def _one(batch: Any, k: int) -> Any:

@@ -13,8 +13,11 @@ from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionR
 from tf_agents.policies import tf_policy
 from tf_agents.policies.actor_policy import ActorPolicy
 
+from tfagents_system.agents.layered_networks import LayeredActor
+from tfagents_system.agents.layers import BatchRenormalization, ResidualBlock
+from tfagents_system.agents.normalization import MAX_NORMALIZED, VARIANCE_EPSILON, NormalizedActor
 from tfagents_system.policies import numpy_policy
-from tfagents_system.policies.numpy_actor import UnsupportedNetworkError, require_supported
+from tfagents_system.policies.numpy_layers import UnsupportedNetworkError, layers_of, slices_of
 from tfagents_system.policies.policy_description import Description
 
 SUFFIX = ".npz"
@@ -35,9 +38,12 @@ def save(path: Path, policy: tf_policy.TFPolicy, description: Description) -> No
     """
     if type(policy) is not ActorPolicy:
         raise UnsupportedNetworkError(f"{type(policy).__name__} is not TF-Agents' ActorPolicy")
-    require_supported(policy._actor_network)
-    weights = _Weights()
-    layers = [weights.describe(layer) for layer in _layers_of(policy._actor_network)]
+    network, weights, layers = policy._actor_network, _Weights(), []
+    if type(network) is NormalizedActor:
+        layers.append(weights.input_normalization(network.normalization, network.input_tensor_spec))
+        network = network.actor
+    layers_of(network)  # Refuses what workers can't compute in NumPy, either.
+    layers += [weights.describe(layer) for layer in _keras_layers(network)]
     action = description["action"]
     bounds = {bound: np.asarray(action[bound], action["dtype"]) for bound in ("low", "high")}
     text = np.array(json.dumps({**description, "layers": layers}))
@@ -78,7 +84,29 @@ class _Weights:
         if isinstance(layer, tf.keras.layers.LSTMCell):
             weights = {"kernel": layer.kernel, "recurrent_kernel": layer.recurrent_kernel, "bias": layer.bias}
             return {"kind": "lstm", "arrays": self._named(weights)}
+        if isinstance(layer, tf.keras.layers.LayerNormalization):
+            named = self._named({"scale": layer.gamma, "shift": layer.beta})
+            return {"kind": "layer_norm", "epsilon": layer.epsilon, "arrays": named}
+        if isinstance(layer, ResidualBlock):
+            parts = (layer.norm, layer.expand, layer.project)
+            return {"kind": "residual", "layers": [self.describe(part) for part in parts]}
+        if isinstance(layer, BatchRenormalization):
+            scale = layer.gamma / tf.sqrt(layer.moving_variance + layer.epsilon)
+            return self._normalization(layer.moving_mean, scale, layer.beta, limit=None)
         return self._dense(layer)
+
+    def input_normalization(self, normalization: Any, observation_spec: Any) -> dict[str, Any]:
+        """That of all leaves of an observation, as of one vector; pixels are left as they are."""
+        slices = [part for part, _ in slices_of(tf.nest.flatten(observation_spec))]
+        mean, scale = np.zeros(slices[-1].stop, np.float32), np.ones(slices[-1].stop, np.float32)
+        for layer in normalization.leaves:
+            mean[slices[layer.leaf]] = np.ravel(layer.mean)
+            scale[slices[layer.leaf]] = np.ravel(tf.math.rsqrt(layer.variance + VARIANCE_EPSILON))
+        return self._normalization(mean, scale, np.zeros_like(mean), limit=MAX_NORMALIZED)
+
+    def _normalization(self, mean: Any, scale: Any, shift: Any, limit: float | None) -> dict[str, Any]:
+        named = self._named({"mean": mean, "scale": scale, "shift": shift})
+        return {"kind": "normalization", "limit": limit, "arrays": named}
 
     def _dense(self, layer: Any) -> dict[str, Any]:
         named = self._named({"kernel": layer.kernel, "bias": layer.bias})
@@ -91,14 +119,15 @@ class _Weights:
         return named
 
 
-def _layers_of(actor: Any) -> list[Any]:
-    """The layers of an actor that `require_supported` takes, in the order in which they act, the projection last."""
+def _keras_layers(actor: Any) -> list[Any]:
+    """The layers of an actor that `layers_of` takes, in the order in which they act, the projection last."""
     projection = actor._projection_networks._projection_layer
     if isinstance(actor, ActorDistributionRnnNetwork):
         encoder = actor._lstm_encoder
         before = _without_flatten(encoder._input_encoder)
         return [*before, encoder._lstm_network.cell, *encoder._output_encoder, projection]
-    return [*_without_flatten(actor._encoder), projection]
+    hidden = actor._hidden_layers if isinstance(actor, LayeredActor) else []
+    return [*_without_flatten(actor._encoder), *hidden, projection]
 
 
 def _without_flatten(encoder: Any) -> list[Any]:
