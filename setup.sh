@@ -10,7 +10,7 @@ An activated conda or virtual environment that holds the packages pinned in pypr
 ever installed into it. Otherwise .venv is made from requirements.lock, with uv or pip. It needs Python 3.11.
 
   --print-python  print the environment's Python on stdout (all else goes to stderr); in a SLURM job nothing is installed
-  --dev           an activated environment must hold the development tools, too
+  --dev           an activated environment must hold the development tools and extras, too
 HELP
 }
 

@@ -235,14 +235,18 @@ def test_missing_parts_of_a_nest_and_another_number_of_episodes_are_refused(sour
         policy.action(batch | {"parts": (batch["parts"][0],)})
 
 
-def test_numpy_refuses_what_it_can_not_hold_and_names_who_can(tmp_path):
-    agent = test_numpy_networks.build(VECTOR)
-    agent.policy._actor_network._encoder._postprocessing_layers.append(tf.keras.layers.Conv2D(3, 3))
-    with pytest.raises(
-        UserError, match="numpy can't hold this policy: it has a Conv2D layer; --format tflite and onnx"
-    ):
-        exporting.write(source_of(agent), "numpy", tmp_path)
+def test_convolutions_are_refused_by_numpy_and_taken_by_the_others(tmp_path):
+    def see():
+        to_floats = tf.keras.layers.Lambda(lambda pixels: tf.cast(pixels, tf.float32) / 255.0)
+        return tf.keras.Sequential([to_floats, tf.keras.layers.Conv2D(4, 3, 2, "relu"), tf.keras.layers.Flatten()])
+
+    spec = tf.TensorSpec((9, 9, 3), tf.uint8)
+    source = source_of(trained(spec, preprocessing_combiner=see), spec)
+    with pytest.raises(UserError, match="numpy can't hold this policy: .*; --format tflite and onnx take any network"):
+        exporting.write(source, "numpy", tmp_path)
     assert list(tmp_path.iterdir()) == []
+    for name in ("tflite", "onnx"):
+        assert exporting.write(source, name, tmp_path)[1] < 1e-5
 
 
 def test_nests_of_actions_are_refused():
