@@ -19,7 +19,11 @@ from typing import Any
 import numpy as np
 
 FORMAT = 1
-_ACTIVATIONS = {"linear": lambda values: values, "relu": lambda values: np.maximum(values, 0.0), "tanh": np.tanh}
+_ACTIVATIONS: dict[str, Any] = {
+    "linear": lambda values: values,
+    "relu": lambda values: np.maximum(values, 0.0),
+    "tanh": np.tanh,
+}
 
 
 def load(path: Any) -> NumpyPolicy:
