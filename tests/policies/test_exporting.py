@@ -50,8 +50,8 @@ def trained(spec, **attributes):
     """An agent with weights as after training, whose observations are far from 0 where it normalises them."""
     agent = test_numpy_networks.build(spec, **attributes)
     values = test_numpy_networks.as_after_training(agent, seed=1)
-    variables = named_variables(agent.collect_policy)
-    assign_weights(variables, values)
+    calm = {name: value if "variance" in name or "steps" in name else 0.5 * value for name, value in values.items()}
+    assign_weights(named_variables(agent.collect_policy), calm)  # Where tanh is saturated, weights do not matter.
     for module in agent.policy.submodules:
         if isinstance(module, RunningNormalization):
             module.mean.assign_add(tf.fill(module.mean.shape, 100.0))
@@ -170,7 +170,7 @@ def test_the_numpy_policy_needs_nothing_but_numpy(tmp_path):
     assert done.returncode == 0, done.stderr
     expected = exporting._acts(source.reference, [exporting._one(observations, k) for k in range(8)])
     np.testing.assert_allclose(np.load(tmp_path / "actions.npy"), expected, atol=4e-5)
-    assert np.ptp(expected, axis=0).min() > 0.002, "observations matter"
+    assert np.ptp(expected, axis=0).min() > 0.02, "observations matter"
 
 
 def numpy_file_of(folder, layers, arrays, low=(-2.0,), high=(6.0,)):
@@ -189,12 +189,12 @@ def numpy_file_of(folder, layers, arrays, low=(-2.0,), high=(6.0,)):
 
 
 def test_layers_by_hand(tmp_path):
-    """x = [1, 4] -> ([1, 4] - [0, 2]) * [2, 3] + [1, 0] = [3, 6], at most 5 -> [3, 5] -> normalised [-1, 1] * 2 + 1
-    = [-1, 3] -> + relu([-1, 3]) = [-1, 6] -> 0.1 * -1 + 0.05 * 6 = 0.2 -> tanh -> [-2, 6].
+    """x = [1, 4] -> standardised [-1, 1] * 2 + 1 = [-1, 3] -> (x - [0, 2]) * [2, 3] + [1, 0] = [-1, 3], within 2:
+    [-1, 2] -> x + relu(x) = [-1, 4] -> 0.1 * (-1 + 4) = 0.3 -> tanh -> [-2, 6].
     """
     layers = [
-        {"kind": "normalization", "limit": 5.0, "arrays": {"mean": "m", "scale": "s", "shift": "t"}},
         {"kind": "layer_norm", "epsilon": 0.0, "arrays": {"scale": "two", "shift": "one"}},
+        {"kind": "normalization", "limit": 2.0, "arrays": {"mean": "m", "scale": "s", "shift": "t"}},
         {
             "kind": "residual",
             "layers": [{"kind": "dense", "activation": "relu", "arrays": {"kernel": "unit", "bias": "zero"}}],
@@ -202,11 +202,11 @@ def test_layers_by_hand(tmp_path):
         {"kind": "dense", "activation": "linear", "arrays": {"kernel": "k", "bias": "b"}},
     ]
     arrays = {"m": [0, 2], "s": [2, 3], "t": [1, 0], "two": [2, 2], "one": [1, 1], "unit": np.eye(2), "zero": [0, 0]}
-    arrays |= {"k": [[0.1, 9.0], [0.05, 9.0]], "b": [0.0, 0.0]}
+    arrays |= {"k": [[0.1, 9.0], [0.1, 9.0]], "b": [0.0, 0.0]}
     policy = numpy_file_of(tmp_path, layers, {name: np.array(value, np.float32) for name, value in arrays.items()})
     action = policy.action([1.0, 4.0])
     assert action.shape == (1,) and action.dtype == np.float64
-    np.testing.assert_allclose(action, 2.0 + 4.0 * np.tanh(0.2), atol=1e-6)
+    np.testing.assert_allclose(action, 2.0 + 4.0 * np.tanh(0.3), atol=1e-6)
     np.testing.assert_allclose(policy.action(np.array([[1.0, 4.0]] * 3)), [action] * 3, atol=1e-6)
 
 
@@ -238,8 +238,12 @@ def test_missing_parts_of_a_nest_and_another_number_of_episodes_are_refused(sour
 
 def test_convolutions_are_refused_by_numpy_and_taken_by_the_others(tmp_path):
     def see():
-        to_floats = tf.keras.layers.Lambda(lambda pixels: tf.cast(pixels, tf.float32) / 255.0)
-        return tf.keras.Sequential([to_floats, tf.keras.layers.Conv2D(4, 3, strides=2), tf.keras.layers.Flatten()])
+        layers = [
+            tf.keras.layers.Rescaling(1 / 255),
+            tf.keras.layers.Conv2D(4, 3, strides=2),
+            tf.keras.layers.Flatten(),
+        ]
+        return tf.keras.Sequential(layers)
 
     spec = tf.TensorSpec((9, 9, 3), tf.uint8)
     source = source_of(trained(spec, preprocessing_combiner=see), spec)
