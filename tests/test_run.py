@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -222,25 +223,26 @@ def test_recurrent_policy_keeps_its_state(capsys: Any, tmp_path: Path, monkeypat
     assert len(flat) == 5 and not flat[0].any() and flat[1].any() and np.any(flat[1] != flat[2])
 
 
-def test_curriculum_that_applies_to_evaluation_is_set(saved: RunPaths) -> None:
+def test_curriculum_that_applies_to_evaluation_is_set() -> None:
     entry = {"iters": [0, 2, 4], "range": [1.0, 3.0]}
     for apply, mass in ((True, 2.0), (False, 1.0)):
         config = {"horizon": 7, "curriculum": {"mass": entry, "apply_to_eval": apply}}
         env = TrainingEnvironment(CounterEnv(), 7)
-        # 24 updates, 8 in an iteration: the policy of iteration 3.
-        run._apply_curriculum(FakeParams(config), env, train_step=24)
+        run._apply_curriculum(FakeParams(config), env, iteration=3)
         assert env.user_env.mass == mass
 
 
 def test_the_iteration_of_a_policy_is_the_one_that_was_saved_with_it(tmp_path: Path) -> None:
     checkpoint = tmp_path / "policy_checkpoint_0000000024"
     checkpoint.mkdir()
-    config = {"horizon": 7, "curriculum": {"mass": {"iters": [0, 2, 4], "range": [1.0, 3.0], "apply_to_eval": True}}}
-    for content, mass in (('{"iteration": 5}', 3.0), ("torn", 2.0)):  # 24 updates, 8 in an iteration, would be 3.
+    params = FakeParams({"horizon": 7})
+    policy = types.SimpleNamespace(get_train_step=lambda: 24)  # 8 updates in an iteration: it would be iteration 3.
+    for content, iteration in (('{"iteration": 5}', 5), ("torn", 3)):
         (checkpoint / "moment.json").write_text(content)
-        env = TrainingEnvironment(CounterEnv(), 7)
-        run._apply_curriculum(FakeParams(config), env, checkpoint)
-        assert env.user_env.mass == mass
+        assert run._iteration(params, checkpoint, policy) == iteration
+    for known, iteration in ((6, 6), (None, 3)):
+        policy.description = {"iteration": known}
+        assert run._iteration(params, tmp_path / "policy.npz", policy) == iteration
 
 
 def script(cwd: Path, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -34,7 +34,7 @@ def source_of(agent, observation_spec=VECTOR):
     """As `read_source` makes it, without the detour over a SavedModel."""
     in_units = EnvironmentUnitsPolicy(greedy_policy.GreedyPolicy(agent.policy), BOUNDS)
     reference = py_tf_eager_policy.PyTFEagerPolicy(in_units, use_tf_function=True)
-    description = describe(observation_spec, BOUNDS, agent.policy.policy_state_spec, "policy_checkpoint_7", 7)
+    description = describe(observation_spec, BOUNDS, agent.policy.policy_state_spec, "policy_checkpoint_7", 7, 3)
     return exporting.Source(agent.policy, reference, BOUNDS, description)
 
 
@@ -87,6 +87,7 @@ def test_observations_of_the_check_are_like_those_that_were_seen(source):
 def test_files_say_what_they_hold(source, written):
     policy = load_policy(written[0], "--policy")
     assert policy.get_train_step() == 7 and policy.description["checkpoint"] == "policy_checkpoint_7"
+    assert policy.description["iteration"] == 3
     assert policy.action_spec.minimum.tolist() == [-3.0, 0.0] and policy.action_spec.maximum.tolist() == [5.0, 1.0]
     expected = tf.nest.flatten(source.policy.time_step_spec.observation)
     found = tf.nest.flatten(policy.time_step_spec.observation)
@@ -256,7 +257,7 @@ def test_convolutions_are_refused_by_numpy_and_taken_by_the_others(tmp_path):
 
 def test_nests_of_actions_are_refused():
     with pytest.raises(UserError, match="has one array of actions, this environment's is a nest"):
-        describe(VECTOR, {"a": BOUNDS}, (), "c", 1)
+        describe(VECTOR, {"a": BOUNDS}, (), "c", 1, None)
 
 
 @pytest.mark.parametrize("suffix", [numpy_file.SUFFIX, tflite_file.SUFFIX])
