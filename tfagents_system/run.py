@@ -155,7 +155,8 @@ def _policies(flags: argparse.Namespace, paths: RunPaths | None) -> list[Path]:
 
 
 def _video_dir(flags: argparse.Namespace, paths: RunPaths | None) -> Path:
-    return Path(flags.video_dir or (paths.videos if paths else "videos")).absolute()
+    beside = paths.videos if paths else Path("videos")
+    return (Path(flags.video_dir) if flags.video_dir else beside).absolute()
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
