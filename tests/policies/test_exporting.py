@@ -18,6 +18,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.policies import exporting, numpy_file, numpy_policy, tflite_file
 from tfagents_system.policies.export import EnvironmentUnitsPolicy
 from tfagents_system.policies.fixed_policy import FixedPolicy
+from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.policy_description import describe
 from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.policies.weights import assign_weights, named_variables
@@ -30,12 +31,12 @@ NEST = {
 }
 
 
-def source_of(agent, observation_spec=VECTOR):
+def source_of(policy, observation_spec=VECTOR):
     """As `read_source` makes it, without the detour over a SavedModel."""
-    in_units = EnvironmentUnitsPolicy(greedy_policy.GreedyPolicy(agent.policy), BOUNDS)
+    in_units = EnvironmentUnitsPolicy(greedy_policy.GreedyPolicy(policy), BOUNDS)
     reference = py_tf_eager_policy.PyTFEagerPolicy(in_units, use_tf_function=True)
-    description = describe(observation_spec, BOUNDS, agent.policy.policy_state_spec, "policy_checkpoint_7", 7, 3)
-    return exporting.Source(agent.policy, reference, BOUNDS, description)
+    description = describe(observation_spec, BOUNDS, policy.policy_state_spec, "policy_checkpoint_7", 7, 3)
+    return exporting.Source(policy, reference, BOUNDS, description)
 
 
 KINDS = {
@@ -61,7 +62,7 @@ def trained(spec, **attributes):
 @pytest.fixture(scope="module", params=KINDS)
 def source(request):
     spec, attributes = KINDS[request.param]
-    return source_of(trained(spec, **attributes), spec)
+    return source_of(trained(spec, **attributes).policy, spec)
 
 
 @pytest.fixture(scope="module", params=exporting.FORMATS)
@@ -155,7 +156,7 @@ assert not any(name.startswith("tensorflow") for name in sys.modules)
 
 
 def test_the_numpy_policy_needs_nothing_but_numpy(tmp_path):
-    source = source_of(trained(NEST, recurrent=True), NEST)
+    source = source_of(trained(NEST, recurrent=True).policy, NEST)
     exporting.write(source, "numpy", tmp_path / "out")
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"policy.npz", "numpy_policy.py"}
     observations = exporting._random_observations(source, np.random.default_rng(2))  # Eight, taken one after another.
@@ -237,24 +238,20 @@ def test_missing_parts_of_a_nest_and_another_number_of_episodes_are_refused(sour
         policy.action(batch | {"parts": (batch["parts"][0],)})
 
 
-def test_convolutions_are_refused_by_numpy_and_taken_by_the_others(tmp_path):
-    def see():
-        layers = [
-            tf.keras.layers.Rescaling(1 / 255),
-            tf.keras.layers.Conv2D(4, 3, strides=2),
-            tf.keras.layers.Flatten(),
-        ]
-        return tf.keras.Sequential(layers)
-
-    spec = tf.TensorSpec((9, 9, 3), tf.uint8)
-    source = source_of(trained(spec, preprocessing_combiner=see), spec)
+def test_convolutions_over_stacked_frames_are_refused_by_numpy_and_taken_by_the_others(tmp_path):
+    """The frames before are part of the state, so that each step takes a single one."""
+    single, stacked = (tf.TensorSpec((17, 17, channels), tf.uint8) for channels in (1, 2))
+    policy = of_single_frames(trained(stacked, frame_stack=2).policy, frame_stack=2)
+    source = source_of(policy, single)
     with pytest.raises(UserError, match="numpy can't hold this policy: .*; --format tflite and onnx take any network"):
         exporting.write(source, "numpy", tmp_path)
     assert list(tmp_path.iterdir()) == []
     for name in ("tflite", "onnx"):
         if name == "onnx":
             pytest.importorskip("tf2onnx")
-        assert exporting.write(source, name, tmp_path)[1] < 1e-5
+        path, difference = exporting.write(source, name, tmp_path)
+        assert difference < 1e-5
+        assert [spec["shape"] for spec in load_policy(path, "--policy").description["state"]] == [[17, 17, 1], []]
 
 
 def test_nests_of_actions_are_refused():

@@ -18,10 +18,12 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.envs import specs
+from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import numpy_file, onnx_file, tflite_file
 from tfagents_system.policies.export import iteration_of
+from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.greedy_function import greedy_function
 from tfagents_system.policies.numpy_layers import UnsupportedNetworkError
 from tfagents_system.policies.policy_description import Description, describe
@@ -64,7 +66,8 @@ def read_source(params: TrainParamsBase, paths: RunPaths, checkpoint: Path) -> S
     reference = load_saved_model(checkpoint, "--checkpoint")
     observation_spec, action_spec = specs.load_specs(paths.specs)
     train_step = tf.Variable(0, dtype=tf.int64)
-    policy = params.agent_ctor(ts.time_step_spec(observation_spec), action_spec, train_step).policy
+    agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, train_step)
+    policy = of_single_frames(agent.policy, params.frame_stack)
     try:
         assign_weights(named_variables(policy), read_weights(named_variables(reference)))
     except ValueError as error:

@@ -150,7 +150,7 @@ def observation_leaves(observation: Any, specs: list[dict[str, Any]]) -> tuple[l
 
 def initial_state(description: dict[str, Any], n: int) -> list[np.ndarray]:
     """The state of n episodes that begin; empty for a policy without memory."""
-    return [np.zeros((n, *spec["shape"]), np.float32) for spec in description["state"]]
+    return [np.zeros((n, *spec["shape"]), spec["dtype"]) for spec in description["state"]]
 
 
 def _as_vectors(leaf: np.ndarray) -> np.ndarray:
