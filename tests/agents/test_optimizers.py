@@ -184,6 +184,20 @@ def test_moments_and_velocities_survive_a_checkpoint_bit_by_bit(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("settings", [{}, {"name": "sgd"}], ids=["adam", "sgd"])
+def test_a_run_goes_on_with_the_learning_rate_that_it_is_given_now(settings, tmp_path):
+    began, goes_on = (
+        build(alpha_optimizer=settings, alpha_learning_rate=rate, sac_log_alpha=LOG_ALPHA) for rate in (RATE, 0.0)
+    )
+    FusedSacUpdate(began)(transition())
+    checkpoints_of(tmp_path, began)[0].save(5.0, {}, wait=True)
+    checkpoints_of(tmp_path, goes_on)[0].restore()
+    restored = float(began._log_alpha)
+    assert restored != LOG_ALPHA and float(goes_on._log_alpha) == restored
+    FusedSacUpdate(goes_on)(transition(1))
+    assert float(goes_on._log_alpha) == restored, "a learning rate of 0"
+
+
 @pytest.mark.parametrize(
     ("attribute", "given", "text"),
     [

@@ -7,6 +7,7 @@ decay among them, and their Adam is one fused operation a variable.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -29,7 +30,11 @@ def build_optimizer(
     rate = _learning_rate(settings, getattr(params, f"{part}_learning_rate"), train_step)
     if settings.name == "sgd":
         return Sgd(rate, settings.momentum, settings.weight_decay)
-    moments = {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
+    moments = {
+        "beta_1": _not_saved(settings.beta_1),
+        "beta_2": _not_saved(settings.beta_2),
+        "epsilon": settings.epsilon,
+    }
     if settings.name == "adamw":
         return AdamW(rate, settings.weight_decay, **moments)
     return Adam(rate, settings.weight_decay, **moments)
@@ -42,7 +47,7 @@ class Adam(tf.keras.optimizers.legacy.Adam):
     section 2.1.
     """
 
-    def __init__(self, rate: Any, weight_decay: float = 0.0, **moments: float) -> None:
+    def __init__(self, rate: Any, weight_decay: float = 0.0, **moments: Any) -> None:
         super().__init__(rate, name="Adam", **moments)
         self._weight_decay = weight_decay
 
@@ -57,7 +62,7 @@ class AdamW(tf.keras.optimizers.legacy.Adam):
     variables decay, biases among them.
     """
 
-    def __init__(self, rate: Any, weight_decay: float, **moments: float) -> None:
+    def __init__(self, rate: Any, weight_decay: float, **moments: Any) -> None:
         super().__init__(rate, name="AdamW", **moments)
         self._weight_decay = weight_decay
 
@@ -116,7 +121,14 @@ class ScheduleByTrainStep(tf.keras.optimizers.schedules.LearningRateSchedule):
 
 
 def _learning_rate(settings: OptimizerSettings, initial: float, train_step: tf.Variable) -> Any:
-    return initial if settings.schedule == "constant" else ScheduleByTrainStep(settings, initial, train_step)
+    if settings.schedule == "constant":
+        return _not_saved(initial)
+    return ScheduleByTrainStep(settings, initial, train_step)
+
+
+def _not_saved(number: float) -> Callable[[], float]:
+    """A number that checkpoints do not hold: Keras would save it, and a run go on with the one it was begun with."""
+    return lambda: number
 
 
 def _with_l2_term(gradient: tf.Tensor, variable: tf.Variable, weight_decay: float) -> tf.Tensor:
