@@ -58,9 +58,12 @@ graphs=(tests/agents tests/policies tests/test_run.py)
 quick=("$python" -m pytest -m "not slow" --durations=15)
 output=$(mktemp)
 "${quick[@]}" "${graphs[@]}" >"$output" 2>&1 &
+beside=$!
+trap 'kill "$beside"; exit 130' INT TERM
 code=0
 step "${quick[@]}" "${graphs[@]/#/--ignore=}" || code=$?
-wait $! || code=$?
+wait "$beside" || code=$?
+trap - INT TERM
 echo "== ${quick[*]} ${graphs[*]}"
 cat "$output"
 rm -f "$output"
