@@ -25,13 +25,18 @@ def check(env_ctor: Any, curriculum: Any = None, **hooks: Any) -> tuple[list[str
 
 
 def report(
-    env_ctor: Any, curriculum: Any = None, horizon: int = 10, render: bool = False, **hooks: Any
+    env_ctor: Any,
+    curriculum: Any = None,
+    horizon: int = 10,
+    render: bool = False,
+    deterministic: bool = False,
+    **hooks: Any,
 ) -> tuple[Checklist, Any]:
     config = {"horizon": horizon} | ({"curriculum": curriculum} if curriculum else {})
     attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: env_ctor(*args, **kwargs), **hooks}
     checks = Checklist()
     params = type("TrainParams", (FakeParams,), attributes)(config)
-    return checks, check_environment(params, 0, checks, render=render)
+    return checks, check_environment(params, 0, checks, render=render, deterministic=deterministic)
 
 
 @pytest.mark.parametrize("kind", [CounterEnv, NumberedEnv, DictEnv])
@@ -90,6 +95,22 @@ def test_two_environments_that_differ() -> None:
 
     findings, _ = check(either, eval_env_args_kwargs=lambda self: (("eval",), {}))
     assert any("observations of the collect and the evaluation environment differ" in finding for finding in findings)
+
+
+def test_a_policy_that_workers_cannot_seed_anew_is_refused_where_that_is_needed() -> None:
+    class Seeing(CounterEnv):
+        observation_space = gymnasium.spaces.Box(0, 255, (16, 16, 1), np.uint8)  # type: ignore[assignment]
+
+        def reset(self, *args: Any, **kwargs: Any) -> Any:
+            return np.zeros((16, 16, 1), np.uint8), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros((16, 16, 1), np.uint8), *super().step(action)[1:]
+
+    assert report(CounterEnv, deterministic=True)[0].errors == []
+    assert report(Seeing)[0].errors == []
+    [finding] = report(Seeing, deterministic=True)[0].errors
+    assert finding.startswith("SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, and ")
 
 
 def test_several_actions_need_networks_of_the_users_own() -> None:

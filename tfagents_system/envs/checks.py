@@ -26,6 +26,7 @@ from tfagents_system.envs.history import has_images, policy_time_step_spec
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
+from tfagents_system.policies.worker_policy import why_not_numpy
 from tfagents_system.train_params_base import TrainParamsBase
 
 ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
@@ -59,7 +60,13 @@ class Trial:
 
 
 def check_environment(
-    params: TrainParamsBase, seed: int, checks: Checklist, enter: Enter = lambda doing: None, *, render: bool = False
+    params: TrainParamsBase,
+    seed: int,
+    checks: Checklist,
+    enter: Enter = lambda doing: None,
+    *,
+    render: bool = False,
+    deterministic: bool = False,
 ) -> Trial | None:
     """Builds worker 0's environments and the agent, and tries all that a run will ask of them.
 
@@ -70,13 +77,14 @@ def check_environment(
       checks: Gets what was looked at and what was found.
       enter: Called before each call of the user's code that may take long or hang, with what it is.
       render: A picture is drawn, too: it takes seconds with some simulators.
+      deterministic: SAC_DETERMINISTIC=1, which not every policy can have.
 
     Returns:
       None where the environment could not be built.
     """
     if not _is_integer_from(1, params.env_config.get("horizon")) or not _is_integer_from(0, params.action_history):
         return None
-    return _Check(params, seed, checks, enter).run(render)
+    return _Check(params, seed, checks, enter).run(render, deterministic)
 
 
 def _is_integer_from(low: int, value: Any) -> bool:
@@ -99,7 +107,7 @@ class _Check:
         own = (ENVIRONMENT, CONTRACT, EPISODE, SEEDING, EVALUATION, CURRICULUM, AGENT)
         return not any(self._checks[name].errors for name in own if name in self._checks)
 
-    def run(self, render: bool) -> Trial | None:
+    def run(self, render: bool, deterministic: bool) -> Trial | None:
         if render:
             rendering.prepare_headless()  # Before the user's code imports MuJoCo.
         agent = None
@@ -116,6 +124,11 @@ class _Check:
             if not self._checks.errors:  # Of the params either: networks are built from them.
                 self._enter("building the agent")
                 agent = _check_agent(self._params, collect_env, self._checks[AGENT])
+                if deterministic and agent is not None and (reason := why_not_numpy(agent)):
+                    self._checks[AGENT].errors.append(
+                        f"SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, and {reason}: use the "
+                        "default actors, or SAC_DETERMINISTIC=0"
+                    )
             resident_bytes = _resident_bytes()
             if render and eval_env is not None and self._is_fine:
                 self._try_rendering(eval_env)

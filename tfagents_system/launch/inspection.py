@@ -231,7 +231,14 @@ class _Inspector:
 
             if "env_python" in self._values:
                 os.environ["SAC_ENV_PYTHON"] = str(self._values["env_python"])  # Found, where it was given as relative.
-            trial = checks.check_environment(params, self._seed, self._found.checks, self._enter, render=render)
+            trial = checks.check_environment(
+                params,
+                self._seed,
+                self._found.checks,
+                self._enter,
+                render=render,
+                deterministic=bool(self._values.get("deterministic")),
+            )
             if trial is not None:
                 self._found.specs = _specs_file(trial.specs)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))

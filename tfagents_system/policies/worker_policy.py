@@ -107,6 +107,15 @@ def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: in
     return TensorFlowWorkerPolicy(collect, FunctionRunner(collect, greedy, num_envs), num_envs)
 
 
+def why_not_numpy(agent: Any) -> str:
+    """What keeps workers from computing the actions of `agent` in NumPy; empty if nothing does."""
+    try:
+        NumpyWorkerPolicy(agent, np.random.default_rng(0)).close()
+    except UnsupportedNetworkError as error:
+        return str(error)
+    return ""
+
+
 class NumpyWorkerPolicy(WorkerPolicy):
     """The default actors in NumPy.
 
