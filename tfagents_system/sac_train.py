@@ -11,7 +11,6 @@ import collections
 import contextlib
 import os
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import msgspec
@@ -39,16 +38,13 @@ from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.metrics import MetricsLog, read_metrics
 from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.role import TRAIN_STREAM, Role, burn_in_steps, run_role, sequence_length
+from tfagents_system.trainer_saves import TrainerSaves
 
 _START_DEADLINE_SECS = 600.0
 _BLOCK_DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.
 _EVALUATION_POLL_SECS = 0.02
 _POLL_SECS = 0.2
 _ASK_AGAIN_SECS = 3.0
-_REPLAY_SAVE_SECS = 20.0  # that the replay server may take for its part of a checkpoint
-_SAVE_AGAIN_SECS = 30.0
-_LOOK_SECS = 3.0
-_LAST_SAVE_AGAIN_SECS = 2.0
 
 
 class Trainer:
@@ -83,18 +79,15 @@ class Trainer:
             params.num_iter,
             params.num_steps_per_iter if params.updates_per_env_step is None else None,
         )
-        self._checkpoint_secs = 60.0 * float(os.environ.get("SAC_CHECKPOINT_MINUTES") or 10)
-        self._save_deadline_secs = float(os.environ.get("SAC_SAVE_DEADLINE_SECS") or 60)
         self._straggler_secs = float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
-        self._save_at = 0.0  # set when training starts
-        self._look_at = 0.0
-        self._saved_step = -1  # Train step of the last checkpoint.
-        self._exported_step = -1  # Train step of the policies on disk.
-        self._save_error: str | None = None
         self._resumed_at = self._restore()
         environment_action_spec = specs.load_environment_action_spec(role.paths.specs)
         self._export = PolicyExport(
             role.paths, self._agent, environment_action_spec, self._train_step, params.frame_stack
+        )
+        self._shares = TimeShares()
+        self._saves = TrainerSaves(
+            params, self._state, self._plan, lambda: self.train_step, self._checkpoints, self._export, self._shares
         )
         self._curriculum = Curriculum.from_config(params.env_config)
         self._metrics = MetricsLog(role.paths, self._curriculum.names)
@@ -104,7 +97,6 @@ class Trainer:
         self._train_reports: list[Report] = []
         self._evaluated_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps) when published
         self._losses: dict[str, list[float]] = collections.defaultdict(list)
-        self._shares = TimeShares()
         self._log_mark: tuple[float, int, int] | None = None  # (time, train step, env steps) of the last row
         self._row: dict[str, Any] = {}
         self._curriculum_values: dict[str, float] = {}
@@ -128,7 +120,7 @@ class Trainer:
         self._begin()
         if not self._export.has_models():
             # Now, while the first experience is collected: tracing them takes seconds.
-            self._try_to_write(self._export.save_models)
+            self._saves.try_to_write(self._export.save_models)
         while self._state.iteration < self._params.num_iter:
             try:
                 self._train_iteration()
@@ -142,21 +134,12 @@ class Trainer:
         self._beat("done")
 
     def save_finally(self) -> None:
-        """Writes all that is kept of this moment, and tries until SAC_SAVE_DEADLINE_SECS have passed.
+        """Writes all that is kept of this moment.
 
         Raises:
           SaveError: It can't be written; the last checkpoint is as it was.
         """
-        deadline = time.monotonic() + self._save_deadline_secs - _REPLAY_SAVE_SECS
-        while True:
-            try:
-                self._save_all(wait=True)
-                return
-            except SaveError as error:
-                if time.monotonic() >= deadline:
-                    raise
-                logging.error("%s: trying again", error)
-                time.sleep(_LAST_SAVE_AGAIN_SECS)
+        self._saves.save_finally(self._moment(), self._tell_saving)
 
     def close(self) -> None:
         self._metrics.close()
@@ -166,7 +149,6 @@ class Trainer:
     def _restore(self) -> int | None:
         if self._checkpoints.restore() is None:
             return None
-        self._saved_step = self.train_step
         self._seed_noise()
         logging.info("resumed at train step %d, iteration %d", self.train_step, self._state.iteration)
         return self.train_step
@@ -188,7 +170,7 @@ class Trainer:
         self._publish()
         self._update = self._make_update()
         self._request(self._state.iteration)
-        self._save_at = time.monotonic() + self._checkpoint_secs
+        self._saves.begin(restored=self._resumed_at is not None or self._state.recoveries > 0)
 
     def _go_back(self, error: DivergedError) -> None:
         """Goes on from the newest checkpoint with other random numbers, once in a run.
@@ -208,7 +190,6 @@ class Trainer:
         if found is None:
             raise DivergedError(f"{where}, before the first checkpoint: lower the learning rates")
         self._state.recoveries += 1
-        self._exported_step = -1
         self._seed_noise()
         self._losses.clear()
         self._log_mark = None
@@ -252,76 +233,23 @@ class Trainer:
 
     # Saving.
 
-    def _save_all(self, wait: bool) -> None:
-        """Writes a checkpoint to resume from, one of the policy, and the policies as SavedModels."""
-        with self._shares.spend("saving"):
-            self._beat("saving")
-            self._save_checkpoint(wait)
-            self._save_policies()
-        logging.info("saved at train step %d, iteration %d", self.train_step, self._state.iteration)
-
-    def _save_policies(self) -> None:
-        """Once at a train step: after the last evaluation they are still the same."""
-        if self.train_step == self._exported_step:
-            return
-        try:
-            self._export.save_checkpoint(self._state.iteration)
-            self._export.save_models()
-        except (OSError, tf.errors.OpError) as error:
-            raise SaveError(f"the policies can't be written: {error}") from error
-        self._exported_step = self.train_step
-
-    def _save_checkpoint(self, wait: bool) -> None:
-        self._save_at = time.monotonic() + self._checkpoint_secs
-        moment = {"env_steps": self._state.env_steps, "curriculum": self._curriculum_values}
-        self._checkpoints.save(min(_REPLAY_SAVE_SECS, self._save_deadline_secs / 2), moment, wait=wait)
-        self._save_error = None
-
     def _save_if_due(self) -> None:
-        """All of it every `checkpoint_period_itrs`; a checkpoint also before the first update, after
-        SAC_CHECKPOINT_MINUTES without one, and where the replay server could not keep the older ones any longer.
+        self._saves.save_if_due(self._moment(), self._is_checkpoint_wanted, self._tell_saving)
 
-        A disk that is full is told, and tried again: it ends no training.
-        """
-        iteration = self._state.iteration
-        is_period = self._plan.done == 0 and iteration % self._params.checkpoint_period_itrs == 0
-        is_due = (
-            time.monotonic() >= self._save_at
-            or (is_period and self.train_step != self._saved_step)
-            or self._is_checkpoint_wanted()
-        )
-        if not is_due or iteration >= self._params.num_iter:
-            return
-        self._saved_step = self.train_step
-        try:
-            if is_period and iteration > 0:
-                self._save_all(wait=False)
-            else:
-                with self._shares.spend("saving"):
-                    self._save_checkpoint(wait=False)
-        except SaveError as error:
-            self._save_error = str(error)
-            self._save_at = time.monotonic() + _SAVE_AGAIN_SECS
-            logging.error("%s. Training goes on, it is tried again in %.0f s", error, _SAVE_AGAIN_SECS)
+    def _tell_saving(self) -> None:
+        self._beat("saving")
+
+    def _moment(self) -> dict[str, Any]:
+        """For people who read a checkpoint's manifest."""
+        return {"env_steps": self._state.env_steps, "curriculum": self._curriculum_values}
 
     def _is_checkpoint_wanted(self) -> bool:
-        """Whether the ring is about to overwrite what older checkpoints need; looked at now and then."""
-        if time.monotonic() < self._look_at:
-            return False
-        self._look_at = time.monotonic() + _LOOK_SECS
+        """Whether the ring is about to overwrite what older checkpoints need."""
         arrays = self._status.get(timeout_secs=1.0)
         return arrays is not None and tables.Stored.from_wire(arrays).checkpoint_wanted
 
     def _ask_for_replay(self, name: str) -> None:
         self._connection.try_put(tables.SNAPSHOTS, tables.Snapshot(name).to_wire(), _POLL_SECS)
-
-    def _try_to_write(self, write: Callable[[], Any]) -> None:
-        """Writes what a run can do without."""
-        try:
-            write()
-        except (OSError, tf.errors.OpError) as error:
-            self._save_error = f"can't be written: {error}"
-            logging.error("%s", self._save_error)
 
     # An iteration.
 
@@ -433,7 +361,7 @@ class Trainer:
                 self._eval_iteration, self._eval_arrays = version, arrays
                 self._evaluated_at[version] = (self.train_step, self._state.env_steps)
                 if version > 0:
-                    self._try_to_write(lambda: self._export.save_checkpoint(version))
+                    self._saves.try_to_write(lambda: self._export.save_checkpoint(version))
             to_evaluate = self._eval_iteration if self._eval_arrays else -1
             progress = tables.Progress(self._session, version, self.train_step, to_evaluate)
             self._published = arrays, progress.to_wire()
@@ -481,7 +409,7 @@ class Trainer:
             replaced = self._state.best_checkpoint, self._state.best_iteration
             self._state.best_eval_return, self._state.best_checkpoint = summary["eval_return"], name
             self._state.best_iteration = version
-            self._try_to_write(lambda: self._export.mark_best(name, summary["eval_return"]))
+            self._saves.try_to_write(lambda: self._export.mark_best(name, summary["eval_return"]))
         if replaced[0] != self._state.best_checkpoint:  # The same, where there were no updates between two evaluations.
             self._delete_unless_periodic(*replaced)
 
@@ -576,7 +504,7 @@ class Trainer:
                 "time_shares": self._shares.shares(),
                 "resumed_at_step": self._resumed_at,
                 "recoveries": self._state.recoveries,
-                "save_error": self._save_error,
+                "save_error": self._saves.error,
                 "waiting_for": waiting_for,
             },
         )
