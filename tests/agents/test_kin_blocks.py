@@ -1,7 +1,5 @@
 """Blocks of updates of REDQ, DroQ, TQC and CrossQ: compiled, counted, repeatable, resumable."""
 
-import contextlib
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -80,39 +78,29 @@ def test_the_actor_steps_in_every_kth_update_and_the_critics_in_each(compiled):
     assert int(agent._actor_optimizer.iterations) == int(agent.train_step_counter) // period
 
 
-@contextlib.contextmanager
-def not_learning(agent):
-    optimizers = (agent._actor_optimizer, agent._critic_optimizer, agent._alpha_optimizer)
-    rates = [float(optimizer.learning_rate) for optimizer in optimizers]
-    for optimizer in optimizers:
-        optimizer.learning_rate = 0.0
-    yield
-    for optimizer, rate in zip(optimizers, rates, strict=True):
-        optimizer.learning_rate = rate
-
-
 def test_a_block_means_over_the_updates_that_measure_and_repeats_its_numbers(compiled):
     """Seed and train step decide all of them: actions, REDQ's sets, dropped units."""
     algorithm, agent, update = compiled
-    with not_learning(agent):
-        saved = [variable.numpy() for variable in agent.variables]
+    optimizers = (agent._actor_optimizer, agent._critic_optimizer, agent._alpha_optimizer)
+    variables = [*agent.variables, *(variable for optimizer in optimizers for variable in optimizer.variables())]
+    saved = [variable.numpy() for variable in variables]
 
-        def again(*blocks, skip=0):
-            for variable, value in zip(agent.variables, saved, strict=True):
-                variable.assign(value)
-            agent.train_step_counter.assign_add(skip)
-            return [update(arrays) for arrays in blocks]
+    def again(*blocks, skip=0):
+        for variable, value in zip(variables, saved, strict=True):
+            variable.assign(value)
+        agent.train_step_counter.assign_add(skip)
+        return [update(arrays) for arrays in blocks]
 
-        singles = again(*(block(1, seed=k) for k in range(6)))
-        (together,) = again([np.concatenate(arrays) for arrays in zip(*(block(1, k) for k in range(6)), strict=True)])
-        assert together.keys() == {"critic_loss", "q_mean", "actor_loss", "alpha_loss"}
-        for name, value in together.items():
-            measured = [losses[name] for losses in singles if name in losses]
-            assert len(measured) == (6 if name in ("critic_loss", "q_mean") or algorithm == "tqc" else 2)
-            np.testing.assert_allclose(value, np.mean(measured), rtol=1e-5, err_msg=name)
-        assert again(block(1, seed=0)) == singles[:1]
-        assert again(block(1, seed=0), skip=6)[0]["critic_loss"] != singles[0]["critic_loss"]
-        again()
+    singles = again(*(block(1, seed=k) for k in range(6)))
+    (together,) = again([np.concatenate(arrays) for arrays in zip(*(block(1, k) for k in range(6)), strict=True)])
+    assert together.keys() == {"critic_loss", "q_mean", "actor_loss", "alpha_loss"}
+    for name, value in together.items():
+        measured = [losses[name] for losses in singles if name in losses]
+        assert len(measured) == (6 if name in ("critic_loss", "q_mean") or algorithm == "tqc" else 2)
+        np.testing.assert_allclose(value, np.mean(measured), rtol=1e-5, err_msg=name)
+    assert again(block(1, seed=0)) == singles[:1]
+    assert again(block(1, seed=0), skip=6)[0]["critic_loss"] != singles[0]["critic_loss"]
+    again()
 
 
 def test_measuring_a_block_changes_nothing(compiled):
