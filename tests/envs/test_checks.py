@@ -99,7 +99,7 @@ def test_two_environments_that_differ() -> None:
 
 def test_a_policy_that_workers_cannot_seed_anew_is_refused_where_that_is_needed() -> None:
     class Seeing(CounterEnv):
-        observation_space = gymnasium.spaces.Box(0, 255, (16, 16, 1), np.uint8)  # type: ignore[assignment]
+        observation_space = gymnasium.spaces.Box(0, 255, (16, 16, 1), np.uint8)
 
         def reset(self, *args: Any, **kwargs: Any) -> Any:
             return np.zeros((16, 16, 1), np.uint8), {}
