@@ -112,6 +112,26 @@ def test_asynchronous_allows_so_many_updates_for_each_step_after_the_random_ones
     assert pacing.allowed(request(0, count=4), 0) == 4
 
 
+def test_asynchronous_goes_on_with_a_ring_that_was_lost(ring):
+    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_episodes=1, horizon=100)
+    assert pacing.allowed(request(7, updates=700), 0) == 0
+    ring.append(numbered_segment(0, 0, steps=70, iteration=-1))
+    ring.append(numbered_segment(0, 1, steps=30))
+    assert pacing.allowed(request(7, count=100, updates=700), 0) == 15
+    assert pacing.allowed(request(7, count=100, updates=700), 15) == 0
+    assert pacing.allowed(request(8, count=100, updates=712), 0) == 3
+    ring.append(numbered_segment(0, 2, steps=2))
+    assert pacing.allowed(request(7, count=100, updates=700), 15) == 1
+
+
+def test_asynchronous_forgives_nothing_that_its_steps_allow(ring):
+    ring.append(numbered_segment(0, 0, steps=70, iteration=-1))
+    ring.append(numbered_segment(0, 1, steps=30))
+    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_episodes=1, horizon=100)
+    assert pacing.allowed(request(1, count=100, updates=12), 0) == 3
+    assert pacing.allowed(request(2, count=100, updates=112), 0) == 0, "asked for beforehand"
+
+
 def test_workers_that_join_count_from_their_first_segment_on(ring):
     pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock())
     ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))

@@ -142,7 +142,8 @@ class Asynchronous(Pacing):
     """Updates are held back while there are too many for each environment step.
 
     Nothing is drawn before the first random episodes are complete, or the workers that have theirs have collected as
-    much experience again: a lost worker does not hold up the others.
+    much experience again: a lost worker does not hold up the others. Updates that were done on experience which the
+    ring has lost, more than its steps allow when the first request comes, are not held against what comes from then on.
 
     Args:
       ring: Knows the environment steps.
@@ -156,8 +157,11 @@ class Asynchronous(Pacing):
         self._max_updates_per_env_step = max_updates_per_env_step
         self._init_episodes = init_episodes
         self._horizon = horizon
+        self._updates_of_lost_steps: int | None = None
 
     def allowed(self, request: Request, done: int) -> int:
+        if self._updates_of_lost_steps is None:
+            self._updates_of_lost_steps = max(0, request.updates - self._budget())
         if not self._has_begun():
             return 0
         return max(0, min(request.count - done, self._budget() - request.updates - done))
@@ -175,4 +179,4 @@ class Asynchronous(Pacing):
         return self._ring.env_steps - self._ring.init_steps
 
     def _budget(self) -> int:
-        return int(self._policy_steps() * self._max_updates_per_env_step)
+        return int(self._policy_steps() * self._max_updates_per_env_step) + (self._updates_of_lost_steps or 0)
