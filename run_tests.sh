@@ -53,20 +53,8 @@ if (($#)); then
   step "$python" -m pytest "$@"
   exit
 fi
-# The quick tests in two processes: those that trace TensorFlow's graphs take about as long as all others.
-graphs=(tests/agents tests/policies tests/test_run.py)
-quick=("$python" -m pytest -m "not slow" --durations=15)
-output=$(mktemp)
-"${quick[@]}" "${graphs[@]}" >"$output" 2>&1 &
-beside=$!
-trap 'kill "$beside"; exit 130' INT TERM
-code=0
-step "${quick[@]}" "${graphs[@]/#/--ignore=}" || code=$?
-wait "$beside" || code=$?
-trap - INT TERM
-echo "== ${quick[*]} ${graphs[*]}"
-cat "$output"
-rm -f "$output"
-((code == 0)) || exit "$code"
-# Runs of the whole system come last, alone: what is quick to find is found first, and they measure time.
-step "$python" -m pytest -m slow --durations=15
+# Two processes, each with whole files; what is quick to find is found first, and what measures time comes last, alone.
+in_two=("$python" -m pytest -n 2 --dist loadfile --durations=15)
+step "${in_two[@]}" -m "not slow"
+step "${in_two[@]}" -m "slow and not alone"
+step "$python" -m pytest --durations=15 -m alone

@@ -7,11 +7,21 @@ from typing import Any
 import gym
 import gymnasium
 import numpy as np
+import tensorflow as tf
+from tf_agents.agents import tf_agent
 from tf_agents.environments import py_environment
 from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.train_params_base import TrainParamsBase
+
+
+def agent_of(params_class: type[TrainParamsBase], observation: Any, action: Any, **attributes: Any) -> tf_agent.TFAgent:
+    """The agent that TrainParams with these attributes make for specs of an observation and an action."""
+    params = params_class({"horizon": 10})
+    for name, value in attributes.items():
+        setattr(params, name, value)
+    return params.agent_ctor(ts.time_step_spec(observation), action, tf.Variable(0, dtype=tf.int64))
 
 
 class NumberedEnv(py_environment.PyEnvironment):

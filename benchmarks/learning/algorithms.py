@@ -1,6 +1,6 @@
 """Learning curves of every algorithm beside those of peers, from real runs: a record that grows run by run.
 
-    python -m benchmarks.learning.algorithms --task pendulum --variant sac tqc --seeds 3 [--peers_python PYTHON]
+    python -m benchmarks.learning.algorithms --task pendulum --variant sac tqc --seeds 0 1 2 [--peers_python PYTHON]
 
 Each run that the record lacks is trained, and added to results/algorithms.csv with all its evaluations; then the curves
 of its task are drawn anew (results/algorithms_<task>.png) and the table printed. Without --variant the record is only
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from tfagents_system.report.metrics import read_metrics
 
 FOLDER = ROOT / "benchmarks" / "learning"
 _EVAL_EPISODES = 10
+_TRAIN_CPUS = 2
 _SLOWEST_UPDATES_PER_S = 4.0
 _START_SECS = 300.0
 _POLL_SECS = 0.5
@@ -66,7 +68,8 @@ def _train_ours(task: Task, variant: Variant, seed: int) -> list[tuple[int, floa
         "horizon": task.horizon,
         "attributes": {**attributes_of(task, variant), **variant.attributes},
     }
-    variables = {"SAC_NUM_COLLECT_WORKERS": 1, "SAC_TRAIN_CPUS": 2, "SAC_SEED": seed, "SAC_VIDEO": 0}
+    train_cpus = min(_TRAIN_CPUS, len(os.sched_getaffinity(0)))
+    variables = {"SAC_NUM_COLLECT_WORKERS": 1, "SAC_TRAIN_CPUS": train_cpus, "SAC_SEED": seed, "SAC_VIDEO": 0}
     deadline_secs = _START_SECS + task.steps * variant.updates_per_step / _SLOWEST_UPDATES_PER_S
     with RealRun(FOLDER / "params.py", config, variables) as run:
 
@@ -160,18 +163,21 @@ def main() -> None:
     variants = {**OURS, **PEERS}
     parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--variant", nargs="+", choices=variants, default=[])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, help="ends runs earlier than their task says")
     parser.add_argument("--peers_python", default=str(ROOT / ".venv-peers" / "bin" / "python"))
     parser.add_argument("--output", type=Path, default=FOLDER / "results")
     arguments = parser.parse_args()
     path = arguments.output / "algorithms.csv"
-    for seed in range(arguments.seeds):
+    for seed in arguments.seeds:
         for task in arguments.task:
             for variant in arguments.variant:
                 if any((e.task, e.variant, e.seed) == (task, variant, seed) for e in read_record(path)):
                     continue
                 began = time.monotonic()
-                found = train(TASKS[task], variants[variant], seed, arguments.peers_python)
+                whole = TASKS[task]
+                shortened = dataclasses.replace(whole, steps=min(whole.steps, arguments.steps or whole.steps))
+                found = train(shortened, variants[variant], seed, arguments.peers_python)
                 secs = time.monotonic() - began
                 append(path, [Evaluation(task, variant, seed, *each, secs) for each in found])
                 print(f"{task}, {variant}, seed {seed}: {found[-1][1]:.1f}, {secs:.0f} s", file=sys.stderr, flush=True)

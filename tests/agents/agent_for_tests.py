@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
-from tf_agents.trajectories import time_step as ts
 
+from tests.fakes import agent_of
 from tfagents_system.train_params_base import TrainParamsBase
 
 B, OBS, ACT = 16, 3, 2
@@ -22,13 +22,9 @@ class Params(TrainParamsBase):
 
 
 def build(recurrent=False, **attributes):
-    params = Params({"horizon": 10})
-    params.recurrent = recurrent
-    for name, value in attributes.items():
-        setattr(params, name, value)
     tf.keras.utils.set_random_seed(1)  # Keras draws initial weights from Python's own numbers.
     spec = tf.TensorSpec((OBS,), tf.float32, "observation")
-    return params.agent_ctor(ts.time_step_spec(spec), ACTION, tf.Variable(0, dtype=tf.int64))
+    return agent_of(Params, spec, ACTION, recurrent=recurrent, **attributes)
 
 
 def block(k, seed=0, outer=(B,)):

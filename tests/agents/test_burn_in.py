@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 from tiny_agents import ACT, ACTION, OBS, OBSERVATION
 
+from tests.fakes import agent_of
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.fused_sac import FusedSacUpdate
 from tfagents_system.errors import UserError
@@ -27,10 +27,8 @@ class Params(TrainParamsBase):
 
 
 def build(algorithm, cls=Params):
-    params = cls({"horizon": 10})
-    params.algorithm = algorithm
     tf.keras.utils.set_random_seed(1)
-    return params.agent_ctor(ts.time_step_spec(OBSERVATION), ACTION, tf.Variable(0, dtype=tf.int64))
+    return agent_of(cls, OBSERVATION, ACTION, algorithm=algorithm)
 
 
 def sequences(observation=None):

@@ -4,21 +4,17 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
 from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
-from tf_agents.trajectories import time_step as ts
 from tiny_agents import ACTION, OBSERVATION, LinearCritic, Minibatch, TinyParams
 
+from tests.fakes import agent_of
 from tfagents_system.agents.fused_sac import FusedSacUpdate
 from tfagents_system.errors import UserError
 
 
 def build(cls=TinyParams, **attributes):
-    params = cls({"horizon": 10})
-    for name, value in attributes.items():
-        setattr(params, name, value)
-    return params.agent_ctor(ts.time_step_spec(OBSERVATION), ACTION, tf.Variable(0, dtype=tf.int64))
+    return agent_of(cls, OBSERVATION, ACTION, **attributes)
 
 
 @pytest.mark.parametrize(("algorithm", "told"), [("redq", r"\['B'\]"), ("tqc", r"\['B', 4\]")])

@@ -6,6 +6,7 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tiny_agents import ACT, ACTION, OBS, OBSERVATION
 
+from tests.fakes import agent_of
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.checkpoints import TrainerCheckpoints, TrainerState
 from tfagents_system.policies.worker_policy import NumpyWorkerPolicy
@@ -31,11 +32,8 @@ class Params(TrainParamsBase):
 
 
 def build(algorithm, **attributes):
-    params = Params({"horizon": 10})
-    for name, value in ({"algorithm": algorithm} | KIN.get(algorithm, {}) | attributes).items():
-        setattr(params, name, value)
     tf.keras.utils.set_random_seed(1)
-    return params.agent_ctor(ts.time_step_spec(OBSERVATION), ACTION, tf.Variable(0, dtype=tf.int64))
+    return agent_of(Params, OBSERVATION, ACTION, algorithm=algorithm, **(KIN.get(algorithm, {}) | attributes))
 
 
 def block(count, seed=0):

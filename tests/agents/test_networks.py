@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
-from tf_agents.trajectories import time_step as ts
 
+from tests.fakes import agent_of
 from tfagents_system.train_params_base import TrainParamsBase
 
 VECTOR = tf.TensorSpec((3,), tf.float32, "observation")
@@ -22,10 +22,7 @@ class Params(TrainParamsBase):
 
 
 def build(spec, **attributes):
-    params = Params({"horizon": 10})
-    for name, value in attributes.items():
-        setattr(params, name, value)
-    return params.agent_ctor(ts.time_step_spec(spec), ACTION, tf.Variable(0, dtype=tf.int64))
+    return agent_of(Params, spec, ACTION, **attributes)
 
 
 def q_values(agent, observation, action):

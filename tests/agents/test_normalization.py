@@ -8,6 +8,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.agents.agent_for_tests import ACT, OBS, B, Params, block, build
 from tests.agents.test_checkpoints import checkpoints_of
+from tests.fakes import agent_of
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.normalization import (
     NormalizedActor,
@@ -150,11 +151,8 @@ def test_pixels_are_left_alone_and_all_else_is_normalised_leaf_by_leaf():
 
 def test_behind_an_encoder_of_images_the_other_leaves_are_normalised_by_what_was_observed():
     spec = {"camera": tf.TensorSpec((16, 16, 1), tf.uint8, "camera"), "joints": tf.TensorSpec((OBS,), tf.float32, "j")}
-    params = Params({"horizon": 10})
-    params.normalize_observations = True
-    params.image_encoder_filters = (4, 4, 4, 4)
     action = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
-    agent = params.agent_ctor(ts.time_step_spec(spec), action, tf.Variable(0, dtype=tf.int64))
+    agent = agent_of(Params, spec, action, normalize_observations=True, image_encoder_filters=(4, 4, 4, 4))
     joints, actions, reward, discount, next_joints = shifted(2, 0)
     cameras = np.random.default_rng(0).integers(0, 256, (2, 2, B, 16, 16, 1)).astype(np.uint8)
     losses = BlockUpdate(agent, B, None)([cameras[0], joints, actions, reward, discount, cameras[1], next_joints])

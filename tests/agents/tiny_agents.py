@@ -13,6 +13,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
+from tests.fakes import agent_of
 from tfagents_system.train_params_base import TrainParamsBase
 
 B, OBS, ACT = 6, 3, 2
@@ -63,11 +64,8 @@ class TinyParams(TrainParamsBase):
 
 def build(**attributes):
     """The agent of a TinyParams; each target is off its critic."""
-    params = TinyParams({"horizon": 10})
-    for name, value in attributes.items():
-        setattr(params, name, value)
     tf.keras.utils.set_random_seed(4)
-    agent = params.agent_ctor(ts.time_step_spec(OBSERVATION), ACTION, tf.Variable(0, dtype=tf.int64))
+    agent = agent_of(TinyParams, OBSERVATION, ACTION, **attributes)
     rng = np.random.default_rng(2)
     for target in agent._target_critic_networks:
         for variable in target.variables:

@@ -45,7 +45,7 @@ class Faulty(gymnasium.Env):
 
     def __init__(self, worker, dies):
         self.worker, self.dies = worker, dies
-        self.mass, self.episodes, self.kept = 0.5, 0, None
+        self.mass, self.episodes, self.grows, self.kept = 0.5, 0, False, []
 
     def set_state(self, state):
         self.mass = state["mass"]
@@ -62,6 +62,8 @@ class Faulty(gymnasium.Env):
         self.steps += 1
         if self.episodes > 3 and self.steps == 7:
             self.misbehave()
+        if self.grows and len(self.kept) < 43:  # Not all at once: a slow machine would take it for a step that hangs.
+            self.kept.append(np.ones(10 << 20, np.uint8))
         wrong = self.worker == 0 and self.episodes == 3 and self.steps == 12
         return (self.observe() * 99.0 if wrong else self.observe()), float(self.steps), False, False, {}
 
@@ -74,8 +76,7 @@ class Faulty(gymnasium.Env):
         if self.worker == 3 and self.dies and once("died"):
             os._exit(5)
         elif self.worker == 3 and once("grown"):
-            self.kept = np.zeros(430 << 20, np.uint8)
-            self.kept[::4096] = 1
+            self.grows = True
 
 
 class AlwaysFaulty(Faulty):

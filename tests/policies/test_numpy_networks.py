@@ -7,6 +7,7 @@ from tf_agents.policies import greedy_policy, policy_loader
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tests.fakes import agent_of
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import weights
 from tfagents_system.policies.export import PolicyExport
@@ -28,10 +29,7 @@ class Params(TrainParamsBase):
 
 
 def build(spec, **attributes):
-    params = Params({"horizon": 10})
-    for name, value in attributes.items():
-        setattr(params, name, value)
-    return params.agent_ctor(ts.time_step_spec(spec), ACTION, tf.Variable(0, dtype=tf.int64))
+    return agent_of(Params, spec, ACTION, **attributes)
 
 
 def as_after_training(agent, seed):

@@ -11,6 +11,7 @@ from tf_agents.policies import greedy_policy, policy_loader
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tests.fakes import agent_of
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import weights
@@ -36,9 +37,7 @@ class Params(TrainParamsBase):
 
 def build(spec=VECTOR, seed=0, recurrent=False):
     tf.random.set_seed(seed)
-    params = Params({"horizon": 10})
-    params.recurrent = recurrent
-    return params.agent_ctor(ts.time_step_spec(spec), ACTION, tf.Variable(0, dtype=tf.int64))
+    return agent_of(Params, spec, ACTION, recurrent=recurrent)
 
 
 def scramble(agent, seed=1):
@@ -97,9 +96,7 @@ def test_flattened_observations_of_any_kind_run_in_numpy_and_equal_the_network()
 
 def combined(observation_layer):
     """An agent whose network has a preprocessing layer that NumpyActor does not know."""
-    params = Params({"horizon": 10})
-    params.preprocessing_combiner = observation_layer
-    return params.agent_ctor(ts.time_step_spec(VECTOR), ACTION, tf.Variable(0, dtype=tf.int64))
+    return agent_of(Params, VECTOR, ACTION, preprocessing_combiner=observation_layer)
 
 
 def any_network(kind):
