@@ -68,9 +68,9 @@ make_venv() {
   flock --nonblock 9 || say "waiting for another setup.sh to finish"
   flock --timeout 1800 9 || fail "another setup.sh has been running for 30 minutes: end it, then try again"
   is_complete && return
-  if [[ -e $venv && ! -e $ours ]]; then
+  if [[ -L $venv || (-e $venv && ! -e $ours) ]]; then # A link may lead to the one of another checkout.
     holds_packages "$venv/bin/python" --dev && return
-    fail "$venv was not made by setup.sh and does not hold the pinned packages: move it away, or activate another one"
+    fail "$venv was not made by setup.sh here and does not hold the pinned packages: move it away, or activate another"
   fi
   if [[ -e $ours && ! -e $complete ]]; then
     say "an earlier installation was interrupted: starting over" && rm -rf "$venv"

@@ -98,6 +98,7 @@ def attributes_of(task: Task, variant: Variant) -> dict[str, object]:
         "eval_period_itrs": max(1, task.eval_steps // task.horizon),
         "num_iter": task.steps,  # More than there will be: an iteration has a step at least.
         **({name: rate for name in rates} if rate is not None else {}),
+        **task.attributes,
     }
 
 

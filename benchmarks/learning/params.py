@@ -8,7 +8,9 @@ from typing import Any
 
 import gymnasium
 
+from benchmarks.learning.tasks import PENDULUM_PIXELS
 from tfagents_system.agents import matmul_precision
+from tfagents_system.pendulum_pixels_params import CameraView
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -29,4 +31,6 @@ class TrainParams(TrainParamsBase):
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
         del seed
+        if self.env_config["environment"] == PENDULUM_PIXELS:
+            return CameraView(gymnasium.make("Pendulum-v1", *args, **{**kwargs, "render_mode": "rgb_array"}))
         return gymnasium.make(self.env_config["environment"], *args, **kwargs)

@@ -7,17 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 
+PENDULUM_PIXELS = "Pendulum-v1 from pixels"  # As tfagents_system/pendulum_pixels_params.py sees it.
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """An environment and how long it is trained, the same for everybody.
 
     Attributes:
-      environment: Gymnasium's name.
+      environment: Gymnasium's name, or PENDULUM_PIXELS.
       horizon: Steps of an episode, at most.
       steps: Environment steps of a run, the random ones included.
       eval_steps: Environment steps between two evaluations, about.
       learning_rate: Of actor, critics and alpha; None: each algorithm's own.
       random_episodes: Before the first update; about 1000 steps.
+      attributes: Of TrainParams, for every variant of ours.
     """
 
     environment: str
@@ -26,6 +30,7 @@ class Task:
     eval_steps: int
     random_episodes: int
     learning_rate: float | None = None
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +54,15 @@ TASKS = {
     "double_pendulum": Task("InvertedDoublePendulum-v5", 1000, 50_000, 5_000, 140),
     "hopper": Task("Hopper-v5", 1000, 100_000, 5_000, 45),
     "half_cheetah": Task("HalfCheetah-v5", 1000, 100_000, 5_000, 1),
+    "pendulum_pixels": Task(
+        PENDULUM_PIXELS,
+        200,
+        10_000,
+        1_000,
+        5,
+        1e-3,
+        {"frame_stack": 3, "train_batch_size": 128, "image_encoder_filters": (16, 16, 16, 16)},
+    ),
 }
 
 OURS = {

@@ -209,3 +209,19 @@ def test_a_users_own_folder_of_that_name_is_not_touched(repository: Repository) 
     done = repository.setup()
     assert done.returncode == 2 and "was not made by setup.sh" in done.stderr
     assert (repository.root / ".venv/mine").exists()
+
+
+def test_the_environment_of_another_checkout_is_shared_by_a_link_but_not_changed(
+    repository: Repository, tmp_path: Path
+) -> None:
+    assert repository.setup().returncode == 0
+    other = Repository(tmp_path / "other")
+    (other.root / ".venv").symlink_to(repository.root / ".venv")
+    (other.root / "requirements.lock").write_text("# other\n")
+    assert other.setup().stdout == f"{other.root}/.venv/bin/python\n"
+    other.pin(["no-such-package==1.0"])
+    before = sorted((repository.root / ".venv").iterdir())
+    done = other.setup()
+    assert done.returncode == 2 and "was not made by setup.sh here" in done.stderr
+    assert sorted((repository.root / ".venv").iterdir()) == before and other.calls == []
+    assert (repository.root / ".venv" / ".complete").exists()
