@@ -4,6 +4,7 @@ set -euo pipefail
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   echo "Usage: ./run_tests.sh [PYTEST_ARGUMENT...]     for example -m 'not slow', or tests/launch"
+  echo "As root it first installs what tests need and is missing: util-linux, libegl1, libgl1, libosmesa6, slurm-wlm, munge."
   exit 0
 fi
 

@@ -13,7 +13,7 @@ requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --pa
   --dry_run    print the job script; write and submit nothing
   --array IDS  one run for each id, such as 0-9: run directory logs/<name>_task_<id>, seed SAC_SEED + id
   --nodes K    replay server and trainer on the first node, SAC_NUM_COLLECT_WORKERS workers on each
-  --set ...    overrides an attribute, a key of the JSON or a variable, as for run_script.sh
+  --set ...    overrides an attribute or a key of the JSON, as for run_script.sh; variables (SAC_...) belong into VARS.sh
   --add_workers N --to RUN
                a job with N more workers for a run that goes on, such as logs/pendulum; it needs a gateway (SAC_GATEWAY_PORT)
 

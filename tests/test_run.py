@@ -200,6 +200,32 @@ def test_policy_of_another_environment(saved: RunPaths, tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="the policy was trained on observations"):
         run.main(["--exp_dir", str(saved.exp_dir), "--no_video", "--params", str(other)])
+    other.write_text(
+        "import gymnasium\nfrom tests.fakes import CounterEnv, FakeParams\n"
+        "class Wider(CounterEnv):\n"
+        "    action_space = gymnasium.spaces.Box(-1.0, 1.0, (7,))\n"
+        "class TrainParams(FakeParams):\n"
+        "    def env_ctor(self, *args, seed=None, **kwargs):\n"
+        "        return Wider()\n"
+    )
+    with pytest.raises(UserError, match=r"the policy gives actions of shapes .* takes \[\(7,\)\]"):
+        run.main(["--exp_dir", str(saved.exp_dir), "--no_video", "--params", str(other)])
+
+
+def test_a_file_where_a_folder_is_written_to(saved: RunPaths, tmp_path: Path) -> None:
+    file = tmp_path / "policy.npz"
+    file.write_text("mine")
+    with pytest.raises(UserError, match="--video_dir=.*policy.npz is a file: give a folder"):
+        run.main(["--exp_dir", str(saved.exp_dir), "--video_dir", str(file)])
+    with pytest.raises(UserError, match="--out=.*policy.npz is a file: give a folder"):
+        export.main(["--exp_dir", str(saved.exp_dir), "--out", str(file)])
+    assert file.read_text() == "mine"
+
+
+def test_a_link_to_a_checkpoint_is_a_policy(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
+    (tmp_path / "good").symlink_to(saved.policy_checkpoints / "policy_checkpoint_0000000016")
+    expected = returns(play(capsys, saved, "--no_video", "--checkpoint", "best"))
+    assert returns(play(capsys, saved, "--no_video", "--policy", str(tmp_path / "good"))) == expected
 
 
 def test_recurrent_policy_keeps_its_state(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +238,7 @@ def test_recurrent_policy_keeps_its_state(capsys: Any, tmp_path: Path, monkeypat
         time_step_spec = policy.time_step_spec
         get_initial_state = staticmethod(policy.get_initial_state)
         get_train_step = staticmethod(policy.get_train_step)
+        action_spec = policy.action_spec
 
         def action(self, time_step: Any, state: Any) -> Any:
             states.append(state)
@@ -230,6 +257,15 @@ def test_curriculum_that_applies_to_evaluation_is_set() -> None:
         env = TrainingEnvironment(CounterEnv(), 7)
         run._apply_curriculum(FakeParams(config), env, iteration=3)
         assert env.user_env.mass == mass
+
+
+def test_a_policy_of_the_end_is_played_with_the_values_of_the_last_iteration() -> None:
+    curriculum = {"mass": {"iters": [0, 1, 2], "range": [1.0, 3.0]}, "apply_to_eval": True}
+    params = FakeParams({"horizon": 7, "curriculum": curriculum})
+    params.num_iter = 2
+    env = TrainingEnvironment(CounterEnv(), 7)
+    run._apply_curriculum(params, env, iteration=2)
+    assert env.user_env.mass == 2.0
 
 
 def test_the_iteration_of_a_policy_is_the_one_that_was_saved_with_it(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.saved_run import find_checkpoint, find_path, load_run_params
+from tfagents_system.saved_run import find_checkpoint, find_path, load_run_params, output_folder
 
 _FORMATS = ("numpy", "tflite", "onnx")
 
@@ -27,10 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parse(arguments)
     paths = RunPaths(find_path(flags.exp_dir, "--exp_dir", Path.is_dir))
     checkpoint = find_checkpoint(paths, flags.checkpoint)
-    params = load_run_params(paths, flags.params, flags.config)
-    formats = _FORMATS if flags.format == "all" else (flags.format,)
+    folder = output_folder(flags.out, "--out")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+    params = load_run_params(paths, flags.params, flags.config)
+    formats = _FORMATS if flags.format == "all" else (flags.format,)
     from absl import logging
 
     from tfagents_system.policies import exporting, onnx_file
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{checkpoint.name} of {paths.exp_dir}", flush=True)
     try:
         source = exporting.read_source(params, paths, checkpoint)
-        written = [_write(source, name, Path(flags.out).expanduser(), flags.format == "all") for name in formats]
+        written = [_write(source, name, folder, flags.format == "all") for name in formats]
     except exporting.ExportError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FAILED

@@ -35,7 +35,7 @@ from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.info_keys import SUCCESS_KEYS
 from tfagents_system.launch.run_directory import read_run_json
 from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.saved_run import find_checkpoint, find_path, load_run_params, milestones
+from tfagents_system.saved_run import find_checkpoint, find_path, load_run_params, milestones, output_folder
 from tfagents_system.train_params_base import TrainParamsBase
 
 _EXIT_INTERRUPTED = 130  # As shells tell of a program that Ctrl-C ended.
@@ -155,8 +155,9 @@ def _policies(flags: argparse.Namespace, paths: RunPaths | None) -> list[Path]:
 
 
 def _video_dir(flags: argparse.Namespace, paths: RunPaths | None) -> Path:
-    beside = paths.videos if paths else Path("videos")
-    return (Path(flags.video_dir) if flags.video_dir else beside).absolute()
+    if flags.video_dir:
+        return output_folder(flags.video_dir, "--video_dir")
+    return (paths.videos if paths else Path("videos")).absolute()
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -217,12 +218,22 @@ def _check_fit(policy: Any, env: Any) -> None:
     import tree
 
     def describe(nest: Any) -> list[tuple[Any, ...]]:
-        return [(path, tuple(spec.shape), np.dtype(spec.dtype).name) for path, spec in tree.flatten_with_path(nest)]
+        leaves = sorted(tree.flatten_with_path(nest), key=lambda leaf: str(leaf[0]))  # Files have dictionaries alone.
+        return [(path, tuple(spec.shape), np.dtype(spec.dtype).name) for path, spec in leaves]
 
     trained, ours = describe(_as_arrays(policy.time_step_spec.observation)), describe(env.observation_spec())
     if trained != ours:
         raise UserError(
             f"the policy was trained on observations {trained}, but this environment has {ours}: "
+            "give --params and --config of the same run"
+        )
+    acts, takes = (
+        [tuple(spec.shape) for spec in tree.flatten(specs)]
+        for specs in (policy.action_spec, env.environment_action_spec)
+    )
+    if acts != takes:
+        raise UserError(
+            f"the policy gives actions of shapes {acts}, but this environment takes {takes}: "
             "give --params and --config of the same run"
         )
 
@@ -250,7 +261,7 @@ def _iteration(params: TrainParamsBase, path: Path, policy: Any) -> int:
 def _apply_curriculum(params: TrainParamsBase, env: Any, iteration: int) -> None:
     """What was due for the evaluation environment in that iteration."""
     curriculum = Curriculum.from_config(params.env_config)
-    curriculum.due(iteration)
+    curriculum.due(min(iteration, params.num_iter - 1))  # After the last iteration there is none to come.
     for name, value in curriculum.values.items():
         if curriculum.apply_to_eval(name):
             env.set_state({name: value})

@@ -40,6 +40,22 @@ def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
     raise UserError(f"{flag}={text} does not exist (looked for {tried}): give the path of an existing one")
 
 
+def output_folder(text: str, flag: str) -> Path:
+    """A folder to write to, which need not be there.
+
+    Args:
+      text: The path.
+      flag: Where it was given; named in the error.
+
+    Raises:
+      UserError: It is a file.
+    """
+    folder = Path(text).expanduser().absolute()
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{flag}={text} is a file: give a folder")
+    return folder
+
+
 def checkpoint_names(paths: RunPaths) -> list[str]:
     """The policy checkpoints of a run, the oldest first."""
     return sorted(path.name for path in paths.policy_checkpoints.glob("policy_checkpoint_*") if path.is_dir())

@@ -60,11 +60,11 @@ class TrainParamsBase(abc.ABC):
     discount: float = 0.99
     """gamma, per environment step, in [0, 1]."""
     critic_learning_rate: float = 3e-4
-    """Adam step size of both critics."""
+    """Learning rate of the critics; where a schedule of `critic_optimizer` begins."""
     actor_learning_rate: float = 3e-4
-    """Adam step size of the actor."""
+    """Learning rate of the actor; where a schedule of `actor_optimizer` begins."""
     alpha_learning_rate: float = 3e-4
-    """Adam step size of log(alpha), the logarithm of the entropy coefficient."""
+    """Learning rate of log(alpha), of the entropy coefficient; where a schedule of `alpha_optimizer` begins."""
     target_update_tau: float = 0.005
     """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
     target_update_period: int = 1
@@ -92,7 +92,8 @@ class TrainParamsBase(abc.ABC):
     num_target_critics: int | None = None
     """M, where `redq` or `droq`: the minimum is over M of the N critics, drawn anew in each update. None: 2."""
     actor_update_period: int | None = None
-    """Actor and alpha step in every so many updates, the critics in each. None: redq and droq 20, crossq 3, tqc 1."""
+    """Actor and alpha step in every so many updates, the critics in each. None: crossq 3, tqc 1;
+    redq and droq `updates_per_env_step`, so that the actor steps once for each step of the environment."""
     num_quantiles: int = 25
     """Quantiles of each critic, where `tqc`."""
     num_dropped_quantiles: int = 2

@@ -88,7 +88,7 @@ def _is_over(evaluations: Sequence[tuple[int, float]], task: Task) -> bool:
 
 def attributes_of(task: Task, variant: Variant) -> dict[str, object]:
     """Attributes of TrainParams that follow from the task; a variant's own come after them."""
-    rate = task.learning_rate
+    rate = variant.learning_rate if task.learning_rate is None else task.learning_rate
     rates = ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate")
     return {
         "updates_per_env_step": variant.updates_per_step,

@@ -9,6 +9,7 @@ from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 from tiny_agents import ACTION, OBSERVATION, LinearCritic, Minibatch, TinyParams
 
 from tests.fakes import agent_of
+from tfagents_system.agents import algorithms
 from tfagents_system.agents.fused_sac import FusedSacUpdate
 from tfagents_system.errors import UserError
 
@@ -46,3 +47,19 @@ def test_a_fixed_alpha_of_plain_sac_never_moves_in_our_update_or_its_own():
     assert float(agent._log_alpha) == -0.5
     assert int(agent.train_step_counter) == 2
     assert not np.array_equal(agent._actor_network.trainable_variables[0], actor)
+
+
+@pytest.mark.parametrize("algorithm", ["redq", "droq"])
+@pytest.mark.parametrize(
+    ("attributes", "period"),
+    [
+        ({}, 1),
+        ({"updates_per_env_step": 20.0}, 20),
+        ({"updates_per_env_step": 0.25}, 1),
+        ({"asynchronous": True, "max_updates_per_env_step": 4.0}, 4),
+        ({"updates_per_env_step": 20.0, "actor_update_period": 3}, 3),
+    ],
+)
+def test_their_actor_steps_once_for_each_step_of_the_environment(algorithm, attributes, period):
+    params = type("Params", (TinyParams,), {"algorithm": algorithm, **attributes})({"horizon": 10})
+    assert algorithms.value(params, "actor_update_period") == period

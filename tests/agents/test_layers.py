@@ -8,6 +8,7 @@ from tf_agents.specs import tensor_spec
 from tests.agents.agent_for_tests import Params
 from tfagents_system.agents import networks
 from tfagents_system.agents.layers import BatchRenormalization, Dropout, dropout_noise
+from tfagents_system.agents.recurrent_critic import RecurrentLayeredCritic
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 OBSERVATION = tf.TensorSpec((3,), tf.float32, "observation")
@@ -216,3 +217,17 @@ def test_copies_of_critics_of_nested_observations_share_nothing(attributes):
     assert not {variable.ref() for variable in copy.variables} & {variable.ref() for variable in network.variables}
     observation = {"camera": tf.zeros((7, 4, 4, 3), tf.uint8), "joints": tf.ones((7, 5))}
     assert call(copy, observation, np.zeros((7, 2), np.float32)).shape == (7, 3)
+
+
+def test_a_recurrent_critic_is_an_lstm_and_the_layers_behind_it_and_nothing_else():
+    made = []
+
+    def make_layers():
+        made.append([tf.keras.layers.Dense(7, activation="relu"), tf.keras.layers.Dense(1)])
+        return made[-1]
+
+    specs = (tf.TensorSpec((3,), tf.float32), tf.TensorSpec((2,), tf.float32))
+    critic = RecurrentLayeredCritic(specs, 4, make_layers)
+    critic.create_variables()
+    shapes = [tuple(variable.shape) for variable in critic.trainable_variables]
+    assert sorted(shapes) == sorted([(5, 16), (4, 16), (16,), (4, 7), (7,), (7, 1), (1,)])

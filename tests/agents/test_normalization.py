@@ -189,6 +189,22 @@ def test_rewards_are_divided_by_the_root_of_their_mean_square_so_far():
     np.testing.assert_allclose(scale(tf.constant([2.0, -4.0])), np.array([2.0, -4.0]) / np.sqrt(19 / 9), rtol=1e-6)
 
 
+def test_statistics_follow_the_replay_and_forget_what_it_held_long_ago():
+    """After 100,000 samples older ones count as 100,000 at most: each 10,000 new ones bring 1 / 11 of the way."""
+    normalization, scale = RunningNormalization(0), RewardScale()
+    normalization.build(tf.TensorShape([1]))
+    holder = tf.Module()
+    holder.layers = [normalization]
+    statistics = RunningStatistics(holder)
+    for value, blocks, mean in ((1.0, 10, 1.0), (1.0, 50, 1.0), (3.0, 30, 3.0 - 2.0 * (10 / 11) ** 30)):
+        for _ in range(blocks):
+            statistics.update([tf.fill((10_000, 1), value)])
+            scale.update(tf.fill((10_000,), value))
+        assert float(normalization.mean[0]) == pytest.approx(mean, rel=1e-4)
+    assert float(scale.mean_square) == pytest.approx(9.0 - 8.0 * (10 / 11) ** 30, rel=1e-4)
+    assert float(normalization.variance[0]) == pytest.approx(4 * (10 / 11) ** 30 * (1 - (10 / 11) ** 30), rel=1e-3)
+
+
 def test_critics_learn_normalised_rewards():
     """Of a terminating transition the target is the reward alone: 3,000 is learned as 1."""
     agent = build(critic_learning_rate=1e-2, actor_learning_rate=1e-9, sac_log_alpha=-20.0)

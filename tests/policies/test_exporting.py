@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,9 +15,12 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.normalization import RunningNormalization
+from tfagents_system.envs import specs
+from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError
+from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import exporting, numpy_file, numpy_policy, tflite_file
-from tfagents_system.policies.export import EnvironmentUnitsPolicy
+from tfagents_system.policies.export import EnvironmentUnitsPolicy, PolicyExport
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.policy_description import describe
@@ -226,9 +230,63 @@ def test_bad_observations_are_refused(tmp_path, observation, told):
         policy.action(observation)
 
 
-def test_missing_parts_of_a_nest_and_another_number_of_episodes_are_refused(source, tmp_path):
-    if not source.description["state"]:
-        return
+def leaf(shape, dtype):
+    return [{"name": "pixels", "path": [], "shape": shape, "dtype": dtype}]
+
+
+@pytest.mark.parametrize(("value", "told"), [(0.5, "0.5"), (256, "256"), (-1, "-1"), (np.nan, "nan")])
+def test_integers_that_would_change_are_refused(value, told):
+    with pytest.raises(ValueError, match=f"pixels: expected uint8, but found {told}"):
+        numpy_policy.observation_leaves([1, value], leaf([2], "uint8"))
+    (kept,), is_batch = numpy_policy.observation_leaves([1.0, 255.0], leaf([2], "uint8"))
+    assert kept.tolist() == [[1, 255]] and kept.dtype == np.uint8 and not is_batch
+
+
+class Pair(NamedTuple):
+    right: np.ndarray
+    left: np.ndarray
+
+
+def test_named_tuples_are_taken_by_their_fields():
+    wanted = [{"name": name, "path": [name], "shape": [], "dtype": "float32"} for name in ("left", "right")]
+    leaves, _ = numpy_policy.observation_leaves(Pair(right=np.float32(1.0), left=np.float32(2.0)), wanted)
+    assert [each.item() for each in leaves] == [2.0, 1.0]
+    with pytest.raises(ValueError, match="the observation has no up"):
+        numpy_policy.observation_leaves(Pair(np.float32(1.0), np.float32(2.0)), [{**wanted[0], "path": ["up"]}])
+
+
+def test_integer_leaves_are_drawn_from_what_was_seen():
+    rng = np.random.default_rng(0)
+    gears = np.concatenate([exporting._draw(tf.TensorSpec((50,), tf.int64), (3.0, 1.0), rng) for _ in range(20)])
+    assert gears.dtype == np.int64 and np.median(gears) == 3 and 20 < np.ptp(gears) < 100
+    pixels = exporting._draw(tf.TensorSpec((1000,), tf.uint8), None, rng)
+    assert pixels.min() == 0 and pixels.max() == 255
+
+
+def test_bounds_far_from_0_cost_a_rounding_that_is_no_difference(tmp_path):
+    policy = trained(VECTOR).policy
+    bounds = tensor_spec.BoundedTensorSpec((2,), tf.float32, [101_000.0, 0.0], [101_500.0, 1.0], "action")
+    reference = py_tf_eager_policy.PyTFEagerPolicy(
+        EnvironmentUnitsPolicy(greedy_policy.GreedyPolicy(policy), bounds), use_tf_function=True
+    )
+    source = exporting.Source(policy, reference, bounds, describe(VECTOR, bounds, (), "c", 7, 3))
+    assert exporting.write(source, "numpy", tmp_path)[1] < 1e-5
+
+
+def test_names_of_arrays_differ_from_those_of_the_memory():
+    spec = {"state": (VECTOR, VECTOR), "action": VECTOR}
+    names = [each["name"] for each in describe(spec, BOUNDS, (), "c", 1, None)["observation"]]
+    assert names == ["action_", "state_0_", "state_1_"]
+
+
+@pytest.fixture(scope="module")
+def recurrent():
+    spec, attributes = KINDS["recurrent"]
+    return source_of(trained(spec, **attributes).policy, spec)
+
+
+def test_missing_parts_of_a_nest_and_another_number_of_episodes_are_refused(recurrent, tmp_path):
+    source = recurrent
     policy = numpy_policy.load(exporting.write(source, "numpy", tmp_path)[0])
     batch = exporting._random_observations(source, np.random.default_rng(0))
     policy.action(batch)
@@ -259,10 +317,17 @@ def test_nests_of_actions_are_refused():
         describe(VECTOR, {"a": BOUNDS}, (), "c", 1, None)
 
 
-@pytest.mark.parametrize("suffix", [numpy_file.SUFFIX, tflite_file.SUFFIX])
-def test_files_that_are_no_policies_are_named(tmp_path, suffix):
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        (numpy_file.SUFFIX, b"nothing of the kind"),
+        (tflite_file.SUFFIX, b"nothing of the kind"),
+        (tflite_file.SUFFIX, b"\x1c\0\0\0TFL3" + bytes(4)),
+    ],
+)
+def test_files_that_are_no_policies_are_named(tmp_path, suffix, content):
     path = tmp_path / f"other{suffix}"
-    path.write_bytes(b"nothing of the kind")
+    path.write_bytes(content)
     with pytest.raises(UserError, match=rf"--policy=.*other{suffix} can't be loaded"):
         load_policy(path, "--policy")
 
@@ -277,3 +342,23 @@ def test_a_folder_means_the_plainest_file_in_it(source, tmp_path):
     exporting.write(source, "numpy", tmp_path)
     (tmp_path / "policy.tflite").write_bytes(b"not read")
     assert load_policy(tmp_path, "--policy").inference == "policy file (numpy)"
+
+
+def test_the_policy_of_a_run_with_stacked_frames_is_built_anew_and_must_fit(tmp_path):
+    """From its files alone: the stack is part of the network's input, and of the policy's state."""
+    frames = {"camera": tf.TensorSpec((17, 17, 1), tf.uint8, "camera"), "joints": tf.TensorSpec((3,), tf.float32, "j")}
+    params = test_numpy_networks.Params({"horizon": 10})
+    params.frame_stack, params.normalize_observations, params.image_encoder_filters = 2, True, (4, 4)
+    paths, train_step = RunPaths(tmp_path), tf.Variable(7, dtype=tf.int64)
+    specs.save_specs(paths.specs, frames, BOUNDS)
+    observation_spec, action_spec = specs.load_specs(paths.specs)
+    agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, train_step)
+    export = PolicyExport(paths, agent, BOUNDS, train_step, params.frame_stack)
+    export.save_models()
+    checkpoint = paths.policy_checkpoints / export.save_checkpoint(3)
+    source = exporting.read_source(params, paths, checkpoint)
+    path, difference = exporting.write(source, "tflite", tmp_path / "out")
+    assert difference < 1e-5 and load_policy(path, "--policy").get_train_step() == 7
+    params.actor_fc_layer_params = (8,)
+    with pytest.raises(UserError, match="does not fit the params"):
+        exporting.read_source(params, paths, checkpoint)

@@ -64,6 +64,7 @@ def batched(step):
 @pytest.mark.parametrize(
     ("spec", "attributes"),
     [
+        (tf.TensorSpec((6,), tf.uint8), {}),
         (VECTOR, {"normalize_observations": True}),
         (NESTED, {"normalize_observations": True}),
         (VECTOR, {"normalize_observations": True, "recurrent": True}),

@@ -17,7 +17,7 @@ class Algorithm:
 
     Attributes:
       module: File in this folder with `build_agent(params, time_step_spec, action_spec, train_step)`.
-      defaults: The paper's values of the attributes that are None in TrainParams.
+      defaults: The paper's values of the attributes that are None in TrainParams, or functions of the params.
       fixed: Attributes of which it has no choice, and why; they must be None.
       why_not_recurrent: Why its networks can't be recurrent; empty if they can.
       has_quantiles: Its critics give `num_quantiles` values.
@@ -34,7 +34,16 @@ class Algorithm:
     def value(self, params: Any, name: str) -> Any:
         """An attribute of TrainParams, or the paper's value where that is None."""
         own = getattr(params, name)
-        return self.defaults.get(name, _USUAL.get(name)) if own is None else own
+        if own is not None:
+            return own
+        default = self.defaults.get(name, _USUAL.get(name))
+        return default(params) if callable(default) else default
+
+
+def _updates_of_a_step(params: Any) -> int:
+    """Between two updates of the actor, where it is to have one for each step of the environment."""
+    ratio = params.max_updates_per_env_step if params.asynchronous else params.updates_per_env_step
+    return max(1, round(ratio or 1))
 
 
 _USUAL = {"critic_layer_norm": False, "critic_dropout": 0.0, "batch_renormalization": False}
@@ -48,13 +57,13 @@ ALGORITHMS: dict[str, Algorithm] = {
             "actor_update_period": "its actor is updated each time",
         },
     ),
-    "redq": Algorithm("redq", {"num_critics": 10, "num_target_critics": 2, "actor_update_period": 20}),
+    "redq": Algorithm("redq", {"num_critics": 10, "num_target_critics": 2, "actor_update_period": _updates_of_a_step}),
     "droq": Algorithm(
         "droq",
         {
             "num_critics": 2,
             "num_target_critics": 2,
-            "actor_update_period": 20,
+            "actor_update_period": _updates_of_a_step,
             "critic_layer_norm": True,
             "critic_dropout": 0.01,
         },

@@ -16,10 +16,13 @@ from tfagents_system.agents.encoder import is_features
 
 MAX_NORMALIZED = 10.0  # In standard deviations; what is further away is clipped.
 VARIANCE_EPSILON = 1e-8
+# What was seen before weighs like so many samples at most. Minibatches are drawn from the whole replay again and again:
+# some hundred of them say what it holds, while all that were ever drawn would say what it held at the start.
+_WINDOW = 100_000.0
 
 
 class RunningNormalization(tf.keras.layers.Layer):
-    """One leaf of the observation as clip((x - mean) / std, -10, 10), as float32; the identity before any statistics.
+    """One leaf of the observation as clip((x - mean) / std, -10, 10), as float32; clipped alone before any statistics.
 
     Args:
       leaf: Number of the leaf in the flattened observation.
@@ -154,14 +157,15 @@ class RunningStatistics:
                 self._layers.setdefault(module.leaf, []).append(module)
 
     def update(self, observations: Sequence[tf.Tensor]) -> None:
-        """Takes all observations of a block into account, once.
+        """Takes all observations of a block into account, once; how much they weigh, see `_WINDOW`.
 
         Args:
           observations: The leaves in flattened order, each `[..., *shape]` with any outer dimensions.
         """
         for leaf, layers in self._layers.items():
             source = layers[0]
-            merged = merge_moments((source.count, source.mean, source.variance), observations[leaf])
+            before = tf.minimum(source.count, _WINDOW), source.mean, source.variance
+            merged = merge_moments(before, observations[leaf])
             for layer in layers:
                 for variable, value in zip((layer.count, layer.mean, layer.variance), merged, strict=True):
                     variable.assign(value)
@@ -192,7 +196,7 @@ def merge_moments(moments: Moments, values: tf.Tensor) -> Moments:
 
 
 class RewardScale(tf.Module):
-    """Divides rewards by the root of their mean square so far.
+    """Divides rewards (with n_step > 1: their sums over n steps) by the root of their mean square in the replay.
 
     The size of rewards decides how large Q-values, losses and gradients are, and what alpha has to balance. The mean is
     not taken off: that would pay for long episodes or punish them. Zeros alone leave rewards as they are.
@@ -204,9 +208,9 @@ class RewardScale(tf.Module):
         self.mean_square = tf.Variable(0.0, trainable=False, name="mean_square")
 
     def update(self, rewards: tf.Tensor) -> None:
-        """Takes all rewards of a block into account, once."""
+        """Takes all rewards of a block into account, once; how much they weigh, see `_WINDOW`."""
         new_count = tf.cast(tf.size(rewards), tf.float32)
-        total = self.count + new_count
+        total = tf.minimum(self.count, _WINDOW) + new_count
         self.mean_square.assign_add((tf.reduce_mean(tf.square(rewards)) - self.mean_square) * new_count / total)
         self.count.assign(total)
 

@@ -33,8 +33,10 @@ class RecurrentLayeredCritic(network.Network):
         name: str = "RecurrentLayeredCritic",
     ) -> None:
         size = sum(spec.shape.num_elements() for spec in tf.nest.flatten(input_tensor_spec))
+        spec = tf.TensorSpec((size,), tf.float32)
+        # None: it would have layers of its own behind the LSTM.
         lstm = LSTMEncodingNetwork(
-            tf.TensorSpec((size,), tf.float32), input_fc_layer_params=None, lstm_size=(lstm_units,)
+            spec, input_fc_layer_params=None, lstm_size=(lstm_units,), output_fc_layer_params=None
         )
         super().__init__(input_tensor_spec=input_tensor_spec, state_spec=lstm.state_spec, name=name)
         self._num_outputs = num_outputs

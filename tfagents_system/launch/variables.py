@@ -81,13 +81,13 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SAC_PARAMS", "Python file with `class TrainParams(TrainParamsBase)`", None, "file", "my_params.py"),
     Variable("SAC_CONFIG", "JSON file with `horizon`, environment arguments and curriculum", None, "file", "my.json"),
     Variable("SAC_EXP_NAME", "name of the run", None, "name", "my_run"),
-    Variable("SAC_EXP_DIR", "run directory, relative to the repository root", "logs/<SAC_EXP_NAME>", "path"),
+    Variable("SAC_EXP_DIR", "run directory", "logs/<SAC_EXP_NAME>", "path"),
     Variable(
         "SAC_REVERB_PORT", "TCP port of the replay server", "the first free one from 8008 upwards", "port", "8008"
     ),
     Variable(
         "SAC_SEED",
-        "seed that decides every other seed of the run; 0 in a job array without a grid: the task's number",
+        "seed that decides every other seed of the run; each task of a job array without a grid adds its number",
         "0",
         "seed",
     ),
@@ -99,7 +99,7 @@ VARIABLES: tuple[Variable, ...] = (
         "my_grid.json",
     ),
     Variable("SAC_SHARE_CPUS", "1: roles share CPUs where there are too few; 0: such a start is refused", "0", "flag"),
-    Variable("SAC_SAVE_DEADLINE_SECS", "seconds that a stopped role may take to save", "60", "seconds", "60"),
+    Variable("SAC_SAVE_DEADLINE_SECS", "seconds that a stop may take, for all roles together", "60", "seconds", "60"),
     Variable(
         "SAC_CHECKPOINT_MINUTES", "minutes after which a checkpoint is taken at the latest", "10", "minutes", "10"
     ),
@@ -493,8 +493,10 @@ def documentation() -> str:
     lines = [
         "# Variables of a run",
         "",
-        "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS and",
-        "SAC_CONFIG are looked for in the current folder, beside the vars file and in the repository.",
+        "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS, SAC_CONFIG,",
+        "SAC_GRID, SAC_EXPERT_POLICY, SAC_ENV_PYTHON and SAC_PACKED_ENV are looked for in the current folder, beside",
+        "the vars file and in the repository; SAC_EXP_DIR, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE",
+        "are relative to the repository. The ring lies in a folder of the run's own below SAC_REPLAY_DIR.",
         "",
         "| variable | meaning | default |",
         "| --- | --- | --- |",

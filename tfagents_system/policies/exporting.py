@@ -32,7 +32,7 @@ from tfagents_system.policies.weights import assign_weights, named_variables, re
 from tfagents_system.train_params_base import TrainParamsBase
 
 FORMATS = ("numpy", "tflite", "onnx")
-TOLERANCE = 1e-5  # Of actions in [-1, 1]: products are summed in another order.
+TOLERANCE = 3e-4  # Of actions in [-1, 1]: sums in another order differ by 1e-4 in wide networks, far from the mean.
 _EPISODES, _STEPS = 8, 4
 
 
@@ -133,10 +133,13 @@ def largest_difference(source: Source, found: py_policy.PyPolicy, seed: int = 0)
     expected = [_acts(source.reference, [_one(step, k) for step in steps]) for k in range(_EPISODES)]
     alone = [_acts(found, [_one(step, k) for step in steps]) for k in range(_EPISODES)]
     together = _acts(found, steps, _EPISODES)
-    half_range = np.subtract(source.environment_action_spec.maximum, source.environment_action_spec.minimum) / 2.0
+    low, high = source.environment_action_spec.minimum, source.environment_action_spec.maximum
+    half_range = np.subtract(high, low) / 2.0
     scale = np.where(half_range > 0, half_range, 1.0)
-    differences = [np.subtract(alone, expected), np.subtract(np.swapaxes(together, 0, 1), expected)]
-    return float(np.max(np.abs(differences) / scale))  # NaN stays NaN, which is not below the tolerance.
+    one_rounding = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32))
+    differences = np.abs([np.subtract(alone, expected), np.subtract(np.swapaxes(together, 0, 1), expected)])
+    # NaN stays NaN, which is not below the tolerance.
+    return float(np.max(np.maximum(differences - one_rounding, 0.0) / scale))
 
 
 def _acts(policy: py_policy.PyPolicy, observations: Sequence[Any], n: int = 1) -> np.ndarray:
@@ -158,16 +161,21 @@ def _random_observations(source: Source, rng: np.random.Generator) -> Any:
         for module in source.policy.submodules
         if isinstance(module, RunningNormalization)
     }
-    drawn = [_draw(spec, *seen.get(k, (0.0, 1.0)), rng) for k, spec in enumerate(leaves)]
+    drawn = [_draw(spec, seen.get(k), rng) for k, spec in enumerate(leaves)]
     return tf.nest.pack_sequence_as(source.policy.time_step_spec.observation, drawn)
 
 
-def _draw(spec: tf.TensorSpec, mean: Any, std: Any, rng: np.random.Generator) -> np.ndarray:
+def _draw(spec: tf.TensorSpec, seen: tuple[Any, Any] | None, rng: np.random.Generator) -> np.ndarray:
+    """`[_EPISODES, *shape]`, from (mean, standard deviation) where these are known."""
     shape, dtype = (_EPISODES, *spec.shape), spec.dtype.as_numpy_dtype
+    if not spec.dtype.is_floating and seen is None:
+        return rng.integers(0, min(255, np.iinfo(dtype).max), shape, dtype, endpoint=True)
+    mean, std = seen or (0.0, 1.0)
+    spread = np.resize([1.0, 1.0, 0.1, 10.0], _EPISODES).reshape(-1, *[1] * len(spec.shape))
+    values = mean + spread * std * rng.standard_normal(shape)
     if spec.dtype.is_floating:
-        spread = np.resize([1.0, 1.0, 0.1, 10.0], _EPISODES).reshape(-1, *[1] * len(spec.shape))
-        return (mean + spread * std * rng.standard_normal(shape)).astype(dtype)
-    return rng.integers(0, min(256, np.iinfo(dtype).max), shape).astype(dtype)
+        return values.astype(dtype)
+    return np.clip(np.rint(values), np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
 
 
 def _one(batch: Any, k: int) -> Any:

@@ -48,7 +48,8 @@ class NumpyActor:
         self._normalization = normalization_of(actor, leaves)
         if self._normalization is not None:
             self._normalization_names = [names[variable.ref()] for variable in self._normalization.variables]
-        is_nest = tf.nest.is_nested(actor.input_tensor_spec) or leaves[0].shape.rank != 1
+        spec = actor.input_tensor_spec
+        is_nest = tf.nest.is_nested(spec) or spec.shape.rank != 1 or spec.dtype != tf.float32
         is_recurrent = any(layer.memory for layer in self._layers)
 
         def make_pass(columns: int | None) -> _Pass:

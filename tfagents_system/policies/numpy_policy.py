@@ -125,21 +125,25 @@ def observation_leaves(observation: Any, specs: list[dict[str, Any]]) -> tuple[l
     """The arrays of an observation, `[n, ...]` each, and whether it had that first dimension; else n is 1.
 
     Raises:
-      ValueError: One is missing, has another shape than `specs` say, or is not finite.
+      ValueError: One is missing, has another shape than `specs` say, is not finite, or changes as an integer.
     """
     leaves, counts = [], set()
     for spec in specs:
         leaf = observation
         for key in spec["path"]:
             try:
-                leaf = leaf[key]
-            except (KeyError, IndexError, TypeError):
+                leaf = getattr(leaf, key) if hasattr(leaf, "_fields") else leaf[key]
+            except (KeyError, IndexError, TypeError, AttributeError):
                 raise ValueError(f"the observation has no {'/'.join(map(str, spec['path']))}") from None
-        leaf, shape = np.asarray(leaf, spec["dtype"]), tuple(spec["shape"])
+        given, shape = np.asarray(leaf), tuple(spec["shape"])
+        with np.errstate(invalid="ignore"):
+            leaf = given.astype(spec["dtype"])
         if leaf.shape != shape and leaf.shape[1:] != shape:
             raise ValueError(f"{spec['name']}: expected shape {shape}, or n of them, but found {leaf.shape}")
         if not np.isfinite(leaf).all():
             raise ValueError(f"{spec['name']} is not finite: {leaf}")
+        if leaf.dtype.kind in "iu" and (leaf != given).any():
+            raise ValueError(f"{spec['name']}: expected {leaf.dtype}, but found {given[leaf != given][0]}")
         is_one = leaf.ndim == len(shape)
         leaves.append(leaf[None] if is_one else leaf)
         counts.add(None if is_one else len(leaf))

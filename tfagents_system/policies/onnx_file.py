@@ -21,7 +21,7 @@ _OPSET = 17  # Of 2022: what runtimes on boards know, too.
 def require(*packages: str) -> None:
     """Raises UserError where a package that ONNX files need is not installed."""
     if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
-        raise UserError(f"ONNX files need {' and '.join(missing)}: pip install 'tfagents_system[onnx]'")
+        raise UserError(f"ONNX files need {' and '.join(missing)}: in the toolkit's folder, pip install '.[onnx]'")
 
 
 def save(path: Path, function: Any, description: Description) -> None:

@@ -90,7 +90,7 @@ def _names(paths: Sequence[tuple[Any, ...]]) -> list[str]:
         name = re.sub(r"\W", "_", "_".join(map(str, path)), flags=re.ASCII)
         if not name or not name[0].isalpha():
             name = f"observation_{name}".rstrip("_")
-        while name in names:
+        while name in names or re.fullmatch(r"(next_)?state_\d+|action", name):  # The names of other arrays.
             name += "_"
         names.append(name)
     return names

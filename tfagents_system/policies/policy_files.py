@@ -93,7 +93,7 @@ def load_policy(path: Path, setting: str) -> py_policy.PyPolicy:
 def load_saved_model(path: Path, setting: str) -> py_policy.PyPolicy:
     """Loads a SavedModel, or weights beside it. See `load_policy`."""
     is_checkpoint = not (path / "saved_model.pb").is_file()
-    model = path.parent.parent / _MODEL if is_checkpoint else path
+    model = path.resolve().parent.parent / _MODEL if is_checkpoint else path
     if not (model / "saved_model.pb").is_file():
         raise UserError(
             f"{setting}={path} is neither a SavedModel, nor a policy checkpoint of a run, nor a file of "

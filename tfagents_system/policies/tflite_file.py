@@ -81,7 +81,10 @@ def _with_metadata(model: bytes, description: Description) -> bytes:
 def _read_metadata(content: bytes) -> Description:
     if content[4:8] != _IDENTIFIER:
         raise ValueError("it is no file of TensorFlow Lite")
-    parsed = flatbuffer_utils.convert_bytearray_to_object(bytearray(content))
+    try:
+        parsed = flatbuffer_utils.convert_bytearray_to_object(bytearray(content))
+    except Exception as error:  # Flatbuffers checks nothing: struct.error, IndexError, TypeError.
+        raise ValueError(f"it is damaged: {error}") from error
     for entry in parsed.metadata or []:
         if entry.name == _METADATA.encode():
             return json.loads(bytes(parsed.buffers[entry.buffer].data))
