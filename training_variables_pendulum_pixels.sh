@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Pendulum from its pictures: hours on two CPUs. What the environment already says wins over these values.
+# Pendulum from its pictures: half an hour on two CPUs. What the environment already says wins over these values.
 : "${SAC_EXP_NAME:=pendulum_pixels}"                              # the run directory is logs/<name>
 : "${SAC_PARAMS:=tfagents_system/pendulum_pixels_params.py}"      # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config/pendulum_pixels.json}"                    # horizon, environment arguments, curriculum
