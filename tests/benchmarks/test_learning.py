@@ -48,7 +48,7 @@ def test_only_what_the_record_lacks_is_trained(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(algorithms, "train", train)
     append(tmp_path / "algorithms.csv", lines("sac", 0, -1200.0, -150.0))
-    command = ["--task", "pendulum", "--variant", "sac", "tqc", "--seeds", "2", "--output", str(tmp_path)]
+    command = ["--task", "pendulum", "--variant", "sac", "tqc", "--seeds", "0", "1", "--output", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["algorithms", *command])
     algorithms.main()
     pendulum = TASKS["pendulum"]
@@ -56,6 +56,9 @@ def test_only_what_the_record_lacks_is_trained(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "algorithms_pendulum.png").stat().st_size > 10_000
     algorithms.main()
     assert len(trained) == 3
+    monkeypatch.setattr(sys, "argv", ["algorithms", *command[:-3], "2", *command[-2:], "--steps", "400"])
+    algorithms.main()
+    assert [(task.steps, seed) for task, _, seed in trained[3:]] == [(400, 2)] * 2
 
 
 @pytest.mark.parametrize("task", TASKS)
