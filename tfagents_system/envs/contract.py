@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.checklist import Check
-from tfagents_system.envs.observations import BOUNDS_TOLERANCE
 from tfagents_system.envs.specs import space_kind
 from tfagents_system.errors import shown
 
 _STEPS = 5
+_TOLERANCE = 1e-3  # Of the range: rounding and simulators' slack are no fault.
 _SHAPES_OF_STEP = "observation, reward, terminated, truncated and info (or observation, reward, done and info)"
 
 
@@ -134,7 +134,7 @@ def _outside(array: np.ndarray, space: Any) -> tuple[float, float, float] | None
     low, high = (np.broadcast_to(np.asarray(bound, np.float64), array.shape) for bound in (space.low, space.high))
     with np.errstate(invalid="ignore", over="ignore"):
         size = np.where(np.isfinite(high - low), high - low, np.maximum(1.0, np.minimum(np.abs(low), np.abs(high))))
-        slack = BOUNDS_TOLERANCE * np.where(np.isfinite(size), size, 0.0)
+        slack = _TOLERANCE * np.where(np.isfinite(size), size, 0.0)
         wrong = np.argwhere((array < low - slack) | (array > high + slack))
     if not len(wrong):
         return None
