@@ -1,13 +1,17 @@
-"""Which workers the trainer still expects an evaluation from."""
+"""Evaluations whose reports got lost: which workers the trainer still expects, and what they tell again."""
 
 import time
 import types
 
+import msgspec
 import pytest
 
+from tfagents_system import workers
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.report.episodes import Episode, Evaluations, Report
 from tfagents_system.report.heartbeat import write_json
 from tfagents_system.sac_train import Trainer
+from tfagents_system.workers import Worker
 
 STRAGGLER_SECS = 30.0
 
@@ -34,3 +38,37 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
     trainer._straggler_secs = STRAGGLER_SECS
     assert trainer._is_gone(3) == is_gone
     assert trainer._is_gone(4), "it was never heard of"
+
+
+def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):
+    told = []
+
+    class Connection:
+        def put(self, table, arrays):
+            told.append(Report.from_wire(arrays))
+
+        def try_put(self, table, arrays, timeout_secs):
+            self.put(table, arrays)
+
+    worker = Worker.__new__(Worker)
+    worker._connection = Connection()
+    worker._evaluation = None
+    worker._newest_progress = lambda wait_secs: None
+    worker._end_with_the_run = lambda: None
+    now = [100.0]
+    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
+    worker._wait_for_news()
+    assert told == [], "nothing was evaluated yet"
+    report = Report("eval", 7, 0, 4, 40, 4, [], {})
+    worker._tell_evaluation(report)
+    for secs, times in ((0.2, 1), (4.0, 1), (1.0, 2), (0.2, 2), (5.0, 3)):
+        now[0] += secs
+        worker._wait_for_news()
+        assert told == [report] * times
+    evaluations = Evaluations(num_episodes=1, num_workers=1)
+    complete = msgspec.structs.replace(report, episodes=[Episode(1.0, 10)])
+    for evaluation in (complete, complete):
+        evaluations.add(evaluation)
+    assert [(version, len(reports)) for version, reports in evaluations.pop_ready()] == [(4, 1)]
+    evaluations.add(complete)
+    assert evaluations.pop_ready() == [], "it counts once"

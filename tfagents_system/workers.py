@@ -46,6 +46,7 @@ _START_DEADLINE_SECS = 600.0
 _POLICY_DEADLINE_SECS = 24 * 3600.0  # An iteration of a large network may take long; the trainer is supervised.
 _FLUSH_SECS = 20.0
 _BEAT_SECS = 1.0
+_TELL_AGAIN_SECS = 5.0  # What an evaluation was like, to a trainer that may wait for it.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +134,8 @@ class Worker:
         self._train_step = 0
         self._weights: dict[str, np.ndarray] = {}
         self._evaluated = (0, -1)  # (trainer's session, version) of the last evaluation
+        self._evaluation: Report | None = None  # the last that was told
+        self._tell_again_at = math.inf
         self._steps = self._episodes = 0
         self._told: dict[str, Any] = {}
         self._beat_due = 0.0
@@ -255,6 +258,7 @@ class Worker:
           StoppedError: The run that this worker has joined is over.
         """
         self._newest_progress(wait_secs=_NEWS_SECS)
+        self._tell_evaluation_again()
         self._end_with_the_run()
 
     def _end_with_the_run(self) -> None:
@@ -296,6 +300,7 @@ class Worker:
                 waiting.check()
                 progress = self._newest_progress(wait_secs=_NEWS_SECS)
             self._evaluate_if_due()  # The trainer may wait for it.
+            self._tell_evaluation_again()
 
     def _take_weights(self) -> None:
         arrays = self._weights_reader.get()
@@ -436,7 +441,7 @@ class Worker:
         def on_episode(episode: Episode) -> None:
             episodes.append(episode)
             observed = _results(self._eval_observers)
-            self._report(Report("eval", session, self._id, version, train_step, version, episodes, observed))
+            self._tell_evaluation(Report("eval", session, self._id, version, train_step, version, episodes, observed))
 
         self._beat("evaluating", iteration=version)
         if self._role.deterministic:
@@ -516,6 +521,20 @@ class Worker:
 
     def _report(self, report: Report) -> None:
         self._connection.put(tables.REPORTS, report.to_wire())
+
+    def _tell_evaluation(self, evaluation: Report) -> None:
+        self._report(evaluation)
+        self._evaluation, self._tell_again_at = evaluation, time.monotonic() + _TELL_AGAIN_SECS
+
+    def _tell_evaluation_again(self) -> None:
+        """Now and then, while nothing else is to be done: the trainer may wait for a report that was lost.
+
+        The streams of a trainer that was killed live on in the server until each has taken one more, and a server that
+        is killed takes with it those that were not read.
+        """
+        if self._evaluation is not None and time.monotonic() >= self._tell_again_at:
+            self._connection.try_put(tables.REPORTS, self._evaluation.to_wire(), _NEWS_SECS)
+            self._tell_again_at = time.monotonic() + _TELL_AGAIN_SECS
 
     def _beat(self, state: str, **fields: Any) -> None:
         self._beat_due = time.monotonic() + _BEAT_SECS

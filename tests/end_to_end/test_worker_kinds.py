@@ -177,10 +177,13 @@ def test_an_expert_acts_as_its_policy_says_and_as_often_as_the_others(stored):
 def test_evaluations_have_another_share_of_the_same_size(finished):
     rows = [row for row in read_metrics(finished[0].exp_dir / "metrics.csv") if row["eval_return"] is not None]
     returns = [row["eval_return"] for row in rows]
-    assert returns[0] == 0.0, "it had not joined yet"
-    assert max(returns) == HORIZON / 2, "3 episodes of 0 and 3 of 10"
-    assert returns[-1] == 0.0, "it has left"
-    assert set(returns) == {0.0, HORIZON / 2}
+    whole = HORIZON / 2  # 3 episodes of 0 and 3 of 10
+    joined, left = returns.index(whole), len(returns) - returns[::-1].index(whole)
+    assert joined > 0 and set(returns[:joined]) == {0.0}, "it had not joined yet"
+    assert set(returns[joined:left]) == {whole}
+    while_it_left, *afterwards = returns[left:]
+    assert while_it_left in [10.0 * episodes / (3 + episodes) for episodes in (0, 1, 2)], "those that it had played"
+    assert set(afterwards) == {0.0}, "it has left"
 
 
 def test_experts_stay_out_of_the_returns_that_are_reported(finished):
