@@ -54,8 +54,6 @@ if (($#)); then
   step "$python" -m pytest "$@"
   exit
 fi
-# Two processes, each with whole files; what is quick to find is found first, and what measures time comes last, alone.
-in_two=("$python" -m pytest -n 2 --dist loadfile --durations=15)
-step "${in_two[@]}" -m "not slow"
-step "${in_two[@]}" -m "slow and not alone"
-step "$python" -m pytest --durations=15 -m alone
+# Whole files at once, the long ones first; one process more than CPUs, as the long ones wait for much of their time.
+processes=$(($(nproc) + 1))
+step "$python" -m pytest -n "$((processes < 8 ? processes : 8))" --dist loadfile --durations=20

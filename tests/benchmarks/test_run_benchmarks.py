@@ -144,7 +144,6 @@ def test_wrong_usage_is_told(arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_benchmarks_run_quickly_without_peers():
     # Those with real runs take minutes: ./run_benchmarks.sh --quick has all of them.

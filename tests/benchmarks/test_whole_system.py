@@ -136,7 +136,6 @@ def test_slow_steps_take_their_time(busy, clock):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.parametrize("example", ["single", "distributed"])
 def test_examples_of_tf_agents_run(example):
     options = ["--steps", "30", "--learning_starts", "520", "--horizon", "100"]

@@ -57,6 +57,15 @@ def test_cpus_of_another_process_are_seen_and_named(cpu_holder: subprocess.Popen
     assert f"pid {cpu_holder.pid}" in held[3] and os.getcwd() in held[3]
 
 
+def test_cpus_of_trainers_are_told_from_the_others(cpu_holder: subprocess.Popen[str], prefix: str) -> None:
+    assert held_cpus("trainer") == {}
+    trainer = other_process(prefix, "c = claims.Claims()\nc.take('trainer/4')")
+    assert sorted(held_cpus("trainer")) == [4] and sorted(held_cpus()) == [3, 4]
+    trainer.kill()
+    trainer.wait()
+    assert held_cpus("trainer") == {}
+
+
 def test_a_dead_process_holds_nothing(cpu_holder: subprocess.Popen[str]) -> None:
     cpu_holder.send_signal(signal.SIGKILL)
     cpu_holder.wait()

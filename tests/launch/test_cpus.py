@@ -137,6 +137,18 @@ def test_cpus_that_others_hold_are_left_alone() -> None:
     assert all_held.ids() == [0, 1] and "another run" in all_held.notes[0]
 
 
+def test_trainers_of_runs_that_share_cpus_have_different_ones() -> None:
+    held = dict.fromkeys(range(4), "run a")
+    second = plan(1, 1, 2, 1, [0, 1], held=held, share=True, trainers=[1])
+    assert (second.trainer, second.replay, second.workers) == ((0,), (1,), ((1,), (1,)))
+    third = plan(1, 1, 2, 1, [0, 1], held=held, share=True, trainers=[0, 1])
+    assert (third.trainer, third.replay) == ((1,), (0,)), "there is none without"
+    larger = plan(1, 2, 4, 1, [0, 1, 2, 3], held=held, share=True, trainers=[1, 2])
+    assert (larger.trainer, larger.replay) == ((0, 3), (1,))
+    assert plan(1, 1, 1, 1, [0, 1, 2, 3], held=held, share=True, trainers=[1]).trainer == (2,)
+    assert plan(1, 1, 1, 1, [0, 1, 2, 3, 4, 5, 6], held=held, trainers=[1]).trainer == (5,), "held ones are no choice"
+
+
 def test_threads_follow_from_the_plan() -> None:
     result = plan(1, 4, 1, 2, list(range(8)))
     assert result.thread_environ("trainer") == {

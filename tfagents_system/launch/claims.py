@@ -143,15 +143,19 @@ def holder(name: str) -> Holder | None:
     return Holder(pid, describe_process(pid))
 
 
-def held_cpus() -> dict[int, str]:
-    """Who holds which CPU id on this machine, in words, by id; this process's own claims are not among them."""
+def held_cpus(kind: str = "cpu") -> dict[int, str]:
+    """Who holds which CPU id on this machine, in words, by id; this process's own claims are not among them.
+
+    Args:
+      kind: `cpu`, or `trainer`: those on which a trainer runs.
+    """
     try:
         names = Path("/proc/net/unix").read_text()
     except OSError:
         return {}
     held = {}
-    for cpu in sorted({int(text) for text in re.findall(rf"@{_PREFIX}/cpu/(\d+)$", names, re.MULTILINE)}):
-        who = holder(f"cpu/{cpu}")
+    for cpu in sorted({int(text) for text in re.findall(rf"@{_PREFIX}/{kind}/(\d+)$", names, re.MULTILINE)}):
+        who = holder(f"{kind}/{cpu}")
         if who is not None and who.pid != os.getpid():
             held[cpu] = str(who)
     return held

@@ -201,6 +201,7 @@ def plan_cpus(
     allowed: Sequence[int],
     share: bool = False,
     held: Mapping[int, str] | None = None,
+    trainers: Collection[int] = (),
     quota: float | None = None,
     allotment: int | None = None,
 ) -> CpuPlan:
@@ -214,6 +215,7 @@ def plan_cpus(
       allowed: CPU ids that this process may use, any gaps.
       share: Whether roles may share CPUs where there are too few.
       held: Who holds a CPU already, by CPU id: other runs on this machine.
+      trainers: Those of them on which a trainer runs: where CPUs are shared with it, this run's trainer takes others.
       quota: CPUs' worth of time that the cgroup may use, None without a limit.
       allotment: CPUs that SLURM allotted on this node, None outside a job.
 
@@ -262,6 +264,7 @@ def plan_cpus(
     usable = usable[:available]
     if held and set(usable) & set(held):
         notes.append(f"CPUs are shared with another run ({_holders(held)})")
+    usable = _trainers_apart(usable, counts, trainers)
     if needed <= len(usable):
         by_role = _exclusive(counts, usable)
     else:
@@ -276,6 +279,21 @@ def plan_cpus(
         notes=tuple(notes),
         spare=usable[-1] if needed < len(usable) and usable[-1] not in held else None,
     )
+
+
+def _trainers_apart(usable: Sequence[int], counts: Mapping[str, int], trainers: Collection[int]) -> list[int]:
+    """`usable` in an order that gives CPUs without another run's trainer to this one's, as far as there are any.
+
+    Trainers are busy all the time, other roles mostly wait. The replay server's CPUs come first, then the trainer's.
+    """
+    if not set(usable) & set(trainers):
+        return list(usable)
+    n_replay, n_trainer = counts[REPLAY], counts[TRAINER]
+    by_preference = sorted([*usable[n_replay:], *usable[:n_replay]], key=lambda cpu: cpu in trainers)
+    wanted = sorted(by_preference[:n_trainer])
+    others = [cpu for cpu in usable if cpu not in wanted]
+    n_before = min(n_replay, len(others))
+    return [*others[:n_before], *wanted, *others[n_before:]]
 
 
 def _exclusive(counts: Mapping[str, int], usable: Sequence[int]) -> dict[str, tuple[int, ...]]:
@@ -325,6 +343,7 @@ def plan_for(
     environ: Mapping[str, str] = os.environ,
     *,
     held: Mapping[int, str] | None = None,
+    trainers: Collection[int] = (),
     allowed: Callable[[], list[int]] = allowed_cpus,
     cores_of: Callable[[Sequence[int]], list[tuple[int, ...]]] = physical_cores,
 ) -> CpuPlan:
@@ -341,6 +360,7 @@ def plan_for(
         allowed=[core[0] for core in cores],
         share=variables.share_cpus,
         held={first[cpu]: who for cpu, who in (held or {}).items() if cpu in first},
+        trainers={first[cpu] for cpu in trainers if cpu in first},
         quota=cgroup_quota(),
         allotment=slurm_allotment(environ),
     )

@@ -139,7 +139,8 @@ class Preparation:
         if self._values.keys() >= _PLAN_FIELDS and knows_share:
             check = self.checks["CPUs"]
             with check.catching():
-                self.plan = plan_for(plan_counts(self._values), self._environ, held=held_cpus())
+                counts, trainers = plan_counts(self._values), held_cpus("trainer")
+                self.plan = plan_for(counts, self._environ, held=held_cpus(), trainers=trainers)
                 roles = ", ".join(
                     f"{role} {format_cpu_list(ids) or 'any'}" for role, ids in self.plan.by_role().items()
                 )

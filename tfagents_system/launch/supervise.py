@@ -507,8 +507,10 @@ def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
       UserError: Too few are left.
     """
     for _ in range(_PLAN_TRIES):
-        plan = plan_for(variables, held=held_cpus())
+        plan = plan_for(variables, held=held_cpus(), trainers=held_cpus("trainer"))
         if not claims.take_cpus(plan.ids(), exclusive=not variables.share_cpus):
+            for cpu in plan.trainer:
+                claims.take(f"trainer/{cpu}")
             return plan
         time.sleep(0.05)
     raise UserError(
