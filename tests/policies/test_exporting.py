@@ -263,14 +263,20 @@ def test_integer_leaves_are_drawn_from_what_was_seen():
     assert pixels.min() == 0 and pixels.max() == 255
 
 
-def test_bounds_far_from_0_cost_a_rounding_that_is_no_difference(tmp_path):
-    policy = trained(VECTOR).policy
-    bounds = tensor_spec.BoundedTensorSpec((2,), tf.float32, [101_000.0, 0.0], [101_500.0, 1.0], "action")
-    reference = py_tf_eager_policy.PyTFEagerPolicy(
-        EnvironmentUnitsPolicy(greedy_policy.GreedyPolicy(policy), bounds), use_tf_function=True
-    )
-    source = exporting.Source(policy, reference, bounds, describe(VECTOR, bounds, (), "c", 7, 3))
-    assert exporting.write(source, "numpy", tmp_path)[1] < 1e-5
+@pytest.mark.parametrize(("steps", "expected"), [(0, 0.0), (1, 0.0), (3, 2 * 2.0**-7 / 250.0)])
+def test_one_rounding_at_the_size_of_the_bounds_is_no_difference(monkeypatch, steps, expected):
+    bounds = tensor_spec.BoundedTensorSpec((1,), tf.float32, [101_000.0], [101_500.0], "action")
+    source = exporting.Source(None, "reference", bounds, {})
+
+    def acts(policy, observations, n=1):
+        action = np.full((exporting._STEPS, n, 1) if n > 1 else (exporting._STEPS, 1), 101_200.0, np.float32)
+        for _ in range(steps if policy == "found" else 0):
+            action = np.nextafter(action, np.float32(np.inf))
+        return action
+
+    monkeypatch.setattr(exporting, "_acts", acts)
+    monkeypatch.setattr(exporting, "_random_observations", lambda source, rng: np.zeros((exporting._EPISODES, 1)))
+    assert exporting.largest_difference(source, "found") == pytest.approx(expected)
 
 
 def test_names_of_arrays_differ_from_those_of_the_memory():

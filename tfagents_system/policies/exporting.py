@@ -32,7 +32,9 @@ from tfagents_system.policies.weights import assign_weights, named_variables, re
 from tfagents_system.train_params_base import TrainParamsBase
 
 FORMATS = ("numpy", "tflite", "onnx")
-TOLERANCE = 1e-5  # Of actions in [-1, 1]: products are summed in another order.
+# Of actions in [-1, 1]: products are summed in another order. Measured with a CrossQ policy (256, 256) of HalfCheetah
+# after 50,000 updates, 40 sets of observations: 2.7e-5 (NumPy), 8.2e-5 (TFLite); with untrained ones, below 1e-6.
+TOLERANCE = 3e-4
 _EPISODES, _STEPS = 8, 4
 
 
