@@ -70,7 +70,8 @@ class TrainParamsBase(abc.ABC):
     target_update_period: int = 1
     """Updates between two soft updates of the target critics."""
     gradient_clipping: float | None = None
-    """Maximum norm of each variable's gradient; None does not clip."""
+    """Maximum norm of each variable's gradient, of critics, actor and log(alpha) alike; None does not clip.
+    `global_clipnorm` of an optimizer is one for all variables of its part together."""
     learn_entropy_coef: bool = True
     """True: alpha, the entropy coefficient, is tuned. False: it stays exp(sac_log_alpha)."""
     sac_log_alpha: float = 0.0

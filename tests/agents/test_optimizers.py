@@ -79,6 +79,11 @@ COSINE = [0.1, 0.02 + 0.08 * 0.75, 0.02 + 0.08 * 0.25, 0.02]  # cos 60 and 120 d
         ({"name": "sgd"}, lambda g: sgd(g, CONSTANT)),
         ({"name": "sgd", "momentum": 0.8}, lambda g: sgd(g, CONSTANT, momentum=0.8)),
         ({"name": "sgd", "weight_decay": 1.5}, lambda g: sgd(g, CONSTANT, l2=1.5)),
+        ({"global_clipnorm": 0.05}, lambda g: adam(np.clip(g, -0.05, 0.05), CONSTANT)),
+        (
+            {"name": "sgd", "global_clipnorm": 0.05, "weight_decay": 1.5},
+            lambda g: sgd(np.clip(g, -0.05, 0.05), CONSTANT, l2=1.5),
+        ),
     ],
     ids=lambda value: ",".join(value) or "adam" if isinstance(value, dict) else "",
 )
@@ -113,6 +118,38 @@ def test_adamw_takes_rate_times_decay_of_all_weights_in_a_step_and_changes_nothi
     for plain, decayed, start in zip(*variables, starts[0], strict=True):
         np.testing.assert_allclose(decayed - plain, -rate * decay * start, atol=3e-7)
         assert np.abs(plain - start).max() > 1e-4
+
+
+def step_by_sgd(part, algorithm, attributes):
+    """(variables before, their step with a learning rate of 1) of one part in one update."""
+    sgd = {"name": "sgd", **attributes.pop("settings", {})}
+    agent = build(
+        algorithm=algorithm,
+        **{f"{part}_optimizer": sgd, f"{part}_learning_rate": 1.0, "actor_update_period": None},
+        **attributes,
+    )
+    update = FusedSacUpdate(agent) if algorithm == "sac" else agent.make_update()
+    networks = update._parts.critics if part == "critic" else [update._parts.actor]
+    variables = [variable for network in networks for variable in network.trainable_variables]
+    before = [variable.numpy() for variable in variables]
+    update(transition())
+    return [variable.numpy() - value for variable, value in zip(variables, before, strict=True)]
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "tqc"])
+@pytest.mark.parametrize("part", ["critic", "actor"])
+def test_gradients_are_clipped_each_by_itself_or_all_of_a_part_together(part, algorithm):
+    whole = step_by_sgd(part, algorithm, {})
+    norms = [np.linalg.norm(step) for step in whole]
+    limit = float(np.median(norms))
+    each = step_by_sgd(part, algorithm, {"gradient_clipping": limit})
+    for step, own, norm in zip(whole, each, norms, strict=True):
+        np.testing.assert_allclose(own, step * min(1.0, limit / norm), rtol=1e-3, atol=1e-6)
+    together = step_by_sgd(part, algorithm, {"settings": {"global_clipnorm": limit}})
+    share = limit / np.linalg.norm(norms)
+    assert share < 0.9
+    for step, own in zip(whole, together, strict=True):
+        np.testing.assert_allclose(own, step * share, rtol=1e-3, atol=1e-6)
 
 
 def test_a_schedule_goes_by_train_steps_where_the_actor_steps_in_every_third_update():
@@ -227,3 +264,33 @@ def test_several_wrong_settings_are_told_at_once_and_right_ones_pass():
     assert len(optimizer_findings("critic_optimizer", {"beta_1": 2, "epsilom": 1e-8})) == 2
     assert optimizer_findings("critic_optimizer", {"name": "adamw", "schedule": "cosine", "schedule_steps": None}) == []
     assert optimizer_findings("alpha_optimizer", {"name": "adamw", "weight_decay": 0}) == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.0, 0.9), (0.9, 0.0), (0.5, 0.9)])
+def test_a_run_goes_on_with_the_momentum_that_it_is_given_now(before, after, tmp_path):
+    """Velocities are in the checkpoint, where there were any; what they are multiplied by is not."""
+    began, goes_on = (
+        build(alpha_optimizer={"name": "sgd", "momentum": momentum}, alpha_learning_rate=RATE, sac_log_alpha=LOG_ALPHA)
+        for momentum in (before, after)
+    )
+    FusedSacUpdate(began)(transition())
+    checkpoints_of(tmp_path, began)[0].save(5.0, {}, wait=True)
+    checkpoints_of(tmp_path, goes_on)[0].restore()
+    first = float(began._log_alpha)
+    gradient = float(FusedSacUpdate(goes_on)(transition(1)).extra.alpha_loss) / first
+    velocity = (first - LOG_ALPHA) if before else 0.0
+    assert abs(velocity) > 0.01 or not before
+    assert float(goes_on._log_alpha) == pytest.approx(first + after * velocity - RATE * gradient, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_a_run_goes_on_with_the_betas_that_it_is_given_now(name, tmp_path):
+    began, goes_on = (
+        build(critic_optimizer={"name": name, "beta_1": beta, "beta_2": beta + 0.05}) for beta in (0.9, 0.5)
+    )
+    FusedSacUpdate(began)(transition())
+    checkpoints_of(tmp_path, began)[0].save(5.0, {}, wait=True)
+    checkpoints_of(tmp_path, goes_on)[0].restore()
+    optimizer = goes_on._critic_optimizer
+    found = [float(optimizer._get_hyper(hyper)) for hyper in ("beta_1", "beta_2")]
+    np.testing.assert_allclose(found, [0.5, 0.55], rtol=1e-6)

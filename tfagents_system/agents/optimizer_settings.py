@@ -26,6 +26,7 @@ class OptimizerSettings:
       momentum: Of SGD.
       weight_decay: lambda. AdamW: each step takes lambda * learning rate of the weights themselves (decoupled).
         Adam and SGD: lambda times the weights is added to the gradient, as an L2 term of the loss would.
+      global_clipnorm: The norm that the gradients of all its variables together have at most; None: any.
       schedule: `constant`, `linear` or `cosine`, of the learning rate by train step.
       final_learning_rate: What a schedule ends with, and stays at.
       schedule_steps: Train steps until then.
@@ -37,6 +38,7 @@ class OptimizerSettings:
     epsilon: float
     momentum: float
     weight_decay: float
+    global_clipnorm: float | None
     schedule: str
     final_learning_rate: float
     schedule_steps: int
@@ -49,12 +51,13 @@ _DEFAULTS: dict[str, Any] = {
     "epsilon": 1e-7,
     "momentum": 0.0,
     "weight_decay": 0.0,
+    "global_clipnorm": None,
     "schedule": "constant",
     "final_learning_rate": 0.0,
     "schedule_steps": None,
 }
 _ADAM, _SCHEDULE = ("beta_1", "beta_2", "epsilon"), ("final_learning_rate", "schedule_steps")
-_OF_ALL = ("name", "weight_decay", "schedule", *_SCHEDULE)
+_OF_ALL = ("name", "weight_decay", "global_clipnorm", "schedule", *_SCHEDULE)
 _SETTINGS = {"adam": (*_OF_ALL, *_ADAM), "adamw": (*_OF_ALL, *_ADAM), "sgd": (*_OF_ALL, "momentum")}
 _SCHEDULES = ("constant", "linear", "cosine")
 _ADAMW_DECAY = 0.01  # As AdamW has it in PyTorch and in SimBa.
@@ -158,6 +161,10 @@ _RULES: dict[str, _Rule] = {
     "epsilon": ("a number above 0", lambda value: _is_number(value) and value > 0),
     "momentum": _BETA,
     "weight_decay": _NOT_NEGATIVE,
+    "global_clipnorm": (
+        "a number above 0, or None for no limit",
+        lambda value: value is None or (_is_number(value) and value > 0),
+    ),
     "schedule": (_one_of(_SCHEDULES), lambda value: value in _SCHEDULES),
     "final_learning_rate": _NOT_NEGATIVE,
     "schedule_steps": (

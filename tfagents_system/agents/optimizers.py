@@ -28,16 +28,18 @@ def build_optimizer(
     """
     settings = optimizer_settings(params, part)
     rate = _learning_rate(settings, getattr(params, f"{part}_learning_rate"), train_step)
+    clipping = {"global_clipnorm": settings.global_clipnorm}
     if settings.name == "sgd":
-        return Sgd(rate, settings.momentum, settings.weight_decay)
+        momentum = _not_saved(settings.momentum) if settings.momentum else 0.0
+        return Sgd(rate, momentum, settings.weight_decay, **clipping)
     moments = {
         "beta_1": _not_saved(settings.beta_1),
         "beta_2": _not_saved(settings.beta_2),
         "epsilon": settings.epsilon,
     }
     if settings.name == "adamw":
-        return AdamW(rate, settings.weight_decay, **moments)
-    return Adam(rate, settings.weight_decay, **moments)
+        return AdamW(rate, settings.weight_decay, **moments, **clipping)
+    return Adam(rate, settings.weight_decay, **moments, **clipping)
 
 
 class Adam(tf.keras.optimizers.legacy.Adam):
@@ -47,8 +49,8 @@ class Adam(tf.keras.optimizers.legacy.Adam):
     section 2.1.
     """
 
-    def __init__(self, rate: Any, weight_decay: float = 0.0, **moments: Any) -> None:
-        super().__init__(rate, name="Adam", **moments)
+    def __init__(self, rate: Any, weight_decay: float = 0.0, **options: Any) -> None:
+        super().__init__(rate, name="Adam", **options)
         self._weight_decay = weight_decay
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None) -> tf.Operation:
@@ -62,8 +64,8 @@ class AdamW(tf.keras.optimizers.legacy.Adam):
     variables decay, biases among them.
     """
 
-    def __init__(self, rate: Any, weight_decay: float, **moments: Any) -> None:
-        super().__init__(rate, name="AdamW", **moments)
+    def __init__(self, rate: Any, weight_decay: float, **options: Any) -> None:
+        super().__init__(rate, name="AdamW", **options)
         self._weight_decay = weight_decay
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None) -> tf.Operation:
@@ -80,8 +82,8 @@ class AdamW(tf.keras.optimizers.legacy.Adam):
 class Sgd(tf.keras.optimizers.legacy.SGD):
     """velocity <- momentum * velocity - rate * gradient, theta <- theta + velocity, with an L2 term as in `Adam`."""
 
-    def __init__(self, rate: Any, momentum: float, weight_decay: float) -> None:
-        super().__init__(rate, momentum, name="SGD")
+    def __init__(self, rate: Any, momentum: Any, weight_decay: float, **options: Any) -> None:
+        super().__init__(rate, momentum, name="SGD", **options)
         self._weight_decay = weight_decay
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None) -> tf.Operation:

@@ -59,7 +59,7 @@ class RedqUpdate(FusedUpdate):
 def build_agent(
     params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable
 ) -> EnsembleAgent:
-    """REDQ; N, M and the actor's period are 10, 2 and 20 unless params say otherwise."""
+    """REDQ; N and M are 10 and 2 unless params say otherwise; the actor's period, see `algorithms`."""
     num_target_critics = algorithms.value(params, "num_target_critics")
     update_class = functools.partial(RedqUpdate, num_target_critics=num_target_critics)
     return EnsembleAgent(params, time_step_spec, action_spec, train_step, update_class)

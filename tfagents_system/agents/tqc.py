@@ -1,4 +1,7 @@
-"""TQC: truncated mixture of continuous distributional quantile critics (Kuznetsov et al., arXiv 2005.04269)."""
+"""TQC: truncated mixture of continuous distributional quantile critics (Kuznetsov et al., arXiv 2005.04269).
+
+Section 3 and algorithm 1 of the paper have the target, the critics' loss and the actor's.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class TqcUpdate(FusedUpdate):
         self._num_dropped = num_dropped
 
     def _next_values(self, next_steps: Steps, next_actions: Any) -> tf.Tensor:
-        """The (M - d) * N smallest quantiles of all targets, in order, `[B, (T,) (M - d) * N]`."""
+        """The (M - d) * N smallest quantiles of all targets, in order (equation 11), `[B, (T,) (M - d) * N]`."""
         quantiles = [self._values(target, next_steps, next_actions) for target in self._parts.targets]
         pooled = tf.sort(tf.concat(quantiles, axis=-1), axis=-1)
         return pooled[..., : pooled.shape[-1] - self._num_dropped * len(quantiles)]
