@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS, Algorithm
+from tfagents_system.agents.algorithms import value as value_of_algorithm
 from tfagents_system.agents.network_options import network_findings
-from tfagents_system.agents.optimizer_settings import PARTS, optimizer_findings, whole_run_findings
+from tfagents_system.agents.optimizer_settings import PARTS, optimizer_findings, settings_in_use, whole_run_findings
 from tfagents_system.errors import shown
 from tfagents_system.spelling import near_misses
 from tfagents_system.train_params_base import TrainParamsBase
@@ -207,9 +208,38 @@ def check_deterministic(params: TrainParamsBase) -> list[str]:
 
 
 def resolved_attributes(params: TrainParamsBase) -> dict[str, Any]:
-    """All attributes of TrainParamsBase with the values that a run has, by name."""
+    """The values that a run has, by name: of TrainParamsBase, and of the user's own those that `--set` can give.
+
+    None is replaced by what the algorithm has instead, and optimizers have all of their settings. What follows from the
+    environment (`target_entropy`) stays None.
+    """
     names = [name for name in _known_names(is_hook=False) if name not in ("env_config", "compute_config", "horizon")]
-    return {name: getattr(params, name) for name in names}
+    known = {name: value_of_algorithm(params, name) for name in names}
+    known |= {f"{part}_optimizer": settings_in_use(params, part) for part in PARTS}
+    own = {name: inspect.getattr_static(params, name) for name in _own_names(params, is_hook=False)}
+    return known | {
+        name: value for name, value in own.items() if name not in known and name[0] != "_" and _is_plain(value)
+    }
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    """Whether JSON can have it, and a person read it."""
+    if isinstance(value, list | tuple | dict):
+        within = value.values() if isinstance(value, dict) else value
+        has_names = not isinstance(value, dict) or all(isinstance(key, str) for key in value)
+        return has_names and depth < 10 and len(value) <= 1000 and all(_is_plain(each, depth + 1) for each in within)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def advice(params: TrainParamsBase) -> list[str]:
+    """What can be had, but is seldom meant, one sentence each."""
+    has_ratio = params.asynchronous or params.updates_per_env_step is not None
+    if params.algorithm not in ("redq", "droq") or params.actor_update_period is not None or has_ratio:
+        return []
+    return [
+        f"algorithm={params.algorithm!r} without updates_per_env_step: the actor steps in each update, in the paper "
+        "once in 20, once for each step of the environment. Set updates_per_env_step, or actor_update_period"
+    ]
 
 
 def _known_names(is_hook: bool) -> list[str]:

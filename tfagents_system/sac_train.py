@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from tf_agents.agents import tf_agent
 
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError
 from tfagents_system.agents.checkpoints import SaveError, TrainerCheckpoints, TrainerState
@@ -38,6 +39,7 @@ from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.metrics import MetricsLog, read_metrics
 from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.role import TRAIN_STREAM, Role, burn_in_steps, run_role, sequence_length
+from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer_saves import TrainerSaves
 
 _START_DEADLINE_SECS = 600.0
@@ -65,9 +67,7 @@ class Trainer:
         # Not tf.random.set_seed: Keras draws initial weights from Python's own numbers.
         tf.keras.utils.set_random_seed(role.derived_seed(TRAIN_STREAM))
         self._train_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="train_step")
-        self._agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, self._train_step)
-        if params.normalize_rewards:
-            attach_reward_scale(self._agent)
+        self._agent = make_agent(params, observation_spec, action_spec, self._train_step)
         self._variables = weights.named_variables(self._agent.collect_policy)
         self._state = TrainerState()
         self._checkpoints = TrainerCheckpoints(
@@ -514,6 +514,16 @@ class Trainer:
         rate, updates = self._row.get("updates_per_s"), self._plan.mean_updates
         iterations_left = self._params.num_iter - self._state.iteration
         return iterations_left * updates / rate if rate and updates is not None else None
+
+
+def make_agent(
+    params: TrainParamsBase, observation_spec: Any, action_spec: Any, train_step: tf.Variable
+) -> tf_agent.TFAgent:
+    """The agent as it is trained; workers need no scale of rewards."""
+    agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, train_step)
+    if params.normalize_rewards:
+        attach_reward_scale(agent)
+    return agent
 
 
 def _check_gpu() -> None:

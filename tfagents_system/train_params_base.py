@@ -94,7 +94,8 @@ class TrainParamsBase(abc.ABC):
     """M, where `redq` or `droq`: the minimum is over M of the N critics, drawn anew in each update. None: 2."""
     actor_update_period: int | None = None
     """Actor and alpha step in every so many updates, the critics in each. None: crossq 3, tqc 1;
-    redq and droq `updates_per_env_step`, so that the actor steps once for each step of the environment."""
+    redq and droq `updates_per_env_step` (rounded, at least 1), so that the actor steps once for each step of the
+    environment; 1 where `num_steps_per_iter` says how many updates there are."""
     num_quantiles: int = 25
     """Quantiles of each critic, where `tqc`."""
     num_dropped_quantiles: int = 2

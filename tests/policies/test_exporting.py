@@ -69,7 +69,7 @@ def source(request):
     return source_of(trained(spec, **attributes).policy, spec)
 
 
-@pytest.fixture(scope="module", params=exporting.FORMATS)
+@pytest.fixture(scope="module", params=["numpy", "tflite", "onnx"])
 def written(request, source, tmp_path_factory):
     if request.param == "onnx":
         pytest.importorskip("tf2onnx")

@@ -77,6 +77,13 @@ def optimizer_settings(params: Any, part: str) -> OptimizerSettings:
     return settings
 
 
+def settings_in_use(params: Any, part: str) -> dict[str, Any]:
+    """Those that act, by name."""
+    settings = optimizer_settings(params, part)
+    without = _SCHEDULE if settings.schedule == "constant" else ()
+    return {name: getattr(settings, name) for name in _SETTINGS[settings.name] if name not in without}
+
+
 def optimizer_findings(attribute: str, given: Mapping[str, Any]) -> list[str]:
     """What is wrong with one of the three attributes, one sentence each.
 

@@ -143,14 +143,6 @@ class Transport:
         with contextlib.suppress(OSError):
             self._tls.close()
 
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
-
-    def peer_certificate(self) -> dict[str, Any]:
-        """Of the other side, verified."""
-        return dict(self._tls.getpeercert() or {})
-
     def _send_urgent(self) -> None:
         while self._urgent is not None and self._sending.acquire(blocking=False):
             try:

@@ -287,6 +287,7 @@ class _Inspector:
                 check.errors += params_check.check_deterministic(params)
             if not check.errors:
                 check.facts.append(f"{path}: {_in_words(params)}")
+                check.notes += params_check.advice(params)
                 self._found.num_iter = params.num_iter
                 self._found.attributes, self._found.config = _plain(params_check.resolved_attributes(params)), config
         return params

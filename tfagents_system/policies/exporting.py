@@ -31,7 +31,6 @@ from tfagents_system.policies.policy_files import FILE_NAME, load_policy, load_s
 from tfagents_system.policies.weights import assign_weights, named_variables, read_weights
 from tfagents_system.train_params_base import TrainParamsBase
 
-FORMATS = ("numpy", "tflite", "onnx")
 # Of actions in [-1, 1]: products are summed in another order. Measured with a CrossQ policy (256, 256) of HalfCheetah
 # after 50,000 updates, 40 sets of observations: 2.7e-5 (NumPy), 8.2e-5 (TFLite); with untrained ones, below 1e-6.
 TOLERANCE = 3e-4
@@ -91,7 +90,7 @@ def write(source: Source, name: str, folder: Path) -> tuple[Path, float]:
 
     Args:
       source: The policy.
-      name: One of FORMATS.
+      name: `numpy`, `tflite` or `onnx`.
       folder: Where it goes; it is made if it is not there.
 
     Returns:
