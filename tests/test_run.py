@@ -341,21 +341,21 @@ def test_milestones_are_the_first_the_best_and_the_middle_one_between(tmp_path: 
         return [int(path.name[-10:]) for path in milestones(paths)]
 
     assert steps() == [10, 40, 70], "nothing is evaluated: up to the latest"
-    for best, expected in ((60, [10, 40, 60]), (30, [10, 20, 30]), (20, [10, 20]), (10, [10])):
+    for best, expected in ((60, [10, 40, 60]), (30, [10, 20, 30]), (20, [10, 20, 70]), (10, [10, 70])):
         paths.best_json.write_text(json.dumps({"checkpoint": f"policy_checkpoint_{best:010d}"}))
         assert steps() == expected
 
 
 def test_a_montage_shows_the_milestones_side_by_side(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
     lines = play(capsys, saved, "--montage", "--video_dir", str(tmp_path))
-    assert [line.split(":")[0] for line in lines[:2]] == [f"policy_checkpoint_{step:010d}" for step in (8, 16)]
+    assert [line.split(":")[0] for line in lines[:3]] == [f"policy_checkpoint_{step:010d}" for step in (8, 16, 24)]
     assert [file.name for file in tmp_path.iterdir()] == ["montage.mp4"] and lines[-1] == str(tmp_path / "montage.mp4")
     reader: Any = imageio.get_reader(tmp_path / "montage.mp4")
     frames = [np.asarray(frame) for frame in reader]
     # A picture is 41 wide, 42 in its video, 252 enlarged by 6; a caption has three lines of 14.
-    assert len(frames) == 6 and frames[0].shape == (3 * 14 + 34 * 6, 2 * 252 + 4, 3)
+    assert len(frames) == 6 and frames[0].shape == (3 * 14 + 34 * 6, 3 * 252 + 2 * 4, 3)
     first = frames[5][60:].astype(int)  # Step 5: the fake environment draws its number of steps.
-    assert abs(first[:, :252].mean() - 5) < 3 and abs(first[:, 256:].mean() - 5) < 3
+    assert abs(first[:, :252].mean() - 5) < 3 and abs(first[:, 256:508].mean() - 5) < 3
     assert frames[0][:42, :252].max() > 150, "there is a caption"
 
 

@@ -414,10 +414,11 @@ class Trainer:
             self._delete_unless_periodic(*replaced)
 
     def _delete_unless_periodic(self, name: str | None, iteration: int) -> None:
-        """Checkpoints made only to be evaluated go when they are not the best; the periodic and the last ones stay."""
+        """Checkpoints made only to be evaluated go when they are not the best; the first stays, to be compared with."""
         is_periodic = iteration % self._params.checkpoint_period_itrs == 0
-        if name is not None and not is_periodic and iteration < self._params.num_iter:
-            self._export.delete_checkpoint(name)
+        if name is None or is_periodic or iteration >= self._params.num_iter or self._export.is_first(name):
+            return
+        self._export.delete_checkpoint(name)
 
     def _log_if_due(self) -> None:
         if self._state.iteration % self._params.log_period_itrs == 0:

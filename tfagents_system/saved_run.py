@@ -97,7 +97,7 @@ def find_checkpoint(paths: RunPaths, name: str) -> Path:
 def milestones(paths: RunPaths) -> list[Path]:
     """The first checkpoint, the best one (the latest where none was evaluated), and the middle one of those between.
 
-    Fewer where there are fewer.
+    The latest instead of a middle one where none lies between; fewer where there are fewer.
 
     Raises:
       UserError: There is none.
@@ -107,6 +107,8 @@ def milestones(paths: RunPaths) -> list[Path]:
     best = best_checkpoint(paths)
     up_to = names[: names.index(best if best in names else latest) + 1]
     chosen = dict.fromkeys((up_to[0], up_to[len(up_to) // 2], up_to[-1]))
+    if len(chosen) < 3:
+        chosen[latest] = None
     return [paths.policy_checkpoints / name for name in chosen]
 
 

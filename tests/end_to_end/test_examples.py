@@ -70,6 +70,10 @@ def test_pendulum_is_solved_within_10_000_steps(tmp_path):
     assert first.stdout.splitlines()[1:] == second.stdout.splitlines()[1:], "the same seed, the same episodes"
     best = json.loads((run.exp_dir / "policies" / "best.json").read_text())
     assert best["eval_return"] == pytest.approx(max(row["eval_return"] for row in evaluations(run)[1:]))
+    kept = sorted(int(path.name[-10:]) for path in (run.exp_dir / "policies" / "checkpoints").iterdir())
+    first, last = evaluations(run)[1], evaluations(run)[-1]
+    assert (kept[0], kept[-1]) == (first["train_step"], last["train_step"]) and int(best["checkpoint"][-10:]) in kept
+    assert len(kept) <= 4, "these, and that of iteration 12"
 
 
 @pytest.mark.parametrize(

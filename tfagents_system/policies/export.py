@@ -153,6 +153,10 @@ class PolicyExport:
         """Whether that checkpoint is on disk."""
         return (self._paths.policy_checkpoints / name).exists()
 
+    def is_first(self, name: str) -> bool:
+        """Whether it is the oldest checkpoint on disk."""
+        return name == min(path.name for path in self._paths.policy_checkpoints.glob(f"{_PREFIX}*"))
+
     def mark_best(self, name: str, eval_return: float) -> None:
         """Records `name` as the checkpoint with the highest evaluation return."""
         temporary = self._paths.best_json.with_suffix(".tmp")
