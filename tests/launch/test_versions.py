@@ -1,7 +1,11 @@
 """environment.yml, pyproject.toml and requirements.lock name the same versions."""
 
 import re
+import tomllib
 from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
 
 from tfagents_system.launch.pinned_packages import missing, pinned
 
@@ -23,6 +27,22 @@ def test_the_three_files_agree() -> None:
 def test_the_lock_is_exact_and_names_no_place() -> None:
     lines = (ROOT / "requirements.lock").read_text().splitlines()
     assert all(re.fullmatch(r"[a-z0-9._-]+==[A-Za-z0-9.+!_]+", line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("machine", "left_out"),
+    [
+        ("arm64", {"cryptography", "dm-reverb", "pybullet"}),
+        ("x86_64", {"cryptography", "dm-reverb", "mujoco", "pybullet"}),
+    ],
+)
+def test_what_has_no_wheels_for_macos_is_left_out_there(machine: str, left_out: set[str]) -> None:
+    """As `uv pip compile --python-platform` found: all others have some."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = [Requirement(line) for line in project["dependencies"]]
+    mac = {"sys_platform": "darwin", "platform_machine": machine}
+    assert {each.name for each in requirements if each.marker and not each.marker.evaluate(mac)} == left_out
+    assert all(each.marker is None or each.marker.evaluate({"sys_platform": "linux"}) for each in requirements)
 
 
 def test_this_environment_holds_them() -> None:

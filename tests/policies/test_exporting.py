@@ -1,8 +1,10 @@
 """Exported policies act as their checkpoint does, in every format; what acts otherwise is not written."""
 
+import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -134,6 +136,7 @@ def test_workers_can_act_with_an_exported_file(source, written):
 
 ALONE = """
 import sys
+from pathlib import Path
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
@@ -157,6 +160,12 @@ for k in range(len(inputs["observation_x"])):
 np.save(sys.argv[3], actions)
 assert not any(name.startswith("tensorflow") for name in sys.modules)
 """
+
+
+def test_the_numpy_policy_is_python_3_8():
+    source = Path(numpy_policy.__file__).read_text()
+    ast.parse(source, feature_version=(3, 8))
+    assert "from __future__ import annotations" in source
 
 
 def test_the_numpy_policy_needs_nothing_but_numpy(tmp_path):
