@@ -56,4 +56,4 @@ if (($#)); then
 fi
 # Whole files at once, the long ones first; one process more than CPUs, as the long ones wait for much of their time.
 processes=$(($(nproc) + 1))
-step "$python" -m pytest -n "$((processes < 8 ? processes : 8))" --dist loadfile --durations=20
+step "$python" -m pytest -n "$((processes < 8 ? processes : 8))" --dist loadfile --no-loadscope-reorder --durations=20
