@@ -53,9 +53,9 @@ class UserRun:
         self.vars_file = folder / "my_vars.sh"
         self.vars_file.write_text("\n".join(lines) + "\n")
 
-    def start(self, **options: Any) -> subprocess.Popen[str]:
-        """Starts `run_script.sh` with the Python that runs the tests; options go to Popen."""
-        return self._launch("run_script.sh", [], options)
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """Starts `run_script.sh` with the Python that runs the tests and further arguments; options go to Popen."""
+        return self._launch("run_script.sh", arguments, options)
 
     def join(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         """Starts `join_script.sh` for this run, with further arguments; options go to Popen."""

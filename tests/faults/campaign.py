@@ -123,10 +123,10 @@ class NumberedRun(UserRun):
         self.paths = RunPaths(self.exp_dir)
         self.output = folder / "output.txt"
 
-    def start(self, **options: Any) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         """Starts it, with its output in a file: nobody reads a pipe meanwhile."""
         with self.output.open("a") as output:
-            return super().start(stdout=output, **options)
+            return super().start(*arguments, stdout=output, **options)
 
     def set_pace(self, iteration_secs: float) -> None:
         """How long an iteration takes, at least."""

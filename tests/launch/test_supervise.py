@@ -430,6 +430,7 @@ class FakeRun:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # Tests may be run under nohup.
         )
 
     def wait_until_up(self) -> None:

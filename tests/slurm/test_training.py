@@ -54,7 +54,7 @@ def submit(cluster: SlurmCluster, run: UserRun, *options: str) -> str:
 
 
 def outputs(folder: Path) -> str:
-    return "\n".join(f"== {path}\n{path.read_text()}" for path in sorted(folder.rglob("slurm-*.out")))
+    return "\n".join(f"== {path}\n{path.read_text()}" for path in sorted(folder.glob("*/slurm-*.out")))
 
 
 def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster: SlurmCluster, tmp_path: Path) -> None:

@@ -172,9 +172,12 @@ class PolicyExport:
             self._paths.policy_checkpoints.mkdir(parents=True, exist_ok=True)
             agent = self._agent
             policies = (agent.collect_policy, greedy_policy.GreedyPolicy(agent.policy), agent.policy)
+            made: dict[int, policy_saver.PolicySaver] = {}  # SAC collects with its policy: that one is traced once.
             for name, policy in zip(_MODELS, policies, strict=True):
-                in_units = EnvironmentUnitsPolicy(of_single_frames(policy, self._frame_stack), self._action_spec)
-                self._savers[name] = policy_saver.PolicySaver(in_units, batch_size=None, train_step=self._train_step)
+                if id(policy) not in made:
+                    in_units = EnvironmentUnitsPolicy(of_single_frames(policy, self._frame_stack), self._action_spec)
+                    made[id(policy)] = policy_saver.PolicySaver(in_units, batch_size=None, train_step=self._train_step)
+                self._savers[name] = made[id(policy)]
         return self._savers
 
 
