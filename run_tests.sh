@@ -54,6 +54,6 @@ if (($#)); then
   step "$python" -m pytest "$@"
   exit
 fi
-# Whole files at once, the long ones first; one process more than CPUs, as the long ones wait for much of their time.
-processes=$(($(nproc) + 1))
-step "$python" -m pytest -n "$((processes < 8 ? processes : 8))" --dist loadfile --no-loadscope-reorder --durations=20
+# Whole files at once, one process a CPU. With more, tests that kill a run at some moment hit others than they mean.
+processes=$(nproc)
+step "$python" -m pytest -n "$((processes < 8 ? processes : 8))" --dist loadfile --durations=20

@@ -156,7 +156,7 @@ def main() -> None:
     cpus = allowed_cpus()
     others = cpus[1:] or cpus
     os.sched_setaffinity(0, others)  # The simulated workers inherit it.
-    for count in (3,) if args.quick else (16, 256, 1000):
+    for count in (8,) if args.quick else (16, 256, 1000):
         measure(outcome, count, cpus[0], 1.0 if args.quick else 8.0)
     outcome.note(f"the server on CPU {cpus[0]}, the simulated workers on {format_cpu_list(others)}")
     outcome.print()

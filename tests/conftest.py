@@ -15,11 +15,6 @@ settings.register_profile("seeded", derandomize=True, deadline=None, suppress_he
 settings.load_profile("seeded")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones first, so that processes which share the tests end at about the same time."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-
-
 @pytest.fixture(autouse=True)
 def no_readers_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Threads that look for the replay servers of earlier tests would take the CPUs from later ones."""
