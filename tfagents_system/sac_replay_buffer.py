@@ -66,7 +66,7 @@ def serve(role: Role) -> int:
         draw_settings(params, layout, role.seed),
         _pacing(role, ring),
         snapshots,
-        WorkerOrder(ring, functools.partial(_workers_of, role)) if role.deterministic else None,
+        WorkerOrder(ring, functools.partial(_workers_of, role), snapshots.has_room) if role.deterministic else None,
     )
     while not role.stop.is_set():
         service.step()

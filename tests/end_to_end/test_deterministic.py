@@ -37,7 +37,7 @@ class TrainParams(TrainParamsBase):
     num_steps_per_iter = {UPDATES}
     n_train_episodes_per_iter = 2
     n_buffer_init_episodes = 3
-    n_episodes_in_buffer = 40  # A quarter more may come after a checkpoint: two iterations and a half.
+    n_episodes_in_buffer = 20  # A quarter more may come after a checkpoint: little more than an iteration.
     n_eval_episodes = 2
     eval_period_itrs = 4
     checkpoint_period_itrs = 3

@@ -98,3 +98,27 @@ def test_an_iteration_that_was_half_stored_goes_on_where_it_was(ring):
     for segment in segments_of(0)[:2] + segments_of(1)[:2]:
         store(ring, order, segment)
     assert stored(ring) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_an_iteration_waits_for_room_and_is_stored_whole_when_there_is(ring):
+    asked, room = [], [0]
+
+    def has_room(num_rows):
+        asked.append(num_rows)
+        return num_rows <= room[0]
+
+    order = WorkerOrder(ring, lambda iteration: range(2), has_room)
+    segments = [s for worker in range(2) for s in segments_of(worker) if s.iteration <= 1]
+    assert [each for segment in segments for each in order.take(segment)] == []
+    rows = segments[0].num_rows
+    room[0] = 9 * rows  # Two iterations of four segments each, not three.
+    asked.clear()
+    released = order.release()
+    assert [s.iteration for s in released] == [INIT_ITERATION] * 4 + [0] * 4
+    assert asked == [4 * rows, 8 * rows, 12 * rows], "what is released and not stored yet counts"
+    assert all(ring.append(segment) for segment in released)
+    room[0] = 3 * rows
+    assert order.release() == []
+    room[0] = 4 * rows
+    assert [(s.iteration, s.worker_id) for s in order.release()] == [(1, 0), (1, 0), (1, 1), (1, 1)]
+    assert order.release() == []

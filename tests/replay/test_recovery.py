@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from run_for_tests import RunFolders
+from run_for_tests import RunFolders, wait_for
 from segments_for_tests import append_more, content
 
 from tfagents_system import run_checkpoints
@@ -351,3 +351,27 @@ def test_a_restarted_server_knows_the_checkpoints_that_there_are(tmp_path):
     append_more(again.ring, 2)
     assert again.snapshots.is_wanted
     assert np.all(again.ring.steps_left[again.ring.held_rows] >= 0)
+
+
+def test_there_is_room_while_the_newest_complete_checkpoint_can_be_gone_back_to(tmp_path, monkeypatch):
+    monkeypatch.setattr("tfagents_system.replay.snapshots._LOOK_SECS", 0.0)
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 12)
+    assert run.snapshots.has_room(20), "there is nothing to go back to"
+    run.checkpoint(1)
+    [snapshot] = [path.read_bytes() for path in run.places.checkpoints.glob("checkpoint_*/replay.bin")]
+    begun = run.ring.total_rows
+    partial = run_checkpoints.begin(run.places.checkpoints, 2)
+    assert run.snapshots.take(run_checkpoints.finished_name(partial))
+    wait_for(partial / "replay.bin")
+    while run.snapshots.has_room(6):
+        append_more(run.ring, 1)
+        run.ring.check_covered(snapshot)
+    assert run.ring.total_rows - begun == 24, "the whole slack; one that is not complete does not count"
+    assert run.snapshots.has_room(25), "no checkpoint could leave that much"
+    run.checkpoint(3)
+    assert run.snapshots.has_room(6)
+    append_more(run.ring, 4)
+    assert not run.snapshots.has_room(6)
+    monkeypatch.setattr("tfagents_system.replay.snapshots._PATIENCE_SECS", 0.0)
+    assert run.snapshots.has_room(6), "checkpoints can't be written"

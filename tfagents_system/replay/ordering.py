@@ -16,11 +16,18 @@ class WorkerOrder:
     Args:
       ring: Knows which iteration each worker has completed.
       workers_of: The workers that collect in an iteration.
+      has_room: Whether so many more rows may be stored now: not while the ring would no longer go back to a checkpoint.
     """
 
-    def __init__(self, ring: Ring, workers_of: Callable[[int], Collection[int]]) -> None:
+    def __init__(
+        self,
+        ring: Ring,
+        workers_of: Callable[[int], Collection[int]],
+        has_room: Callable[[int], bool] = lambda num_rows: True,
+    ) -> None:
         self._ring = ring
         self._workers_of = workers_of
+        self._has_room = has_room
         self._held: dict[int, list[Segment]] = {}  # by worker, in order
 
     def take(self, segment: Segment) -> list[Segment]:
@@ -35,17 +42,29 @@ class WorkerOrder:
         if segment.number == stored + len(held) + 1:
             held = [*held, segment]
         self._held[segment.worker_id] = held
-        return self._release()
+        return self.release()
 
-    def _release(self) -> list[Segment]:
+    def release(self, rows_before: int = 0) -> list[Segment]:
+        """Those that are to be stored now; to be asked again, for room may have come.
+
+        Args:
+          rows_before: Released and not stored yet.
+        """
         iteration = min((segment.iteration for held in self._held.values() for segment in held), default=0)
         if not all(self._has_completed(worker_id, iteration) for worker_id in self._workers_of(iteration)):
             return []
-        ready: list[Segment] = []
-        for worker_id in sorted(self._held):
-            ready += [segment for segment in self._held[worker_id] if segment.iteration == iteration]
-            self._held[worker_id] = [segment for segment in self._held[worker_id] if segment.iteration != iteration]
-        return ready + (self._release() if ready else [])
+        ready = [
+            segment
+            for worker_id in sorted(self._held)
+            for segment in self._held[worker_id]
+            if segment.iteration == iteration
+        ]
+        num_rows = rows_before + sum(segment.num_rows for segment in ready)
+        if not ready or not self._has_room(num_rows):
+            return []
+        for worker_id, held in self._held.items():
+            self._held[worker_id] = [segment for segment in held if segment.iteration != iteration]
+        return ready + self.release(num_rows)
 
     def _has_completed(self, worker_id: int, iteration: int) -> bool:
         if self._ring.worker(worker_id).iteration_done >= iteration:

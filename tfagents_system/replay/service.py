@@ -137,6 +137,8 @@ class ReplayService:
                 segment = self._read_segment(arrays)
                 if segment is not None:
                     self._store(segment)
+            if count == 0 and self._order is not None:
+                self._append(self._order.release())
         self._received += count
         self._is_told = self._is_told and count == 0 and self._wanted_told == self._snapshots.is_wanted
         if not self._is_told and time.monotonic() >= self._tell_at:
@@ -157,11 +159,14 @@ class ReplayService:
         return segment
 
     def _store(self, segment: Segment) -> None:
-        for ready in self._order.take(segment) if self._order is not None else [segment]:
-            if not self._ring.append(ready):
-                self.duplicates += 1
+        self._append(self._order.take(segment) if self._order is not None else [segment])
         if isinstance(self._pacing, Lockstep):
             self._pacing.heard(segment.worker_id)
+
+    def _append(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            if not self._ring.append(segment):
+                self.duplicates += 1
 
     def _refuse(self, what: str, error: ValueError) -> None:
         self.malformed += 1

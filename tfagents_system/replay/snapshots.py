@@ -16,7 +16,8 @@ from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.run_checkpoints import REPLAY
 
-_LOOK_SECS = 2.0
+_LOOK_SECS, _LOOK_WHILE_FULL_SECS = 2.0, 0.2
+_PATIENCE_SECS = 120.0
 _WANTED_SHARE = 0.4  # Of the slack: the older of two kept checkpoints is then 0.8 of it behind, at most.
 
 
@@ -41,6 +42,7 @@ class SnapshotWriter:
         self._under_way: dict[str, int] = {}  # name -> total rows
         self._kept: dict[Path, int] = {}  # replay.bin -> total rows
         self._look_at = 0.0
+        self._full_since: float | None = None
         self.written = 0
         self.error: str | None = None
         with contextlib.suppress(OSError):
@@ -65,12 +67,33 @@ class SnapshotWriter:
     def is_wanted(self) -> bool:
         """Whether a checkpoint is wanted early: with many more rows the kept ones could no longer be gone back to."""
         total_rows = self._ring.total_rows
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + _LOOK_SECS
-            self._look()
+        self._look_if_due()
         # Larger ones are from a time that the ring has gone back from.
         kept = [rows for rows in (*self._kept.values(), *self._under_way.copy().values()) if rows <= total_rows]
         return total_rows - max(kept, default=0) > _WANTED_SHARE * self._ring.files.slack_rows
+
+    def has_room(self, num_rows: int) -> bool:
+        """Whether so many more rows leave what the newest complete checkpoint needs in its place.
+
+        True as well where there is none, where no checkpoint could leave so much room, and when none came for minutes:
+        then it can't be written.
+        """
+        self._look_if_due()
+        total_rows, slack_rows = self._ring.total_rows, self._ring.files.slack_rows
+        complete = [
+            rows for path, rows in self._kept.items() if path.parent.suffix != ".partial" and rows <= total_rows
+        ]
+        if not complete or num_rows > slack_rows or total_rows + num_rows - max(complete) <= slack_rows:
+            self._full_since = None
+            return True
+        now = time.monotonic()
+        self._look_at = min(self._look_at, now + _LOOK_WHILE_FULL_SECS)
+        self._full_since = self._full_since or now
+        if now - self._full_since < _PATIENCE_SECS:
+            return False
+        logging.error("no checkpoint for %.0f s: storing what the last one can't be gone back from", _PATIENCE_SECS)
+        self._full_since = None
+        return True
 
     def close(self, secs: float) -> None:
         """Finishes what is under way."""
@@ -126,6 +149,11 @@ class SnapshotWriter:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def _look_if_due(self) -> None:
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_SECS
+            self._look()
 
     def _look(self) -> None:
         """Which checkpoints there are, complete or nearly so, and how much experience they have."""
