@@ -103,9 +103,9 @@ def test_an_iteration_that_was_half_stored_goes_on_where_it_was(ring):
 def test_an_iteration_waits_for_room_and_is_stored_whole_when_there_is(ring):
     asked, room = [], [0]
 
-    def has_room(num_rows):
-        asked.append(num_rows)
-        return num_rows <= room[0]
+    def has_room(num_rows, rows_before):
+        asked.append((num_rows, rows_before))
+        return rows_before + num_rows <= room[0]
 
     order = WorkerOrder(ring, lambda iteration: range(2), has_room)
     segments = [s for worker in range(2) for s in segments_of(worker) if s.iteration <= 1]
@@ -115,7 +115,9 @@ def test_an_iteration_waits_for_room_and_is_stored_whole_when_there_is(ring):
     asked.clear()
     released = order.release()
     assert [s.iteration for s in released] == [INIT_ITERATION] * 4 + [0] * 4
-    assert asked == [4 * rows, 8 * rows, 12 * rows], "what is released and not stored yet counts"
+    assert asked == [(4 * rows, 0), (4 * rows, 4 * rows), (4 * rows, 8 * rows)], (
+        "what is released and not stored yet counts"
+    )
     assert all(ring.append(segment) for segment in released)
     room[0] = 3 * rows
     assert order.release() == []

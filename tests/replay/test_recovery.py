@@ -368,6 +368,7 @@ def test_there_is_room_while_the_newest_complete_checkpoint_can_be_gone_back_to(
         append_more(run.ring, 1)
         run.ring.check_covered(snapshot)
     assert run.ring.total_rows - begun == 24, "the whole slack; one that is not complete does not count"
+    assert not run.snapshots.has_room(6, rows_before=24), "both together are more than ever fit, but one by one they do"
     assert run.snapshots.has_room(25), "no checkpoint could leave that much"
     run.checkpoint(3)
     assert run.snapshots.has_room(6)

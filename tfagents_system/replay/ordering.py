@@ -16,14 +16,15 @@ class WorkerOrder:
     Args:
       ring: Knows which iteration each worker has completed.
       workers_of: The workers that collect in an iteration.
-      has_room: Whether so many more rows may be stored now: not while the ring would no longer go back to a checkpoint.
+      has_room: Whether so many more rows may be stored now, behind so many that are released already: not while the
+        ring would no longer go back to a checkpoint.
     """
 
     def __init__(
         self,
         ring: Ring,
         workers_of: Callable[[int], Collection[int]],
-        has_room: Callable[[int], bool] = lambda num_rows: True,
+        has_room: Callable[[int, int], bool] = lambda num_rows, rows_before: True,
     ) -> None:
         self._ring = ring
         self._workers_of = workers_of
@@ -59,12 +60,12 @@ class WorkerOrder:
             for segment in self._held[worker_id]
             if segment.iteration == iteration
         ]
-        num_rows = rows_before + sum(segment.num_rows for segment in ready)
-        if not ready or not self._has_room(num_rows):
+        num_rows = sum(segment.num_rows for segment in ready)
+        if not ready or not self._has_room(num_rows, rows_before):
             return []
         for worker_id, held in self._held.items():
             self._held[worker_id] = [segment for segment in held if segment.iteration != iteration]
-        return ready + self.release(num_rows)
+        return ready + self.release(rows_before + num_rows)
 
     def _has_completed(self, worker_id: int, iteration: int) -> bool:
         if self._ring.worker(worker_id).iteration_done >= iteration:

@@ -137,9 +137,9 @@ class ReplayService:
                 segment = self._read_segment(arrays)
                 if segment is not None:
                     self._store(segment)
+            self._received += count
             if count == 0 and self._order is not None:
-                self._append(self._order.release())
-        self._received += count
+                count = self._append(self._order.release())
         self._is_told = self._is_told and count == 0 and self._wanted_told == self._snapshots.is_wanted
         if not self._is_told and time.monotonic() >= self._tell_at:
             self._publish_stored()
@@ -163,10 +163,12 @@ class ReplayService:
         if isinstance(self._pacing, Lockstep):
             self._pacing.heard(segment.worker_id)
 
-    def _append(self, segments: Sequence[Segment]) -> None:
+    def _append(self, segments: Sequence[Segment]) -> int:
+        """Stores segments, and returns how many there were."""
         for segment in segments:
             if not self._ring.append(segment):
                 self.duplicates += 1
+        return len(segments)
 
     def _refuse(self, what: str, error: ValueError) -> None:
         self.malformed += 1

@@ -72,9 +72,10 @@ class SnapshotWriter:
         kept = [rows for rows in (*self._kept.values(), *self._under_way.copy().values()) if rows <= total_rows]
         return total_rows - max(kept, default=0) > _WANTED_SHARE * self._ring.files.slack_rows
 
-    def has_room(self, num_rows: int) -> bool:
-        """Whether so many more rows leave what the newest complete checkpoint needs in its place.
+    def has_room(self, num_rows: int, rows_before: int = 0) -> bool:
+        """Whether so many more rows, behind others that are about to be stored, leave a way back to a checkpoint.
 
+        That is the newest complete one: what it needs must not be overwritten.
         True as well where there is none, where no checkpoint could leave so much room, and when none came for minutes:
         then it can't be written.
         """
@@ -83,7 +84,7 @@ class SnapshotWriter:
         complete = [
             rows for path, rows in self._kept.items() if path.parent.suffix != ".partial" and rows <= total_rows
         ]
-        if not complete or num_rows > slack_rows or total_rows + num_rows - max(complete) <= slack_rows:
+        if not complete or num_rows > slack_rows or total_rows + rows_before + num_rows - max(complete) <= slack_rows:
             self._full_since = None
             return True
         now = time.monotonic()
