@@ -15,6 +15,7 @@ from tfagents_system import run_checkpoints
 from tfagents_system.replay import sender as sender_module
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import Connection, NewestReader, ServerUnreachableError, StoppedError, Waiting
+from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import NEVER, Ring, WorkerRecord
 from tfagents_system.replay.sender import RefusedError, SegmentSender
@@ -33,7 +34,7 @@ def free_port():
 class Server:
     """A replay server in this process, whose loop the test turns."""
 
-    def __init__(self, folder, port, num_workers=1, updates_per_env_step=None):
+    def __init__(self, folder, port, num_workers=1, updates_per_env_step=None, has_room=None):
         self.ring = Ring.open(folder, LAYOUT, 1000)
         self.checkpoints = folder.parent / "checkpoints"
         self.snapshots = SnapshotWriter(self.ring, None, self.checkpoints)
@@ -45,7 +46,10 @@ class Server:
         self.connection._client.sample = self._keep_stream
         pacing = Lockstep(self.ring, num_workers, straggler_secs=60.0, updates_per_env_step=updates_per_env_step)
         blocks = all_tables[tables.BLOCKS]
-        self.service = ReplayService(self.ring, self.connection, blocks, num_workers, DRAW, pacing, self.snapshots)
+        order = has_room and WorkerOrder(self.ring, lambda iteration: range(num_workers), has_room)
+        self.service = ReplayService(
+            self.ring, self.connection, blocks, num_workers, DRAW, pacing, self.snapshots, order
+        )
 
     def close(self):
         """Ends the readers, which wait in Reverb's code, each with an item that nobody needs, and then the server.
@@ -185,6 +189,24 @@ def test_the_sender_forgets_what_is_stored_and_sends_the_rest_again_after_a_rest
         second.turn(5)
     assert second.ring.env_steps == 20, "stored once, though it may have been sent twice"
     second.close()
+
+
+def test_what_waited_for_room_is_told_as_stored_though_no_segment_follows(tmp_path):
+    is_full = True
+    server = Server(tmp_path / "ring", free_port(), has_room=lambda num_rows, rows_before: not is_full)
+    try:
+        status = server.connection.newest(tables.STATUS)
+
+        def told():
+            stored = tables.Stored.from_wire(status.get())
+            return stored.received, stored.env_steps
+
+        server.connection.put(tables.SEGMENTS, numbered_segment(steps=50, end_of_iteration=True).to_wire())
+        server.turn_until(lambda: told() == (1, 0))
+        is_full = False
+        server.turn_until(lambda: told() == (1, 50))
+    finally:
+        server.close()
 
 
 def test_newest_is_none_while_nothing_is_there_and_then_the_newest(server):
