@@ -11,6 +11,9 @@ fi
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 cd "$root"
 
+types='' types_pid='' policy=''
+trap 'rm -f ${types:+"$types"} ${policy:+"$policy"}; [[ -z $types_pid ]] || kill "$types_pid"' EXIT
+
 # Tests pin with taskset, render by EGL or OSMesa, and submit to a SLURM of their own.
 has_library() { ldconfig -p 2>/dev/null | grep -q "$1" || PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q "$1"; }
 packages=()
@@ -25,9 +28,9 @@ if ((${#packages[@]})); then
     # No daemon of these packages is to run: tests start their own.
     export DEBIAN_FRONTEND=noninteractive
     if [[ ! -e /usr/sbin/policy-rc.d ]]; then
-      printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
-      chmod +x /usr/sbin/policy-rc.d
-      trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+      policy=/usr/sbin/policy-rc.d
+      printf '#!/bin/sh\nexit 101\n' >"$policy"
+      chmod +x "$policy"
     fi
     timeout 300 apt-get update -qq || true
     for package in "${packages[@]}"; do
@@ -47,13 +50,20 @@ step() {
 }
 step "$python" -m ruff format --check .
 step "$python" -m ruff check .
-step "$python" -m mypy
 step "$tools/shellcheck" --external-sources tfagents_system/launch/slurm/job.sh submit.sh run_script.sh join_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run training_variables*.sh
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
-if (($#)); then
-  step "$python" -m pytest "$@"
-  exit
-fi
+
+# Types take a minute of one CPU: beside the tests, and told after them.
+types=$(mktemp)
+"$python" -m mypy >"$types" 2>&1 &
+types_pid=$!
 # Whole files at once, one process a CPU. With more, tests that kill a run at some moment hit others than they mean.
 processes=$(nproc)
-step "$python" -m pytest -n "$((processes < 8 ? processes : 8))" --dist loadfile --durations=20
+if (($# == 0)); then set -- -n "$((processes < 8 ? processes : 8))" --dist loadfile --durations=20; fi
+status=0
+step "$python" -m pytest "$@" || status=$?
+echo "== $python -m mypy"
+wait "$types_pid" || status=1
+types_pid=''
+cat "$types"
+exit "$status"

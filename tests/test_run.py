@@ -310,7 +310,8 @@ def test_other_policies_play_in_the_same_way(capsys: Any, saved: RunPaths, tmp_p
     assert expected["latest"] != expected["best"]
     assert export.main(["--exp_dir", str(saved.exp_dir), "--out", str(tmp_path / "new/out")]) == 0
     told = capsys.readouterr().out
-    assert float(re.findall(r"policy.npz: [\d,]+ bytes, actions differ by (\S+) at most", told)[0]) < 1e-5
+    most = re.findall(r"policy.npz: [\d,]+ bytes, actions differ by (.+) at most", told)[0]
+    assert most == "a rounding" or float(most) < 1e-5
     for policy, name in ((tmp_path / "new/out", "best"), (saved.policies / "greedy_policy", "latest")):
         found = returns(play(capsys, saved, *flags, "--policy", str(policy)))
         assert found == pytest.approx(expected[name], abs=2e-3)

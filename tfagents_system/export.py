@@ -61,7 +61,8 @@ def _write(source: Any, name: str, folder: Path, may_leave_out: bool) -> bool:
         print(f"{name}: left out, {error}", flush=True)
         return False
     notes = exporting.notes(path)
-    print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {difference:.1e} at most{notes}", flush=True)
+    most = f"{difference:.1e}" if difference else "a rounding"
+    print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {most} at most{notes}", flush=True)
     return True
 
 

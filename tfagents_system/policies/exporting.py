@@ -127,7 +127,8 @@ def notes(path: Path) -> str:
 def largest_difference(source: Source, found: py_policy.PyPolicy, seed: int = 0) -> float:
     """The largest difference of two policies' actions on random observations, as a share of half the action's range.
 
-    In several steps of several episodes, alone and all at once.
+    In several steps of several episodes, alone and all at once. A rounding of float32 at the action's bounds does not
+    count: 0 says that there is no more.
     """
     rng = np.random.default_rng(seed)
     steps = [_random_observations(source, rng) for _ in range(_STEPS)]
