@@ -38,6 +38,23 @@ def test_modules_beside_the_file_are_found(user_dir: Path) -> None:
     assert params.compute_config == {"seed": 3}
 
 
+def test_a_constructor_that_takes_the_size_of_the_run_can_compute_from_it(user_dir: Path) -> None:
+    file = user_dir / "my_params.py"
+    constructor = """
+    def __init__(self, config, compute_config):
+        super().__init__(config)
+        self.num_steps_per_iter = 50 * compute_config.get("num_collect_workers", 1)
+"""
+    file.write_text(PARAMS + constructor)
+    found = [
+        load_params(file, {"horizon": 7}, compute_config=size, attributes=attributes)
+        for size in ({"num_collect_workers": 4}, None)
+        for attributes in ({}, {"discount": 0.3})
+    ]
+    assert [params.num_steps_per_iter for params in found] == [200, 200, 50, 50]
+    assert found[1].compute_config == {"num_collect_workers": 4}
+
+
 def test_a_copy_finds_what_lies_beside_its_origin(user_dir: Path, tmp_path: Path) -> None:
     copy = tmp_path / "params.py"
     copy.write_text(PARAMS)

@@ -167,7 +167,8 @@ def load_params(
       params_path: The file to execute.
       env_config: What the constructor gets.
       origin: See `load_params_class`.
-      compute_config: The run's size; what the user's class says wins.
+      compute_config: The run's size, which a constructor with that argument gets as well; what the user's class says
+        wins.
       attributes: Overridden ones. They have these values from the start and keep them while `__init__` runs, so that
         what it computes from them follows. What the body of the class has computed before does not.
 
@@ -178,7 +179,7 @@ def load_params(
     if findings := [finding for name in attributes or () if (finding := _fixed_attribute(params_class, name))]:
         raise UserError(*findings)
     try:
-        params, unknown = _build(params_class, dict(env_config), dict(attributes or {}))
+        params, unknown = _build(params_class, dict(env_config), dict(compute_config or {}), dict(attributes or {}))
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -203,11 +204,16 @@ def load_params(
 
 
 def _build(
-    params_class: type[TrainParamsBase], env_config: dict[str, Any], attributes: Mapping[str, Any]
+    params_class: type[TrainParamsBase],
+    env_config: dict[str, Any],
+    compute_config: dict[str, Any],
+    attributes: Mapping[str, Any],
 ) -> tuple[TrainParamsBase, list[str]]:
     """Returns the params and the names in `attributes` that neither the class nor its constructor knows."""
+    takes_size = "compute_config" in inspect.signature(params_class).parameters
+    size = {"compute_config": compute_config} if takes_size else {}
     if not attributes:
-        return params_class(env_config), []
+        return params_class(env_config, **size), []
     if params_class.__module__ != _MODULE_NAME:  # Imported from elsewhere, where it stays as it is.
         params_class = type(params_class.__name__, (params_class,), {"__module__": _MODULE_NAME})
     known = {name for name in attributes if hasattr(params_class, name)}
@@ -223,7 +229,7 @@ def _build(
 
     params_class.__setattr__ = keep  # type: ignore[method-assign]
     try:
-        params = params_class(env_config)
+        params = params_class(env_config, **size)
     finally:
         if has_own:
             params_class.__setattr__ = plain  # type: ignore[method-assign]

@@ -49,7 +49,8 @@ class TrainParamsBase(abc.ABC):
     Args:
       env_config: The dictionary read from SAC_CONFIG. Its key `horizon` is the maximum number of steps of an episode.
       compute_config: What the run may use: `num_collect_workers`, `collect_worker_cpus`, `train_cpus`, `reverb_cpus`
-        and `seed`. Empty where a policy is only played.
+        and `seed`. A constructor with this argument gets it, otherwise it is filled in after the constructor. Empty
+        where a policy is only played: ask it by `get`.
     """
 
     algorithm: str = "sac"

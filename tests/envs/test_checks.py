@@ -26,6 +26,7 @@ def check(env_ctor: Any, curriculum: Any = None, **hooks: Any) -> tuple[list[str
 
 def report(
     env_ctor: Any,
+    /,
     curriculum: Any = None,
     horizon: int = 10,
     render: bool = False,
@@ -109,8 +110,11 @@ def test_a_policy_that_workers_cannot_seed_anew_is_refused_where_that_is_needed(
 
     assert report(CounterEnv, deterministic=True)[0].errors == []
     assert report(Seeing)[0].errors == []
-    [finding] = report(Seeing, deterministic=True)[0].errors
-    assert finding.startswith("SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, and ")
+    flat = {"image_encoder_filters": ()}
+    assert report(Seeing, deterministic=True, **flat)[0].errors == []
+    for attributes in ({}, {**flat, "frame_stack": 2}):
+        [finding] = report(Seeing, deterministic=True, **attributes)[0].errors
+        assert finding.startswith("SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, and ")
 
 
 def test_several_actions_need_networks_of_the_users_own() -> None:
@@ -239,6 +243,20 @@ def test_a_picture_is_drawn_where_it_is_wanted() -> None:
     class Blind(CounterEnv):
         def render(self) -> Any:
             raise RuntimeError("no screen")
+
+    class ToldWhenBuilt(CounterEnv):
+        def __init__(self, mode: str | None) -> None:
+            super().__init__()
+            self.mode = mode
+
+        def render(self) -> Any:
+            assert self.mode == "rgb_array"
+            return super().render()
+
+    def with_mode(self: Any, render_mode: str | None = None, **kwargs: Any) -> Any:
+        return ToldWhenBuilt(render_mode)
+
+    assert facts("rendering", None, render=True, env_ctor=with_mode) == ["frames of 41 x 33"]
 
     checks, _ = report(Blind, render=True)
     assert checks.errors == [] and len(checks.notes) == 1

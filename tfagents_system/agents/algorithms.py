@@ -17,7 +17,8 @@ class Algorithm:
 
     Attributes:
       module: File in this folder with `build_agent(params, time_step_spec, action_spec, train_step)`.
-      defaults: The paper's values of the attributes that are None in TrainParams, or functions of the params.
+      defaults: The paper's values of the attributes that are None in TrainParams, or functions of the params. Where
+        it names none they are SAC's.
       fixed: Attributes of which it has no choice, and why; they must be None.
       why_not_recurrent: Why its networks can't be recurrent; empty if they can.
       has_quantiles: Its critics give `num_quantiles` values.
@@ -36,7 +37,7 @@ class Algorithm:
         own = getattr(params, name)
         if own is not None:
             return own
-        default = self.defaults.get(name, _USUAL.get(name))
+        default = self.defaults.get(name, _OF_SAC.get(name))
         return default(params) if callable(default) else default
 
 
@@ -46,11 +47,17 @@ def _updates_of_a_step(params: Any) -> int:
     return max(1, round(ratio or 1))
 
 
-_USUAL = {"critic_layer_norm": False, "critic_dropout": 0.0, "batch_renormalization": False}
+_OF_SAC = {
+    "num_critics": 2,
+    "actor_update_period": 1,
+    "critic_layer_norm": False,
+    "critic_dropout": 0.0,
+    "batch_renormalization": False,
+}
 ALGORITHMS: dict[str, Algorithm] = {
     "sac": Algorithm(
         "sac",
-        {"num_critics": 2, "actor_update_period": 1},
+        {},
         {
             "num_critics": "it has two critics",
             "num_target_critics": "it has two critics",
@@ -61,7 +68,6 @@ ALGORITHMS: dict[str, Algorithm] = {
     "droq": Algorithm(
         "droq",
         {
-            "num_critics": 2,
             "num_target_critics": 2,
             "actor_update_period": _updates_of_a_step,
             "critic_layer_norm": True,
@@ -70,13 +76,13 @@ ALGORITHMS: dict[str, Algorithm] = {
     ),
     "tqc": Algorithm(
         "tqc",
-        {"num_critics": 5, "actor_update_period": 1},
+        {"num_critics": 5},
         {"num_target_critics": "it pools the quantiles of all critics and drops the largest"},
         has_quantiles=True,
     ),
     "crossq": Algorithm(
         "crossq",
-        {"num_critics": 2, "actor_update_period": 3, "batch_renormalization": True},
+        {"actor_update_period": 3, "batch_renormalization": True},
         {"num_target_critics": "its minimum is over all critics"},
         why_not_recurrent=(
             "its batch statistics would be taken over neighbouring, dependent steps, and over states just after zeros"

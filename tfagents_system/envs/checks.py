@@ -18,7 +18,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.checklist import Check, Checklist
 from tfagents_system.curriculum import Curriculum, check_curriculum
-from tfagents_system.envs import loading, rendering
+from tfagents_system.envs import hooks, loading, rendering
 from tfagents_system.envs.contract import check_contract
 from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
@@ -124,7 +124,8 @@ class _Check:
             if not self._checks.errors:  # Of the params either: networks are built from them.
                 self._enter("building the agent")
                 agent = _check_agent(self._params, collect_env, self._checks[AGENT])
-                if deterministic and agent is not None and (reason := why_not_numpy(agent)):
+                frame_stack = self._params.frame_stack
+                if deterministic and agent is not None and (reason := why_not_numpy(agent, frame_stack)):
                     self._checks[AGENT].errors.append(
                         f"SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, and {reason}: use the "
                         "default actors, or SAC_DETERMINISTIC=0"
@@ -244,9 +245,12 @@ class _Check:
         self._enter(RENDERING)
         check = self._checks[RENDERING]
         try:
-            rendering.enable_frames(env.user_env)
-            env.reset()
-            frame = env.render_frame()
+            with contextlib.ExitStack() as stack:
+                if hooks.takes_render_mode(self._params):  # Another one: as run.py builds it.
+                    env = stack.enter_context(loading.make_play_env(self._params, self._seed, render=True))
+                rendering.enable_frames(env.user_env)
+                env.reset()
+                frame = env.render_frame()
         except Exception as error:
             told = error.findings[0] if isinstance(error, UserError) else describe_error(error)
             check.notes.append(f"{told}; training needs no pictures")

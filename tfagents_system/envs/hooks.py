@@ -45,7 +45,7 @@ def build_play_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
             arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=collect_env)
     else:
         arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=None)
-    if render and "render_mode" in inspect.signature(params.env_ctor).parameters:
+    if render and takes_render_mode(params):
         arguments = arguments[0], {"render_mode": "rgb_array", **arguments[1]}
     env = _call_env_ctor(params, arguments, seed)
     if render:
@@ -53,6 +53,11 @@ def build_play_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
 
         rendering.enable_frames(env)
     return env
+
+
+def takes_render_mode(params: TrainParamsBase) -> bool:
+    """Whether an environment can be built so that it gives pictures."""
+    return "render_mode" in inspect.signature(params.env_ctor).parameters
 
 
 def eval_env_needs_collect_env(params: TrainParamsBase) -> bool:

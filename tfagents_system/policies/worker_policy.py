@@ -84,9 +84,7 @@ def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: in
     greedy = of_single_frames(greedy_policy.GreedyPolicy(agent.policy), frame_stack)
 
     def in_numpy() -> WorkerPolicy:
-        if collect is not agent.collect_policy:
-            raise UnsupportedNetworkError("frames are stacked")
-        return NumpyWorkerPolicy(agent, np.random.default_rng(seed), num_envs)
+        return _in_numpy(agent, np.random.default_rng(seed), num_envs, frame_stack)
 
     def in_session(single_threaded: bool) -> WorkerPolicy:
         runner = SessionRunner(collect, greedy, num_envs, single_threaded)
@@ -107,13 +105,19 @@ def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: in
     return TensorFlowWorkerPolicy(collect, FunctionRunner(collect, greedy, num_envs), num_envs)
 
 
-def why_not_numpy(agent: Any) -> str:
+def why_not_numpy(agent: Any, frame_stack: int = 1) -> str:
     """What keeps workers from computing the actions of `agent` in NumPy; empty if nothing does."""
     try:
-        NumpyWorkerPolicy(agent, np.random.default_rng(0)).close()
+        _in_numpy(agent, np.random.default_rng(0), 1, frame_stack).close()
     except UnsupportedNetworkError as error:
         return str(error)
     return ""
+
+
+def _in_numpy(agent: Any, rng: np.random.Generator, num_envs: int, frame_stack: int) -> NumpyWorkerPolicy:
+    if of_single_frames(agent.collect_policy, frame_stack) is not agent.collect_policy:
+        raise UnsupportedNetworkError("frames are stacked")
+    return NumpyWorkerPolicy(agent, rng, num_envs)
 
 
 class NumpyWorkerPolicy(WorkerPolicy):
