@@ -86,6 +86,40 @@ def test_segments_of_environments_side_by_side_make_up_exactly_the_episodes(tmp_
     assert worker.ring.worker(0).iteration_done == 7
 
 
+LONG = Layout.from_specs(np.zeros((1024, 1024), np.uint8), np.zeros(2, np.float32))  # 15 steps are a segment.
+
+
+@pytest.mark.parametrize("history", [0, 2])
+@pytest.mark.parametrize("sequence", [None, 4])
+def test_every_segment_of_an_episode_is_long_enough_for_a_sequence(sequence, history):
+    """Else the last steps of an episode, its end among them, would never be drawn."""
+    most = LONG.max_segment_steps(sequence)
+    assert most == 15
+    for length in range(1, 60):
+        segments = []
+        builder = SegmentBuilder(LAYOUT, 0, most, segments.append, history=history, min_steps=sequence or 0)
+        env = TrainingEnvironment(NumberedEnv(), length)
+        time_step = env.reset()
+        builder.start(time_step)
+        for step in range(length):
+            time_step = env.step(np.zeros(2, np.float32))
+            builder.add(np.full(2, step, np.float32), time_step)
+        builder.finish(ends_episode=True, end_of_iteration=True)
+        steps = [len(segment.reward) for segment in segments]
+        assert len(segments) == LONG.num_segments(length, sequence)
+        assert steps[:-1] == [most - (sequence or 0)] * (len(steps) - 1)
+        assert min(sequence or 1, length) <= steps[-1] <= most
+        starts = np.cumsum([0, *steps])
+        assert starts[-1] == length
+        for start, segment in zip(starts, segments, strict=False):
+            count = len(segment.reward)
+            assert segment.history == min(start, history)
+            rows = np.arange(start - segment.history, start + count + 1)
+            np.testing.assert_array_equal(segment.observation[0][:, 2], rows)
+            np.testing.assert_array_equal(segment.action[0][:, 0], rows[segment.history : -1])
+            np.testing.assert_array_equal(segment.reward, 1 + rows[segment.history : -1])
+
+
 def test_an_environment_whose_episode_has_ended_takes_the_next_and_long_ones_are_waited_for():
     actor = ScriptedActor()
     episodes = run_episodes(make_envs(2, 9), actor, 4)

@@ -32,6 +32,7 @@ class SegmentBuilder:
       send: Takes each segment when it is full, or when the episode ends.
       held_out: The episode is never trained on.
       history: Observations before a segment's first transition that go with it, at most.
+      min_steps: Steps of every segment, at least, where its episode has as many; at most half of `max_steps`.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class SegmentBuilder:
         send: Callable[[Segment], None],
         held_out: bool = False,
         history: int = 0,
+        min_steps: int = 0,
     ) -> None:
         self._layout = layout
         self._iteration = iteration
         self._max_steps = max_steps
+        self._min_steps = min_steps
         self._send = send
         self._held_out = held_out
         self._history = history
@@ -62,7 +65,7 @@ class SegmentBuilder:
     def add(self, action: Any, next_time_step: ts.TimeStep) -> None:
         """An action and what it led to. A full segment is cut off; the last one waits for `finish`."""
         if len(self._rewards) >= self._max_steps:
-            self._cut(ends_episode=False, end_of_iteration=False)
+            self._cut(self._max_steps - self._min_steps, ends_episode=False, end_of_iteration=False)
         _, reward, discount, observation = next_time_step
         self._actions.append(action)
         self._observations.append(observation)
@@ -77,9 +80,12 @@ class SegmentBuilder:
           end_of_iteration: Nothing more follows in this iteration.
         """
         if self._rewards:
-            self._cut(ends_episode=ends_episode, end_of_iteration=end_of_iteration)
+            self._cut(len(self._rewards), ends_episode=ends_episode, end_of_iteration=end_of_iteration)
 
-    def _cut(self, *, ends_episode: bool, end_of_iteration: bool) -> None:
+    def _cut(self, steps: int, *, ends_episode: bool, end_of_iteration: bool) -> None:
+        """Sends the first of the steps that it holds."""
+        history = len(self._observations) - 1 - len(self._rewards)
+        last = history + steps
         segment = Segment(
             worker_id=0,  # This and the next two are filled in by the SegmentSender.
             incarnation=0,
@@ -88,15 +94,16 @@ class SegmentBuilder:
             end_of_iteration=end_of_iteration,
             starts_episode=self._starts_episode,
             ends_episode=ends_episode,
-            observation=_stack(self._observations, self._layout.observation),
-            action=_stack(self._actions, self._layout.action),
-            reward=np.array(self._rewards, np.float32),
-            discount=np.array(self._discounts, np.float32),
+            observation=_stack(self._observations[: last + 1], self._layout.observation),
+            action=_stack(self._actions[:steps], self._layout.action),
+            reward=np.array(self._rewards[:steps], np.float32),
+            discount=np.array(self._discounts[:steps], np.float32),
             held_out=self._held_out,
-            history=len(self._observations) - 1 - len(self._rewards),
+            history=history,
         )
-        self._observations = self._observations[-1 - self._history :]
-        self._actions, self._rewards, self._discounts = [], [], []
+        del self._observations[: max(0, last - self._history)]
+        for column in (self._actions, self._rewards, self._discounts):
+            del column[:steps]
         self._starts_episode = False
         self._send(segment)
 

@@ -96,7 +96,7 @@ def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
 
     Where frames are stacked, segments from within an episode have their history, too.
     """
-    segments = -(-params.horizon // segment_steps(params, layout))
+    segments = layout.num_segments(params.horizon, sequence_length(params))
     history = (segments - 1) * layout.history_rows(params.frame_stack)
     return params.n_episodes_in_buffer * (params.horizon + segments + history)
 

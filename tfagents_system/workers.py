@@ -376,6 +376,7 @@ class Worker:
             self._send,
             held_out=self._held_out.is_next(),
             history=self._history_rows,
+            min_steps=sequence_length(self._params) or 0,
         )
 
     def _repeat(self, stream: int, iteration: int, envs: Sequence[TrainingEnvironment]) -> None:

@@ -51,6 +51,10 @@ def test_measuring_gives_the_losses_and_changes_nothing():
     first = update([array[:1] for array in arrays])
     np.testing.assert_allclose(first["critic_loss"], expected[0], rtol=1e-4)
 
+    agent._critic_network_1.variables[-1].assign([np.nan])
+    with pytest.raises(DivergedError, match="critic_loss is nan"):
+        update.measure(arrays)
+
 
 def critic_loss(agent, observation, action, reward, discount, next_observation):
     """Half of the squared errors of both critics, of an agent without noise and entropy."""

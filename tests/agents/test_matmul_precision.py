@@ -35,6 +35,20 @@ def test_hidden_layers_round_their_operands_and_heads_do_not():
     assert outputs.dtype == tf.float32
 
 
+@pytest.mark.parametrize("network", [{}, {"network": "simba", "actor_fc_layer_params": (64,)}, {"recurrent": True}])
+def test_quantiles_are_heads_however_many_there_are(network):
+    from tests.agents.test_block_update import build
+
+    agent = build(algorithm="tqc", num_quantiles=48, critic_joint_fc_layer_params=(64, 64), **network)
+    dense = {id(layer): layer for layer in agent.submodules if type(layer) is tf.keras.layers.Dense}.values()
+    with bfloat16_matmuls([agent]):
+        rounding = [layer for layer in dense if "call" in vars(layer)]
+    heads = [layer for layer in dense if layer.units == 48]
+    assert len(heads) == 2 * 5, "five critics and their targets"
+    assert not any(layer in rounding for layer in heads)
+    assert sum(layer.units >= 64 for layer in rounding) >= 2 * 5 * 2
+
+
 def test_outside_of_it_layers_are_as_before():
     network, hidden, _ = layers()
     inputs = tf.random.stateless_normal((8, 20), (1, 2))

@@ -110,7 +110,7 @@ def test_a_policy_that_workers_cannot_seed_anew_is_refused_where_that_is_needed(
 
     assert report(CounterEnv, deterministic=True)[0].errors == []
     assert report(Seeing)[0].errors == []
-    flat = {"image_encoder_filters": ()}
+    flat: Any = {"image_encoder_filters": ()}
     assert report(Seeing, deterministic=True, **flat)[0].errors == []
     for attributes in ({}, {**flat, "frame_stack": 2}):
         [finding] = report(Seeing, deterministic=True, **attributes)[0].errors

@@ -22,7 +22,7 @@ from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import exporting, numpy_file, numpy_policy, tflite_file
-from tfagents_system.policies.export import EnvironmentUnitsPolicy, PolicyExport
+from tfagents_system.policies.export import EnvironmentUnitsPolicy, PolicyExport, scale_to_bounds
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.policy_description import describe
@@ -223,6 +223,20 @@ def test_layers_by_hand(tmp_path):
     assert action.shape == (1,) and action.dtype == np.float64
     np.testing.assert_allclose(action, 2.0 + 4.0 * np.tanh(0.3), atol=1e-6)
     np.testing.assert_allclose(policy.action(np.array([[1.0, 4.0]] * 3)), [action] * 3, atol=1e-6)
+
+
+@pytest.mark.parametrize("bound", [0.1, 0.3, 0.4, 0.05, 1.0])
+def test_no_action_leaves_bounds_of_64_bits(tmp_path, bound):
+    """0.1 of 32 bits is larger than that of 64."""
+    spec = tensor_spec.BoundedTensorSpec((1,), tf.float64, -bound, bound, "action")
+    scaled = scale_to_bounds(tf.constant([[-1.0], [1.0]]), spec).numpy()
+    layers = [{"kind": "dense", "activation": "linear", "arrays": {"kernel": "k", "bias": "b"}}]
+    arrays = {"k": np.array([[99.0, 0.0], [99.0, 0.0]], np.float32), "b": np.zeros(2, np.float32)}
+    policy = numpy_file_of(tmp_path, layers, arrays, [-bound], [bound])
+    for actions in (scaled, policy.action(np.array([[-9.0, -9.0], [9.0, 9.0]]))):
+        assert actions.dtype == np.float64
+        assert np.abs(actions).max() <= bound
+        np.testing.assert_allclose(actions[:, 0], [-bound, bound], rtol=1e-7)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_layout_names_columns_by_their_path_and_counts_bytes():
     assert layout.max_segment_steps(None) == 1000
     large = Layout.from_specs(np.zeros((1024, 1024), np.uint8), np.zeros(2, np.float32))
     assert large.max_segment_steps(None) == 15
-    assert large.max_segment_steps(20) == 20, "a training sequence fits"
+    assert large.max_segment_steps(20) == 40, "two training sequences fit"
 
 
 @pytest.mark.parametrize(

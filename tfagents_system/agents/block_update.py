@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,8 +109,7 @@ class BlockUpdate:
         with _divergence_told():
             sums, is_sane = self._train_block([tf.convert_to_tensor(array) for array in arrays])
         numbers = {name: float(total) / float(count) for name, (total, count) in sums.items() if float(count) > 0}
-        if wrong := {name: value for name, value in numbers.items() if not math.isfinite(value)}:
-            raise DivergedError(", ".join(f"{name} is {value}" for name, value in wrong.items()))
+        _check_finite(numbers)
         if not is_sane:
             raise DivergedError(f"a weight is not finite, or beyond {_MAX_WEIGHT:g}")
         return numbers
@@ -130,7 +129,9 @@ class BlockUpdate:
         assert self._measure_block is not None, "made without `measures`"
         with _divergence_told():
             losses = self._measure_block([tf.convert_to_tensor(array) for array in arrays])
-        return {name: float(loss) for name, loss in losses.items()}
+        numbers = {name: float(loss) for name, loss in losses.items()}
+        _check_finite(numbers)
+        return numbers
 
     @tf.autograph.experimental.do_not_convert
     def _update_statistics(self, arrays: list[tf.Tensor], statistics: RunningStatistics) -> None:
@@ -240,6 +241,11 @@ def _scalars(extra: Any) -> dict[str, tf.Tensor]:
     """The losses that an agent tells beside their sum, by name."""
     named = extra._asdict() if hasattr(extra, "_asdict") else {}
     return {name: value for name, value in named.items() if value.shape.rank == 0}
+
+
+def _check_finite(losses: Mapping[str, float]) -> None:
+    if wrong := {name: value for name, value in losses.items() if not math.isfinite(value)}:
+        raise DivergedError(", ".join(f"{name} is {value}" for name, value in wrong.items()))
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from tfagents_system.agents.layers import BatchRenormalization, Dropout, Residua
 from tfagents_system.agents.network_options import NetworkOptions
 
 Layers = list[tf.keras.layers.Layer]
+VALUE_LAYER = "value"  # The name of the layer that gives Q-values, or quantiles of them.
 
 
 class LayeredCritic(network.Network):
@@ -97,14 +98,17 @@ class LayeredActor(network.DistributionNetwork):
 def critic_layers(options: NetworkOptions, units: Sequence[int], num_outputs: int) -> Layers:
     """All layers of a critic, the last one linear."""
     if options.is_simba:
-        return [*simba_layers(units), tf.keras.layers.Dense(num_outputs, kernel_initializer="orthogonal", name="value")]
+        return [
+            *simba_layers(units),
+            tf.keras.layers.Dense(num_outputs, kernel_initializer="orthogonal", name=VALUE_LAYER),
+        ]
     layers = _renormalization(options)
     for size in units:
         layers += _hidden_critic_layer(options, size)
         layers += _renormalization(options)
     # As TF-Agents' critics begin: close to 0.
     initializer = tf.keras.initializers.RandomUniform(-0.003, 0.003)
-    return [*layers, tf.keras.layers.Dense(num_outputs, kernel_initializer=initializer, name="value")]
+    return [*layers, tf.keras.layers.Dense(num_outputs, kernel_initializer=initializer, name=VALUE_LAYER)]
 
 
 def actor_layers(options: NetworkOptions, units: Sequence[int]) -> Layers:

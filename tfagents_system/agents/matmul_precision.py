@@ -11,6 +11,8 @@ import tensorflow as tf
 from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
 from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 
+from tfagents_system.agents.layered_networks import VALUE_LAYER
+
 _MIN_UNITS = 32
 _HEADS = (TanhNormalProjectionNetwork, NormalProjectionNetwork)
 _TRIAL_SIZE, _TRIAL_PRODUCTS, _TRIALS = 256, 20, 5
@@ -22,15 +24,15 @@ def bfloat16_matmuls(networks: Iterable[tf.Module]) -> Iterator[None]:
     """What is traced inside multiplies the hidden Dense layers of `networks` in bfloat16, forwards and backwards.
 
     Operands are rounded to bfloat16 where they enter a product; variables, biases, activations, losses and gradients
-    are float32. Heads of actors and layers of fewer than 32 units stay float32: they give Q-values, means and standard
-    deviations, where the digits count and time does not.
+    are float32. Heads of actors, critics' last layers and layers of fewer than 32 units stay float32: they give
+    Q-values, quantiles, means and standard deviations, where the digits count and time does not.
     """
     modules = {id(module): module for network in networks for module in (network, *network.submodules)}
     in_heads = {id(part) for module in modules.values() if isinstance(module, _HEADS) for part in module.submodules}
     layers = [
         module
         for key, module in modules.items()
-        if key not in in_heads and type(module) is tf.keras.layers.Dense and module.units >= _MIN_UNITS
+        if key not in in_heads and type(module) is tf.keras.layers.Dense and _is_hidden(module)
     ]
     for layer in layers:
         layer.call = _bfloat16_call(layer)
@@ -39,6 +41,10 @@ def bfloat16_matmuls(networks: Iterable[tf.Module]) -> Iterator[None]:
     finally:
         for layer in layers:
             del layer.call
+
+
+def _is_hidden(layer: Any) -> bool:
+    return layer.units >= _MIN_UNITS and layer.name != VALUE_LAYER
 
 
 def _bfloat16_call(layer: Any) -> Any:

@@ -69,8 +69,9 @@ class AdamW(tf.keras.optimizers.legacy.Adam):
         self._weight_decay = weight_decay
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None) -> tf.Operation:
-        state = apply_state or self._fallback_apply_state(var.device, var.dtype.base_dtype)
-        rate = state[var.device, var.dtype.base_dtype]["lr_t"]
+        of_variable = var.device, var.dtype.base_dtype
+        state = (apply_state or {}).get(of_variable) or self._fallback_apply_state(*of_variable)
+        rate = state["lr_t"]
         # Adam's direction does not depend on the weights: what decays first is the weights before the step.
         decay = tf.raw_ops.ResourceApplyGradientDescent(
             var=var.handle, alpha=rate * self._weight_decay, delta=var.read_value()

@@ -326,13 +326,10 @@ class _Inspector:
 
 def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:
     """Of the replay server's files."""
-    from tfagents_system.replay.ring_files import default_slack_rows
     from tfagents_system.replay.segments import Layout
-    from tfagents_system.sac_replay_buffer import capacity_rows, segment_steps
+    from tfagents_system.sac_replay_buffer import ring_bytes
 
-    layout = Layout.from_specs(*specs)
-    rows = capacity_rows(params, layout)
-    return (rows + default_slack_rows(rows, segment_steps(params, layout) + 1)) * layout.step_bytes
+    return ring_bytes(params, Layout.from_specs(*specs))
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 from tf_agents.policies import greedy_policy, policy_saver, tf_policy
@@ -89,8 +90,17 @@ def _batched(spec: Any) -> tf.TensorSpec:
 def scale_to_bounds(action: tf.Tensor, spec: Any) -> tf.Tensor:
     """From [-1, 1] to the bounds and dtype of the environment's own action spec."""
     low, high = tf.cast(spec.minimum, action.dtype), tf.cast(spec.maximum, action.dtype)
-    # Clipped: rounding may leave the bounds by one unit in the last place.
-    return tf.cast(tf.clip_by_value(low + (action + 1.0) * 0.5 * (high - low), low, high), spec.dtype)
+    scaled = low + (action + 1.0) * 0.5 * (high - low)
+    # Rounding may leave the bounds by one unit in the last place.
+    return tf.cast(tf.clip_by_value(scaled, *_bounds_within(spec, action.dtype.as_numpy_dtype)), spec.dtype)
+
+
+def _bounds_within(spec: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest number of `dtype` within the bounds: 0.1 of 32 bits is above that of 64."""
+    low, high = (np.asarray(bound, dtype) for bound in (spec.minimum, spec.maximum))
+    low = np.where(low < spec.minimum, np.nextafter(low, dtype(np.inf)), low)
+    high = np.where(high > spec.maximum, np.nextafter(high, dtype(-np.inf)), high)
+    return low, high
 
 
 class PolicyExport:

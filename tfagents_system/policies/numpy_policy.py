@@ -57,7 +57,8 @@ class NumpyPolicy:
         self.observation = description["observation"]
         self._layers = description["layers"]
         self._arrays = arrays
-        self._low, self._high = (arrays[bound].astype(np.float32) for bound in ("low", "high"))
+        self._bounds = arrays["low"], arrays["high"]
+        self._low, self._high = (bound.astype(np.float32) for bound in self._bounds)
         self._dtype = np.dtype(description["action"]["dtype"])
         self.reset()
 
@@ -85,7 +86,7 @@ class NumpyPolicy:
         values = self._run(self._layers, np.concatenate(entry, axis=-1) if len(entry) > 1 else entry[0], memory)
         squashed = np.tanh(values[:, : len(self._low)])  # What follows in a row are the logarithms of the spreads.
         scaled = self._low + (squashed + np.float32(1.0)) * np.float32(0.5) * (self._high - self._low)
-        return np.clip(scaled, self._low, self._high).astype(self._dtype), memory
+        return np.clip(scaled.astype(self._dtype), *self._bounds), memory
 
     def _run(self, layers: list[dict[str, Any]], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
         for layer in layers:

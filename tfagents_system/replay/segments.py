@@ -71,8 +71,16 @@ class Layout:
         return frame_stack - 1 if any(column.is_image for column in self.observation) else 0
 
     def max_segment_steps(self, sequence_length: int | None) -> int:
-        """Steps of a segment, at most: limited in bytes, but never too short for a training sequence."""
-        return max(sequence_length or 1, min(_MAX_SEGMENT_STEPS, _MAX_SEGMENT_BYTES // self.step_bytes))
+        """Steps of a segment, at most: limited in bytes, but never too short for two training sequences.
+
+        Where there are such sequences, an episode is cut so that every segment is long enough for one.
+        """
+        return max(2 * (sequence_length or 0), 1, min(_MAX_SEGMENT_STEPS, _MAX_SEGMENT_BYTES // self.step_bytes))
+
+    def num_segments(self, steps: int, sequence_length: int | None) -> int:
+        """Segments of an episode of so many steps, as `SegmentBuilder` cuts it."""
+        longest = self.max_segment_steps(sequence_length)
+        return 1 + max(0, -(-(steps - longest) // (longest - (sequence_length or 0))))
 
 
 def _columns(root: str, spec: Any) -> tuple[Column, ...]:
