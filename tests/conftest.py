@@ -9,10 +9,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 import pytest  # noqa: E402
+from absl import logging  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 settings.register_profile("seeded", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("seeded")
+
+
+@pytest.fixture(autouse=True)
+def warnings_told() -> Iterator[None]:
+    """Programs that a test runs in this process, such as run.py, make it quieter; later tests look for warnings."""
+    before = logging.get_verbosity()
+    yield
+    logging.set_verbosity(before)
 
 
 @pytest.fixture(autouse=True)
