@@ -12,7 +12,7 @@ root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 cd "$root"
 
 types='' types_pid='' policy=''
-trap 'rm -f ${types:+"$types"} ${policy:+"$policy"}; [[ -z $types_pid ]] || kill "$types_pid"' EXIT
+trap 'rm -f ${types:+"$types"} ${policy:+"$policy"}; [[ -z $types_pid ]] || kill "$types_pid" 2>/dev/null || true' EXIT
 
 # Tests pin with taskset, render by EGL or OSMesa, and submit to a SLURM of their own.
 has_library() { ldconfig -p 2>/dev/null | grep -q "$1" || PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q "$1"; }

@@ -8,6 +8,7 @@ from tf_agents.specs import tensor_spec
 from tests.agents.agent_for_tests import B, block
 from tests.fakes import agent_of
 from tfagents_system import role
+from tfagents_system.agents.algorithms import Algorithm
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.layers import BatchRenormalization, Dropout
 from tfagents_system.replay.segments import Layout
@@ -56,6 +57,12 @@ def test_an_algorithm_has_the_networks_and_the_adam_of_its_paper(algorithm):
     betas = [float(each._get_hyper("beta_1")) for each in (agent._critic_optimizer, agent._actor_optimizer)]
     assert betas == pytest.approx([0.5 if algorithm == "crossq" else 0.9] * 2)
     assert float(agent._alpha_optimizer._get_hyper("beta_1")) == pytest.approx(0.9)
+
+
+def test_an_algorithm_whose_row_says_nothing_has_the_values_of_sac():
+    row = Algorithm("new", {"actor_update_period": 3})
+    names = ("num_critics", "actor_update_period", "critic_layer_norm", "critic_dropout", "batch_renormalization")
+    assert [row.value(TrainParamsBase, name) for name in names] == [2, 3, False, 0.0, False]
 
 
 def test_an_ensemble_of_one_is_its_own_minimum_and_mean():
