@@ -120,6 +120,7 @@ _RULES: dict[str, _Rule] = {
     "n_buffer_init_episodes": _integer_from(0),
     "n_episodes_in_buffer": _COUNT,
     "asynchronous": _BOOL,
+    "max_policy_lag": ("0 or 1", lambda value: _is_integer(value) and value in (0, 1)),
     "max_updates_per_env_step": _POSITIVE,
     "updates_per_env_step": _POSITIVE_OR_NONE,
     "n_step": _COUNT,

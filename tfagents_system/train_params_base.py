@@ -175,8 +175,11 @@ class TrainParamsBase(abc.ABC):
     n_episodes_in_buffer: int = 1000
     """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
     asynchronous: bool = False
-    """False: lock-step iterations, pipelined, with at most one iteration of policy lag. True: workers never wait;
-    updates are held back by `max_updates_per_env_step` instead."""
+    """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
+    never wait; updates are held back by `max_updates_per_env_step` instead."""
+    max_policy_lag: int = 1
+    """Iterations that the policy may be behind which collects in lock-step. 1: an iteration is collected while the one
+    before it is trained on. 0: with the newest policy always, and the trainer waits meanwhile."""
     max_updates_per_env_step: float = 1.0
     """Updates allowed for each step collected after the first random episodes, where `asynchronous`."""
 

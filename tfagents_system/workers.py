@@ -283,8 +283,8 @@ class Worker:
         self._evaluate_if_due()
 
     def _wait_for_policy(self, iteration: int) -> None:
-        """Takes the newest policy; in lock-step one that is at most an iteration behind."""
-        lag = 0 if self._role.deterministic else 1
+        """Takes the newest policy; in lock-step one that is at most `max_policy_lag` iterations behind."""
+        lag = 0 if self._role.deterministic else self._params.max_policy_lag
         oldest = 0 if self._params.asynchronous else max(0, iteration - lag)
         what = f"the policy of iteration {oldest} from the trainer at {self._connection.address}"
         waiting = Waiting(what, _POLICY_DEADLINE_SECS, self._role.stop.is_set)

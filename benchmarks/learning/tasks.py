@@ -69,6 +69,7 @@ TASKS = {
 
 OURS = {
     "sac": Variant(),
+    "sac, no lag": Variant({"max_policy_lag": 0}),
     "tqc": Variant({"algorithm": "tqc"}),
     # The paper's critics are 2048 units wide, those of the peers 1024: two cores have time for the width of SAC's.
     "crossq": Variant({"algorithm": "crossq"}, learning_rate=1e-3),

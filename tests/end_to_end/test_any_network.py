@@ -59,6 +59,7 @@ class TrainParams(Common):
     recurrent_sequence_length = 5
     recurrent_lstm_units = 8
     n_train_episodes_per_iter = 4
+    max_policy_lag = 0
 
     def env_ctor(self, **kwargs):
         return gymnasium.make("Pendulum-v1")
@@ -87,6 +88,7 @@ def test_recurrent_networks_on_sequences_from_several_environments_a_worker(tmp_
     run = finished(tmp_path, RECURRENT, "numpy", envs_per_worker=3)
     rows = read_metrics(run.exp_dir / "metrics.csv")
     assert rows[-1]["iteration"] == 4
+    assert [row["train/policy_lag"] for row in rows if row["train/policy_lag"] is not None] == [0, 0, 0, 0]
     roles = run.status()["roles"]
     # 2 random episodes, and 4 in each of 4 iterations from each of 2 workers, of 20 steps all.
     assert roles["replay"]["env_steps"] == 20 * (2 + 4 * 4 * 2)
