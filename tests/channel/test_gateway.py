@@ -26,7 +26,9 @@ from tests.channel.channel_for_tests import (
 )
 from tfagents_system.channel import client as client_module
 from tfagents_system.channel import credentials, frames, gateway, messages, sharing
+from tfagents_system.channel.door import Door
 from tfagents_system.channel.errors import ChannelError, FrameError, GatewayRefusedError
+from tfagents_system.channel.streaming import Arrivals
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import ServerUnreachableError, StoppedError
 
@@ -70,7 +72,7 @@ def traffic(request):
 
 
 def door(running, folder=None):
-    return client_module.Door(running.address, folder or running.paths.credentials, None)
+    return Door(running.address, folder or running.paths.credentials, None)
 
 
 def in_session(running, kind="collect", **hello):
@@ -178,7 +180,7 @@ def test_a_client_can_not_pass_for_the_gateway(tmp_path):
 
         thread = threading.Thread(target=pretend)
         thread.start()
-        host = client_module.Door(f"127.0.0.1:{listener.getsockname()[1]}", tmp_path / "credentials", None)
+        host = Door(f"127.0.0.1:{listener.getsockname()[1]}", tmp_path / "credentials", None)
         with pytest.raises(ChannelError, match="purpose|unsuitable"):
             host.open()
         thread.join()
@@ -657,7 +659,7 @@ def test_who_cannot_reach_whom_is_told_with_since_when_and_what_to_check(tmp_pat
 
 def test_behind_an_item_that_was_not_stored_none_is_stored_until_it_comes_again():
     fake = FakeConnection()
-    under_way = gateway._UnderWay(fake)
+    under_way = Arrivals(fake)
     items = {number: segment(number).to_wire() for number in range(3)}
     fake.takes = False
     under_way.add(-9, tables.SEGMENTS, items[0])

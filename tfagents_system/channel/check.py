@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tfagents_system.channel import messages
-from tfagents_system.channel.client import Door
 from tfagents_system.channel.credentials import CLIENT, days_left
+from tfagents_system.channel.door import Door
 from tfagents_system.channel.errors import ChannelError
 from tfagents_system.channel.frames import Limits
 from tfagents_system.channel.transport import Transport, describe

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import dataclasses
 import itertools
 import json
-import queue
 import secrets
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +17,17 @@ import numpy as np
 from absl import logging
 
 from tfagents_system.channel import access, messages
-from tfagents_system.channel import credentials as credential_files
+from tfagents_system.channel.door import CONNECT_SECS, Door
 from tfagents_system.channel.errors import ChannelError, GatewayRefusedError
-from tfagents_system.channel.frames import Limits
+from tfagents_system.channel.frames import Arrays, Limits
 from tfagents_system.channel.messages import Hello, Welcome, identity_of
+from tfagents_system.channel.remote_tables import Answer, RemoteNewest, RemoteNews, RemoteQueue
+from tfagents_system.channel.streaming import SendWindow
 from tfagents_system.channel.transport import Transport, describe
-from tfagents_system.errors import UserError
 from tfagents_system.replay.connection import ServerUnreachableError, Waiting
 
 __all__ = ["Hello", "RemoteConnection", "Welcome", "identity_of"]
 
-CONNECT_SECS = 10.0
 _IDLE_SECS = 30.0
 _PING_SECS = 5.0
 _FAREWELL_SECS = 5.0
@@ -39,12 +35,8 @@ _PUT_SECS = 5.0
 _POLL_SECS = 0.05
 _FIRST_BACKOFF_SECS, _MAX_BACKOFF_SECS = 0.5, 5.0
 _GATEWAY_LIMITS = Limits(message_bytes=2**20, body_bytes=2**32)
-# Items on their way: enough to fill a slow line, few enough to be sent again.
-_WINDOW_ITEMS, _WINDOW_BYTES = 32, 64 * 2**20
 _LOG_CHUNK_CHARS, _LOG_CHARS = 30_000, 200_000
 _SPEAK_SECS = 60.0
-
-Arrays = list[np.ndarray]
 
 
 class RemoteConnection:
@@ -95,8 +87,8 @@ class RemoteConnection:
         self._is_closed = False
         self._send_again_from: int | None = None  # An item that the replay server did not take in time.
         self._ids = itertools.count(1)
-        self._answers: dict[int, _Answer] = {}
-        self._window = _Window()
+        self._answers: dict[int, Answer] = {}
+        self._window = SendWindow()
         self._news: dict[str, RemoteNews] = {}
         self._queues: dict[str, RemoteQueue] = {}
         self._fed: dict[str, Arrays] = {}
@@ -154,7 +146,7 @@ class RemoteConnection:
 
     def reader(self, table: str, prefetch: int = 1, wake: threading.Event | None = None) -> RemoteQueue:
         """Reads a queue, item by item; `wake` is set with each."""
-        reader = self._queues[table] = RemoteQueue(self, table, prefetch + 1, wake)
+        reader = self._queues[table] = RemoteQueue(self._tell_if_up, table, prefetch + 1, wake)
         self._tell_if_up(reader.request())
         return reader
 
@@ -166,7 +158,7 @@ class RemoteConnection:
 
     def newest(self, table: str) -> RemoteNewest:
         """Reads the newest item of a table as often as wanted."""
-        return RemoteNewest(self, table)
+        return RemoteNewest(self._ask, table)
 
     # What only a remote program has.
 
@@ -242,7 +234,7 @@ class RemoteConnection:
 
     def _ask(
         self, make: Callable[[int], msgspec.Struct], timeout_secs: float, arrays: Sequence[np.ndarray] = ()
-    ) -> _Answer:
+    ) -> Answer:
         """Sends a question and waits for its answer, which stays empty where there is none in time.
 
         Args:
@@ -251,7 +243,7 @@ class RemoteConnection:
           arrays: Go with the question.
         """
         deadline = time.monotonic() + timeout_secs
-        number, answer = next(self._ids), _Answer()
+        number, answer = next(self._ids), Answer()
         with self._changed:
             self._answers[number] = answer
             self._changed.wait_for(lambda: self._transport is not None or self._is_over(), timeout_secs)
@@ -438,195 +430,5 @@ class RemoteConnection:
                         transport.send(message, arrays)
 
 
-@dataclasses.dataclass
-class _Answer:
-    event: threading.Event = dataclasses.field(default_factory=threading.Event)
-    message: msgspec.Struct | None = None
-    arrays: Arrays = dataclasses.field(default_factory=list)
-
-
-class _Window:
-    """Streamed items that are on their way, oldest first."""
-
-    def __init__(self) -> None:
-        self.in_order = threading.Lock()  # Held while they are sent: they must not overtake each other.
-        self._lock = threading.Lock()
-        self._items: collections.deque[tuple[messages.Put, Sequence[np.ndarray], int]] = collections.deque()
-        self._bytes = 0
-        self._next_id = -(2**62)  # Other ids are above 0.
-
-    def has_room(self, num_bytes: int) -> bool:
-        with self._lock:
-            fits = len(self._items) < _WINDOW_ITEMS and self._bytes + num_bytes <= _WINDOW_BYTES
-            return fits or not self._items
-
-    def add(self, names: list[str], arrays: Sequence[np.ndarray], num_bytes: int) -> messages.Put:
-        with self._lock:
-            message = messages.Put(id=self._next_id, tables=names)
-            self._next_id += 1
-            self._items.append((message, arrays, num_bytes))
-            self._bytes += num_bytes
-            return message
-
-    def remove(self, number: int) -> None:
-        """What is there up to this id has arrived."""
-        with self._lock:
-            while self._items and self._items[0][0].id <= number:
-                self._bytes -= self._items.popleft()[2]
-
-    def items(self, first: int = -(2**62)) -> Iterator[tuple[messages.Put, Sequence[np.ndarray]]]:
-        with self._lock:
-            items = [(message, arrays) for message, arrays, _ in self._items if message.id >= first]
-        return iter(items)
-
-
 def _is_streamed(names: list[str]) -> bool:
     return len(names) == 1 and names[0] in access.STREAMED
-
-
-class RemoteNewest:
-    """The newest item of a table that holds one."""
-
-    def __init__(self, connection: RemoteConnection, table: str) -> None:
-        self._connection = connection
-        self._table = table
-
-    def get(self, timeout_secs: float = 5.0) -> Arrays | None:
-        """The newest item, or None if there is none or the server does not answer in time."""
-        answer = self._connection._ask(lambda number: messages.Newest(number, self._table), timeout_secs)
-        return answer.arrays if isinstance(answer.message, messages.NewestIs) and answer.message.found else None
-
-
-class RemoteNews:
-    """The newest item, once; older ones that nobody asked for are forgotten."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._newest: Arrays | None = None
-
-    def get(self, timeout_secs: float) -> Arrays | None:
-        """What is new since the last call, or None if there is nothing in time."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._newest is not None, timeout_secs)
-            newest, self._newest = self._newest, None
-        return newest
-
-    def take(self, arrays: Arrays) -> None:
-        with self._changed:
-            self._newest = arrays
-            self._changed.notify_all()
-
-
-class RemoteQueue:
-    """Items of a queue, each once."""
-
-    def __init__(self, connection: RemoteConnection, table: str, room: int, wake: threading.Event | None) -> None:
-        self._connection = connection
-        self._table = table
-        self._wake = wake
-        self._lock = threading.Lock()
-        self._items: queue.Queue[Arrays] = queue.Queue()
-        self._room = room
-        self._seen = 0
-
-    def get(self, timeout_secs: float) -> Arrays | None:
-        """The next item, or None if there is none in time."""
-        try:
-            arrays = self._items.get(timeout=timeout_secs) if timeout_secs > 0 else self._items.get_nowait()
-        except queue.Empty:
-            return None
-        self._connection._tell_if_up(messages.Take(self._table, 1, self._seen))
-        return arrays
-
-    def request(self) -> messages.Take:
-        """To a gateway that does not know yet what we have."""
-        with self._lock:
-            return messages.Take(self._table, max(0, self._room - self._items.qsize()), self._seen)
-
-    def start_anew(self) -> None:
-        """Another gateway counts from 1."""
-        with self._lock:
-            self._seen = 0
-
-    def take(self, number: int, arrays: Arrays) -> None:
-        with self._lock:
-            if number <= self._seen:
-                return  # It was sent again, and had arrived.
-            self._seen = number
-        self._items.put(arrays)
-        if self._wake is not None:
-            self._wake.set()
-
-
-class Door:
-    """How the gateway is reached, and what it must be shown.
-
-    Args:
-      address: `host:port`.
-      credentials: Folder with ca.pem, client.pem and client.key.
-      password_file: None where there is none.
-
-    Raises:
-      UserError: The credentials or the password can't be used, or the address is none.
-    """
-
-    def __init__(self, address: str, credentials: Path, password_file: Path | None) -> None:
-        findings: list[str] = []
-        self.host, self.port = "", 0
-        try:
-            self.host, self.port = split_address(address)
-        except UserError as error:
-            findings += error.findings
-        findings += credential_files.check_credentials(credentials, credential_files.CLIENT)
-        try:
-            self._password = credential_files.read_password(password_file)
-        except UserError as error:
-            findings += error.findings
-        if findings:
-            raise UserError(*findings)
-        self._context = credential_files.client_context(credentials)
-        self._server_name = credential_files.server_name(credentials, self.host)
-
-    def with_password(self, hello: Hello) -> Hello:
-        """What is sent inside the encrypted channel."""
-        return msgspec.structs.replace(hello, password=self._password)
-
-    def open(self) -> Transport:
-        """Raises: ChannelError, OSError."""
-        return self.secure(socket.create_connection((self.host, self.port), timeout=CONNECT_SECS))
-
-    def secure(self, connection: socket.socket) -> Transport:
-        """TLS over a connection, both sides verified.
-
-        Raises:
-          ChannelError: The other side is not the gateway of our credentials.
-        """
-        try:
-            tls = self._context.wrap_socket(
-                connection, server_hostname=self._server_name, do_handshake_on_connect=False
-            )
-        except OSError as error:
-            connection.close()
-            raise ChannelError(describe(error)) from error
-        transport = Transport(tls)
-        try:
-            transport.handshake(CONNECT_SECS)
-        except BaseException:
-            transport.close()
-            raise
-        return transport
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of SAC_SERVER.
-
-    Raises:
-      UserError: It is not `host:port`.
-    """
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise UserError(
-            f"SAC_SERVER={address} must be host:port, such as node7:8100: gateway.json in the run directory has both"
-        )
-    return host, int(port)

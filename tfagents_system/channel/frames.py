@@ -23,6 +23,8 @@ import numpy as np
 from tfagents_system.channel.errors import FrameError
 from tfagents_system.channel.messages import ArrayHead
 
+Arrays = list[np.ndarray]
+
 MAGIC = b"SAC1"
 _HEAD = struct.Struct("<4sIQ")
 HEAD_BYTES = _HEAD.size
@@ -123,7 +125,7 @@ def decode_message(encoded: bytes | bytearray, types: Any) -> Any:
         raise FrameError(f"a malformed message: {error}") from None
 
 
-def decode_arrays(heads: Sequence[ArrayHead], body: np.ndarray) -> list[np.ndarray]:
+def decode_arrays(heads: Sequence[ArrayHead], body: np.ndarray) -> Arrays:
     """The arrays of a message, as views of its body.
 
     Args:

@@ -20,14 +20,14 @@ from absl import logging
 import tfagents_system
 from tfagents_system.channel import access, messages
 from tfagents_system.channel.errors import ChannelError, CutShortError, FrameError
-from tfagents_system.channel.frames import HELLO_LIMITS, Limits
+from tfagents_system.channel.frames import HELLO_LIMITS, Arrays, Limits
 from tfagents_system.channel.refusals import Refusals
 from tfagents_system.channel.remote_slots import NoSlotError, RemoteSlots
-from tfagents_system.channel.sharing import Arrays, Sharing
+from tfagents_system.channel.sharing import Sharing
+from tfagents_system.channel.streaming import Arrivals
 from tfagents_system.channel.transport import Transport, describe
 from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.replay import tables
-from tfagents_system.replay.connection import Connection, ItemWriter
 from tfagents_system.replay.segments import Layout
 from tfagents_system.report.heartbeat import write_json
 
@@ -35,7 +35,6 @@ HANDSHAKE_SECS = 10.0
 IDLE_SECS = 30.0  # Clients say something every few seconds.
 _MAX_HANDSHAKES, _MAX_HANDSHAKES_OF_ONE = 128, 64
 _PUT_SECS = 5.0
-_ITEMS_TOGETHER, _BYTES_TOGETHER = 16, 8 * 2**20
 _BRUTE_FORCE_SECS = 1.0
 _MESSAGE_BYTES = 256 * 1024
 _LOG_BYTES = 1024 * 1024
@@ -390,7 +389,7 @@ class Session:
         self.client = access.Client(hello.kind, -1)
         self._gateway = gateway
         self._host = hello.host[:100]
-        self._under_way = _UnderWay(gateway.sharing.connection)
+        self._under_way = Arrivals(gateway.sharing.connection)
         self._has_said_goodbye = False
         self._logged_bytes = 0
         self._beat_at, self._beat_state = 0.0, ""
@@ -528,54 +527,6 @@ class Session:
                 log.write(f"--- {message.name[:100]!r} of {self._host!r} ({self.peer}):\n" + "\n".join(lines) + "\n")
         except OSError as error:
             logging.log_every_n_seconds(logging.WARNING, "log of %s: %s", 60, self.name, error)
-
-
-class _UnderWay:
-    """Items of one client for a streamed table: those that have come together are stored together.
-
-    They come without waiting for each other, with ids that count up: after one that was not stored, those behind it are
-    dropped until it comes again.
-
-    Args:
-      connection: To the replay server.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._writers: dict[str, ItemWriter] = {}
-        self._expected: int | None = None
-        self._table = ""
-        self._first = 0
-        self._items: list[Arrays] = []
-        self._bytes = 0
-
-    def has_room(self, table: str) -> bool:
-        """Whether an item may be gathered with those that are there."""
-        is_full = len(self._items) >= _ITEMS_TOGETHER or self._bytes >= _BYTES_TOGETHER
-        return not self._items or (table == self._table and not is_full)
-
-    def add(self, number: int, table: str, arrays: Arrays) -> None:
-        if self._expected not in (None, number):
-            return
-        if not self._items:
-            self._first, self._table = number, table
-        self._expected = number + 1
-        self._items.append(arrays)
-        self._bytes += sum(array.nbytes for array in arrays)
-
-    def store(self, timeout_secs: float) -> messages.Done | None:
-        """What to tell the client; None where there is nothing to store."""
-        if not self._items:
-            return None
-        if self._table not in self._writers:
-            self._writers[self._table] = self._connection.writer(self._table)
-        ok = self._writers[self._table].put(self._items, timeout_secs)
-        self._items, self._bytes = [], 0
-        if ok:
-            assert self._expected is not None
-            return messages.Done(self._expected - 1, True)
-        self._expected = self._first
-        return messages.Done(self._first, False)
 
 
 def _plain_host(host: str) -> str:

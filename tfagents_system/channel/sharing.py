@@ -12,6 +12,7 @@ import numpy as np
 from absl import logging
 
 from tfagents_system.channel.errors import ChannelError
+from tfagents_system.channel.frames import Arrays
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import Connection
 
@@ -20,8 +21,6 @@ _FOLLOW_SECS = 0.025
 _IDLE_SECS = 0.5
 # A worker asks for it again and again until its segments are stored; the server writes it every 20 ms.
 _MAX_AGE_SECS = {tables.STATUS: 0.02}
-
-Arrays = list[np.ndarray]
 
 
 class NewestShare:

@@ -78,7 +78,7 @@ class Transport:
 
     def receive(
         self, types: Any, limits: frames.Limits, idle_secs: float, rest_secs: float | None = None
-    ) -> tuple[Any, list[np.ndarray]]:
+    ) -> tuple[Any, frames.Arrays]:
         """The next message and its arrays.
 
         Args:
@@ -102,7 +102,7 @@ class Transport:
 
     def _receive_rest(
         self, head: bytearray, types: Any, limits: frames.Limits, least_secs: float
-    ) -> tuple[Any, list[np.ndarray]]:
+    ) -> tuple[Any, frames.Arrays]:
         self._fill(memoryview(head)[1:], least_secs, "the rest of a message")
         message_bytes, body_bytes = frames.read_head(head, limits)
         encoded = bytearray(message_bytes)
