@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step
 
 from tests.agents.agent_for_tests import B, block
 from tests.fakes import agent_of
@@ -15,6 +16,7 @@ from tfagents_system.replay.segments import Layout
 from tfagents_system.sac_replay_buffer import draw_settings
 from tfagents_system.sac_train import make_agent
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.workers import segment_builder
 
 OBSERVATION = tf.TensorSpec((3,), tf.float32, "observation")
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
@@ -89,6 +91,26 @@ def test_sequences_are_drawn_with_their_burn_in_and_trained_without():
     assert role.burn_in_steps(params) == 5
     transitions = params_with(recurrent_burn_in=5)
     assert (role.sequence_length(transitions), role.burn_in_steps(transitions)) == (None, 0)
+
+
+def test_workers_cut_episodes_for_sequences_and_stacked_frames():
+    images = Layout.from_specs(np.zeros((1024, 1024, 1), np.uint8), np.zeros(2, np.float32))
+    assert images.max_segment_steps(None) == 15
+    for attributes, steps, history in (
+        ({}, [15, 1], [0, 0]),
+        ({"frame_stack": 3}, [15, 1], [0, 2]),
+        ({"recurrent": True, "recurrent_sequence_length": 2, "recurrent_burn_in": 1}, [12, 4], [0, 0]),
+    ):
+        sent = []
+        builder = segment_builder(params_with(**attributes), images, 5, sent.append, held_out=True)
+        image = np.zeros((1024, 1024, 1), np.uint8)
+        builder.start(time_step.restart(image))
+        for _ in range(16):
+            builder.add(np.zeros(2, np.float32), time_step.transition(image, 0.0))
+        builder.finish(ends_episode=True, end_of_iteration=True)
+        assert [len(segment.reward) for segment in sent] == steps
+        assert [segment.history for segment in sent] == history
+        assert all(segment.held_out and segment.iteration == 5 for segment in sent)
 
 
 @pytest.mark.parametrize("is_wanted", [False, True])

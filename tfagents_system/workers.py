@@ -36,6 +36,7 @@ from tfagents_system.report.episodes import Episode, Report, eval_share
 from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, HELD_OUT_STREAM, NOISE_STREAM, Role, sequence_length
 from tfagents_system.rollout import Actor, Observer, SegmentBuilder, StepTimes, run_episodes
+from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.validation import HeldOutEpisodes
 from tfagents_system.worker_environments import Place, WorkerEnvironments
 
@@ -117,8 +118,6 @@ class Worker:
         self._environments = self._build_environments(envs_per_worker, start)
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         self._layout = Layout.from_specs(observation_spec, action_spec)
-        self._history_rows = self._layout.history_rows(self._params.frame_stack)
-        self._segment_steps = self._layout.max_segment_steps(sequence_length(self._params))
         # Where deterministic an episode's number decides, whichever start of the worker collects it.
         seed = role.derived_seed(HELD_OUT_STREAM, worker_id, 0 if role.deterministic else start)
         self._held_out = HeldOutEpisodes(self._params.validation_share, seed)
@@ -369,15 +368,7 @@ class Worker:
 
     def _new_builder(self, iteration: int) -> SegmentBuilder:
         """Takes the steps of an episode that begins."""
-        return SegmentBuilder(
-            self._layout,
-            iteration,
-            self._segment_steps,
-            self._send,
-            held_out=self._held_out.is_next(),
-            history=self._history_rows,
-            min_steps=sequence_length(self._params) or 0,
-        )
+        return segment_builder(self._params, self._layout, iteration, self._send, self._held_out.is_next())
 
     def _repeat(self, stream: int, iteration: int, envs: Sequence[TrainingEnvironment]) -> None:
         """From here on all that is random depends on seed, worker and iteration, and on nothing before."""
@@ -558,6 +549,22 @@ class Worker:
             time_shares={**shares, "other": max(0.0, 1.0 - sum(shares.values()))},
             **{**self._told, "waiting_for": fields.get("waiting_for")},
         )
+
+
+def segment_builder(
+    params: TrainParamsBase, layout: Layout, iteration: int, send: Callable[[Segment], None], held_out: bool
+) -> SegmentBuilder:
+    """Cuts an episode so that whatever the parameters ask for can be drawn from its segments."""
+    sequence = sequence_length(params)
+    return SegmentBuilder(
+        layout,
+        iteration,
+        layout.max_segment_steps(sequence),
+        send,
+        held_out=held_out,
+        history=layout.history_rows(params.frame_stack),
+        min_steps=sequence or 0,
+    )
 
 
 def _results(observers: list[Observer]) -> dict[str, float]:
