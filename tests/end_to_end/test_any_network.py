@@ -88,7 +88,8 @@ def test_recurrent_networks_on_sequences_from_several_environments_a_worker(tmp_
     run = finished(tmp_path, RECURRENT, "numpy", envs_per_worker=3)
     rows = read_metrics(run.exp_dir / "metrics.csv")
     assert rows[-1]["iteration"] == 4
-    assert [row["train/policy_lag"] for row in rows if row["train/policy_lag"] is not None] == [0, 0, 0, 0]
+    # A report that comes late is told of in the next row: how many rows have it says nothing.
+    assert {row["train/policy_lag"] for row in rows if row["train/policy_lag"] is not None} == {0}
     roles = run.status()["roles"]
     # 2 random episodes, and 4 in each of 4 iterations from each of 2 workers, of 20 steps all.
     assert roles["replay"]["env_steps"] == 20 * (2 + 4 * 4 * 2)

@@ -15,7 +15,7 @@ from tfagents_system.channel.frames import Arrays
 
 @dataclasses.dataclass
 class Answer:
-    """What the gateway says to a question, once `event` is set; `message` is None where the connection broke."""
+    """What the gateway says to a question; `message` stays None where nothing comes in time or the line breaks."""
 
     event: threading.Event = dataclasses.field(default_factory=threading.Event)
     message: msgspec.Struct | None = None
