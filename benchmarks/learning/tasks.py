@@ -76,6 +76,7 @@ OURS = {
     "crossq x2": Variant({"algorithm": "crossq"}, updates_per_step=2, learning_rate=1e-3),
     "crossq 1024": Variant({"algorithm": "crossq", "critic_joint_fc_layer_params": (1024, 1024)}, learning_rate=1e-3),
     # Both papers make 20 updates for each step: a day for 100,000 steps here.
+    "droq x5": Variant({"algorithm": "droq"}, updates_per_step=5),
     "droq x10": Variant({"algorithm": "droq"}, updates_per_step=10),
     "redq x5": Variant({"algorithm": "redq"}, updates_per_step=5),
     "simba": Variant(

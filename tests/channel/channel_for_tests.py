@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -114,10 +115,11 @@ class Running:
     def address(self) -> str:
         return f"localhost:{self.port}"
 
-    def client(self, kind: str = "collect", **changes: Any) -> RemoteConnection:
+    def client(self, kind: str = "collect", cable: Cable | None = None, **changes: Any) -> RemoteConnection:
+        address = f"localhost:{cable.port}" if cable else self.address
         hello = Hello(kind, **({"identity": IDENTITY} | changes.pop("hello", {})))
         arguments: dict[str, Any] = {"credentials": self.paths.credentials, "stop": lambda: False} | changes
-        return RemoteConnection(self.address, arguments.pop("stop"), hello, **arguments)
+        return RemoteConnection(address, arguments.pop("stop"), hello, **arguments)
 
     def refused(self, reason: str) -> int:
         return self.gateway.refusals.counts.get(reason, 0)
@@ -208,8 +210,6 @@ class Cable:
     """A TCP relay in the way, which can be cut, and which records what goes from the client to the gateway."""
 
     def __init__(self, port: int) -> None:
-        import socket
-
         self._port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -220,8 +220,6 @@ class Cable:
 
     def cut(self) -> None:
         """Ends all connections."""
-        import socket
-
         for pair in self._pairs:
             for end in pair:
                 with contextlib.suppress(OSError):
@@ -233,8 +231,6 @@ class Cable:
         self.cut()
 
     def _accept(self) -> None:
-        import socket
-
         while True:
             try:
                 client, _ = self._listener.accept()

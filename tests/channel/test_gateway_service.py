@@ -1,0 +1,101 @@
+"""What a client gets from the gateway when all is well."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from tests.channel.channel_for_tests import (
+    report,
+    wait_until,
+)
+from tfagents_system.replay import tables
+
+
+def test_a_client_learns_who_it_is_and_what_the_run_is_like(shared):
+    _, good = shared
+    assert (good.slot, good.welcome.seed, good.welcome.num_collect_workers, good.welcome.max_workers) == (1, 7, 1, 20)
+    assert good.welcome.settings == {"SAC_SEED": "7"} and good.run == {"seed": 7}
+
+
+def test_reports_arrive_bit_by_bit_and_put_waits_for_them(shared):
+    running, good = shared
+    before = len(running.tables.items[tables.REPORTS])
+    good.put(tables.REPORTS, report().to_wire())
+    assert len(running.tables.items[tables.REPORTS]) == before + 1
+    np.testing.assert_array_equal(running.tables.items[tables.REPORTS][-1][0], report().to_wire()[0])
+
+
+def test_the_newest_item_is_never_older_than_the_question(shared):
+    running, good = shared
+    reader = good.newest(tables.WEIGHTS)
+    for version in range(50):
+        arrays = [np.array([1, version, 0]), np.frombuffer(b"[]", np.uint8), np.full((100, 10), version, np.float32)]
+        running.tables.try_put(tables.WEIGHTS, arrays, 1)
+        got = reader.get()
+        assert got[0].tolist() == [1, version, 0]
+        assert got[2].shape == (100, 10) and got[2].dtype == np.float32 and (got[2] == version).all()
+
+
+def test_one_read_serves_all_who_ask_at_once(shared):
+    running, good = shared
+    running.tables.try_put(tables.STATUS, [np.arange(4)], 1)
+    reads = running.tables.reads
+    began = time.monotonic()
+    reader = good.newest(tables.STATUS)
+    asked = 0
+    while time.monotonic() - began < 0.5:
+        assert reader.get() is not None
+        asked += 1
+    # One look every 20 ms, and those that follow progress.
+    assert asked > 30 + (running.tables.reads - reads - 0.5 / 0.025)
+
+
+def test_an_empty_table_has_no_newest_item(shared):
+    _, good = shared
+    assert good.newest(tables.EVAL_WEIGHTS).get() is None
+
+
+def test_news_come_to_whoever_sleeps(shared):
+    running, good = shared
+    news = good.news(tables.news(1))
+    news.get(0.2)
+    running.tables.try_put(tables.PROGRESS, [np.array([1, 2, 3, time.time_ns()])], 1)
+    began = time.monotonic()
+    assert news.get(5)[0][:3].tolist() == [1, 2, 3]
+    assert time.monotonic() - began < 1
+    assert news.get(0.1) is None
+
+
+def test_heartbeats_are_written_as_the_workers_own_with_our_clock_and_our_name_for_it(shared):
+    running, good = shared
+    good.tell(
+        {"state": "collecting", "role": "replay", "time": 1000.0, "since": 990.0, "steps": 3, "nan": float("nan")}
+    )
+    path = running.paths.heartbeat("worker_1")
+    wait_until(path.exists)
+    beat = json.loads(path.read_text())
+    assert (beat["state"], beat["role"], beat["remote"], beat["steps"], beat["nan"]) == (
+        "collecting",
+        "worker_1",
+        True,
+        3,
+        None,
+    )
+    assert abs(beat["time"] - time.time()) < 60 and beat["time"] - beat["since"] == pytest.approx(10.0)
+    assert not running.paths.heartbeat("replay").exists()
+
+
+def test_the_end_of_a_log_comes_home_without_what_could_steer_a_terminal(shared):
+    running, good = shared
+    good.send_log("../../etc/passwd", "first line\nred \x1b[31m line")
+    wait_until(lambda: running.paths.log("worker_1").exists())
+    wait_until(lambda: "red" in running.paths.log("worker_1").read_text())
+    assert "first line\nred ?[31m line\n" in running.paths.log("worker_1").read_text()
+
+
+def test_what_happens_is_told_in_the_heartbeat(shared):
+    running, _ = shared
+    state = running.gateway.state()
+    assert state["connections"] == state["remote_workers"] == 1 and state["received_bytes"] > 1000
