@@ -8,13 +8,15 @@ from tf_agents.trajectories import time_step
 
 from tests.agents.agent_for_tests import B, block
 from tests.fakes import agent_of
-from tfagents_system import role
+from tfagents_system import sequences
 from tfagents_system.agents.algorithms import Algorithm
 from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.checkpoints import TrainerState
 from tfagents_system.agents.layers import BatchRenormalization, Dropout
+from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.replay.segments import Layout
 from tfagents_system.sac_replay_buffer import draw_settings
-from tfagents_system.sac_train import make_agent
+from tfagents_system.sac_train import Trainer
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.workers import segment_builder
 
@@ -87,10 +89,10 @@ def test_drawing_follows_the_attributes():
 
 def test_sequences_are_drawn_with_their_burn_in_and_trained_without():
     params = params_with(recurrent=True, recurrent_sequence_length=8, recurrent_burn_in=5)
-    assert draw_settings(params, LAYOUT, 0).sequence_length == role.sequence_length(params) == 13
-    assert role.burn_in_steps(params) == 5
+    assert draw_settings(params, LAYOUT, 0).sequence_length == sequences.sequence_length(params) == 13
+    assert sequences.burn_in_steps(params) == 5
     transitions = params_with(recurrent_burn_in=5)
-    assert (role.sequence_length(transitions), role.burn_in_steps(transitions)) == (None, 0)
+    assert (sequences.sequence_length(transitions), sequences.burn_in_steps(transitions)) == (None, 0)
 
 
 def test_workers_cut_episodes_for_sequences_and_stacked_frames():
@@ -118,3 +120,10 @@ def test_rewards_are_scaled_where_it_is_wanted(is_wanted):
     params = params_with(normalize_rewards=is_wanted)
     agent = make_agent(params, OBSERVATION, ACTION, tf.Variable(0, dtype=tf.int64))
     assert hasattr(agent, "reward_scale") == is_wanted
+    if is_wanted:
+        agent.reward_scale.update(tf.constant([6.0, 8.0]))
+    trainer = Trainer.__new__(Trainer)
+    trainer._agent, trainer._train_step, trainer._state = agent, agent.train_step_counter, TrainerState()
+    trainer._log_mark, trainer._losses, trainer._train_reports, trainer._curriculum_values = None, {}, [], {}
+    row = trainer._train_row()
+    assert row.get("reward_scale") == (pytest.approx(np.sqrt(50.0)) if is_wanted else None), "for metrics.csv"

@@ -132,6 +132,7 @@ GOOD = {"iters": [0, 1], "range": [1, 2]}
         ({"mass": {"iter": [0, 1], "range": [1, 2]}}, '"iters" is meant'),
         ({"mass": {"iters": [0, 1], "ranges": [1, 2]}}, '"range" is meant'),
         ({"mass": {**GOOD, "aply_to_eval": True}}, '"apply_to_eval" is meant'),
+        ({"base_mass": GOOD, "base_mas": {"range": [1, 2]}}, '"curriculum.base_mas" is unknown: "base_mass" is meant'),
     ],
 )
 def test_impossible_curricula_are_one_finding_or_more(section: Any, text: str) -> None:
@@ -148,3 +149,4 @@ def test_all_findings_at_once() -> None:
 
 def test_keys_of_the_users_own_pass() -> None:
     assert check_curriculum({"curriculum": {"mass": {**GOOD, "comment": "of the pole, in kg"}}}) == []
+    assert check_curriculum({"curriculum": {"link_mass_1": GOOD, "link_mass_2": GOOD}}) == []

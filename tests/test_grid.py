@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tfagents_system import grid
-from tfagents_system.grid import Grid, GridError, read_grid
+from tfagents_system.grid import Grid, GridError, assignment, parse_value, read_grid
+from tfagents_system.overrides import Overrides, Setting, parse_assignments
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -82,11 +83,62 @@ def test_all_findings_come_together(tmp_path: Path) -> None:
         ("{}", "it is empty"),
         ("[]", "it is an empty list"),
         ("[3]", "task 0 must be an object"),
+        ('{"discount": [1e999]}', "1e999 is larger than numbers can be"),
+        ('{"discount": [NaN]}', "NaN is no number of JSON"),
+        ({"SAC_SEED": [[1]]}, "SAC_SEED must be text or a number, found [1]"),
+        ([{"SAC_SEED": None}], "SAC_SEED must be text or a number, found null"),
         (json.dumps({name: list(range(1000)) for name in "abc"}), "it has 1000000000 tasks"),
     ],
 )
-def test_what_is_no_grid_is_refused(tmp_path: Path, content: str, part: str) -> None:
+def test_what_is_no_grid_is_refused(tmp_path: Path, content: Any, part: str) -> None:
     assert part in findings_of(tmp_path, content)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("512", 512), ("1e-3", 1e-3), ("true", True), ("null", None), ("[256, 256]", [256, 256]),
+        ('{"a": 1}', {"a": 1}),
+        ("bfloat16", "bfloat16"), ("", ""), ("a=b", "a=b"), ('"512"', "512"), ("/some/path", "/some/path"),
+    ],
+)  # fmt: skip
+def test_values_are_json_or_text(text: str, value: Any) -> None:
+    assert parse_value(text) == value and type(parse_value(text)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("True", "JSON writes true"), ("None", "JSON writes null"), ("(1, 2)", r"\[256, 256\]"),
+        ("[1,", "not valid JSON"),
+        ("{'a': 1}", "not valid JSON"), (".5", "0.5"), ("1_000", "numbers"), ("nan", "numbers"), ("NaN", "numbers"),
+        ("1e999", "1e999 is larger than numbers can be: give a smaller one"), ("[-1e999]", "-1e999 is larger"),
+        ("007", '"007"'), ("[" * 100_000, "JSON|too deep"),
+    ],
+)  # fmt: skip
+def test_what_python_writes_otherwise_is_refused(text: str, part: str) -> None:
+    with pytest.raises(ValueError, match=part):
+        parse_value(text)
+
+
+VALUES = [
+    True, False, None, 3, 0.5, 1e300, "walker", "", " x", "a=b", "None", "True", "(a)", ".5", "007", "[x", "{", '"',
+    "5", "null", "1e999", "NaN", [1, None], {"a": {"b": "7"}}, {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_set_reads_what_a_grid_means(value: Any) -> None:
+    """A sweep hands its tasks' settings over as text, a job array does not."""
+    (setting,), findings = parse_assignments([assignment("x", value)])
+    assert findings == [] and setting.value == value and type(setting.value) is type(value)
+
+
+@pytest.mark.parametrize("value", [True, False, 3, 0.5, "true", "007", "", "[x", '"a"'])
+def test_variables_of_a_sweep_are_those_of_a_job_array(value: Any) -> None:
+    swept, _ = parse_assignments([assignment("SAC_SEED", value)])
+    assert Overrides.from_settings(swept) == Overrides.from_settings([Setting("SAC_SEED", value, "grid")])
+    assert assignment("SAC_DETERMINISTIC", True) == "SAC_DETERMINISTIC=1"
 
 
 def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

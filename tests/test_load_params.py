@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tfagents_system.errors import UserError
@@ -155,6 +157,100 @@ def test_an_override_in_a_tuples_place_is_a_tuple(tmp_path: Path) -> None:
     assert params.actor_fc_layer_params == (32, 16) and params.layers == (1,)  # type: ignore[attr-defined]
 
 
+KINDS = """
+import pathlib
+import numpy as np
+from tfagents_system.train_params_base import TrainParamsBase
+
+class TrainParams(TrainParamsBase):
+    critic_optimizer = {"name": "adamw", "schedule": "cosine"}
+    flag, number, nothing = True, 0.5, None
+    gains, counts = np.array([1, 2], np.float32), np.array([1, 2])
+    joints, fixed, folder = {"hip", "knee"}, frozenset({1}), pathlib.Path("/a")
+
+    def __init__(self, env_config):
+        super().__init__(env_config)
+        self.limits = {"hip": {"low": -1, "high": 1}, "steps": (1, 2)}
+        self.actor_optimizer = {**self.actor_optimizer, "name": "sgd"}
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        pass
+"""
+
+
+@pytest.fixture
+def kinds(tmp_path: Path) -> Path:
+    path = tmp_path / "my_params.py"
+    path.write_text(KINDS)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("critic_optimizer", {"weight_decay": 0.1}, {"name": "adamw", "schedule": "cosine", "weight_decay": 0.1}),
+        ("critic_optimizer", {"name": "sgd", "schedule": None}, {"name": "sgd"}),
+        ("actor_optimizer", {"momentum": 0.9}, {"name": "sgd", "momentum": 0.9}),
+        ("limits", {"hip": {"low": -2}}, {"hip": {"low": -2, "high": 1}, "steps": (1, 2)}),
+        ("limits", {"hip": None, "knee": {"low": 0}}, {"knee": {"low": 0}, "steps": (1, 2)}),
+        ("limits", {"steps": [3]}, {"hip": {"low": -1, "high": 1}, "steps": (3,)}),
+        ("nothing", {"a": 1}, {"a": 1}),
+    ],
+)
+def test_dictionaries_are_merged(kinds: Path, name: str, given: Any, expected: Any) -> None:
+    params = load_params(kinds, {"horizon": 7}, attributes={name: given})
+    assert getattr(params, name) == expected
+    others = {"critic_optimizer": {"name": "adamw", "schedule": "cosine"}, "actor_optimizer": {"name": "sgd"}}
+    assert all(getattr(params, other) == value for other, value in others.items() if other != name)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("joints", ["hip"], {"hip"}),
+        ("fixed", [2, 3], frozenset({2, 3})),
+        ("folder", "/b", Path("/b")),
+        ("flag", False, False),
+        ("flag", None, None),
+        ("number", 3, 3),
+        ("nothing", "fast", "fast"),
+    ],
+)
+def test_a_value_is_of_the_kind_of_what_it_overrides(kinds: Path, name: str, given: Any, expected: Any) -> None:
+    found = getattr(load_params(kinds, {"horizon": 7}, attributes={name: given}), name)
+    assert found == expected and type(found) is type(expected)
+
+
+def test_an_array_stays_one_of_its_dtype(kinds: Path) -> None:
+    params: Any = load_params(kinds, {"horizon": 7}, attributes={"gains": [3, 4, 0.5], "counts": []})
+    assert params.gains.dtype == np.float32 and params.gains.tolist() == [3.0, 4.0, 0.5]
+    assert params.counts.dtype == np.int64 and params.counts.shape == (0,)
+
+
+def test_values_that_would_pass_for_something_else_are_refused_together(kinds: Path) -> None:
+    given = {
+        "flag": "FALSE", "number": "fast", "gains": [None], "counts": [0.5], "joints": [["hip"]], "folder": {"a": 1},
+        "critic_optimizer": {}, "limits": {"hip": {"low": "-1"}}, "numbr": 1,
+    }  # fmt: skip
+    with pytest.raises(UserError) as raised:
+        load_params(kinds, {"horizon": 7}, attributes=given)
+    text = "\n".join(raised.value.findings)
+    for part in (
+        "TrainParams.flag must be true or false, as JSON writes them, found 'FALSE'",
+        "TrainParams.number must be a number, as JSON writes it (0.5, 1e-3), found 'fast'",
+        "TrainParams.gains must be a list of float32, found [None]",
+        "TrainParams.counts must be a list of int64, found [0.5]",
+        "TrainParams.joints can't be [['hip']] (unhashable type: 'list')",
+        "TrainParams.folder is no dictionary but PosixPath('/a')",
+        'TrainParams.critic_optimizer={} would change nothing, objects are merged: null removes a key, as in {"name": '
+        'null, "schedule": null}',
+        "TrainParams.limits.hip.low must be a number",
+        "has no attribute numbr: number is meant",
+    ):
+        assert part in text
+    assert len(raised.value.findings) == len(given)
+
+
 def test_a_class_from_another_module_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "my_params.py"
     path.write_text("from tfagents_system.pendulum_params import TrainParams\n")
@@ -166,9 +262,10 @@ def test_names_that_no_override_can_have_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "my_params.py"
     path.write_text(DERIVED)
     with pytest.raises(UserError) as raised:
-        load_params(path, {"horizon": 7, "mass": 2}, attributes={"widht": 1, "mass": 3, "xyz": 1})
+        load_params(path, {"horizon": 7, "mass": 2}, attributes={"widht": 1, "confg": {"a": 1}, "mass": 3, "xyz": 1})
     assert [finding.partition("has no attribute ")[2] for finding in raised.value.findings] == [
         "widht: width is meant",
+        "confg: config is meant",
         "mass: the key of the JSON is config.mass",
         "xyz: correct the name, or add the attribute to the class",
     ]

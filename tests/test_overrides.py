@@ -9,39 +9,14 @@ from typing import Any
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.overrides import Overrides, Setting, parse_assignments, parse_value
+from tfagents_system.overrides import Overrides, Setting, parse_assignments
+from tfagents_system.train_params_base import TrainParamsBase
 
 
 def sorted_out(*texts: str, variables: tuple[str, ...] = ()) -> tuple[Overrides, list[str]]:
     settings, findings = parse_assignments(texts)
     overrides, found = Overrides.from_settings(settings, variables)
     return overrides, findings + found
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("512", 512), ("1e-3", 1e-3), ("true", True), ("null", None), ("[256, 256]", [256, 256]),
-        ('{"a": 1}', {"a": 1}),
-        ("bfloat16", "bfloat16"), ("", ""), ("a=b", "a=b"), ('"512"', "512"), ("/some/path", "/some/path"),
-    ],
-)  # fmt: skip
-def test_values_are_json_or_text(text: str, value: Any) -> None:
-    assert parse_value(text) == value and type(parse_value(text)) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("True", "JSON writes true"), ("None", "JSON writes null"), ("(1, 2)", r"\[256, 256\]"),
-        ("[1,", "not valid JSON"),
-        ("{'a': 1}", "not valid JSON"), (".5", "0.5"), ("1_000", "numbers"), ("nan", "numbers"), ("NaN", "numbers"),
-        ("007", '"007"'), ("[" * 100_000, "JSON|too deep"),
-    ],
-)  # fmt: skip
-def test_what_python_writes_otherwise_is_refused(text: str, part: str) -> None:
-    with pytest.raises(ValueError, match=part):
-        parse_value(text)
 
 
 def test_each_setting_goes_where_it_belongs() -> None:
@@ -57,21 +32,53 @@ def test_each_setting_goes_where_it_belongs() -> None:
     )
 
 
+@pytest.mark.parametrize("name", [name for name in TrainParamsBase.__annotations__ if not name.startswith("_")])
+def test_every_attribute_can_be_set(name: str) -> None:
+    overrides, findings = sorted_out(f"{name}=0.5")
+    assert (overrides, findings) == (Overrides(params={name: 0.5}), [])
+
+
+@pytest.mark.parametrize(("name", "meant"), [("sac_seed", "SAC_SEED"), ("Sac_Exp_Name", "SAC_EXP_NAME")])
+def test_a_variable_in_lower_case_is_no_attribute(name: str, meant: str) -> None:
+    assert sorted_out(f"{name}=3")[1] == [f"--set: {name} is no attribute of TrainParams: {meant} is meant"]
+    assert sorted_out("path=3", "sac_my_gain=2", variables=("PATH", "SAC_MY_GAIN"))[1] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SAC_EXEC_PREFIX", "SAC_JOB_PRELUDE", "SAC_PACKED_ENV", "SAC_ALLOW_LOGIN", "SAC_MEM_GB", "SAC_SNAPSHOT_MB"],
+)
+def test_what_shell_code_has_read_by_then_can_not_be_set(name: str) -> None:
+    overrides, findings = sorted_out(f"{name}=1", variables=(name,))
+    assert (overrides, findings) == (Overrides(), [f"--set: {name} is read before --set: put it into the vars file"])
+
+
+def test_dictionaries_are_given_as_a_whole_or_key_by_key() -> None:
+    overrides, findings = sorted_out('critic_optimizer={"name": "sgd"}', "critic_optimizer.momentum=0.9")
+    assert (overrides.params, findings) == ({"critic_optimizer": {"name": "sgd", "momentum": 0.9}}, [])
+    assert overrides.in_words() == "critic_optimizer.name=sgd critic_optimizer.momentum=0.9"
+    assert sorted_out("a={}", "a.b=1")[1] == ["--set: a.b lies in a, which is given as a value: remove one"]
+    assert sorted_out("a.b=1", "a={}")[1] == ["--set: a is given key by key as well: remove one"]
+    assert sorted_out("a.b=1", 'a={"b": 2}')[1] == ["a.b is given twice, by --set and --set: remove one"]
+
+
 def test_all_that_is_wrong_is_told() -> None:
     _, findings = sorted_out(
-        "num_iter", "=3", "discount=True", "SAC_SED=1", "SAC_OTHERS=1", "_x=1", "env_config=1", "a.b=1",
-        "compute_config=1", "config=3", "config.a..b=1", "tau=1", "tau=2", "config.a=1", "config.a.b=1",
+        "num_iter", "=3", "discount=True", "SAC_SED=1", "SAC_OTHERS=1", "_x=1", "env_config=1", "9a.b=1",
+        "compute_config=1", "config=3", "config.a..b=1", "tau=1", "tau=2", "config.a=1", "config.a.b=1", "config={}",
+        'x={"mass": 1, "mass": 2}',
     )  # fmt: skip
     text = "\n".join(findings)
     for part in (
         "--set num_iter: it must be NAME=VALUE", "--set =3: it must be NAME=VALUE", "JSON writes true",
         "SAC_SED is not a known variable: SAC_SEED", "SAC_OTHERS is not a known variable: docs/variables.md",
-        "_x is private", "env_config must be an attribute", "a.b must be an attribute", "compute_config follows",
-        "config must be an object", "config.a..b has an empty key", "tau is given twice, by --set and --set",
-        "config.a.b lies in a",
+        "_x is private", "env_config must be an attribute", "9a.b must be an attribute", "compute_config follows",
+        "config must be an object of keys, found 3", "config.a..b has an empty key",
+        "tau is given twice, by --set and --set", "config.a.b lies in a", "config must be an object of keys, found {}",
+        'it has the key "mass" twice in one object: remove one',
     ):  # fmt: skip
         assert part in text
-    assert len(findings) == 13
+    assert len(findings) == 15
 
 
 def test_a_users_own_variable_is_known_where_it_is_set() -> None:
@@ -88,8 +95,6 @@ def test_a_value_beside_its_own_keys_is_refused() -> None:
 def test_variables_are_text(value: Any, text: str) -> None:
     overrides, _ = Overrides.from_settings([Setting("SAC_SEED", value, "grid")])
     assert overrides.variables == {"SAC_SEED": text}
-    _, findings = Overrides.from_settings([Setting("SAC_SEED", [value], "grid")])
-    assert "must be text or a number" in findings[0]
 
 
 def test_the_configuration_is_merged_key_by_key_and_stays_as_it_was() -> None:
@@ -103,6 +108,29 @@ def test_the_configuration_is_merged_key_by_key_and_stays_as_it_was() -> None:
     merged["env"]["legs"]["right"] = merged["other"]["x"] = 7
     merged["list"].append(4)
     assert json.dumps(config) == before and overrides.config["list"] == [3]
+
+
+def test_null_removes_a_key_and_what_is_below_it() -> None:
+    config = {"horizon": 200, "env": {"mass": 1, "goal": None}, "curriculum": {"mass": {"iters": [0], "range": [1, 2]}}}
+    before = json.dumps(config)
+    overrides, findings = sorted_out("config.curriculum=null", "config.env.mass=null", "target_entropy=null")
+    assert findings == [] and overrides.removed() == ["config.curriculum", "config.env.mass"]
+    assert overrides.merged(config) == {"horizon": 200, "env": {"goal": None}}
+    assert json.dumps(config) == before
+    # One that is null already stays so, and one that is not there is not missed.
+    assert sorted_out("config.env.goal=null")[0].merged(config) == config
+    assert sorted_out("config.curriculum=null")[0].merged({"horizon": 200}) == {"horizon": 200}
+    assert Overrides(**json.loads(overrides.to_json())) == overrides
+
+
+def test_an_empty_object_in_the_place_of_keys_is_refused() -> None:
+    overrides, _ = sorted_out("config.curriculum={}")
+    with pytest.raises(UserError) as raised:
+        overrides.merged({"horizon": 200, "curriculum": {"mass": {"iters": [0], "range": [1, 2]}}})
+    assert raised.value.findings == (
+        'config.curriculum={} would change nothing, objects are merged: null removes a key, as in {"curriculum": null}',
+    )
+    assert sorted_out("config.env={}")[0].merged({"env": None}) == {"env": {}}
 
 
 def test_keys_that_nobody_would_read_are_refused() -> None:

@@ -23,6 +23,12 @@ def findings_for(horizon: int = 100, **attributes: Any) -> list[str]:
     return check_params(type("TrainParams", (FakeParams,), attributes)({"horizon": horizon}))
 
 
+def notes_for(**attributes: Any) -> list[str]:
+    params = type("TrainParams", (FakeParams,), attributes)({"horizon": 100})
+    assert check_params(params) == []
+    return params_check.advice(params)
+
+
 def test_every_attribute_has_a_rule() -> None:
     values = {
         name
@@ -97,6 +103,9 @@ def test_shipped_examples_and_defaults_pass(module: Any) -> None:
         ("critic_layer_norm", 1),
         ("critic_dropout", 1.0),
         ("critic_dropout", -0.1),
+        ("critic_dropout", 1e-6),
+        ("critic_dropout", 0.999999),
+        ("sac_log_alpha", 1e9),
         ("batch_renormalization", "yes"),
         ("batch_renormalization_warmup_steps", -1),
         ("critic_optimizer", "adamw"),
@@ -329,3 +338,54 @@ def test_parts_that_can_not_be_had_together(attributes: dict[str, Any], text: st
 )
 def test_parts_that_go_together_pass(attributes: dict[str, Any]) -> None:
     assert findings_for(**attributes) == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "texts"),
+    [
+        ({}, []),
+        ({"learn_entropy_coef": False}, []),
+        (
+            {"learn_entropy_coef": False, "target_entropy": -3.0, "alpha_optimizer": {"name": "sgd"}},
+            [
+                "TrainParams.target_entropy=-3.0 has no effect with learn_entropy_coef=False: remove it",
+                "TrainParams.alpha_optimizer={'name': 'sgd'} has no effect",
+            ],
+        ),
+        ({"num_quantiles": 10}, ["num_quantiles=10 has no effect with algorithm='sac'"]),
+        ({"num_quantiles": 10, "algorithm": "tqc"}, []),
+        ({"batch_renormalization_warmup_steps": 5}, ["has no effect with batch_renormalization=False"]),
+        ({"batch_renormalization_warmup_steps": 5, "algorithm": "crossq"}, []),
+        ({"recurrent_burn_in": 5}, ["recurrent_burn_in=5 has no effect with recurrent=False"]),
+        ({"recurrent_burn_in": 5, "recurrent": True}, []),
+        ({"algorithm": "redq"}, ["the actor steps in each update"]),
+        ({"algorithm": "redq", "updates_per_env_step": 20.0}, []),
+    ],
+)
+def test_what_is_seldom_meant_is_told(attributes: dict[str, Any], texts: list[str]) -> None:
+    notes = notes_for(**attributes)
+    assert len(notes) == len(texts)
+    assert all(text in note for text, note in zip(texts, notes, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "is_told"),
+    [
+        ({"schedule": "linear", "schedule_steps": 99}, True),
+        ({"schedule": "cosine", "schedule_steps": 99, "final_learning_rate": 1e-5}, False),
+        ({"schedule": "linear", "schedule_steps": 100}, False),
+        ({"schedule": "linear"}, False),
+        ({}, False),
+    ],
+)
+def test_a_schedule_that_ends_with_nothing_long_before_the_run_is_told(schedule: dict[str, Any], is_told: bool) -> None:
+    notes = notes_for(num_iter=10, num_steps_per_iter=10, actor_optimizer=schedule)
+    assert [note[:59] for note in notes] == ["actor_optimizer has learned its last after 99 of 100 update"] * is_told
+
+
+def test_a_property_that_raises_is_one_finding() -> None:
+    def raises(self: Any) -> Any:
+        raise RuntimeError("no ratio")
+
+    (finding,) = findings_for(updates_per_env_step=property(raises))
+    assert "TrainParams.updates_per_env_step raises RuntimeError: no ratio" in finding

@@ -176,14 +176,22 @@ def test_run_without_checkpoints(tmp_path: Path) -> None:
         (["--exp_dir", "logs/nowhere"], "--exp_dir=logs/nowhere does not exist"),
         (["--params", "none.py"], "--params=none.py does not exist"),
         (["--config", "none.json"], "--config=none.json does not exist"),
+        (["--exp_dir", "README.md"], "--exp_dir=README.md is no directory"),
+        (["--params", "config"], "--params=config is no file"),
+        (["--policy", ""], "--policy is empty: give a path"),
+        (["--params", ""], "--params is empty: give a path"),
+        (["--exp_dir", ""], "--exp_dir is empty: give a path"),
     ],
 )
-def test_missing_files_are_named(saved: RunPaths, flags: list[str], text: str) -> None:
+def test_files_that_are_missing_or_of_another_kind_are_named(saved: RunPaths, flags: list[str], text: str) -> None:
     with pytest.raises(UserError, match=text):
         run.main(["--exp_dir", str(saved.exp_dir), "--no_video", *flags])
 
 
-@pytest.mark.parametrize("flags", [["--num_episodes", "0"], ["--seed", "-1"], ["--seed", "x"], ["--what"]])
+@pytest.mark.parametrize(
+    "flags",
+    [["--num_episodes", "0"], ["--seed", "-1"], ["--seed", "x"], ["--what"], ["--montage", "--num_episodes", "7"]],
+)
 def test_wrong_flags_exit_with_2(saved: RunPaths, flags: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         run.main(["--exp_dir", str(saved.exp_dir), *flags])
@@ -210,6 +218,30 @@ def test_policy_of_another_environment(saved: RunPaths, tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match=r"the policy gives actions of shapes .* takes \[\(7,\)\]"):
         run.main(["--exp_dir", str(saved.exp_dir), "--no_video", "--params", str(other)])
+
+
+def test_policy_of_an_environment_with_other_bounds(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
+    """As it is told by checkpoints, SavedModels and exported files; another rounding of the same bounds is none."""
+    other = tmp_path / "other.py"
+    source = (
+        "import gymnasium\nimport numpy as np\nfrom tests.fakes import CounterEnv, FakeParams\n"
+        "class Weaker(CounterEnv):\n"
+        "    action_space = gymnasium.spaces.Box(np.array([-0.5, 0.0]), np.array([HIGH, 1.0]), dtype=np.float64)\n"
+        "class TrainParams(FakeParams):\n"
+        "    def env_ctor(self, *args, seed=None, **kwargs):\n"
+        "        return Weaker(truncate_at=5)\n"
+    )
+    assert export.main(["--exp_dir", str(saved.exp_dir), "--out", str(tmp_path / "out")]) == 0
+    told = "gives actions from [-2.  0.] to [2. 1.], but this environment takes them from [-0.5  0. ] to "
+    policies = [[], ["--policy", str(tmp_path / "out")], ["--policy", str(saved.policies / "greedy_policy")]]
+    for high in ("0.5", "2.0"):
+        other.write_text(source.replace("HIGH", high))
+        for flags in policies:
+            with pytest.raises(UserError, match=re.escape(told)):
+                run.main(["--exp_dir", str(saved.exp_dir), "--no_video", "--params", str(other), *flags])
+    other.write_text(source.replace("-0.5", "-2.0").replace("HIGH", "2.0000000000000004"))
+    for flags in policies:
+        assert "5 steps" in play(capsys, saved, "--no_video", "--params", str(other), *flags)[1]
 
 
 def test_a_file_where_a_folder_is_written_to(saved: RunPaths, tmp_path: Path) -> None:
@@ -345,6 +377,26 @@ def test_milestones_are_the_first_the_best_and_the_middle_one_between(tmp_path: 
     for best, expected in ((60, [10, 40, 60]), (30, [10, 20, 30]), (20, [10, 20, 70]), (10, [10, 70])):
         paths.best_json.write_text(json.dumps({"checkpoint": f"policy_checkpoint_{best:010d}"}))
         assert steps() == expected
+
+
+def test_copies_beside_the_checkpoints_are_none(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    names = [f"policy_checkpoint_{step:010d}" for step in (10, 20)]
+    for name in (*names, names[1] + ".bak", names[1] + "_old", "policy_checkpoint_30"):
+        (paths.policy_checkpoints / name).mkdir(parents=True)
+    assert [path.name for path in milestones(paths)] == names
+    assert run.find_checkpoint(paths, "latest").name == names[1]
+    with pytest.raises(UserError, match=r"no checkpoint .*\.bak: there are policy_checkpoint_0000000010, policy"):
+        run.find_checkpoint(paths, names[1] + ".bak")
+
+
+def test_a_montage_of_one_checkpoint_says_so(
+    capsys: Any, saved: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "milestones", lambda paths: [paths.policy_checkpoints / "policy_checkpoint_0000000008"])
+    lines = play(capsys, saved, "--montage", "--video_dir", str(tmp_path))
+    assert lines[0] == "note: policy_checkpoint_0000000008 is the only checkpoint: the montage shows it alone"
+    assert lines[-1] == str(tmp_path / "montage.mp4") and len(lines) == 3
 
 
 def test_a_montage_shows_the_milestones_side_by_side(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:

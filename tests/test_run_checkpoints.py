@@ -11,13 +11,13 @@ from tfagents_system import run_checkpoints
 from tfagents_system.run_checkpoints import DamagedCheckpointError
 
 
-def write(folder, train_step, content=b"weights", replay=b"rows"):
+def write(folder, train_step, content=b"weights", replay=b"rows", makeup=None):
     partial = run_checkpoints.begin(folder, train_step)
     (partial / "agent.index").write_bytes(b"index")
     (partial / "agent.data-00000-of-00001").write_bytes(content * 50)
     if replay is not None:
         (partial / "replay.bin").write_bytes(replay)
-    return run_checkpoints.finish(partial, train_step, train_step // 10, {"env_steps": 7})
+    return run_checkpoints.finish(partial, train_step, train_step // 10, {"env_steps": 7}, makeup)
 
 
 def names(folder):
@@ -33,6 +33,19 @@ def test_the_newest_is_found_with_what_it_holds(tmp_path):
     assert not found.has_replay
     assert found.agent == tmp_path / "checkpoint_0000001000" / "agent"
     assert json.loads((found.folder / "manifest.json").read_text())["env_steps"] == 7
+
+
+def test_an_agent_of_another_makeup_is_told_with_both_sides_and_the_remedy(tmp_path):
+    makeup = {"class": "EnsembleAgent", "4x8": 6, "8": 9}
+    written = write(tmp_path, 10, makeup=makeup)
+    found = run_checkpoints.newest_complete(tmp_path)
+    assert found == written and found.makeup == makeup
+    assert run_checkpoints.why_not_of(found, dict(makeup)) == ""
+    reason = run_checkpoints.why_not_of(found, {"class": "SacAgent", "4x8": 4, "8": 9, "16": 1})
+    there, here = "0 variables 16, 6 variables 4x8, EnsembleAgent", "1 variables 16, 4 variables 4x8, SacAgent"
+    assert f"another agent ({there}) than TrainParams make ({here})" in reason
+    assert reason.endswith("or choose another SAC_EXP_NAME")
+    assert run_checkpoints.why_not_of(write(tmp_path, 20), makeup) == "", "those of earlier versions do not say"
 
 
 def test_a_second_one_of_the_same_train_step_is_newer_and_leaves_the_first(tmp_path):

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.errors import UserError, shown
+from tfagents_system.rules import integer_from, is_kept, is_number
 from tfagents_system.spelling import near_misses
 
 APPLY_TO_EVAL = "apply_to_eval"
 _KEYS = ("iters", "range", APPLY_TO_EVAL)
+_ITERATION = integer_from(0)
 _GUIDE = "docs/user_guide.md"
 _EXAMPLES = {"iters": "[0, 100, 200]", "range": "[1.0, 2.0]"}
 
@@ -103,8 +105,13 @@ def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
         )
     if not isinstance(section.get(APPLY_TO_EVAL, False), bool):
         findings.append(f'"curriculum.{APPLY_TO_EVAL}" must be true or false, found {shown(section[APPLY_TO_EVAL])}')
+    whole = [name for name in names if isinstance(section[name], dict) and {"iters", "range"} <= section[name].keys()]
+    meant = dict(near_misses(names, whole))
     for name in names:
-        findings += _check_parameter(f"curriculum.{name}", section[name])
+        if name in meant:
+            findings.append(f'"curriculum.{name}" is unknown: "{meant[name]}" is meant')
+        else:
+            findings += _check_parameter(f"curriculum.{name}", section[name])
     return findings
 
 
@@ -128,7 +135,7 @@ def _check_parameter(where: str, entry: Any) -> list[str]:
 
 
 def _check_iters(where: str, iters: Any) -> list[str]:
-    if not isinstance(iters, list) or not iters or not all(_is_iteration(value) for value in iters):
+    if not isinstance(iters, list) or not iters or not all(is_kept(_ITERATION, value) for value in iters):
         return [f'"{where}" must be a list of at least one iteration (integers from 0), found {shown(iters)}']
     # Several values in the same iteration are set one after the other; the last one stays.
     if any(later < earlier for earlier, later in zip(iters, iters[1:], strict=False)):
@@ -145,15 +152,4 @@ def _values(entry: Mapping[str, Any]) -> list[int | float]:
 
 
 def _are_bounds(low: Any, high: Any) -> bool:
-    return _is_number(low) and _is_number(high) and math.isfinite(float(high) - float(low))
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # An integer beyond every float.
-        return False
-
-
-def _is_iteration(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return is_number(low) and is_number(high) and math.isfinite(float(high) - float(low))

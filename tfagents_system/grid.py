@@ -8,18 +8,20 @@ A grid file is JSON in one of two forms. An object of lists is their cartesian p
     {"train_batch_size": [128, 256], "config.horizon": [200], "SAC_SEED": [0, 1, 2]}
 
 A list of objects has one task an entry. Keys are those of --set (see overrides.py): an attribute of TrainParams,
-`config.` and a key of the JSON, or a variable. Needs nothing but Python's own library, 3.6 or later, since login nodes
-have no more; `python3 tfagents_system/grid.py FILE` is the same.
+`config.` and a key of the JSON, or a variable. How --set writes and reads values is here as well. Needs nothing but
+Python's own library, 3.6 or later, since login nodes have no more; `python3 tfagents_system/grid.py FILE` is the same.
 """
 
 import argparse
 import collections
 import json
+import math
 import re
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 _EXIT_BAD_INPUT = 2
+_PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 _NOT_IN_A_GRID = {
     "SAC_EXP_NAME": "each task has a run directory of its own, <name>_task_<id>",
     "SAC_EXP_DIR": "each task has a run directory of its own, <name>_task_<id>",
@@ -102,18 +104,12 @@ def read_grid(path: str) -> Grid:
     """
     where = "grid file {}".format(path)
     twice = []  # type: List[str]
-
-    def as_dict(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-        counts = collections.Counter(key for key, _ in pairs)
-        twice.extend(key for key, count in counts.items() if count > 1)
-        return collections.OrderedDict(pairs)
-
     try:
         with open(path, encoding="utf-8-sig") as file:
-            content = json.load(file, object_pairs_hook=as_dict)
+            content = _load(file.read(), twice)
     except OSError as error:
         raise GridError(["{} cannot be read ({}): give the path of a JSON file".format(where, error.strerror)])
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise GridError(["{} is not valid JSON ({}): correct it".format(where, error)])
     findings = ['{} has the key "{}" twice in one object: remove one'.format(where, key) for key in twice]
     if isinstance(content, dict):
@@ -140,6 +136,7 @@ def _product(content: Dict[str, Any]) -> Tuple[Grid, List[str]]:
             if text in known:
                 findings.append("{} has {} twice, two tasks would be the same: remove one".format(key, text))
             known.add(text)
+        findings += _check_values(key, values)
         axes.append((key, values))
         count *= len(values)
     if not content:
@@ -164,6 +161,9 @@ def _list(content: Any) -> Tuple[Grid, List[str]]:
             findings.append("tasks {} and {} are the same: remove one".format(first_with[text], task))
         first_with.setdefault(text, task)
     entries = [entry for entry in content if isinstance(entry, dict)]
+    for entry in entries:
+        for key, value in entry.items():
+            findings += _check_values(key, [value])
     grid = Grid(entries=entries)
     return grid, findings + _check_keys(grid.names())
 
@@ -174,11 +174,18 @@ def _check_keys(keys: Any) -> List[str]:
     for key in keys:
         if key in _NOT_IN_A_GRID:
             findings.append("{} can't be in a grid, {}: remove it".format(key, _NOT_IN_A_GRID[key]))
-        elif not re.match(r"(SAC_[A-Z0-9_]+|config(\.[^.]+)+|[^\W\d]\w*)$", key):
+        elif not re.match(r"[^\W\d]\w*(\.[^.]+)*$", key):
             findings.append(
                 '"{}" is no key of a grid: give an attribute of TrainParams, config.KEY or SAC_NAME'.format(key)
             )
     return findings
+
+
+def _check_values(key: str, values: Sequence[Any]) -> List[str]:
+    if not key.startswith("SAC_"):
+        return []
+    wrong = [value for value in values if not isinstance(value, (str, int, float))]
+    return ['{} must be text or a number, found {}: correct it ("" is none)'.format(key, _shown(v)) for v in wrong]
 
 
 def _canonical(value: Any) -> str:
@@ -201,15 +208,100 @@ def assignment(name: str, value: Any) -> str:
 
 
 def _as_text(name: str, value: Any) -> str:
-    """A value as --set takes it: JSON; text as it is where that is no JSON, and a variable's in any case."""
+    """A value as --set takes it: JSON; text as it is where it is read as that, and a variable's in any case."""
+    if name.startswith("SAC_"):
+        return variable_text(value)
+    return value if isinstance(value, str) and _is_read_as_it_is(value) else json.dumps(value)
+
+
+def variable_text(value: Any) -> str:
+    """A variable's value as the environment has it."""
     if isinstance(value, str):
-        try:
-            json.loads(value)
-        except ValueError:
-            return value
-        if name.startswith("SAC_"):
-            return value
-    return json.dumps(value)
+        return value
+    return json.dumps(int(value) if isinstance(value, bool) else value)
+
+
+def _is_read_as_it_is(text: str) -> bool:
+    try:
+        return bool(parse_value(text) == text)
+    except ValueError:
+        return False
+
+
+def parse_value(text: str) -> Any:
+    """A value of --set: JSON, else text.
+
+    Raises:
+      ValueError: It is no JSON and looks like something of Python's, which as a text would mean another thing; or it
+        has what would be lost: a number beyond all others, a key twice.
+    """
+    twice = []  # type: List[str]
+    try:
+        value = _load(text, twice)
+    except RecursionError:
+        raise ValueError("its brackets are too deep")
+    except OverflowError as error:
+        raise ValueError("{}: give a smaller one".format(error))
+    except ValueError as error:
+        if text in _PYTHON_CONSTANTS:
+            raise ValueError(
+                "JSON writes {}, and the text {} as {}".format(_PYTHON_CONSTANTS[text], text, json.dumps(text))
+            )
+        if text[:1] == "(":
+            raise ValueError("a list is written as [256, 256], and the text {} as {}".format(text, json.dumps(text)))
+        if text[:1] in ("[", "{", '"'):
+            raise ValueError("it is not valid JSON ({}): correct it".format(error))
+        if _is_number_of_python(text):
+            raise ValueError(
+                "JSON writes numbers as in 0.5, 1e-3 and 12, and the text {} as {}".format(text, json.dumps(text))
+            )
+        return text
+    if twice:
+        raise ValueError('it has the key "{}" twice in one object: remove one'.format('", "'.join(twice)))
+    return value
+
+
+def _is_number_of_python(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _load(text: str, twice: List[str]) -> Any:
+    """Parses JSON as the standard has it; adds the keys that an object has twice to `twice`.
+
+    Raises:
+      ValueError: It is none.
+      OverflowError: A number in it is beyond all floats.
+      RecursionError: Its brackets are too deep.
+    """
+    return json.loads(
+        text, object_pairs_hook=noting_twice(twice), parse_constant=_refuse_constant, parse_float=_finite_float
+    )
+
+
+def noting_twice(twice: List[str]) -> Callable[[List[Tuple[str, Any]]], Dict[str, Any]]:
+    """An `object_pairs_hook` that adds the keys which an object has twice to `twice`."""
+
+    def as_dict(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+        counts = collections.Counter(key for key, _ in pairs)
+        twice.extend(key for key, count in counts.items() if count > 1)
+        return dict(pairs)
+
+    return as_dict
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError("{} is no number of JSON".format(name))
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise OverflowError("{} is larger than numbers can be".format(text))
+    return number
 
 
 def _table(grid: Grid) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections
+import copy
 import inspect
 import json
 import os
@@ -10,17 +10,21 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tfagents_system.errors import UserError, shown
+from tfagents_system.grid import noting_twice
 from tfagents_system.spelling import near_misses
 from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 _PACKAGE_DIR = Path(__file__).resolve().parent
 _MODULE_NAME = "sac_params"
 _EXAMPLE = '{"horizon": 200}'
+_PARAMS = "TrainParams"
 
 
 def load_env_config(path: Path) -> dict[str, Any]:
@@ -51,14 +55,8 @@ def parse_env_config(text: str, path: Path) -> dict[str, Any]:
     if not text.strip():
         raise UserError(f"{where} is empty: it must hold a JSON object such as {_EXAMPLE}")
     twice: list[str] = []
-
-    def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        counts = collections.Counter(key for key, _ in pairs)
-        twice.extend(key for key, count in counts.items() if count > 1)
-        return dict(pairs)
-
     try:
-        config = json.loads(text, object_pairs_hook=as_dict)
+        config = json.loads(text, object_pairs_hook=noting_twice(twice))
     except json.JSONDecodeError as error:
         line = text.split("\n")[error.lineno - 1].strip()
         raise UserError(
@@ -170,16 +168,19 @@ def load_params(
       compute_config: The run's size, which a constructor with that argument gets as well; what the user's class says
         wins.
       attributes: Overridden ones. They have these values from the start and keep them while `__init__` runs, so that
-        what it computes from them follows. What the body of the class has computed before does not.
+        what it computes from them follows. What the body of the class has computed before does not. Dictionaries are
+        merged into those that they override.
 
     Raises:
-      UserError: See `load_params_class`; also where the constructor raises, and for names that can't be overridden.
+      UserError: See `load_params_class`; also where the constructor raises, and for names and values that can't be.
     """
     params_class = load_params_class(params_path, origin)
     if findings := [finding for name in attributes or () if (finding := _fixed_attribute(params_class, name))]:
         raise UserError(*findings)
     try:
-        params, unknown = _build(params_class, dict(env_config), dict(compute_config or {}), dict(attributes or {}))
+        params, unknown, wrong = _build(
+            params_class, dict(env_config), dict(compute_config or {}), dict(attributes or {})
+        )
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -194,8 +195,8 @@ def load_params(
             f"TrainParams.env_config of {origin or params_path} must stay the dictionary that __init__ was given, "
             f"found {shown(params.env_config)}: choose another name for yours"
         )
-    if unknown:
-        raise UserError(*(_unknown_attribute(params, name, origin or params_path) for name in unknown))
+    if unknown or wrong:
+        raise UserError(*wrong, *(_unknown_attribute(params, name, origin or params_path) for name in unknown))
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
     params._source = ParamsSource(
         params_path, origin, dict(env_config), dict(compute_config or {}), dict(attributes or {})
@@ -208,23 +209,35 @@ def _build(
     env_config: dict[str, Any],
     compute_config: dict[str, Any],
     attributes: Mapping[str, Any],
-) -> tuple[TrainParamsBase, list[str]]:
-    """Returns the params and the names in `attributes` that neither the class nor its constructor knows."""
+) -> tuple[TrainParamsBase, list[str], list[str]]:
+    """Returns the params, the names in `attributes` that neither the class nor its constructor knows, and wrong values.
+
+    The latter in words; such an attribute keeps its own value.
+    """
     takes_size = "compute_config" in inspect.signature(params_class).parameters
     size = {"compute_config": compute_config} if takes_size else {}
     if not attributes:
-        return params_class(env_config, **size), []
+        return params_class(env_config, **size), [], []
     if params_class.__module__ != _MODULE_NAME:  # Imported from elsewhere, where it stays as it is.
         params_class = type(params_class.__name__, (params_class,), {"__module__": _MODULE_NAME})
     known = {name for name in attributes if hasattr(params_class, name)}
-    for name, value in attributes.items():
-        setattr(params_class, name, _of_kind(getattr(params_class, name, None), value))
+    wrong: dict[str, str] = {}
+
+    def overridden(name: str, before: Any) -> Any:
+        try:
+            return _overridden(name, before, attributes[name])
+        except UserError as error:
+            wrong[name] = str(error)
+            return before
+
+    for name in attributes:
+        setattr(params_class, name, overridden(name, getattr(params_class, name, None)))
     plain, has_own = params_class.__setattr__, "__setattr__" in vars(params_class)
 
     def keep(self: Any, name: str, value: Any) -> None:
         if name in attributes:
             known.add(name)
-            value = _of_kind(value, attributes[name])
+            value = overridden(name, value)
         plain(self, name, value)
 
     params_class.__setattr__ = keep  # type: ignore[method-assign]
@@ -235,12 +248,88 @@ def _build(
             params_class.__setattr__ = plain  # type: ignore[method-assign]
         else:
             del params_class.__setattr__
-    return params, [name for name in attributes if name not in known]
+    return params, [name for name in attributes if name not in known], list(wrong.values())
 
 
-def _of_kind(before: Any, value: Any) -> Any:
-    """JSON has lists only: in a tuple's place a list becomes one."""
-    return tuple(value) if isinstance(before, tuple) and isinstance(value, list) else value
+def merge(
+    base: Mapping[str, Any],
+    over: Mapping[str, Any],
+    where: str,
+    fit: Callable[[str, Any, Any], Any] = lambda name, before, value: value,
+) -> dict[str, Any]:
+    """`base` with what `over` has otherwise, key by key, as JSON merge patch (RFC 7396) has it: null removes a key.
+
+    A key that is null already stays so. Neither argument is changed.
+
+    Args:
+      where: What `base` is, for messages.
+      fit: Called with a key's name, its value before (None without one) and what it is to be, where these are not
+        both mappings; returns the value.
+
+    Raises:
+      UserError: {} in the place of a mapping that has keys would change nothing.
+    """
+    merged = dict(base)
+    for key, value in over.items():
+        name, before = f"{where}.{key}", merged.get(key)
+        if value is None:
+            if before is not None:
+                del merged[key]
+        elif isinstance(value, Mapping) and (before is None or isinstance(before, Mapping)):
+            if before and not value:
+                gone = map(str, before) if where == _PARAMS else [key]  # An attribute stays.
+                raise UserError(
+                    f"{name}={{}} would change nothing, objects are merged: null removes a key, as in "
+                    f"{json.dumps(dict.fromkeys(gone))}"
+                )
+            merged[key] = merge(before or {}, value, name, fit)
+        else:
+            merged[key] = fit(name, before, copy.deepcopy(value))
+    return merged
+
+
+def _overridden(name: str, before: Any, value: Any) -> Any:
+    """What an attribute has in the place of `before`; other than a key it can be None.
+
+    Raises:
+      UserError: It can't be.
+    """
+    return None if value is None else merge({name: before}, {name: value}, _PARAMS, _of_kind)[name]
+
+
+def _of_kind(name: str, before: Any, value: Any) -> Any:
+    """A value of JSON as the kind of what it overrides: JSON has no tuples, sets, arrays and paths.
+
+    Raises:
+      UserError: It is of a kind that would pass for something else.
+    """
+    if isinstance(value, dict) and before is not None:
+        raise UserError(f"{name} is no dictionary but {shown(before)}: override it as a whole")
+    if isinstance(value, str) and isinstance(before, (bool, np.bool_)):
+        raise UserError(f"{name} must be true or false, as JSON writes them, found {shown(value)}")
+    if isinstance(value, str) and isinstance(before, (int, float, np.number)):
+        raise UserError(f"{name} must be a number, as JSON writes it (0.5, 1e-3), found {shown(value)}")
+    if isinstance(value, str) and isinstance(before, Path):
+        return Path(value)
+    if isinstance(value, list):
+        return _list_of_kind(name, before, value)
+    return value
+
+
+def _list_of_kind(name: str, before: Any, value: list[Any]) -> Any:
+    try:
+        for kind in (tuple, set, frozenset):
+            if isinstance(before, kind):
+                return kind(value)
+        if not isinstance(before, np.ndarray):
+            return value
+        array = np.array(value, before.dtype)
+        is_kept = np.array(value).dtype.kind in "biuf" if before.dtype.kind == "f" else array.tolist() == value
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{name} can't be {shown(value)} ({error}): it is {shown(before)}") from None
+    if not is_kept:
+        raise UserError(f"{name} must be a list of {before.dtype}, found {shown(value)}: correct it")
+    return array
 
 
 def _fixed_attribute(params_class: type[TrainParamsBase], name: str) -> str | None:
@@ -259,6 +348,7 @@ def _unknown_attribute(params: TrainParamsBase, name: str, origin: Path) -> str:
     if name in params.env_config:
         return f"TrainParams of {origin} has no attribute {name}: the key of the JSON is config.{name}"
     names = [known for known in dir(params) if known != name and not inspect.isroutine(getattr(type(params), known, 0))]
+    names.append("config")
     meant = [right for _, right in near_misses([name], names, 0.7)]
     hint = f"{meant[0]} is meant" if meant else "correct the name, or add the attribute to the class"
     return f"TrainParams of {origin} has no attribute {name}: {hint}"

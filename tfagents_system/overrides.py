@@ -3,8 +3,9 @@
     ./run_script.sh VARS.sh --set train_batch_size=512 --set config.horizon=500 --set SAC_SEED=3
 
 A bare name is an attribute of TrainParams, `config.a.b` a key of the JSON, `SAC_X` a variable. Values are JSON, else
-text; those of variables are text. Objects are merged into the JSON, key by key. What a run was begun with lies in
-overrides.json of its run directory.
+text; those of variables are text. Objects are merged, key by key, into those of the JSON and into dictionaries of
+TrainParams (`critic_optimizer.name=sgd`); null removes a key. What a run was begun with lies in overrides.json of its
+run directory.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfagents_system.errors import UserError, shown
-from tfagents_system.grid import in_words
+from tfagents_system.grid import in_words, parse_value, variable_text
 from tfagents_system.launch.variables import VARIABLES
+from tfagents_system.load_params import merge
 from tfagents_system.params_check import CONFIG_KEYS
 from tfagents_system.spelling import near_misses
 
 CONFIG = "config"
 _SIMILARITY = 0.7  # The name is refused in any case: what is meant may be guessed more freely.
 _VARIABLES = tuple(variable.name for variable in VARIABLES)
-_PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+_EARLY_VARIABLES = tuple(variable.name for variable in VARIABLES if variable.is_early)
 _KINDS = ("params", "config", "variables")
 
 
@@ -46,7 +48,7 @@ class Overrides:
     """What one run has otherwise than its files say.
 
     Attributes:
-      params: Values by attribute of TrainParams.
+      params: Values by attribute of TrainParams; objects are merged into dictionaries.
       config: What is merged into the configuration.
       variables: SAC_ variables, as text.
     """
@@ -102,9 +104,13 @@ class Overrides:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
     def settings(self) -> dict[str, Any]:
-        """Values by name, as --set takes them; one name for each key of the configuration."""
-        config = {".".join((CONFIG, *path)): value for path, value in _leaves(self.config)}
-        return {**self.params, **config, **self.variables}
+        """Values by name, as --set takes them; one name for each key of the configuration and of dictionaries."""
+        leaves = [*_leaves(self.params), *_leaves({CONFIG: self.config} if self.config else {})]
+        return {".".join(path): value for path, value in leaves} | self.variables
+
+    def removed(self) -> list[str]:
+        """Names of the keys that null removes."""
+        return [name for name, value in self.settings().items() if value is None and name not in self.params]
 
     def in_words(self) -> str:
         """`train_batch_size=512 config.horizon=500`; empty where nothing is overridden."""
@@ -115,10 +121,11 @@ class Overrides:
 
         Raises:
           UserError: A key that is overridden is not in it. Nobody would read it, and the run would be as without.
+            Or see `merge`.
         """
         if findings := [finding for path, _ in _leaves(self.config) if (finding := _unknown_key(path, env_config))]:
             raise UserError(*findings)
-        return _merge(env_config, self.config)
+        return merge(copy.deepcopy(dict(env_config)), self.config, CONFIG)
 
     def _add(self, setting: Setting, variables: Collection[str]) -> list[str]:
         """Puts a setting where it belongs; returns the names of what it overrides.
@@ -127,38 +134,44 @@ class Overrides:
           ValueError: It can't be, in words.
         """
         name, value, _ = setting
-        if name.upper().startswith("SAC_"):
-            self.variables[name] = _variable_text(name, value, variables)
+        if name.startswith("SAC_"):
+            _check_variable_name(name, variables)
+            self.variables[name] = variable_text(value)
             return [name]
-        kind, _, rest = name.partition(".")
-        if kind == CONFIG:
-            return self._add_config(name, rest.split(".") if rest else [], value)
-        _check_attribute_name(name)
-        self.params[name] = value
-        return [name]
-
-    def _add_config(self, name: str, path: Sequence[str], value: Any) -> list[str]:
+        if name.upper() in _VARIABLES:
+            raise ValueError(f"{name} is no attribute of TrainParams: {name.upper()} is meant")
+        path = name.split(".")
         if not all(path):
             raise ValueError(f"{name} has an empty key: write config.KEY, as in config.horizon=200")
-        if not path and not isinstance(value, dict):
+        if path[0] != CONFIG:
+            _check_attribute_name(name, path[0])
+            return _put(self.params, path, value)
+        if path == [CONFIG] and not (isinstance(value, dict) and value):
             raise ValueError(f"config must be an object of keys, found {shown(value)}: write config.KEY=VALUE")
-        for key in reversed(path):
-            value = {key: value}
-        names = []
-        for leaf, new in _leaves(value):
-            *parents, last = leaf
-            node = self.config
-            for key in parents:
-                node = node.setdefault(key, {})
-                if not isinstance(node, dict):
-                    raise ValueError(
-                        f"{'.'.join((CONFIG, *leaf))} lies in {key}, which is given as a value: remove one"
-                    )
-            if isinstance(node.get(last), dict) and node[last]:
-                raise ValueError(f"{'.'.join((CONFIG, *leaf))} is given key by key as well: remove one")
-            node[last] = new
-            names.append(".".join((CONFIG, *leaf)))
-        return names
+        return _put(self.config, path[1:], value, (CONFIG,))
+
+
+def _put(tree: dict[str, Any], path: Sequence[str], value: Any, where: tuple[str, ...] = ()) -> list[str]:
+    """Puts a value into nested objects; returns the names of what it overrides.
+
+    Raises:
+      ValueError: Something else is there.
+    """
+    for key in reversed(path):
+        value = {key: value}
+    names = []
+    for leaf, new in _leaves(value):
+        name, (*parents, last) = ".".join((*where, *leaf)), leaf
+        node = tree
+        for key in parents:
+            if key in node and not (isinstance(node[key], dict) and node[key]):
+                raise ValueError(f"{name} lies in {key}, which is given as a value: remove one")
+            node = node.setdefault(key, {})
+        if isinstance(node.get(last), dict) and node[last]:
+            raise ValueError(f"{name} is given key by key as well: remove one")
+        node[last] = new
+        names.append(name)
+    return names
 
 
 def parse_assignments(texts: Sequence[str], source: str = "--set") -> tuple[list[Setting], list[str]]:
@@ -177,64 +190,20 @@ def parse_assignments(texts: Sequence[str], source: str = "--set") -> tuple[list
     return settings, findings
 
 
-def parse_value(text: str) -> Any:
-    """JSON, else text.
-
-    Raises:
-      ValueError: It is no JSON and looks like something of Python's, which as a text would mean another thing.
-    """
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError("its brackets are too deep") from None
-    except ValueError as error:
-        if text in _PYTHON_CONSTANTS:
-            raise ValueError(
-                f"JSON writes {_PYTHON_CONSTANTS[text]}, and the text {text} as {json.dumps(text)}"
-            ) from None
-        if text[:1] == "(":
-            raise ValueError("a list is written as [256, 256]") from None
-        if text[:1] in ("[", "{", '"'):
-            raise ValueError(f"it is not valid JSON ({error}): correct it") from None
-        if _is_number_of_python(text):
-            raise ValueError(
-                f"JSON writes numbers as in 0.5, 1e-3 and 12, and the text {text} as {json.dumps(text)}"
-            ) from None
-        return text
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _is_number_of_python(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _variable_text(name: str, value: Any, others: Collection[str]) -> str:
-    """A variable's value as the environment has it."""
+def _check_variable_name(name: str, others: Collection[str]) -> None:
     if name not in _VARIABLES and name not in others:
         meant = [right for _, right in near_misses([name], _VARIABLES, _SIMILARITY)]
         raise ValueError(f"{name} is not a known variable: {meant[0] if meant else 'docs/variables.md has them all'}")
-    if isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int | float):
-        return json.dumps(value)
-    raise ValueError(f"{name} must be text or a number, found {shown(value)}")
+    if name in _EARLY_VARIABLES:
+        raise ValueError(f"{name} is read before --set: put it into the vars file")
 
 
-def _check_attribute_name(name: str) -> None:
-    if name == "env_config" or not name.isidentifier():
+def _check_attribute_name(name: str, attribute: str) -> None:
+    if attribute == "env_config" or not attribute.isidentifier():
         raise ValueError(f"{name} must be an attribute of TrainParams, config.KEY or SAC_NAME")
-    if name.startswith("_"):
+    if attribute.startswith("_"):
         raise ValueError(f"{name} is private: override an attribute without a leading underscore")
-    if name == "compute_config":
+    if attribute == "compute_config":
         raise ValueError("compute_config follows from the variables: override those, as in SAC_TRAIN_CPUS=2")
 
 
@@ -263,11 +232,3 @@ def _unknown_key(path: Sequence[str], env_config: Mapping[str, Any]) -> str | No
         there_are = f"{meant[0]} is meant" if meant else f"there are {', '.join(map(str, node)) or 'none'}"
         return f"{name} is not in SAC_CONFIG ({there_are}): correct it, or add the key to the JSON"
     return None
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = copy.deepcopy(dict(base))
-    for key, value in over.items():
-        both_are_objects = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both_are_objects else copy.deepcopy(value)
-    return merged

@@ -3,56 +3,46 @@
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS, Algorithm
 from tfagents_system.agents.algorithms import value as value_of_algorithm
 from tfagents_system.agents.network_options import network_findings
-from tfagents_system.agents.optimizer_settings import PARTS, optimizer_findings, settings_in_use, whole_run_findings
+from tfagents_system.agents.optimizer_settings import (
+    PARTS,
+    optimizer_findings,
+    schedule_advice,
+    settings_in_use,
+    whole_run_findings,
+)
 from tfagents_system.errors import shown
+from tfagents_system.rules import Rule, integer_from, is_integer, is_kept, is_number, or_none
 from tfagents_system.spelling import near_misses
 from tfagents_system.train_params_base import TrainParamsBase
 
 CONFIG_KEYS = ("horizon", "curriculum")
 _NESTED_HORIZON = '{"horizon": 200}'
 
-# A rule in words, and whether a value keeps it.
-_Rule = tuple[str, Callable[[Any], bool]]
-
-
-def _is_number(value: Any) -> bool:
-    is_real = isinstance(value, int | float) or type(value).__module__ == "numpy"
-    return is_real and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_integer(value: Any) -> bool:
-    is_numpy_integer = type(value).__module__ == "numpy" and getattr(value, "dtype", None) is not None
-    if is_numpy_integer:
-        return getattr(value, "ndim", 1) == 0 and value.dtype.kind in "iu"
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _integer_from(low: int) -> _Rule:
-    return f"an integer of at least {low}", lambda value: _is_integer(value) and value >= low
-
 
 def _is_layers(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(_is_integer(units) and units >= 1 for units in value)
+    return isinstance(value, list | tuple) and all(is_integer(units) and units >= 1 for units in value)
 
 
-_POSITIVE: _Rule = ("a number above 0", lambda value: _is_number(value) and value > 0)
-_POSITIVE_OR_NONE: _Rule = ("a number above 0, or None", lambda value: value is None or _POSITIVE[1](value))
-_ANY_NUMBER: _Rule = ("a finite number", _is_number)
-_FRACTION: _Rule = ("a number in [0, 1]", lambda value: _is_number(value) and 0 <= value <= 1)
-_WEIGHT: _Rule = ("a number above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1)
-_LAYERS: _Rule = ("a tuple of positive integers such as (256, 256)", _is_layers)
-_BOOL: _Rule = ("True or False", lambda value: isinstance(value, bool))
-_COUNT = _integer_from(1)
-_BOOL_OR_NONE: _Rule = (f"{_BOOL[0]}, or None", lambda value: value is None or _BOOL[1](value))
-_OPTIMIZER: _Rule = ('a dictionary such as {"name": "adamw"}', lambda value: isinstance(value, Mapping))
-_COUNT_OR_NONE: _Rule = (f"{_COUNT[0]}, or None", lambda value: value is None or _COUNT[1](value))
+_POSITIVE: Rule = ("a number above 0", lambda value: is_number(value) and value > 0)
+_POSITIVE_OR_NONE = or_none(_POSITIVE)
+_ANY_NUMBER: Rule = ("a finite number", is_number)
+_FRACTION: Rule = ("a number in [0, 1]", lambda value: is_number(value) and 0 <= value <= 1)
+_WEIGHT: Rule = ("a number above 0 and at most 1", lambda value: is_number(value) and 0 < value <= 1)
+# Dropout draws in steps of 1/65536: a smaller rate would be none at all, a larger one would keep nothing.
+_DROPOUT: Rule = ("0 or a number in [0.0001, 0.99]", lambda x: is_number(x) and (x == 0 or 1e-4 <= x <= 0.99))
+_LOG_ALPHA: Rule = ("a number in [-50, 50]", lambda value: is_number(value) and -50 <= value <= 50)
+_LAYERS: Rule = ("a tuple of positive integers such as (256, 256)", _is_layers)
+_BOOL: Rule = ("True or False", lambda value: isinstance(value, bool))
+_COUNT = integer_from(1)
+_BOOL_OR_NONE = or_none(_BOOL)
+_OPTIMIZER: Rule = ('a dictionary such as {"name": "adamw"}', lambda value: isinstance(value, Mapping))
+_COUNT_OR_NONE = or_none(_COUNT)
 _OF_NETWORKS = (
     "algorithm",
     "network",
@@ -68,7 +58,7 @@ _OF_NETWORKS = (
 _SIMILARITY_OF_NAMES = 0.6  # They are short.
 _NAMES = ", ".join(map(repr, ALGORITHMS))
 
-_RULES: dict[str, _Rule] = {
+_RULES: dict[str, Rule] = {
     "algorithm": (f"one of {_NAMES}", lambda value: isinstance(value, str) and value in ALGORITHMS),
     "discount": _FRACTION,
     "critic_learning_rate": _POSITIVE,
@@ -78,16 +68,16 @@ _RULES: dict[str, _Rule] = {
     "target_update_period": _COUNT,
     "gradient_clipping": _POSITIVE_OR_NONE,
     "learn_entropy_coef": _BOOL,
-    "sac_log_alpha": _ANY_NUMBER,
-    "target_entropy": ("a finite number, or None", lambda value: value is None or _is_number(value)),
+    "sac_log_alpha": _LOG_ALPHA,
+    "target_entropy": or_none(_ANY_NUMBER),
     "train_batch_size": _COUNT,
     "share_log_pi": _BOOL,
     "matmul_precision": ("'float32' or 'bfloat16'", lambda value: value in ("float32", "bfloat16")),
     "num_critics": _COUNT_OR_NONE,
     "num_target_critics": _COUNT_OR_NONE,
     "actor_update_period": _COUNT_OR_NONE,
-    "num_quantiles": _integer_from(2),
-    "num_dropped_quantiles": _integer_from(0),
+    "num_quantiles": integer_from(2),
+    "num_dropped_quantiles": integer_from(0),
     "actor_fc_layer_params": _LAYERS,
     "critic_joint_fc_layer_params": _LAYERS,
     "recurrent": _BOOL,
@@ -96,19 +86,13 @@ _RULES: dict[str, _Rule] = {
     "frame_stack": _COUNT,
     "image_encoder_filters": ("a tuple of positive integers such as (32, 32, 32, 32), or ()", _is_layers),
     "image_encoder_features": _COUNT,
-    "image_augmentation_pixels": (
-        f"{_integer_from(0)[0]}, or None",
-        lambda value: value is None or _integer_from(0)[1](value),
-    ),
-    "action_history": _integer_from(0),
+    "image_augmentation_pixels": or_none(integer_from(0)),
+    "action_history": integer_from(0),
     "network": ("'mlp' or 'simba'", lambda value: value in ("mlp", "simba")),
     "critic_layer_norm": _BOOL_OR_NONE,
-    "critic_dropout": (
-        "a number of at least 0 and below 1, or None",
-        lambda value: value is None or (_is_number(value) and 0 <= value < 1),
-    ),
+    "critic_dropout": or_none(_DROPOUT),
     "batch_renormalization": _BOOL_OR_NONE,
-    "batch_renormalization_warmup_steps": _integer_from(0),
+    "batch_renormalization_warmup_steps": integer_from(0),
     "critic_optimizer": _OPTIMIZER,
     "actor_optimizer": _OPTIMIZER,
     "alpha_optimizer": _OPTIMIZER,
@@ -117,15 +101,15 @@ _RULES: dict[str, _Rule] = {
     "num_iter": _COUNT,
     "num_steps_per_iter": _COUNT,
     "n_train_episodes_per_iter": _COUNT,
-    "n_buffer_init_episodes": _integer_from(0),
+    "n_buffer_init_episodes": integer_from(0),
     "n_episodes_in_buffer": _COUNT,
     "asynchronous": _BOOL,
-    "max_policy_lag": ("0 or 1", lambda value: _is_integer(value) and value in (0, 1)),
+    "max_policy_lag": ("0 or 1", lambda value: is_integer(value) and value in (0, 1)),
     "max_updates_per_env_step": _POSITIVE,
     "updates_per_env_step": _POSITIVE_OR_NONE,
     "n_step": _COUNT,
-    "recurrent_burn_in": _integer_from(0),
-    "validation_share": ("a number in [0, 0.5]", lambda value: _is_number(value) and 0 <= value <= 0.5),
+    "recurrent_burn_in": integer_from(0),
+    "validation_share": ("a number in [0, 0.5]", lambda value: is_number(value) and 0 <= value <= 0.5),
     "n_eval_episodes": _COUNT,
     "eval_period_itrs": _COUNT,
     "log_period_itrs": _COUNT,
@@ -140,14 +124,13 @@ def check_env_config(env_config: Mapping[str, Any]) -> list[str]:
         for wrong, right in near_misses(env_config, CONFIG_KEYS)
     ]
     meant = {right for _, right in near_misses(env_config, CONFIG_KEYS)}
-    rule, keeps = _COUNT
     if "horizon" not in env_config:
         if "horizon" not in meant:
             findings.append(
                 f'SAC_CONFIG has no "horizon", the maximum steps of an episode: add it, as in {_NESTED_HORIZON}'
             )
-    elif not keeps(env_config["horizon"]):
-        findings.append(f'"horizon" in SAC_CONFIG must be {rule}, found {shown(env_config["horizon"])}')
+    elif not is_kept(_COUNT, env_config["horizon"]):
+        findings.append(f'"horizon" in SAC_CONFIG must be {_COUNT[0]}, found {shown(env_config["horizon"])}')
     return findings
 
 
@@ -168,14 +151,14 @@ def check_params(params: TrainParamsBase) -> list[str]:
 
 
 def _check_value(params: TrainParamsBase, name: str) -> str | None:
-    rule, keeps = _RULES[name]
+    rule = _RULES[name]
     try:
         value = getattr(params, name)
     except Exception as error:  # A property of the user's.
-        return f"TrainParams.{name} raises {type(error).__name__}: {error}: it must be {rule}"
-    if _is_kept(keeps, value):
+        return f"TrainParams.{name} raises {type(error).__name__}: {error}: it must be {rule[0]}"
+    if is_kept(rule, value):
         return None
-    return f"TrainParams.{name} must be {rule}, found {shown(value)}{_meant_algorithm(name, value)}"
+    return f"TrainParams.{name} must be {rule[0]}, found {shown(value)}{_meant_algorithm(name, value)}"
 
 
 def _meant_algorithm(name: str, value: Any) -> str:
@@ -183,13 +166,6 @@ def _meant_algorithm(name: str, value: Any) -> str:
         return ""
     meant = near_misses([value], ALGORITHMS, _SIMILARITY_OF_NAMES)
     return f": {meant[0][1]!r} is meant" if meant else ""
-
-
-def _is_kept(keeps: Callable[[Any], bool], value: Any) -> bool:
-    try:
-        return bool(keeps(value))
-    except Exception:  # Such as of an array where one number is wanted, or an integer beyond every float.
-        return False
 
 
 def check_deterministic(params: TrainParamsBase) -> list[str]:
@@ -233,13 +209,33 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 
 
 def advice(params: TrainParamsBase) -> list[str]:
-    """What can be had, but is seldom meant, one sentence each."""
+    """What can be had, but is seldom meant, one sentence each; every value is right by itself."""
+    notes = [note for part in PARTS if (note := schedule_advice(params, part))]
     has_ratio = params.asynchronous or params.updates_per_env_step is not None
-    if params.algorithm not in ("redq", "droq") or params.actor_update_period is not None or has_ratio:
-        return []
+    if params.algorithm in ("redq", "droq") and params.actor_update_period is None and not has_ratio:
+        notes.append(
+            f"algorithm={params.algorithm!r} without updates_per_env_step: the actor steps in each update, in the "
+            "paper once in 20, once for each step of the environment. Set updates_per_env_step, or actor_update_period"
+        )
+    return notes + _without_effect(params)
+
+
+def _without_effect(params: TrainParamsBase) -> list[str]:
+    """Attributes that were set, and that nothing looks at beside the others."""
+    unused: dict[str, tuple[str, ...]] = {}
+    if not params.learn_entropy_coef:
+        unused["learn_entropy_coef=False"] = "target_entropy", "alpha_learning_rate", "alpha_optimizer"
+    if not ALGORITHMS[params.algorithm].has_quantiles:
+        unused[f"algorithm={params.algorithm!r}"] = "num_quantiles", "num_dropped_quantiles"
+    if not value_of_algorithm(params, "batch_renormalization"):
+        unused["batch_renormalization=False"] = ("batch_renormalization_warmup_steps",)
+    if not params.recurrent:
+        unused["recurrent=False"] = "recurrent_burn_in", "recurrent_sequence_length", "recurrent_lstm_units"
     return [
-        f"algorithm={params.algorithm!r} without updates_per_env_step: the actor steps in each update, in the paper "
-        "once in 20, once for each step of the environment. Set updates_per_env_step, or actor_update_period"
+        f"TrainParams.{name}={shown(getattr(params, name))} has no effect with {because}: remove it, or change that"
+        for because, names in unused.items()
+        for name in names
+        if getattr(params, name) != getattr(TrainParamsBase, name)
     ]
 
 
@@ -295,7 +291,7 @@ def _check_parts(params: TrainParamsBase, wrong_values: Mapping[str, str]) -> li
         if name in wrong_values:
             continue
         found = optimizer_findings(name, getattr(params, name))
-        if not found and params.updates_per_env_step is not None:
+        if not found and "updates_per_env_step" not in wrong_values and params.updates_per_env_step is not None:
             found = whole_run_findings(name, getattr(params, name))
         findings += found
     if not set(_OF_NETWORKS) & set(wrong_values):
@@ -329,7 +325,7 @@ def _check_quantiles(params: TrainParamsBase, algorithm: Algorithm, wrong_values
 
 def _check_together(params: TrainParamsBase, wrong_values: Mapping[str, str]) -> list[str]:
     """Rules over several values; those with a wrong one have been told already."""
-    if not _is_kept(_COUNT[1], params.env_config.get("horizon")):
+    if not is_kept(_COUNT, params.env_config.get("horizon")):
         return []
     horizon = params.horizon
     findings = []

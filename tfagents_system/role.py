@@ -124,16 +124,6 @@ class Role:
         return int(np.random.SeedSequence([self.seed, *stream]).generate_state(1)[0])
 
 
-def sequence_length(params: TrainParamsBase) -> int | None:
-    """Transitions of a sequence as it is drawn, those of the burn-in included; None where single ones are drawn."""
-    return burn_in_steps(params) + params.recurrent_sequence_length if params.recurrent else None
-
-
-def burn_in_steps(params: TrainParamsBase) -> int:
-    """Transitions of a drawn sequence that only lead to the state in which its losses begin."""
-    return params.recurrent_burn_in if params.recurrent else 0
-
-
 # Streams for `derived_seed`.
 COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, TRAIN_STREAM, HELD_OUT_STREAM = 10, 11, 12, 13, 14
 

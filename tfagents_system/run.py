@@ -62,7 +62,7 @@ class PlayedEpisode:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     flags = _parse(arguments)
-    paths = RunPaths(find_path(flags.exp_dir, "--exp_dir", Path.is_dir)) if flags.exp_dir else None
+    paths = None if flags.exp_dir is None else RunPaths(find_path(flags.exp_dir, "--exp_dir", Path.is_dir))
     policies = _policies(flags, paths)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # Single observations are faster on the CPU.
@@ -130,6 +130,8 @@ def _play_montage(params: TrainParamsBase, checkpoints: Sequence[Path], seed: in
     """One episode of each checkpoint, then all of them side by side in one video."""
     from tfagents_system import montage
 
+    if len(checkpoints) == 1:
+        print(f"note: {checkpoints[0].name} is the only checkpoint: the montage shows it alone", flush=True)
     with tempfile.TemporaryDirectory(prefix="montage_") as temporary:
         parts = []
         for checkpoint in checkpoints:
@@ -148,7 +150,7 @@ def _play_montage(params: TrainParamsBase, checkpoints: Sequence[Path], seed: in
 
 def _policies(flags: argparse.Namespace, paths: RunPaths | None) -> list[Path]:
     """What is played: one policy, or the checkpoints of a montage."""
-    if flags.policy:
+    if flags.policy is not None:
         return [find_path(flags.policy, "--policy", Path.exists)]
     assert paths is not None
     return milestones(paths) if flags.montage else [find_checkpoint(paths, flags.checkpoint)]
@@ -174,10 +176,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no_video", action="store_true", help="numbers only")
     parser.add_argument("--video_dir", help="where videos go (default: videos/ in the run directory, or here)")
     flags = parser.parse_args(arguments)
-    if not flags.exp_dir and not flags.policy:
+    if flags.exp_dir is None and flags.policy is None:
         parser.error("--exp_dir is missing: give a run directory, or --policy with --params and --config")
     if flags.montage and flags.no_video:
         parser.error("--montage is a video: leave out --no_video")
+    if flags.montage and flags.num_episodes != 1:
+        parser.error("--montage plays one episode of each checkpoint: leave out --num_episodes")
     return flags
 
 
@@ -236,6 +240,24 @@ def _check_fit(policy: Any, env: Any) -> None:
             f"the policy gives actions of shapes {acts}, but this environment takes {takes}: "
             "give --params and --config of the same run"
         )
+    for acts, takes in zip(tree.flatten(policy.action_spec), tree.flatten(env.environment_action_spec), strict=True):
+        if hasattr(acts, "minimum") and not np.allclose(_bounds(acts), _bounds(takes)):
+            raise UserError(
+                f"the policy gives actions {_bounds_in_words(acts)}, but this environment takes them "
+                f"{_bounds_in_words(takes)}: give --params and --config of the same run"
+            )
+
+
+def _bounds(spec: Any) -> np.ndarray:
+    """The lowest and the highest action, `[2, n]`."""
+    return np.stack([np.broadcast_to(bound, tuple(spec.shape)) for bound in (spec.minimum, spec.maximum)])
+
+
+def _bounds_in_words(spec: Any) -> str:
+    from tfagents_system.envs.specs import short_text
+
+    low, high = map(short_text, _bounds(spec))
+    return f"from {low} to {high}"
 
 
 def _as_arrays(nest: Any) -> Any:

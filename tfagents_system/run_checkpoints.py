@@ -3,7 +3,7 @@
     checkpoints/checkpoint_0000012000/          complete: it got its name when all of it was on disk
         agent.index, agent.data-...             agent, optimizers and counters (agents/checkpoints.py)
         replay.bin                              which rows of the ring belong to it (replay/ring.py)
-        manifest.json                           train step, iteration, size and SHA-256 of every file
+        manifest.json                           train step, iteration, the agent's makeup, size and SHA-256 of each file
     checkpoints/checkpoint_0000012400.partial/  being written, or left by a process that was killed meanwhile
 
 Trainer and replay server both look here for what to go on from. This module imports neither TensorFlow nor Reverb.
@@ -25,11 +25,20 @@ from typing import Any
 from absl import logging
 
 KEEP = 2
+REMEDY_FOR_ANOTHER_AGENT = (
+    "algorithm, networks and normalisation stay as the run began. Set them back in its directory, or choose another "
+    "SAC_EXP_NAME"
+)
+_SHOWN = 3  # Differences between two agents: there may be dozens.
 AGENT = "agent"
 REPLAY = "replay.bin"
 _MANIFEST = "manifest.json"
 _PARTIAL = ".partial"
 _NAME = re.compile(r"checkpoint_(\d{10,})(?:_(\d+))?")
+
+
+# Class of an agent, and how many variables it has of each shape: {"class": "SacAgent", "256x256": 6, ...}.
+Makeup = Mapping[str, str | int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +50,14 @@ class Checkpoint:
       train_step: Updates done at its moment.
       iteration: Iterations completed.
       has_replay: It says which experience belongs to it.
+      makeup: Of its agent, see `why_not_of`; None where an earlier version wrote it.
     """
 
     folder: Path
     train_step: int
     iteration: int
     has_replay: bool
+    makeup: Makeup | None = None
 
     @property
     def name(self) -> str:
@@ -87,7 +98,9 @@ def finished_name(partial: Path) -> str:
     return partial.name.removesuffix(_PARTIAL)
 
 
-def finish(partial: Path, train_step: int, iteration: int, further: Mapping[str, Any]) -> Checkpoint:
+def finish(
+    partial: Path, train_step: int, iteration: int, further: Mapping[str, Any], makeup: Makeup | None = None
+) -> Checkpoint:
     """Completes a checkpoint: after this it survives a power cut.
 
     Args:
@@ -95,12 +108,13 @@ def finish(partial: Path, train_step: int, iteration: int, further: Mapping[str,
       train_step: Updates done.
       iteration: Iterations completed.
       further: For people who read the manifest.
+      makeup: Of the agent.
 
     Raises:
       OSError: It can't be written; the ones before it are as they were.
     """
     files = {path.name: _describe(path) for path in sorted(partial.iterdir()) if path.name != _MANIFEST}
-    manifest = {"train_step": train_step, "iteration": iteration, **further, "files": files}
+    manifest = {"train_step": train_step, "iteration": iteration, **further, "agent": makeup, "files": files}
     (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
     for path in partial.iterdir():
         _sync(path)
@@ -108,7 +122,7 @@ def finish(partial: Path, train_step: int, iteration: int, further: Mapping[str,
     folder = partial.with_name(finished_name(partial))
     os.rename(partial, folder)
     _sync(folder.parent)
-    return Checkpoint(folder, train_step, iteration, REPLAY in files)
+    return Checkpoint(folder, train_step, iteration, REPLAY in files, makeup)
 
 
 def read(folder: Path) -> Checkpoint:
@@ -127,7 +141,8 @@ def read(folder: Path) -> Checkpoint:
                 raise DamagedCheckpointError(f"{name} has {found}, its manifest says {expected}")
         if f"{AGENT}.index" not in files:
             raise DamagedCheckpointError("it has no agent")
-        return Checkpoint(folder, int(manifest["train_step"]), int(manifest["iteration"]), REPLAY in files)
+        train_step, iteration = int(manifest["train_step"]), int(manifest["iteration"])
+        return Checkpoint(folder, train_step, iteration, REPLAY in files, manifest.get("agent"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpointError(f"{type(error).__name__}: {error}") from None
 
@@ -140,6 +155,20 @@ def newest_complete(checkpoints: Path) -> Checkpoint | None:
         except DamagedCheckpointError as error:
             logging.error("checkpoint %s is damaged (%s): the one before it is used", folder, error)
     return None
+
+
+def why_not_of(checkpoint: Checkpoint, makeup: Makeup) -> str:
+    """Why an agent can't go on from a checkpoint, in words; empty if nothing is known against it."""
+    saved = checkpoint.makeup
+    if saved is None or saved == makeup:
+        return ""
+    names = sorted(name for name in {*saved, *makeup} if saved.get(name) != makeup.get(name))
+    there, here = (", ".join(_in_words(name, one.get(name, 0)) for name in names[:_SHOWN]) for one in (saved, makeup))
+    return f"{checkpoint.folder} has another agent ({there}) than TrainParams make ({here}): {REMEDY_FOR_ANOTHER_AGENT}"
+
+
+def _in_words(name: str, value: str | int) -> str:
+    return str(value) if name == "class" else f"{value} variables {name}"
 
 
 def prune(checkpoints: Path, keep: int = KEEP) -> None:

@@ -29,7 +29,8 @@ from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.segments import Layout
 from tfagents_system.report.heartbeat import read_heartbeat, read_json, write_json
-from tfagents_system.role import Role, run_role, sequence_length
+from tfagents_system.role import Role, run_role
+from tfagents_system.sequences import sequence_length
 
 _START_DEADLINE_SECS = 600.0
 _STEP_SECS = 0.5

@@ -33,7 +33,8 @@ from tfagents_system.replay.ring_files import default_slack_rows
 from tfagents_system.replay.segments import Layout
 from tfagents_system.replay.service import DrawSettings, ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
-from tfagents_system.role import Role, run_role, sequence_length
+from tfagents_system.role import Role, run_role
+from tfagents_system.sequences import sequence_length
 from tfagents_system.train_params_base import TrainParamsBase
 
 _MAX_BLOCK_BYTES = 32 * 2**20

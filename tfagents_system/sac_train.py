@@ -17,15 +17,14 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from tf_agents.agents import tf_agent
 
+from tfagents_system.agents import entropy
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError
 from tfagents_system.agents.checkpoints import SaveError, TrainerCheckpoints, TrainerState
 from tfagents_system.agents.matmul_precision import choose_precision
-from tfagents_system.agents.normalization import attach_reward_scale
+from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
-from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, UserError, print_findings
 from tfagents_system.iteration_plan import IterationPlan
 from tfagents_system.launch.by_hand import run_by_hand
@@ -38,8 +37,8 @@ from tfagents_system.report.episodes import Evaluations, Report, summarize
 from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.metrics import MetricsLog, read_metrics
 from tfagents_system.report.time_shares import TimeShares
-from tfagents_system.role import TRAIN_STREAM, Role, burn_in_steps, run_role, sequence_length
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.role import TRAIN_STREAM, Role, run_role
+from tfagents_system.sequences import burn_in_steps, sequence_length
 from tfagents_system.trainer_saves import TrainerSaves
 
 _START_DEADLINE_SECS = 600.0
@@ -149,6 +148,7 @@ class Trainer:
     def _restore(self) -> int | None:
         if self._checkpoints.restore() is None:
             return None
+        entropy.set_fixed_alpha(self._agent, self._params)
         self._seed_noise()
         logging.info("resumed at train step %d, iteration %d", self.train_step, self._state.iteration)
         return self.train_step
@@ -438,6 +438,8 @@ class Trainer:
         row.update({name: float(np.mean(values)) for name, values in self._losses.items() if name != "loss"})
         if (log_alpha := getattr(self._agent, "_log_alpha", None)) is not None:
             row["alpha"] = float(np.exp(log_alpha.numpy()))
+        if (scale := getattr(self._agent, "reward_scale", None)) is not None:
+            row["reward_scale"] = float(scale.divisor)
         row.update(summarize("train", self._train_reports))
         if self._train_reports:
             self._curriculum_values = self._train_reports[-1].curriculum
@@ -515,16 +517,6 @@ class Trainer:
         rate, updates = self._row.get("updates_per_s"), self._plan.mean_updates
         iterations_left = self._params.num_iter - self._state.iteration
         return iterations_left * updates / rate if rate and updates is not None else None
-
-
-def make_agent(
-    params: TrainParamsBase, observation_spec: Any, action_spec: Any, train_step: tf.Variable
-) -> tf_agent.TFAgent:
-    """The agent as it is trained; workers need no scale of rewards."""
-    agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, train_step)
-    if params.normalize_rewards:
-        attach_reward_scale(agent)
-    return agent
 
 
 def _check_gpu() -> None:

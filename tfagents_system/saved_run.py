@@ -6,6 +6,7 @@ This module imports neither TensorFlow nor Reverb.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tfagents_system.params_check import check_env_config
 from tfagents_system.train_params_base import TrainParamsBase
 
 _ROOT = Path(__file__).resolve().parent.parent
+_CHECKPOINT_NAME = re.compile(r"policy_checkpoint_\d{10,}")
 
 
 def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
@@ -30,12 +32,16 @@ def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
       exists: `Path.is_dir`, `Path.is_file` or `Path.exists`.
 
     Raises:
-      UserError: There is none.
+      UserError: There is none, or it is of another kind.
     """
+    if not text:
+        raise UserError(f"{flag} is empty: give a path, or leave it out")
     candidates = [Path(text).expanduser().absolute(), _ROOT / text]
     for candidate in candidates:
         if exists(candidate):
             return candidate
+    if any(candidate.exists() for candidate in candidates):
+        raise UserError(f"{flag}={text} is no {'directory' if exists is Path.is_dir else 'file'}: give the path of one")
     tried = " and ".join(dict.fromkeys(map(str, candidates)))
     raise UserError(f"{flag}={text} does not exist (looked for {tried}): give the path of an existing one")
 
@@ -58,7 +64,8 @@ def output_folder(text: str, flag: str) -> Path:
 
 def checkpoint_names(paths: RunPaths) -> list[str]:
     """The policy checkpoints of a run, the oldest first."""
-    return sorted(path.name for path in paths.policy_checkpoints.glob("policy_checkpoint_*") if path.is_dir())
+    found = paths.policy_checkpoints.glob("policy_checkpoint_*")
+    return sorted(path.name for path in found if _CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir())
 
 
 def best_checkpoint(paths: RunPaths) -> str | None:
@@ -131,8 +138,8 @@ def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag
         env_config = load_env_config(find_path(config_flag, "--config", Path.is_file))
         _check(env_config)
         return load_params(find_path(params_flag, "--params", Path.is_file), env_config)
-    params_path = find_path(params_flag or str(paths.params), "--params", Path.is_file)
-    config_path = find_path(config_flag or str(paths.config), "--config", Path.is_file)
+    params_path = find_path(str(paths.params) if params_flag is None else params_flag, "--params", Path.is_file)
+    config_path = find_path(str(paths.config) if config_flag is None else config_flag, "--config", Path.is_file)
     overrides = Overrides.read(paths.overrides)
     env_config = load_env_config(config_path)
     if _is_same(config_path, paths.config):

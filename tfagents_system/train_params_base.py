@@ -161,7 +161,8 @@ class TrainParamsBase(abc.ABC):
     """Observations reach the networks with mean 0 and variance 1, by running statistics of the experience that is
     learned from, clipped to [-10, 10]; pixels (uint8) are left alone. Always on where `network` is `simba`."""
     normalize_rewards: bool = False
-    """Rewards are divided by the root of their mean square so far before they are learned from."""
+    """Rewards (with `n_step` > 1: their sums over n steps) are divided by the root of their mean square before they are
+    learned from. It is a running one: what was learned from before weighs like 100,000 samples at most."""
 
     # The iteration: collect, push, draw, update, publish.
     num_iter: int = 1000

@@ -34,8 +34,9 @@ from tfagents_system.replay.segments import Layout, Segment
 from tfagents_system.replay.sender import SegmentSender
 from tfagents_system.report.episodes import Episode, Report, eval_share
 from tfagents_system.report.time_shares import TimeShares
-from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, HELD_OUT_STREAM, NOISE_STREAM, Role, sequence_length
+from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM, HELD_OUT_STREAM, NOISE_STREAM, Role
 from tfagents_system.rollout import Actor, Observer, SegmentBuilder, StepTimes, run_episodes
+from tfagents_system.sequences import sequence_length
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.validation import HeldOutEpisodes
 from tfagents_system.worker_environments import Place, WorkerEnvironments

@@ -5,11 +5,14 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from agent_for_tests import B, block, build, build_quiet
+from agent_for_tests import B, Params, block, build, build_quiet
 
 from tfagents_system import run_checkpoints
+from tfagents_system.agents import checkpoints as checkpoints_module
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.checkpoints import SaveError, TrainerCheckpoints, TrainerState
+from tfagents_system.agents.entropy import set_fixed_alpha
+from tfagents_system.agents.normalization import attach_reward_scale
 from tfagents_system.errors import UserError
 
 
@@ -110,6 +113,49 @@ def test_an_error_while_it_is_completed_is_raised_by_the_next_save(tmp_path, mon
             checkpoints.save(5.0, {}, wait=True)
     checkpoints.save(5.0, {}, wait=True)
     assert run_checkpoints.newest_complete(tmp_path) is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"algorithm": "redq"}),
+        ({"algorithm": "redq", "num_critics": 4}, {"algorithm": "redq", "num_critics": 3}),
+        ({"algorithm": "redq"}, {"algorithm": "crossq", "batch_renormalization": False}),
+        ({}, {"critic_joint_fc_layer_params": (17,)}),
+        ({}, {"normalize_observations": True}),
+    ],
+)
+def test_a_checkpoint_of_another_agent_is_refused_in_words(tmp_path, before, after):
+    checkpoints_of(tmp_path, build(**before))[0].save(5.0, {}, wait=True)
+    with pytest.raises(UserError, match=r"has another agent \(.*\) than TrainParams make \(.*choose another SAC_EXP"):
+        checkpoints_of(tmp_path, build(**after))[0].restore()
+
+
+@pytest.mark.parametrize("after", [{"algorithm": "redq"}, {"critic_joint_fc_layer_params": (17,)}])
+def test_one_of_an_earlier_version_that_does_not_fit_is_refused_as_well(tmp_path, monkeypatch, after):
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints_module, "makeup_of", lambda agent: None)
+        checkpoints_of(tmp_path, build())[0].save(5.0, {}, wait=True)
+    with pytest.raises(UserError, match="has another agent than TrainParams make: .*choose another SAC_EXP_NAME"):
+        checkpoints_of(tmp_path, build(**after))[0].restore()
+
+
+def test_rewards_that_are_not_scaled_any_more_are_another_agent(tmp_path):
+    agent = build()
+    attach_reward_scale(agent)
+    checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
+    with pytest.raises(UserError, match="has another agent"):
+        checkpoints_of(tmp_path, build())[0].restore()
+
+
+def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_path):
+    checkpoints_of(tmp_path, build(sac_log_alpha=-2.0))[0].save(5.0, {}, wait=True)
+    for learns, expected in ((False, 0.5), (True, -2.0)):
+        params = type("Params", (Params,), {"sac_log_alpha": 0.5, "learn_entropy_coef": learns})({"horizon": 10})
+        agent = build(sac_log_alpha=params.sac_log_alpha, learn_entropy_coef=learns)
+        checkpoints_of(tmp_path, agent)[0].restore()
+        set_fixed_alpha(agent, params)
+        assert float(agent._log_alpha) == expected
 
 
 def test_checkpoints_of_an_earlier_version_are_refused_in_words(tmp_path):

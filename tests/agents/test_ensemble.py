@@ -18,7 +18,7 @@ def build(cls=TinyParams, **attributes):
     return agent_of(cls, OBSERVATION, ACTION, **attributes)
 
 
-@pytest.mark.parametrize(("algorithm", "told"), [("redq", r"\['B'\]"), ("tqc", r"\['B', 4\]")])
+@pytest.mark.parametrize(("algorithm", "told"), [("sac", r"\['B'\]"), ("redq", r"\['B'\]"), ("tqc", r"\['B', 4\]")])
 def test_a_critic_of_another_shape_is_told(algorithm, told):
     class Params(TinyParams):
         def critic_ctor(self, observation_spec, action_spec):

@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_agents import ALPHA_RATE, CRITIC_RATE, B, Minibatch, NumpyAgent, build, sgd_update
+from tiny_agents import (
+    ACTOR_RATE,
+    ALPHA_RATE,
+    CRITIC_RATE,
+    B,
+    Minibatch,
+    NumpyAgent,
+    build,
+    numeric_gradient,
+    sgd_update,
+)
 
 from tfagents_system.agents.tqc import quantile_huber_loss
 
@@ -59,9 +69,16 @@ def check_critics(agent, critics, before):
 
 def check_actor_and_alpha(agent, batch, critics, numbers, before, judge):
     """The actor is judged by the critics after their step; alpha's step follows from log pi before the actor's."""
-    action, log_pi = before.sample(batch.observation, batch.actor_noise)
-    q = np.stack([before.values(critic, batch.observation, action) for critic in critics])
-    np.testing.assert_allclose(numbers["actor_loss"], np.mean(before.alpha * log_pi - judge(q)), **CLOSE)
+
+    def actor_loss():
+        action, log_pi = before.sample(batch.observation, batch.actor_noise)
+        q = np.stack([before.values(critic, batch.observation, action) for critic in critics])
+        return np.mean(before.alpha * log_pi - judge(q))
+
+    np.testing.assert_allclose(numbers["actor_loss"], actor_loss(), **CLOSE)
+    for weights, after in zip(before.actor, NumpyAgent(agent).actor, strict=True):
+        np.testing.assert_allclose(after, weights - ACTOR_RATE * numeric_gradient(actor_loss, weights), **CLOSE)
+    _, log_pi = before.sample(batch.observation, batch.actor_noise)
     gradient = np.mean(-log_pi - -2.0)
     np.testing.assert_allclose(numbers["alpha_loss"], -0.5 * gradient, **CLOSE)
     np.testing.assert_allclose(agent._log_alpha, -0.5 - ALPHA_RATE * gradient, **CLOSE)

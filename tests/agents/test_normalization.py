@@ -205,6 +205,36 @@ def test_statistics_follow_the_replay_and_forget_what_it_held_long_ago():
     assert float(normalization.variance[0]) == pytest.approx(4 * (10 / 11) ** 30 * (1 - (10 / 11) ** 30), rel=1e-3)
 
 
+def test_an_outlier_that_float32_can_not_square_leaves_its_own_statistics_as_they_are():
+    normalization = RunningNormalization(0)
+    normalization.build(tf.TensorShape([3]))
+    holder = tf.Module()
+    holder.layers = [normalization]
+    statistics = RunningStatistics(holder)
+    rng = np.random.default_rng(0)
+    blocks = [rng.normal((50.0, -3.0, 7.0), (2.0, 0.5, 1.0), (200, 3)).astype(np.float32) for _ in range(4)]
+    blocks[1][7, 0] = 1e20  # Its square is beyond float32.
+    blocks[2][:, 1] = -3e19  # The square of its distance from what was seen before is.
+    for values in blocks:
+        statistics.update([tf.constant(values)])
+    assert float(normalization.count) == 800
+    np.testing.assert_allclose(normalization.mean[2], np.concatenate(blocks)[:, 2].mean(), rtol=1e-5)
+    for feature, skipped in ((0, 1), (1, 2)):
+        seen = np.concatenate([values[:, feature] for k, values in enumerate(blocks) if k != skipped])
+        np.testing.assert_allclose(normalization.mean[feature], seen.mean(), rtol=2e-3)
+        np.testing.assert_allclose(normalization.variance[feature], seen.var(), rtol=0.03)
+    assert 0.5 < np.std(normalization(blocks[3])[:, 0]) < 2
+    assert normalization(blocks[1])[7, 0] == 10.0
+
+
+def test_a_block_with_an_outlier_that_float32_can_not_square_leaves_the_scale_of_rewards_alone():
+    scale = RewardScale()
+    for rewards in ([1e20, 1.0], [3.0, 4.0], [-1e20, 2.0], [5.0, 0.0]):
+        scale.update(tf.constant(rewards))
+    assert (float(scale.count), float(scale.mean_square)) == (4.0, 12.5)
+    assert float(scale.divisor) == pytest.approx(np.sqrt(12.5))
+
+
 def test_critics_learn_normalised_rewards():
     """Of a terminating transition the target is the reward alone: 3,000 is learned as 1."""
     agent = build(critic_learning_rate=1e-2, actor_learning_rate=1e-9, sac_log_alpha=-20.0)

@@ -252,6 +252,10 @@ def test_a_run_goes_on_with_the_learning_rate_that_it_is_given_now(settings, tmp
         ("actor_optimizer", {"schedule_steps": 100}, "no effect with a constant learning rate"),
         ("alpha_optimizer", {"name": "adamw"}, "would pull log(alpha) to 0"),
         ("alpha_optimizer", {"weight_decay": 0.1}, "would pull log(alpha) to 0"),
+        ("critic_optimizer", {"learning_rate": 1e-3}, "is TrainParams.critic_learning_rate: set that instead"),
+        ("alpha_optimizer", {"lr": 1e-3}, "is TrainParams.alpha_learning_rate: set that instead"),
+        ("actor_optimizer", {"clipnorm": 1.0}, "is TrainParams.gradient_clipping: set that instead"),
+        ("actor_optimizer", {"weight_decay": 10**400}, "must be a number of at least 0"),
     ],
 )
 def test_what_is_wrong_is_one_finding_with_attribute_and_remedy(attribute, given, text):
@@ -264,6 +268,8 @@ def test_several_wrong_settings_are_told_at_once_and_right_ones_pass():
     assert len(optimizer_findings("critic_optimizer", {"beta_1": 2, "epsilom": 1e-8})) == 2
     assert optimizer_findings("critic_optimizer", {"name": "adamw", "schedule": "cosine", "schedule_steps": None}) == []
     assert optimizer_findings("alpha_optimizer", {"name": "adamw", "weight_decay": 0}) == []
+    numpy_numbers = {"weight_decay": np.float32(0.01), "schedule": "linear", "schedule_steps": np.int64(5)}
+    assert optimizer_findings("critic_optimizer", numpy_numbers) == []
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.0, 0.9), (0.9, 0.0), (0.5, 0.9)])

@@ -19,7 +19,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 B, OBS, ACT = 6, 3, 2
 OBSERVATION = tf.TensorSpec((OBS,), tf.float32, "observation")
 ACTION = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
-CRITIC_RATE, ALPHA_RATE = 0.1, 0.5
+CRITIC_RATE, ACTOR_RATE, ALPHA_RATE = 0.1, 1.0, 0.5
 SGD = tf.keras.optimizers.legacy.SGD
 
 
@@ -74,15 +74,28 @@ def build(**attributes):
 
 
 def sgd_update(agent, **options):
-    """Its update with plain gradient steps for the critics and alpha; the actor stays as it is."""
+    """Its update with plain gradient steps."""
     update = agent.make_update(**options)
     update._parts = dataclasses.replace(
         update._parts,
         critic_optimizer=SGD(CRITIC_RATE),
-        actor_optimizer=SGD(0.0),
+        actor_optimizer=SGD(ACTOR_RATE),
         alpha_optimizer=SGD(ALPHA_RATE) if update._learns_alpha else update._parts.alpha_optimizer,
     )
     return update
+
+
+def numeric_gradient(loss, array):
+    """Central differences of `loss()` with respect to each number of an array, which it looks at."""
+    gradient = np.zeros_like(array)
+    for index in np.ndindex(array.shape):
+        kept, values = array[index], []
+        for sign in (1, -1):
+            array[index] = kept + sign * 1e-5
+            values.append(loss())
+        array[index] = kept
+        gradient[index] = (values[0] - values[1]) / 2e-5
+    return gradient
 
 
 class Minibatch:
@@ -113,7 +126,7 @@ class NumpyAgent:
 
     def __init__(self, agent):
         projection = agent._actor_network._projection_networks._projection_layer
-        self.actor = [np.float64(variable) for variable in projection.variables]
+        self.actor = [np.array(variable, np.float64) for variable in projection.variables]
         self.critics = [self._weights(critic) for critic in agent._critic_networks]
         self.targets = [self._weights(target) for target in agent._target_critic_networks]
         self.alpha = float(np.exp(agent._log_alpha))

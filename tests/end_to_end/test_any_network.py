@@ -58,6 +58,11 @@ class TrainParams(Common):
     recurrent = True
     recurrent_sequence_length = 5
     recurrent_lstm_units = 8
+    recurrent_burn_in = 2
+    action_history = 2
+    normalize_observations = True
+    normalize_rewards = True
+    validation_share = 0.3
     n_train_episodes_per_iter = 4
     max_policy_lag = 0
 
@@ -84,12 +89,15 @@ def test_images_in_a_dictionary_collected_asynchronously(tmp_path):
     assert evaluations[-1]["eval_success"] == 1.0
 
 
-def test_recurrent_networks_on_sequences_from_several_environments_a_worker(tmp_path):
+def test_recurrent_networks_with_all_that_sequences_can_have_from_several_environments_a_worker(tmp_path):
     run = finished(tmp_path, RECURRENT, "numpy", envs_per_worker=3)
     rows = read_metrics(run.exp_dir / "metrics.csv")
     assert rows[-1]["iteration"] == 4
     # A report that comes late is told of in the next row: how many rows have it says nothing.
     assert {row["train/policy_lag"] for row in rows if row["train/policy_lag"] is not None} == {0}
+    # Pendulum's rewards are between -16.3 and 0.
+    assert all(0.1 < row["reward_scale"] < 16.3 for row in rows if row["critic_loss"] is not None)
+    assert any(row["validation/critic_loss"] is not None for row in rows)
     roles = run.status()["roles"]
     # 2 random episodes, and 4 in each of 4 iterations from each of 2 workers, of 20 steps all.
     assert roles["replay"]["env_steps"] == 20 * (2 + 4 * 4 * 2)

@@ -8,6 +8,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import tensorflow as tf
+from tf_agents.agents.ddpg.actor_network import ActorNetwork
+from tf_agents.agents.sac import sac_agent
+from tf_agents.agents.td3 import td3_agent
 
 from tests.fakes import CounterEnv, DictEnv, FakeParams, NumberedEnv, OldGymEnv
 from tfagents_system.checklist import Check, Checklist
@@ -127,6 +131,63 @@ def test_several_actions_need_networks_of_the_users_own() -> None:
     assert len(findings) == 1 and "2 parts (action/left, action/right)" in findings[0]
     findings, _ = check(Arms, agent_ctor=lambda self, *args: None)
     assert findings == ["agent_ctor must return a TFAgent, found None"]
+
+
+class OwnAgent(sac_agent.SacAgent):
+    """Not TF-Agents' own: it is trained by its own `train`."""
+
+
+def own_agent(**options: Any) -> Any:
+    def agent_ctor(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
+        specs = time_step_spec.observation, action_spec
+        return OwnAgent(
+            time_step_spec,
+            action_spec,
+            actor_network=self.actor_ctor(*specs),
+            critic_network=self.critic_ctor(*specs),
+            **{f"{part}_optimizer": tf.keras.optimizers.legacy.Adam() for part in ("actor", "critic", "alpha")},
+            train_step_counter=train_step,
+            **options,
+        )
+
+    return agent_ctor
+
+
+def td3(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
+    observation_spec = time_step_spec.observation
+    return td3_agent.Td3Agent(
+        time_step_spec,
+        action_spec,
+        actor_network=ActorNetwork(observation_spec, action_spec, fc_layer_params=(8,)),
+        critic_network=self.critic_ctor(observation_spec, action_spec),
+        actor_optimizer=tf.keras.optimizers.legacy.Adam(),
+        critic_optimizer=tf.keras.optimizers.legacy.Adam(),
+        train_step_counter=train_step,
+    )
+
+
+@pytest.mark.parametrize(
+    ("hooks", "text"),
+    [
+        ({"agent_ctor": own_agent(gamma=0.99), "validation_share": 0.1, "n_step": 3}, ""),
+        ({"agent_ctor": td3}, ""),
+        ({"agent_ctor": td3, "validation_share": 0.1}, "validation_share can't be had, Td3Agent has no losses"),
+        ({"agent_ctor": own_agent(gamma=1.0)}, ""),
+        ({"agent_ctor": own_agent(gamma=1.0), "n_step": 3}, "agent_ctor has gamma=1.0: they must be the same"),
+        (
+            {"agent_ctor": own_agent(), "recurrent": True, "recurrent_sequence_length": 3, "recurrent_burn_in": 2},
+            "recurrent_burn_in=2 can't be had, OwnAgent is not",
+        ),
+        (
+            {"agent_ctor": own_agent(td_errors_loss_fn=lambda targets, values: 1 / 0)},
+            "an update of the agent raised ZeroDivisionError",
+        ),
+    ],
+)
+def test_what_an_agent_of_the_users_own_can_not_do_is_told_before_the_start(hooks: dict[str, Any], text: str) -> None:
+    findings, _ = check(CounterEnv, **hooks)
+    assert len(findings) == bool(text)
+    assert text in "".join(findings)
 
 
 # Curriculum.
@@ -303,3 +364,94 @@ def test_frames_of_what_is_no_image_can_not_be_stacked() -> None:
     (finding,), _ = check(CounterEnv, frame_stack=3)
     assert "TrainParams.frame_stack=3 stacks images, but the observations hold none" in finding and "to 1" in finding
     assert check(CounterEnv, action_history="two") == ([], None), "told by the check of TrainParams"
+
+
+def observing(shape: tuple[int, ...], dtype: Any = np.uint8) -> Any:
+    class Observing(CounterEnv):
+        observation_space = gymnasium.spaces.Box(0, 255, shape, dtype)
+
+        def reset(self, **kwargs: Any) -> Any:
+            super().reset(**kwargs)
+            return np.zeros(shape, dtype), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros(shape, dtype), *super().step(action)[1:]
+
+    return Observing
+
+
+@pytest.mark.parametrize(
+    ("shape", "filters", "text"),
+    [
+        ((15, 17, 3), (4, 4, 4, 4), "observation is encoded"),
+        ((17, 14, 3), (4, 4, 4, 4), "observation is flattened: smaller than 15 x 15 pixels"),
+        ((3, 16, 16), (4, 4), "observation is flattened: smaller than 7 x 7 pixels"),
+        ((17, 17, 3), (), "observation is flattened: image_encoder_filters=()"),
+    ],
+)
+def test_what_becomes_of_an_image_is_told(shape: Any, filters: Any, text: str) -> None:
+    checks, _ = report(observing(shape), image_encoder_filters=filters)
+    assert (checks.errors, checks.notes) == ([], [])
+    assert text in checks["environment"].facts
+
+
+FLAT: Any = {"image_encoder_filters": ()}
+OWN: Any = {"critic_ctor": lambda self, *specs: FakeParams.critic_ctor(self, *specs)}
+OWN_AGENT: Any = {"agent_ctor": lambda self, *specs: FakeParams.agent_ctor(self, *specs)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "hooks", "is_refused"),
+    [
+        ((3, 20, 18), {}, True),
+        ((12, 20, 18), {}, True),
+        ((5, 20, 18), {}, False),
+        ((3, 20, 16), {}, False),
+        ((20, 18, 3), {"frame_stack": 3}, False),
+        ((3, 20, 18), FLAT, False),
+        ((3, 20, 18), {**FLAT, "frame_stack": 3}, True),
+        ((3, 20, 18), OWN, False),
+        ((3, 20, 18), OWN_AGENT, False),
+        ((3, 20, 18), {**OWN, "frame_stack": 3}, True),
+        ((3, 20, 18), {**OWN, "image_augmentation_pixels": 2}, True),
+    ],
+)
+def test_images_with_channels_first_are_refused_where_it_matters(shape: Any, hooks: Any, is_refused: bool) -> None:
+    errors, _ = check(observing(shape), **{"image_encoder_filters": (4, 4, 4, 4), **hooks})
+    text = f"images are [height, width, channels], and observation {shape} has its channels first: transpose it"
+    assert [error.startswith(text) for error in errors] == [True] * is_refused
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((17, 17, 3), np.float32), ((2, 17, 17, 3), np.uint8), ((17, 17), np.uint8), ((9, 9, 1), int)]
+)
+def test_what_may_be_meant_as_an_image_and_is_none_is_noted(shape: Any, dtype: Any) -> None:
+    checks, _ = report(observing(shape, dtype))
+    (note,) = checks.notes
+    told = f"observation {shape} {np.dtype(dtype)} is flattened, images are uint8 of shape [height, width, channels]"
+    assert note.startswith(told) and checks.errors == []
+    assert report(observing(shape, dtype), **OWN)[0].notes == []
+    assert report(observing((17,), dtype))[0].notes == []
+
+
+@pytest.mark.parametrize(
+    ("env", "hooks", "told"),
+    [
+        (lambda: CounterEnv(terminate_at=6), {}, None),
+        (lambda: CounterEnv(terminate_at=5), {}, "an episode ends after 5 steps, and those shorter than "),
+        (lambda: CounterEnv(truncate_at=5), {}, "recurrent_sequence_length=6 are never trained on: lower it"),
+        (lambda: CounterEnv(terminate_at=8), {"recurrent_burn_in": 3}, "_length=6 + recurrent_burn_in=3 are never"),
+        (lambda: CounterEnv(terminate_at=9), {"recurrent_burn_in": 3}, None),
+        (lambda: CounterEnv(terminate_at=5), {"recurrent": False}, None),
+    ],
+)  # fmt: skip
+def test_episodes_that_are_too_short_for_a_sequence_are_noted(env: Any, hooks: Any, told: str | None) -> None:
+    checks, _ = report(env, **{"recurrent": True, "recurrent_sequence_length": 6, **hooks})
+    assert checks.errors == []
+    assert [told in note for note in checks.notes] == [True] if told else checks.notes == []
+
+
+def test_an_episode_that_is_cut_off_by_the_check_says_nothing_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks_module, "_EPISODE_SECS", 0.0)
+    hooks: Any = {"recurrent": True, "recurrent_sequence_length": 6}
+    assert report(CounterEnv, **hooks)[0].notes == []

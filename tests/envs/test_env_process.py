@@ -586,6 +586,17 @@ def test_interpreters_that_can_not_be_used(tmp_path: Path) -> None:
     assert "is older than Python 3.9" in fails(old)
 
 
+def test_without_memfd_as_on_macos_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_params.py").write_text(PARAMS)
+    params = load_params(tmp_path / "my_params.py", {"horizon": 10, "name": "Counter"})
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setenv("SAC_ENV_PYTHON", "/opt/sim/bin/python")
+    with pytest.raises(
+        UserError, match="SAC_ENV_PYTHON=/opt/sim/bin/python needs Linux: .*`SAC_ENV_PYTHON= python tfa"
+    ):
+        loading.make_play_env(params, 1, render=False)
+
+
 def test_the_modules_of_the_other_side_are_python_3_9_and_need_numpy_only(each_python: Path) -> None:
     program = (
         "import sys; import tfagents_system.envs.env_server; "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,18 @@ def test_frames_of_pendulum_differ() -> None:
     play_env.step([1.0])
     assert first.shape == (500, 500, 3)
     assert np.any(first != play_env.render_frame())
+
+
+def test_of_pkg_resources_only_the_warning_of_pygame_is_silenced() -> None:
+    program = (
+        "from tfagents_system.envs import rendering; rendering.prepare_headless(); import pygame, warnings; "
+        "assert 'pkg_resources' in rendering.sys.modules; warnings.warn('pkg_resources is deprecated as an API.')"
+    )
+    environ = {**os.environ, "MUJOCO_GL": "egl", "PYTHONPATH": str(Path(rendering.__file__).parents[2])}
+    command = [sys.executable, "-W", "default", "-c", program]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == "", done.stderr
+    assert [line.partition(" UserWarning")[0] for line in done.stderr.splitlines()] == ["<string>:1:"]
 
 
 def test_environment_that_can_not_be_drawn_names_the_fix() -> None:

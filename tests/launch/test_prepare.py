@@ -11,14 +11,21 @@ from pathlib import Path
 
 import psutil
 import pytest
+import tensorflow as tf
 
+from tfagents_system import run_checkpoints
+from tfagents_system.agents.checkpoints import makeup_of
+from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.envs import env_process
+from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare, run_directory
 from tfagents_system.launch.claims import RunLock
 from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import RunSettings, resolve
+from tfagents_system.load_params import load_params
+from tfagents_system.run_checkpoints import Makeup
 
 PARAMS = """
 import gymnasium
@@ -69,10 +76,29 @@ def test_a_run_directory_is_prepared(environ: dict[str, str], tmp_path: Path) ->
     run = json.loads(paths.run_json.read_text())
     assert run["params_source"] == environ["SAC_PARAMS"] and run["config_source"] == environ["SAC_CONFIG"]
     assert (run["seed"], run["num_iter"]) == (5, 3) and run["versions"]["tf-agents"] == "0.19.0"
-    from tfagents_system.envs.specs import load_specs
-
     observation_spec, action_spec = load_specs(paths.specs)
     assert tuple(observation_spec.shape) == (3,) and tuple(action_spec.shape) == (1,)
+
+
+def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str], tmp_path: Path) -> None:
+    """Its own params.py may be edited, but not to another agent than that of its checkpoint."""
+    assert prepare.prepare(environ, None)
+    paths = RunPaths(tmp_path / "run")
+
+    def checkpoint(train_step: int, makeup: Makeup) -> None:
+        partial = run_checkpoints.begin(paths.trainer_checkpoints, train_step)
+        (partial / "agent.index").write_bytes(b"index")
+        run_checkpoints.finish(partial, train_step, 1, {}, makeup)
+
+    checkpoint(5, {"class": "EnsembleAgent", "256x256": 10})
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ, None)
+    (finding,) = raised.value.findings
+    assert "checkpoint_0000000005 has another agent" in finding and "choose another SAC_EXP_NAME" in finding
+    params = load_params(paths.params, {"horizon": 20})
+    agent = make_agent(params, *load_specs(paths.specs), tf.Variable(0, dtype=tf.int64))
+    checkpoint(10, makeup_of(agent))
+    assert prepare.prepare(environ, None)
 
 
 def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Path) -> None:
@@ -309,6 +335,12 @@ def test_settings_are_checked_used_and_kept(
     )  # fmt: skip
     assert resolved["params"]["discount"] == 0.99, "a default"
     assert resolved["params"]["actor_fc_layer_params"] == [256, 256]
+
+
+def test_keys_that_null_removes_are_noted(environ: dict[str, str]) -> None:
+    settings = resolve(environ, ["config.env=null", "target_entropy=null"], vars_file=None, root=prepare.ROOT)
+    (note,) = prepare.Preparation(environ, None, settings).checks["settings"].notes
+    assert note.startswith("config.env=null removes the key, unless it is null in the file")
 
 
 def test_what_is_resolved_has_the_algorithms_own_values_all_of_the_optimizers_and_the_users_attributes(

@@ -112,20 +112,65 @@ def test_a_run_goes_on_with_what_it_began_with(environ: dict[str, str]) -> None:
     assert same.overrides.params == {"train_batch_size": 512}
 
 
-def test_other_settings_for_a_run_that_has_begun_are_refused(environ: dict[str, str]) -> None:
-    paths = begin(environ, "train_batch_size=512")
-    findings = settle(environ, "train_batch_size=256", "discount=0.9").findings
-    assert len(findings) == 1
-    assert findings[0].startswith(
-        "train_batch_size=256 discount=0.9 is not what this run began with (train_batch_size=512)"
-    )
-    assert str(paths.overrides) in findings[0] and "another SAC_EXP_NAME" in findings[0]
+@pytest.mark.parametrize(
+    ("given", "files"),
+    [
+        (["train_batch_size=256"], ["overrides.json"]),
+        (["discount=0.9", "critic_optimizer.name=sgd"], ["params.py"]),
+        (["config.horizon=9"], ["config.json"]),
+        (["config.horizon=9", "train_batch_size=256"], ["overrides.json", "config.json"]),
+    ],
+)
+def test_other_settings_for_a_run_that_has_begun_are_refused(
+    environ: dict[str, str], given: list[str], files: list[str]
+) -> None:
+    paths = begin(environ, "train_batch_size=512", "critic_optimizer.momentum=0.5")
+    (finding,) = settle(environ, *given).findings
+    assert "is not what this run began with (train_batch_size=512 critic_optimizer.momentum=0.5)" in finding
+    assert all(text in finding for text in given) and "another SAC_EXP_NAME" in finding
+    for name in ("overrides.json", "params.py", "config.json"):
+        assert (str(paths.exp_dir / name) in finding) == (name in files)
+    assert settle(environ, 'critic_optimizer={"momentum": 0.5}').findings == ()
 
 
 def test_a_run_without_settings_keeps_none(environ: dict[str, str]) -> None:
     paths = begin(environ)
     assert not paths.overrides.exists()
-    assert "began with (no settings)" in settle(environ, "discount=0.9").findings[0]
+    finding = settle(environ, "discount=0.9").findings[0]
+    assert "began with (no settings)" in finding and str(paths.overrides) not in finding
+
+
+def test_another_name_needs_another_directory(environ: dict[str, str]) -> None:
+    (finding,) = settle(environ, "SAC_EXP_NAME=fresh").findings
+    assert finding == (
+        f"--set SAC_EXP_NAME=fresh has no effect, SAC_EXP_DIR={environ['SAC_EXP_DIR']} says where the run is: "
+        "add --set SAC_EXP_DIR=logs/fresh, or remove SAC_EXP_DIR from the vars file"
+    )
+    assert settle(environ, "SAC_EXP_NAME=fresh", "SAC_EXP_DIR=/else/where").findings == ()
+    assert settle({**environ, "SAC_EXP_DIR": ""}, "SAC_EXP_NAME=fresh").findings == ()
+    assert settle({**environ, "SAC_SERVER": "node7:8443"}, "SAC_EXP_NAME=fresh").findings == (), "it joins a run"
+
+
+def test_a_seed_that_is_ignored_is_not_kept(environ: dict[str, str]) -> None:
+    paths = begin(environ)
+    assert begin(environ, "SAC_SEED=6") == paths
+    values, _ = read_variables(settle(environ).environ, vars_file=None, root=Path("/nowhere"))
+    assert values["seed"] == run_directory.seed_of_run(paths, 6) == 0
+    assert json.loads(paths.overrides.read_text())["variables"] == {"SAC_SEED": "0"}
+
+
+def test_what_is_resolved_has_the_seed_in_use_and_is_json(environ: dict[str, str]) -> None:
+    paths = begin(environ)
+    values, _ = read_variables({**environ, "SAC_SEED": "6"}, vars_file=None, root=Path("/nowhere"))
+    attributes = {"limit": float("inf"), "limits": [1.0, {"low": float("-inf")}], "none": float("nan")}
+    run_directory.write_resolved(paths, RunVariables(**values), attributes, {"horizon": 20})
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    resolved = json.loads(paths.resolved.read_text(), parse_constant=refuse)
+    assert resolved["params"] == {"limit": "inf", "limits": [1.0, {"low": "-inf"}], "none": "nan"}
+    assert resolved["variables"]["SAC_SEED"] == "0"
 
 
 def test_what_an_aborted_first_start_left_does_not_count(environ: dict[str, str]) -> None:

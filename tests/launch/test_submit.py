@@ -183,7 +183,30 @@ def test_settings_go_to_the_run(user: User) -> None:
     script = user.submit("--dry_run", "--set", "train_batch_size=512", "--set=config.note=it's", "--time=5").stdout
     assert shlex.split(script.splitlines()[-1])[-3:] == ["--set", "train_batch_size=512", "--set=config.note=it's"]
     assert "#SBATCH --time=5\n" in script and script.count("train_batch_size") == 1
-    assert "--set SAC_SEED=3: what the job asks for" in refused(user.submit("--set", "SAC_SEED=3"))[0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("SAC_SEED=3", "what the job asks for follows from the variables: set SAC_SEED in"),
+        ("sac_seed=3", "what the job asks for follows from the variables: set SAC_SEED in"),
+        ("nonsense", "it must be NAME=VALUE"),
+        ("=3", "it must be NAME=VALUE"),
+        ("9x=1", "it must be NAME=VALUE"),
+        ("a b=1", "it must be NAME=VALUE"),
+        ("config..a=1", "it must be NAME=VALUE"),
+    ],
+)
+def test_settings_that_can_not_be_are_told_before_anything_is_queued(user: User, setting: str, told: str) -> None:
+    for options in (("--set", setting), (f"--set={setting}",)):
+        (finding,) = refused(user.submit("--dry_run", *options))
+        assert finding.startswith(f"--set {setting}: {told}")
+
+
+@pytest.mark.parametrize("setting", ["sac_log_alpha=-4.6", "_x1.a b=c", "größe=1", 'a={"b": 1}'])
+def test_settings_that_python_judges_are_queued(user: User, setting: str) -> None:
+    script = user.submit("--dry_run", "--set", setting).stdout
+    assert shlex.split(script.splitlines()[-1])[-2:] == ["--set", setting]
 
 
 def test_further_nodes_get_as_many_workers(user: User) -> None:
@@ -213,6 +236,9 @@ def test_workers_are_added_to_a_run_that_lets_them_in(user: User) -> None:
     add = ("--add_workers", "5", "--to", str(user.exp_dir), "--nodes=2")
     assert "start it with SAC_GATEWAY_PORT=0" in refused(user.submit(*add))[0]
     (user.exp_dir / "gateway.json").write_text("{}")
+    assert refused(user.submit(*add, "--set", "discount=0.9")) == [
+        "--set and --add_workers: workers take the settings of their run: remove --set"
+    ]
     cpus = int(re.findall(r"SAC_COLLECT_WORKER_CPUS=(\d+)", (user.folder / "vars.sh").read_text())[0])
     done = user.submit(*add)
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ import tensorflow as tf
 import test_numpy_networks
 from test_numpy_networks import VECTOR
 from tf_agents.policies import greedy_policy, py_tf_eager_policy
-from tf_agents.specs import tensor_spec
+from tf_agents.specs import array_spec, tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.normalization import RunningNormalization
@@ -239,6 +239,18 @@ def test_no_action_leaves_bounds_of_64_bits(tmp_path, bound):
         np.testing.assert_allclose(actions[:, 0], [-bound, bound], rtol=1e-7)
 
 
+def test_scaled_actions_are_as_the_environment_remembers_them(tmp_path):
+    low, high = [-2.0, 0.5, 0.0], [2.0, 0.5, 1e6]
+    layers = [{"kind": "dense", "activation": "linear", "arrays": {"kernel": "k", "bias": "b"}}]
+    arrays = {"k": np.zeros((2, 6), np.float32), "b": np.zeros(6, np.float32)}
+    policy = numpy_file_of(tmp_path, layers, arrays, low, high)
+    actions = np.array([[-3.0, 0.5, 1.0], [0.123, 0.5, 999_999.0], [1.999, 0.5, 2e6]])
+    spec = array_spec.BoundedArraySpec((3,), np.float64, low, high)
+    expected = [specs.to_agent_units(action, spec) for action in actions]
+    np.testing.assert_array_equal(policy.scaled(actions), expected)
+    assert policy.scaled(actions[0]).dtype == np.float32
+
+
 @pytest.mark.parametrize(
     ("observation", "told"),
     [
@@ -341,6 +353,13 @@ def test_convolutions_over_stacked_frames_are_refused_by_numpy_and_taken_by_the_
         assert [spec["shape"] for spec in load_policy(path, "--policy").description["state"]] == [[17, 17, 1], []]
 
 
+@pytest.mark.parametrize("attributes", [{}, {"image_encoder_filters": ()}], ids=["convolutions", "flattened"])
+def test_the_refusal_of_stacked_frames_names_the_attribute(tmp_path, attributes):
+    policy = of_single_frames(trained(tf.TensorSpec((17, 17, 2), tf.uint8), frame_stack=2, **attributes).policy, 2)
+    with pytest.raises(UserError, match=r"its frames are stacked \(frame_stack > 1\); --format tflite and onnx"):
+        exporting.write(source_of(policy, tf.TensorSpec((17, 17, 1), tf.uint8)), "numpy", tmp_path)
+
+
 def test_nests_of_actions_are_refused():
     with pytest.raises(UserError, match="has one array of actions, this environment's is a nest"):
         describe(VECTOR, {"a": BOUNDS}, (), "c", 1, None)
@@ -359,6 +378,37 @@ def test_files_that_are_no_policies_are_named(tmp_path, suffix, content):
     path.write_bytes(content)
     with pytest.raises(UserError, match=rf"--policy=.*other{suffix} can't be loaded"):
         load_policy(path, "--policy")
+
+
+def saved_array(file, array):
+    with open(file, "wb") as stream:
+        np.save(stream, array)
+
+
+def described(description):
+    return lambda file: np.savez(file, description=np.array(description))
+
+
+@pytest.mark.parametrize(
+    ("save", "reason"),
+    [
+        (lambda file: file.write_bytes(b""), "EOFError: No data left in file"),
+        (lambda file: file.write_bytes(b"PK\x03\x04"), "BadZipFile: File is not a zip file"),
+        (lambda file: saved_array(file, np.zeros(3)), "TypeError: "),
+        (lambda file: np.savez(file, low=np.zeros(3)), "KeyError: 'description'"),
+        (described("[1]"), "AttributeError: 'list'"),
+        (described("{"), "JSONDecodeError: "),
+        (described(json.dumps({"format": numpy_policy.FORMAT})), "KeyError: 'observation'"),
+    ],
+    ids=["empty", "zip", "npy", "npz", "list", "no json", "bare"],
+)
+def test_a_file_that_is_no_npz_of_a_policy_is_a_value_error(tmp_path, save, reason):
+    file = tmp_path / "policy.npz"
+    save(file)
+    with pytest.raises(ValueError, match=rf"policy\.npz is no exported policy \({reason}.*\): export it again"):
+        numpy_policy.load(file)
+    with pytest.raises(UserError, match=r"--policy=.*policy\.npz can't be loaded: .* is no exported policy"):
+        load_policy(file, "--policy")
 
 
 def test_pickles_are_not_read(tmp_path):

@@ -132,6 +132,20 @@ def test_an_iteration_is_drawn_when_its_experience_is_there_in_blocks_of_bounded
     np.testing.assert_allclose(actions[..., 1], ids[..., 2] / 1e4)
 
 
+def test_a_wait_for_experience_that_is_not_held_out_is_told(server):
+    ask(server, iteration=0)
+    segment = numbered_segment(steps=50, iteration=0, end_of_iteration=True, held_out=True)
+    server.connection.put(tables.SEGMENTS, segment.to_wire())
+    server.turn_until(lambda: server.ring.held_out_steps == 50)
+    server.turn()
+    assert server.service.waiting_for == (
+        "experience to train on, all that the ring holds is held out: lower validation_share, or raise "
+        "n_episodes_in_buffer"
+    )
+    server.connection.put(tables.SEGMENTS, numbered_segment(number=1, steps=5).to_wire())
+    server.turn_until(lambda: server.service.waiting_for is None)
+
+
 def test_minibatches_depend_on_seed_and_position_alone(server):
     reader = server.connection.reader(tables.BLOCKS)
     server.connection.put(tables.SEGMENTS, numbered_segment(steps=50, end_of_iteration=True).to_wire())

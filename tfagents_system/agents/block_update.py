@@ -47,7 +47,8 @@ class BlockUpdate:
       measures: `measure` will be called.
 
     Raises:
-      UserError: Burn-in is wanted for an agent that is trained by its own `train`.
+      UserError: Burn-in is wanted for an agent that is trained by its own `train`, or measuring for one that has no
+        losses apart from that.
 
     Attributes:
       kind: `fused` or `generic`, and `bfloat16` behind it where that is used; for people.
@@ -178,7 +179,13 @@ class BlockUpdate:
             return tf.function(update, input_signature=[minibatch], autograph=False).get_concrete_function()
 
     def _compiled_measuring(self, minibatch: list[tf.TensorSpec]) -> Any:
-        losses_of = self._compiled(self._losses, minibatch)
+        name = type(self._agent).__name__
+        try:
+            losses_of = self._compiled(self._losses, minibatch)
+        except NotImplementedError:
+            raise UserError(_not_measured(name)) from None
+        if not losses_of.structured_outputs:
+            raise UserError(_not_measured(name))
         specs = tf.nest.map_structure(lambda loss: tf.TensorSpec((), loss.dtype), losses_of.structured_outputs)
 
         def measure_block(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -235,6 +242,10 @@ def _own_train(agent: tf_agent.TFAgent) -> Callable[[Any], Measured]:
 
 def _own_losses(agent: tf_agent.TFAgent) -> Callable[[Any], dict[str, tf.Tensor]]:
     return lambda experience: _scalars(agent.loss(experience, training=False).extra)
+
+
+def _not_measured(name: str) -> str:
+    return f"validation_share can't be had, {name} has no losses that can be measured without learning: set it to 0"
 
 
 def _scalars(extra: Any) -> dict[str, tf.Tensor]:

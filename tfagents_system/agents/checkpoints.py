@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import threading
@@ -83,6 +84,7 @@ class TrainerCheckpoints:
         ask_for_replay: Callable[[str], None],
     ) -> None:
         self._folder = folder
+        self._makeup = makeup_of(agent)
         self._checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
         self._state = state
         self._train_step = train_step
@@ -94,7 +96,7 @@ class TrainerCheckpoints:
         """Loads the newest complete checkpoint; None where there is none.
 
         Raises:
-          UserError: What is there was written by an earlier version.
+          UserError: What is there was written by an earlier version, or is of another agent.
         """
         newest = run_checkpoints.newest_complete(self._folder)
         if newest is None:
@@ -103,8 +105,15 @@ class TrainerCheckpoints:
                     f"{self._folder} is of an earlier version and can't be resumed: choose another SAC_EXP_NAME"
                 )
             return None
+        if reason := run_checkpoints.why_not_of(newest, self._makeup):
+            raise UserError(reason)
         # Slot variables of the optimizers come into being with the first update and are restored then.
-        self._checkpoint.read(str(newest.agent)).assert_existing_objects_matched()
+        try:
+            self._checkpoint.read(str(newest.agent)).assert_existing_objects_matched()
+        except (AssertionError, ValueError):  # What the makeup does not tell, or an earlier version has not written.
+            raise UserError(
+                f"{newest.folder} has another agent than TrainParams make: {run_checkpoints.REMEDY_FOR_ANOTHER_AGENT}"
+            ) from None
         return newest
 
     def save(self, replay_secs: float, further: Mapping[str, Any], *, wait: bool) -> None:
@@ -129,7 +138,7 @@ class TrainerCheckpoints:
         def finish() -> None:
             try:
                 self._wait_for_replay(partial, replay_secs)
-                run_checkpoints.finish(partial, train_step, iteration, further)
+                run_checkpoints.finish(partial, train_step, iteration, further, self._makeup)
                 run_checkpoints.prune(self._folder)
             except OSError as error:
                 self._error = error
@@ -166,6 +175,12 @@ class TrainerCheckpoints:
                 ask_at = now + _ASK_AGAIN_SECS
                 self._ask_for_replay(run_checkpoints.finished_name(partial))
             time.sleep(_POLL_SECS)
+
+
+def makeup_of(agent: Any) -> run_checkpoints.Makeup:
+    """Of an agent that has not been trained yet: optimizers get their variables with the first update."""
+    shapes = ["x".join(map(str, variable.shape)) or "scalar" for variable in agent.variables]
+    return {"class": type(agent).__name__, **dict(sorted(collections.Counter(shapes).items()))}
 
 
 def _reason(error: Exception) -> str:

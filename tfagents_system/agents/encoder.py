@@ -223,10 +223,12 @@ def sees_images(params: TrainParamsBase, observation_spec: Any) -> bool:
 
 def is_encoded(spec: tf.TensorSpec, filters: Sequence[int]) -> bool:
     """Whether a leaf is an image that is large enough for the convolutions."""
-    if not filters or not is_image(spec):
-        return False
-    side = (min(spec.shape[:2]) - _KERNEL) // _FIRST_STRIDE + 1
-    return side - (len(filters) - 1) * (_KERNEL - 1) >= 1
+    return bool(filters) and is_image(spec) and min(spec.shape[:2]) >= smallest_side(filters)
+
+
+def smallest_side(filters: Sequence[int]) -> int:
+    """Height and width, in pixels, of which the convolutions leave one."""
+    return _KERNEL + _FIRST_STRIDE * (len(filters) - 1) * (_KERNEL - 1)
 
 
 def is_features(spec: tf.TensorSpec) -> bool:
@@ -234,13 +236,17 @@ def is_features(spec: tf.TensorSpec) -> bool:
     return spec.name == _FEATURES
 
 
-def _has_encoder(params: TrainParamsBase, observation_spec: Any) -> bool:
-    is_own = params.preprocessing_combiner is not None or any(
+def has_own_networks(params: TrainParamsBase) -> bool:
+    """Whether networks of the user's own see observations as they are."""
+    return params.preprocessing_combiner is not None or any(
         hook in vars(params) or getattr(type(params), hook) is not getattr(TrainParamsBase, hook)
         for hook in ("actor_ctor", "critic_ctor")
     )
+
+
+def _has_encoder(params: TrainParamsBase, observation_spec: Any) -> bool:
     leaves = tf.nest.flatten(observation_spec)
-    return not is_own and any(is_encoded(spec, params.image_encoder_filters) for spec in leaves)
+    return not has_own_networks(params) and any(is_encoded(spec, params.image_encoder_filters) for spec in leaves)
 
 
 def _convolutions(filters: Sequence[int]) -> list[tf.keras.layers.Layer]:

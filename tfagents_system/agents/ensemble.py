@@ -56,7 +56,7 @@ class EnsembleAgent(tf_agent.TFAgent):
             for training in (False, True)
         )
         policy = self._policy_of_environments(time_step_spec, action_spec) or learning_policy
-        self._critic_networks = _critics(params, encoded_spec, action_spec)
+        self._critic_networks = build_critics(params, encoded_spec, action_spec)
         self._target_critic_networks = [
             common.maybe_copy_target_network_with_checks(
                 critic, input_spec=(encoded_spec, action_spec), name=f"TargetCriticNetwork{number}"
@@ -146,7 +146,7 @@ class EnsembleAgent(tf_agent.TFAgent):
             raise UserError(f"{error}: let actor_ctor return one, or choose algorithm='sac'") from None
 
 
-def _critics(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> list[Any]:
+def build_critics(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> list[Any]:
     """Built by the user's hook, and looked at: a wrong shape would broadcast to wrong losses."""
     count, num_outputs = algorithms.value(params, "num_critics"), algorithms.num_critic_outputs(params)
     critics = [params.critic_ctor(observation_spec, action_spec) for _ in range(count)]

@@ -22,6 +22,12 @@ def alpha_optimizer(params: TrainParamsBase, train_step: tf.Variable) -> tf.kera
     return build_optimizer(params, "alpha", train_step) if params.learn_entropy_coef else NoSteps()
 
 
+def set_fixed_alpha(agent: Any, params: TrainParamsBase) -> None:
+    """Gives a restored agent the alpha of its params where that is not learned, whatever the checkpoint had."""
+    if isinstance(getattr(agent, "_alpha_optimizer", None), NoSteps):
+        agent._log_alpha.assign(params.sac_log_alpha)
+
+
 def target_entropy(params: TrainParamsBase, action_spec: Any) -> float:
     """In nats; -dim(action) unless params say otherwise (Haarnoja et al., arXiv 1812.05905, appendix D)."""
     if params.target_entropy is not None:

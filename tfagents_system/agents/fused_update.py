@@ -69,7 +69,8 @@ class FusedUpdate:
         steps, next_steps, way_back = self._see(experience)
         next_noise, *actor_noises = noise
         if parts.actor_update_period == 1:
-            # The actor does not depend on the critics' step: its first half can run beside that.
+            # The actor does not depend on the critics' step: its first half can run beside that. Only batch statistics
+            # see the order: here the actor's move before the next actions are drawn, below after that.
             begun = self._begin_actor(steps, actor_noises[0])
             measured = self._step_critics(steps, next_steps, next_noise, way_back)
             measured |= all_measured(self._finish_actor(steps, begun, actor_noises))

@@ -178,7 +178,8 @@ def merge_moments(moments: Moments, values: tf.Tensor) -> Moments:
     """Count, mean and variance of what was seen before and `values` together.
 
     With n and m of both, and delta the difference of their means (Chan, Golub and LeVeque 1979): mean + delta * m /
-    (n + m), and (n * variance + m * variance_m + delta^2 * n * m / (n + m)) / (n + m).
+    (n + m), and (n * variance + m * variance_m + delta^2 * n * m / (n + m)) / (n + m). Where float32 can't hold these,
+    of a number such as 1e20, mean and variance stay as they are: they would never be finite again.
 
     Args:
       moments: float32; mean and variance `[*shape]`.
@@ -192,14 +193,16 @@ def merge_moments(moments: Moments, values: tf.Tensor) -> Moments:
     delta = new_mean - mean
     share = new_count / total
     merged = (1.0 - share) * variance + share * new_variance + tf.square(delta) * share * (1.0 - share)
-    return total, mean + delta * share, merged
+    is_finite = tf.math.is_finite(mean + delta * share) & tf.math.is_finite(merged)
+    return total, tf.where(is_finite, mean + delta * share, mean), tf.where(is_finite, merged, variance)
 
 
 class RewardScale(tf.Module):
     """Divides rewards (with n_step > 1: their sums over n steps) by the root of their mean square in the replay.
 
     The size of rewards decides how large Q-values, losses and gradients are, and what alpha has to balance. The mean is
-    not taken off: that would pay for long episodes or punish them. Zeros alone leave rewards as they are.
+    not taken off: that would pay for long episodes or punish them. Zeros alone leave rewards as they are. A block whose
+    mean square float32 can't hold does not count.
     """
 
     def __init__(self) -> None:
@@ -211,13 +214,19 @@ class RewardScale(tf.Module):
         """Takes all rewards of a block into account, once; how much they weigh, see `_WINDOW`."""
         new_count = tf.cast(tf.size(rewards), tf.float32)
         total = tf.minimum(self.count, _WINDOW) + new_count
-        self.mean_square.assign_add((tf.reduce_mean(tf.square(rewards)) - self.mean_square) * new_count / total)
-        self.count.assign(total)
+        change = (tf.reduce_mean(tf.square(rewards)) - self.mean_square) * new_count / total
+        is_finite = tf.math.is_finite(change)
+        self.mean_square.assign_add(tf.where(is_finite, change, 0.0))
+        self.count.assign(tf.where(is_finite, total, self.count))
+
+    @property
+    def divisor(self) -> tf.Tensor:
+        """What rewards are divided by."""
+        return tf.where(self.mean_square > 0.0, tf.sqrt(self.mean_square), 1.0)
 
     def __call__(self, rewards: tf.Tensor) -> tf.Tensor:
         """Rewards of size 1."""
-        scale = tf.where(self.mean_square > 0.0, tf.math.rsqrt(self.mean_square), 1.0)
-        return rewards * scale
+        return rewards / self.divisor
 
 
 def attach_reward_scale(agent: Any) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.errors import shown
+from tfagents_system.rules import Rule, integer_from, is_kept, is_number, or_none
 from tfagents_system.spelling import near_misses
 
 PARTS = ("critic", "actor", "alpha")
@@ -59,6 +59,12 @@ _DEFAULTS: dict[str, Any] = {
 _ADAM, _SCHEDULE = ("beta_1", "beta_2", "epsilon"), ("final_learning_rate", "schedule_steps")
 _OF_ALL = ("name", "weight_decay", "global_clipnorm", "schedule", *_SCHEDULE)
 _SETTINGS = {"adam": (*_OF_ALL, *_ADAM), "adamw": (*_OF_ALL, *_ADAM), "sgd": (*_OF_ALL, "momentum")}
+# What other libraries give to an optimizer, and where it is here.
+_ELSEWHERE = {
+    "learning_rate": "{part}_learning_rate",
+    "lr": "{part}_learning_rate",
+    "clipnorm": "gradient_clipping",
+}
 _SCHEDULES = ("constant", "linear", "cosine")
 _ADAMW_DECAY = 0.01  # As AdamW has it in PyTorch and in SimBa.
 
@@ -97,7 +103,10 @@ def optimizer_findings(attribute: str, given: Mapping[str, Any]) -> list[str]:
         return [f'{where}["name"] must be {_one_of(_SETTINGS)}, found {shown(name)}{_meant(name, _SETTINGS)}']
     findings = []
     for key, value in given.items():
-        if key not in _SETTINGS[name]:
+        if key in _ELSEWHERE:
+            meant = _ELSEWHERE[key].format(part=attribute.removesuffix("_optimizer"))
+            findings.append(f'{where}["{key}"] is TrainParams.{meant}: set that instead')
+        elif key not in _SETTINGS[name]:
             findings.append(_unknown_key(where, name, key))
         elif (finding := _wrong_value(key, value)) is not None:
             findings.append(f'{where}["{key}"] must be {finding}, found {shown(value)}')
@@ -114,6 +123,20 @@ def whole_run_findings(attribute: str, given: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def schedule_advice(params: Any, part: str) -> str:
+    """A note where a learning rate is 0 for a good part of the run; empty where it is not."""
+    settings = optimizer_settings(params, part)
+    if settings.schedule == "constant" or settings.final_learning_rate > 0 or params.updates_per_env_step is not None:
+        return ""
+    updates = params.num_iter * params.num_steps_per_iter
+    if settings.schedule_steps >= updates:
+        return ""
+    return (
+        f"{part}_optimizer has learned its last after {settings.schedule_steps} of {updates} updates, where its "
+        'learning rate is 0: raise "schedule_steps", or give "final_learning_rate"'
+    )
+
+
 def _unknown_key(where: str, name: str, key: Any) -> str:
     known = _SETTINGS[name]
     if key in _DEFAULTS:
@@ -124,8 +147,7 @@ def _unknown_key(where: str, name: str, key: Any) -> str:
 
 def _wrong_value(key: str, value: Any) -> str | None:
     """The rule that a value breaks, in words."""
-    rule, keeps = _RULES[key]
-    return None if keeps(value) else rule
+    return None if is_kept(_RULES[key], value) else _RULES[key][0]
 
 
 def _check_together(attribute: str, given: Mapping[str, Any], name: str) -> list[str]:
@@ -145,10 +167,6 @@ def _check_together(attribute: str, given: Mapping[str, Any], name: str) -> list
     return findings
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _one_of(names: Any) -> str:
     return " or ".join(f'"{name}"' for name in names)
 
@@ -158,24 +176,18 @@ def _meant(name: Any, known: Any) -> str:
     return f': "{meant[0][1]}" is meant' if meant else ""
 
 
-_Rule = tuple[str, Callable[[Any], bool]]
-_BETA: _Rule = ("a number of at least 0 and below 1", lambda value: _is_number(value) and 0 <= value < 1)
-_NOT_NEGATIVE: _Rule = ("a number of at least 0", lambda value: _is_number(value) and value >= 0)
-_RULES: dict[str, _Rule] = {
+_BETA: Rule = ("a number of at least 0 and below 1", lambda value: is_number(value) and 0 <= value < 1)
+_NOT_NEGATIVE: Rule = ("a number of at least 0", lambda value: is_number(value) and value >= 0)
+_POSITIVE: Rule = ("a number above 0", lambda value: is_number(value) and value > 0)
+_RULES: dict[str, Rule] = {
     "name": (_one_of(_SETTINGS), lambda value: value in tuple(_SETTINGS)),
     "beta_1": _BETA,
     "beta_2": _BETA,
-    "epsilon": ("a number above 0", lambda value: _is_number(value) and value > 0),
+    "epsilon": _POSITIVE,
     "momentum": _BETA,
     "weight_decay": _NOT_NEGATIVE,
-    "global_clipnorm": (
-        "a number above 0, or None for no limit",
-        lambda value: value is None or (_is_number(value) and value > 0),
-    ),
+    "global_clipnorm": or_none(_POSITIVE, "None for no limit"),
     "schedule": (_one_of(_SCHEDULES), lambda value: value in _SCHEDULES),
     "final_learning_rate": _NOT_NEGATIVE,
-    "schedule_steps": (
-        "an integer of at least 1, or None for the whole run",
-        lambda value: value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1),
-    ),
+    "schedule_steps": or_none(integer_from(1), "None for the whole run"),
 }

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_agents.agents.sac.sac_agent import SacAgent
 
 from tfagents_system.agents import encoder, entropy
-from tfagents_system.agents.ensemble import EnsembleAgent
+from tfagents_system.agents.ensemble import EnsembleAgent, build_critics
 from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.train_params_base import TrainParamsBase
@@ -25,12 +25,13 @@ def build_agent(
     observation_spec = time_step_spec.observation
     if encoder.sees_images(params, observation_spec):
         return EnsembleAgent(params, time_step_spec, action_spec, train_step, FusedUpdate)
+    critic_1, critic_2 = build_critics(params, observation_spec, action_spec)
     agent = SacAgent(
         time_step_spec,
         action_spec,
         actor_network=params.actor_ctor(observation_spec, action_spec),
-        critic_network=params.critic_ctor(observation_spec, action_spec),
-        critic_network_2=params.critic_ctor(observation_spec, action_spec),
+        critic_network=critic_1,
+        critic_network_2=critic_2,
         actor_optimizer=build_optimizer(params, "actor", train_step),
         critic_optimizer=build_optimizer(params, "critic", train_step),
         alpha_optimizer=entropy.alpha_optimizer(params, train_step),

@@ -20,11 +20,13 @@ class ActionHistory:
 
     Args:
       length: Actions.
-      action_spec: Nest of the agent's action specs, each of one dimension in [-1, 1].
+      action_spec: Nest of the environment's own action specs, each of one dimension.
     """
 
     def __init__(self, length: int, action_spec: Any) -> None:
-        self._size = sum(int(np.prod(spec.shape)) for spec in tree.flatten(action_spec))
+        varies = [np.broadcast_to(spec.maximum > spec.minimum, spec.shape) for spec in tree.flatten(action_spec)]
+        self._varies = np.concatenate([each.ravel() for each in varies])
+        self._size = len(self._varies)
         self._values = np.zeros(length * self._size, np.float32)
 
     def spec(self, observation_spec: Any) -> Any:
@@ -45,10 +47,13 @@ class ActionHistory:
         self._values[:] = 0.0
 
     def add(self, action: Any) -> None:
-        """Takes an action, a nest of arrays in [-1, 1]; what is beyond is clipped, as the environment's own is."""
+        """Takes an action, a nest of arrays in [-1, 1]; what is beyond is clipped, as the environment's own is.
+
+        A number that has one value only in the environment is 0, as `to_agent_units` has it.
+        """
         latest = np.concatenate([np.ravel(leaf) for leaf in tree.flatten(action)])
         self._values[: -self._size] = self._values[self._size :]
-        self._values[-self._size :] = np.clip(latest, -1.0, 1.0)
+        self._values[-self._size :] = np.where(self._varies, np.clip(latest, -1.0, 1.0), 0.0)
 
     def joined(self, observation: Any) -> Any:
         """An observation of the environment with a copy of the history."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,23 @@ from tf_agents.agents import tf_agent
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents.checkpoints import makeup_of
+from tfagents_system.agents.encoder import has_own_networks, is_encoded, smallest_side
+from tfagents_system.agents.training_agent import check_agent, make_agent
 from tfagents_system.checklist import Check, Checklist
 from tfagents_system.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs import hooks, loading, rendering
 from tfagents_system.envs.contract import check_contract
 from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
-from tfagents_system.envs.history import has_images, policy_time_step_spec
+from tfagents_system.envs.history import has_images, is_image
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.policies.worker_policy import why_not_numpy
+from tfagents_system.rules import integer_from, is_kept
+from tfagents_system.run_checkpoints import Makeup
+from tfagents_system.sequences import sequence_length
 from tfagents_system.train_params_base import TrainParamsBase
 
 ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
@@ -36,6 +42,7 @@ AGENT, RENDERING = "agent", "rendering"
 _EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode is over before, of a slow one this is enough.
 _FEW_STEPS = 5
 _COMPARED_STEPS = 20
+_CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
 
 Specs = tuple[Any, Any]  # (observation spec, the environment's own action spec), as envs.specs.save_specs takes them
@@ -51,12 +58,14 @@ class Trial:
       resident_bytes: Memory of this process with environments and agent, and of the processes that they started.
       agent_bytes: Of the agent's variables, with what its optimizers will add.
       policy_bytes: Of the policy's variables.
+      makeup: Of the agent, to compare with a checkpoint's; None where it could not be built.
     """
 
     specs: Specs
     resident_bytes: int
     agent_bytes: int
     policy_bytes: int
+    makeup: Makeup | None
 
 
 def check_environment(
@@ -82,13 +91,10 @@ def check_environment(
     Returns:
       None where the environment could not be built.
     """
-    if not _is_integer_from(1, params.env_config.get("horizon")) or not _is_integer_from(0, params.action_history):
+    horizon, action_history = params.env_config.get("horizon"), params.action_history
+    if not is_kept(integer_from(1), horizon) or not is_kept(integer_from(0), action_history):
         return None
     return _Check(params, seed, checks, enter).run(render, deterministic)
-
-
-def _is_integer_from(low: int, value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
 
 class _Check:
@@ -136,7 +142,7 @@ class _Check:
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
                 stack.close()
-        return Trial(specs, resident_bytes, *_sizes_of(agent))
+        return Trial(specs, resident_bytes, *_sizes_of(agent), None if agent is None else makeup_of(agent))
 
     def _build_collect_env(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
         self._enter("building the collect environment")
@@ -150,6 +156,8 @@ class _Check:
             check.facts.append(f"actions {_bounds_in_words(env.environment_action_spec)}")
             check.errors += _check_action_count(self._params, env)
             check.errors += _check_frame_stack(self._params, env)
+            if not self._checks.errors:  # Of the params either.
+                _check_images(self._params, env, check)
             return env
         return None
 
@@ -186,6 +194,8 @@ class _Check:
         check = self._checks[EPISODE]
         check.facts.append(_end_in_words(time_step, steps, self._params.horizon))
         check.facts.append(f"{steps / secs:,.0f} steps/s")
+        if not self._checks.errors:  # Of the params either.
+            check.notes += _check_sequences(self._params, time_step, steps)
         return first
 
     def _try_evaluation(self, stack: contextlib.ExitStack, collect_env: TrainingEnvironment) -> Any:
@@ -267,7 +277,7 @@ def _check_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check
     """Builds what the user's other hooks build: a mistake in them would end every role again and again."""
     specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
     try:
-        agent = params.agent_ctor(policy_time_step_spec(params, specs[0]), specs[1], tf.Variable(0, dtype=tf.int64))
+        agent = make_agent(params, specs[0], specs[1], tf.Variable(0, dtype=tf.int64))
     except (Exception, SystemExit) as error:
         check.errors.append(
             f"agent_ctor, actor_ctor or critic_ctor raised {describe_error(error)}: correct the hook, or remove it"
@@ -277,6 +287,12 @@ def _check_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check
         check.errors.append(f"agent_ctor must return a TFAgent, found {shown(agent)}")
         return None
     check.facts.append(f"{type(agent).__name__}, {sum(map(_count, agent.trainable_variables)):,} weights")
+    try:
+        check_agent(params, agent)
+    except UserError as error:
+        check.errors += error.findings
+    except (Exception, SystemExit) as error:
+        check.errors.append(f"an update of the agent raised {describe_error(error)}: correct agent_ctor")
     for name in ("train_observers_ctor", "eval_observers_ctor"):
         check.errors += _check_observers(name, getattr(params, name))
     return agent
@@ -388,6 +404,18 @@ def _end_in_words(last: ts.TimeStep, steps: int, horizon: int) -> str:
     return f"ends by a {limit} after {steps} steps"
 
 
+def _check_sequences(params: TrainParamsBase, last: ts.TimeStep, steps: int) -> list[str]:
+    length = sequence_length(params)
+    if length is None or last.step_type != ts.StepType.LAST or steps >= length:
+        return []
+    before = f" + recurrent_burn_in={params.recurrent_burn_in}" if params.recurrent_burn_in else ""
+    return [
+        f"with random actions an episode ends after {steps} steps, and those shorter than "
+        f"recurrent_sequence_length={params.recurrent_sequence_length}{before} are never trained on: lower it, if many "
+        "are so short"
+    ]
+
+
 def _check_action_count(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
     """The default networks have one action; hooks of the user's own may do with more."""
     names = [spec.name for spec in tree.flatten(env.action_spec())]
@@ -407,6 +435,46 @@ def _check_frame_stack(params: TrainParamsBase, env: TrainingEnvironment) -> lis
         f"TrainParams.frame_stack={params.frame_stack} stacks images, but the observations hold none "
         f"(uint8 of shape [height, width, channels]), they are {_in_words(env.observation_spec())}: set it to 1"
     ]
+
+
+def _check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> None:
+    """Tells what becomes of each image, and of what may be meant as one; of networks of the user's own nothing."""
+    filters = params.image_encoder_filters
+    is_own = has_own_networks(params) or "agent_ctor" in _overridden(params)
+    needs_axes = params.frame_stack > 1 or bool(params.image_augmentation_pixels) or bool(filters and not is_own)
+    for spec in filter(_may_be_image, tree.flatten(env.observation_spec())):
+        shape = tuple(spec.shape)
+        if needs_axes and is_image(spec) and _has_channels_first(shape):
+            check.errors.append(
+                f"images are [height, width, channels], and {spec.name} {shape} has its channels first: transpose it "
+                "in env_ctor, observation and space, as by np.transpose(image, (1, 2, 0))"
+            )
+        elif is_own:
+            continue
+        elif not is_image(spec):
+            check.notes.append(
+                f"{spec.name} {shape} {np.dtype(spec.dtype)} is flattened, images are uint8 of shape "
+                "[height, width, channels], from 0 to 255: convert it in env_ctor, if it is meant as one"
+            )
+        else:
+            check.facts.append(f"{spec.name} is {_use_in_words(spec, filters)}")
+
+
+def _use_in_words(image: Any, filters: Sequence[int]) -> str:
+    if is_encoded(image, filters):
+        return "encoded"
+    if not filters:
+        return "flattened: image_encoder_filters=()"
+    side = smallest_side(filters)
+    return f"flattened: smaller than {side} x {side} pixels"
+
+
+def _may_be_image(spec: Any) -> bool:
+    return len(spec.shape) > 2 or (len(spec.shape) == 2 and np.dtype(spec.dtype) == np.uint8)
+
+
+def _has_channels_first(shape: tuple[int, ...]) -> bool:
+    return shape[0] in _CHANNELS and min(shape[1:]) > max(_CHANNELS)
 
 
 def _overridden(params: TrainParamsBase) -> set[str]:

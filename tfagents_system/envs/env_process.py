@@ -105,13 +105,18 @@ class EnvProcess:
       pid: Of its process.
 
     Raises:
-      UserError: The interpreter, the params file under it, or the environment can't be used.
+      UserError: This is not Linux, or the interpreter, the params file under it, or the environment can't be used.
       EnvironmentProcessError: It raised while it was built, or its process died or hung.
     """
 
     render_mode = "rgb_array"
 
     def __init__(self, settings: ProcessSettings, params: TrainParamsBase, what: Mapping[str, Any]) -> None:
+        if not hasattr(os, "memfd_create"):
+            raise UserError(
+                f"SAC_ENV_PYTHON={settings.python} needs Linux: to play a policy here, install the simulator in this "
+                "Python, and begin the command with `SAC_ENV_PYTHON= python tfagents_system/run.py`"
+            )
         self._settings = settings
         self._timeout_secs = settings.step_timeout_secs
         self._dead: str | None = None

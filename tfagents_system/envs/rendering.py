@@ -11,6 +11,7 @@ import inspect
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,6 +37,8 @@ def prepare_headless() -> None:
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    # pygame's own import says so: nothing that a user could mend.
+    warnings.filterwarnings("ignore", "pkg_resources is deprecated", UserWarning, module=r"pygame\b")
     if "MUJOCO_GL" not in os.environ and importlib.util.find_spec("mujoco"):
         backend = next((name for name in _LIBRARIES if _can_draw(name)), None)
         if backend:

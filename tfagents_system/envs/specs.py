@@ -167,13 +167,14 @@ def _bounded_action(name: str, shape: tuple[int, ...], dtype: Any, low: Any, hig
     low, high = (np.broadcast_to(np.asarray(bound, dtype), shape).reshape(size) for bound in (low, high))
     if not (np.all(np.abs(low) < UNBOUNDED) and np.all(np.abs(high) < UNBOUNDED)):
         raise UserError(
-            f"the {name} space is unbounded (low {_short(low)}, high {_short(high)}): "
+            f"the {name} space is unbounded (low {short_text(low)}, high {short_text(high)}): "
             "give every dimension finite bounds, actions are scaled to them"
         )
     if np.any(low > high):
-        raise UserError(f"the {name} space has low {_short(low)} above high {_short(high)}: swap them")
+        raise UserError(f"the {name} space has low {short_text(low)} above high {short_text(high)}: swap them")
     return array_spec.BoundedArraySpec((size,), dtype, low.copy(), high.copy(), name)
 
 
-def _short(values: np.ndarray) -> str:
+def short_text(values: np.ndarray) -> str:
+    """An array for a message: of more than 8 numbers the first and the last ones."""
     return np.array2string(values, threshold=8, precision=4)

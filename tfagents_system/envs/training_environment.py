@@ -76,7 +76,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         )
         self._history: ActionHistory | None = None
         if action_history:
-            self._remember_actions(ActionHistory(action_history, self._action_spec))
+            self._remember_actions(ActionHistory(action_history, self.environment_action_spec))
         self._scale = nest_converter(_action_scaler, self.environment_action_spec, self._backend.action_shapes)
         self._shape = nest_converter(_action_shaper, self.environment_action_spec, self._backend.action_shapes)
         self._horizon = horizon

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from tfagents_system import params_check
+from tfagents_system import params_check, run_checkpoints
 from tfagents_system.checklist import Checklist
 from tfagents_system.curriculum import check_curriculum
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, build_timeout_secs
@@ -32,6 +32,7 @@ from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import carried
 from tfagents_system.launch.variables import read_variables
 from tfagents_system.load_params import compute_config_from, load_env_config, load_params, load_params_class
+from tfagents_system.run_checkpoints import Makeup
 from tfagents_system.train_params_base import TrainParamsBase
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -241,6 +242,8 @@ class _Inspector:
             )
             if trial is not None:
                 self._found.specs = _specs_file(trial.specs)
+                if reason := self._why_not_of_its_checkpoint(trial.makeup):
+                    self._found.checks[checks.AGENT].errors.append(reason)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self._found.doing = ""
         return self._found
@@ -300,6 +303,13 @@ class _Inspector:
         if note:
             self._found.checks[kind].notes.append(note)
         return path
+
+    def _why_not_of_its_checkpoint(self, makeup: Makeup | None) -> str:
+        """Why the run can't go on with this agent; empty if it can, or is new."""
+        if self._paths is None or makeup is None or "server" in self._values:
+            return ""
+        newest = run_checkpoints.newest_complete(self._paths.trainer_checkpoints)
+        return "" if newest is None else run_checkpoints.why_not_of(newest, makeup)
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Memory and disk; not where a value that they follow from is wrong."""

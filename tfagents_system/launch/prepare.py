@@ -70,6 +70,10 @@ class Preparation:
         self.checks["settings"].errors += settings.findings
         if words := self.overrides.in_words():
             self.checks["settings"].facts.append(words)
+        self.checks["settings"].notes += [
+            f"{name}=null removes the key, unless it is null in the file: write a null that is a value into the file"
+            for name in self.overrides.removed()
+        ]
 
     def run(self, fork_server: ForkServer | None, *, starts: bool = True) -> None:
         """Makes all checks.

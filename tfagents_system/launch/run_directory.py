@@ -7,6 +7,7 @@ import datetime
 import difflib
 import importlib.metadata
 import json
+import math
 import os
 import platform
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.grid import in_words
 from tfagents_system.launch.run_paths import TRAINER, RunPaths
 from tfagents_system.launch.variables import RunVariables, as_text, variable_name
-from tfagents_system.overrides import Overrides
+from tfagents_system.overrides import CONFIG, Overrides
 from tfagents_system.report.heartbeat import read_json
 
 # Variables that a worker which joins from elsewhere takes over from the run, by their field's names.
@@ -31,6 +32,7 @@ SETTINGS = (
 )
 _PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
 _NAMES_OF_RUN = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_GRID")
+_SEED = variable_name("seed")
 
 
 def choose_input(copy: Path, source: Path) -> tuple[Path, str | None]:
@@ -84,11 +86,17 @@ def overrides_of_run(paths: RunPaths | None, given: Overrides) -> Overrides:
         if name not in given.variables and (name not in known or known[name] != value)
     }
     if changed:
+        files = dict.fromkeys(str(paths.overrides if name in known else _copy_with(paths, name)) for name in changed)
         raise UserError(
             f"{in_words(changed)} is not what this run began with ({began.in_words() or 'no settings'}): choose "
-            f"another SAC_EXP_NAME, or change {paths.overrides} to go on with this run in another way"
+            f"another SAC_EXP_NAME, or change {' and '.join(files)} to go on with this run in another way"
         )
     return dataclasses.replace(began, variables=began.variables | given.variables)
+
+
+def _copy_with(paths: RunPaths, name: str) -> Path:
+    """The run's own copy that has what a setting overrides."""
+    return paths.config if name.partition(".")[0] == CONFIG else paths.params
 
 
 def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int, overrides: Overrides | None = None) -> None:
@@ -97,12 +105,12 @@ def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int, overri
     for copy, source in ((paths.params, variables.params), (paths.config, variables.config)):
         if not copy.exists():
             write_atomically(copy, source.read_bytes())
-    before = read_run_json(paths)
-    _write_overrides(paths, overrides or Overrides())
+    before, seed = read_run_json(paths), seed_of_run(paths, variables.seed)
+    _write_overrides(paths, overrides or Overrides(), seed)
     run = {
         "params_source": str(variables.params),
         "config_source": str(variables.config),
-        "seed": seed_of_run(paths, variables.seed),
+        "seed": seed,
         "num_iter": num_iter,
         "settings": {name: getattr(variables, name) for name in SETTINGS},
         "env_python": str(variables.env_python) if variables.env_python else None,
@@ -121,15 +129,26 @@ def write_resolved(
       attributes: Of TrainParams, by name.
       config: The configuration with what is merged into it.
     """
-    values = dataclasses.asdict(variables)
+    values = dataclasses.asdict(variables) | {"seed": seed_of_run(paths, variables.seed)}
     texts = {variable_name(name): as_text(value) for name, value in values.items() if value is not None}
-    resolved = {"params": dict(attributes), "config": dict(config), "variables": texts}
+    resolved = _finite({"params": attributes, "config": config, "variables": texts})
     write_atomically(paths.resolved, json.dumps(resolved, indent=2).encode() + b"\n")
 
 
-def _write_overrides(paths: RunPaths, overrides: Overrides) -> None:
-    """Without the variables that name the run: its directory may be moved."""
+def _finite(value: Any) -> Any:
+    """With texts in the place of numbers that JSON does not have, `inf` and `nan`."""
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write_overrides(paths: RunPaths, overrides: Overrides, seed: int) -> None:
+    """With the seed in use, and without the variables that name the run: its directory may be moved."""
     variables = {name: text for name, text in overrides.variables.items() if name not in _NAMES_OF_RUN}
+    if _SEED in variables:
+        variables[_SEED] = str(seed)
     kept = dataclasses.replace(overrides, variables=variables)
     if kept == Overrides():
         paths.overrides.unlink(missing_ok=True)

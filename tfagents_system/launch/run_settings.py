@@ -20,6 +20,7 @@ from tfagents_system.overrides import Overrides, Setting, parse_assignments
 # Carries the overrides from the start to the check of params and environment, which is another process.
 CARRIER = "TFAGENTS_OVERRIDES"
 _GRID, _TASK, _SEED = "SAC_GRID", "SLURM_ARRAY_TASK_ID", "SAC_SEED"
+_NAME, _DIR, _SERVER = "SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_SERVER"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,7 @@ def resolve(
     except UserError as error:
         findings += error.findings
     overrides, found = Overrides.from_settings(settings, environ)
-    findings += found
+    findings += found + _name_without_effect(environ, overrides)
     values, _ = read_variables({**environ, **overrides.variables}, vars_file=vars_file, root=root)
     try:
         overrides = run_directory.overrides_of_run(
@@ -75,6 +76,17 @@ def carried(environ: Mapping[str, str]) -> Overrides:
     """The overrides of the start that this process belongs to."""
     content = environ.get(CARRIER)
     return Overrides(**json.loads(content)) if content else Overrides()
+
+
+def _name_without_effect(environ: Mapping[str, str], overrides: Overrides) -> list[str]:
+    """A new name for a run directory that SAC_EXP_DIR names; workers that join have one of their own in any case."""
+    name, folder = overrides.variables.get(_NAME), environ.get(_DIR)
+    if name in (None, environ.get(_NAME)) or not folder or _DIR in overrides.variables or environ.get(_SERVER):
+        return []
+    return [
+        f"--set {_NAME}={name} has no effect, {_DIR}={folder} says where the run is: add --set {_DIR}=logs/{name}, or "
+        f"remove {_DIR} from the vars file"
+    ]
 
 
 def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Path) -> list[Setting]:

@@ -305,15 +305,12 @@ def _measure_trainer(params: Any, seed: int, secs: float) -> dict[str, Any]:
 
     from tfagents_system.agents.block_update import BlockUpdate
     from tfagents_system.agents.matmul_precision import choose_precision
+    from tfagents_system.agents.training_agent import make_agent
     from tfagents_system.envs import loading
-    from tfagents_system.envs.history import policy_time_step_spec
-    from tfagents_system.role import burn_in_steps, sequence_length
+    from tfagents_system.sequences import burn_in_steps, sequence_length
 
     env = loading.make_collect_env(params, 0, seed)
-    observation_spec, action_spec = _agent_specs(env)
-    agent = params.agent_ctor(
-        policy_time_step_spec(params, observation_spec), action_spec, tf.Variable(0, dtype=tf.int64)
-    )
+    agent = make_agent(params, *_agent_specs(env), tf.Variable(0, dtype=tf.int64))
     precision, _ = choose_precision(params.matmul_precision)
     length = sequence_length(params)
     update = BlockUpdate(

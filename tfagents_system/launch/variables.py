@@ -30,6 +30,7 @@ class Variable:
       default: As a user would write it; None: must be given.
       kind: How its text is read; see `_PARSERS`.
       example: What a message proposes.
+      is_early: Shell code reads it before --set and grids are looked at.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Variable:
     default: str | None
     kind: str
     example: str = "1"
+    is_early: bool = False
 
 
 VARIABLES: tuple[Variable, ...] = (
@@ -156,12 +158,14 @@ VARIABLES: tuple[Variable, ...] = (
         "shell code that runs first in a SLURM job, such as `module load python/3.11`",
         "none",
         "text",
+        is_early=True,
     ),
     Variable(
         "SAC_EXEC_PREFIX",
         "words before the run's command, which so wraps all roles, such as `apptainer exec image.sif`",
         "none",
         "text",
+        is_early=True,
     ),
     Variable(
         "SAC_PACKED_ENV",
@@ -169,14 +173,25 @@ VARIABLES: tuple[Variable, ...] = (
         "none",
         "file",
         "env.tar.gz",
+        is_early=True,
     ),
     Variable(
-        "SAC_MEM_GB", "memory in GiB that `submit.sh` asks for", "estimated (see docs/clusters.md)", "count", "16"
+        "SAC_MEM_GB",
+        "memory in GiB that `submit.sh` asks for",
+        "estimated (see docs/clusters.md)",
+        "count",
+        "16",
+        is_early=True,
     ),
     Variable(
-        "SAC_SNAPSHOT_MB", "most MiB that `submit.sh` copies from the folder of SAC_PARAMS", "100", "megabytes", "500"
+        "SAC_SNAPSHOT_MB",
+        "most MiB that `submit.sh` copies from the folder of SAC_PARAMS",
+        "100",
+        "megabytes",
+        "500",
+        is_early=True,
     ),
-    Variable("SAC_ALLOW_LOGIN", "1: `run_script.sh` trains on a cluster's login node, too", "0", "flag"),
+    Variable("SAC_ALLOW_LOGIN", "1: `run_script.sh` trains on a cluster's login node, too", "0", "flag", is_early=True),
     Variable(
         "SAC_GATEWAY_PORT",
         "TCP port at which workers on other machines reach the run, encrypted and authenticated; 0: any free one, "
@@ -497,6 +512,9 @@ def documentation() -> str:
         "SAC_GRID, SAC_EXPERT_POLICY, SAC_ENV_PYTHON and SAC_PACKED_ENV are looked for in the current folder, beside",
         "the vars file and in the repository; SAC_EXP_DIR, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE",
         "are relative to the repository. The ring lies in a folder of the run's own below SAC_REPLAY_DIR.",
+        "",
+        ", ".join(v.name for v in VARIABLES if v.is_early),
+        "are read before `--set` and grids, which can't change them.",
         "",
         "| variable | meaning | default |",
         "| --- | --- | --- |",

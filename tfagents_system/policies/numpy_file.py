@@ -17,6 +17,7 @@ from tfagents_system.agents.layered_networks import LayeredActor
 from tfagents_system.agents.layers import BatchRenormalization, ResidualBlock
 from tfagents_system.agents.normalization import MAX_NORMALIZED, VARIANCE_EPSILON, NormalizedActor
 from tfagents_system.policies import numpy_policy
+from tfagents_system.policies.frame_stack_policy import FrameStackPolicy
 from tfagents_system.policies.numpy_layers import UnsupportedNetworkError, layers_of, slices_of
 from tfagents_system.policies.policy_description import Description
 
@@ -36,6 +37,8 @@ def save(path: Path, policy: tf_policy.TFPolicy, description: Description) -> No
     Raises:
       UnsupportedNetworkError: It has something in it that `numpy_policy.py` can't compute.
     """
+    if isinstance(policy, FrameStackPolicy):
+        raise UnsupportedNetworkError("its frames are stacked (frame_stack > 1)")
     if type(policy) is not ActorPolicy:
         raise UnsupportedNetworkError(f"{type(policy).__name__} is not TF-Agents' ActorPolicy")
     network, weights, layers = policy._actor_network, _Weights(), []

@@ -14,6 +14,7 @@ dimension in front, observations and actions are several at once, each with its 
 from __future__ import annotations
 
 import json
+import zipfile
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,12 @@ def load(path: Any) -> NumpyPolicy:
     Raises:
       ValueError: It is another file, or of another version.
     """
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    if "description" not in arrays:
-        raise ValueError(f"{path} is no exported policy: it has no description")
-    return NumpyPolicy(json.loads(str(arrays.pop("description"))), arrays)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        return NumpyPolicy(json.loads(str(arrays.pop("description"))), arrays)
+    except (EOFError, TypeError, AttributeError, KeyError, json.JSONDecodeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is no exported policy ({type(error).__name__}: {error}): export it again") from error
 
 
 class NumpyPolicy:
@@ -78,6 +80,13 @@ class NumpyPolicy:
             raise ValueError(f"{len(leaves[0])} observations after {len(state[0])}: call reset() in between")
         actions, self._state = self.step(leaves, state)
         return actions if is_batch else actions[0]
+
+    def scaled(self, action: Any) -> np.ndarray:
+        """Actions `[..., action_dim]` in [-1, 1], as an `action_history` has them; 0 where both bounds are the same."""
+        low, high = (bound.astype(np.float64) for bound in self._bounds)
+        span = np.where(high > low, high - low, 1.0)
+        units = np.clip(2.0 * (np.asarray(action, np.float64) - low) / span - 1.0, -1.0, 1.0)
+        return np.where(high > low, units, 0.0).astype(np.float32)
 
     def step(self, leaves: list[np.ndarray], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Actions `[n, action_dim]` and the next state, from the arrays of n observations and the state before."""

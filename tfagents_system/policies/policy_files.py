@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -85,7 +84,7 @@ def load_policy(path: Path, setting: str) -> py_policy.PyPolicy:
         file, open_file = opener
         try:
             return ExportedPolicy(open_file(file))
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, KeyError) as error:
             raise UserError(f"{setting}={path} can't be loaded: {error}") from None
     return load_saved_model(path, setting)
 

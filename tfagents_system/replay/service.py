@@ -109,7 +109,14 @@ class ReplayService:
     @property
     def waiting_for(self) -> str | None:
         """What the trainer's request waits for, None if nothing waits."""
-        return self._pacing.waiting_for(self._pending[0][0]) if self._pending and self._is_held_back else None
+        if not self._pending or not self._is_held_back:
+            return None
+        if self._ring.ring_steps and not self._ring.training_steps:
+            return (
+                "experience to train on, all that the ring holds is held out: lower validation_share, or raise "
+                "n_episodes_in_buffer"
+            )
+        return self._pacing.waiting_for(self._pending[0][0])
 
     def step(self) -> None:
         """Takes in what has arrived, then serves what may be served; waits a few ms where there was nothing to do."""

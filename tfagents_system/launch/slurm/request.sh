@@ -62,12 +62,21 @@ check_request() {
   [[ $tfagents_nodes =~ ^[1-9][0-9]{0,3}$ ]] || finding "--nodes=$tfagents_nodes must be a number of nodes, such as 2"
   local setting
   for setting in ${tfagents_settings[@]+"${tfagents_settings[@]}"}; do
-    [[ ${setting#--set=} != SAC_* ]] \
-      || finding "--set ${setting#--set=}: what the job asks for follows from the variables: set it in $tfagents_vars"
+    if [[ $setting != --set ]]; then check_setting "${setting#--set=}"; fi
   done
   if [[ -n $tfagents_add$tfagents_to ]]; then check_added; fi
   [[ -z $tfagents_array || $tfagents_array =~ ^[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?(,[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?)*(%[1-9][0-9]*)?$ ]] \
     || finding "--array=$tfagents_array must be task ids such as 0-9, 0-9:2 or 1,5,7, with %4 behind them for at most 4 at once"
+}
+
+# What can be seen without Python; the job checks the rest.
+check_setting() { # NAME=VALUE
+  local name=${1%%=*} letter='([^[:digit:][:space:][:punct:]]|_)'
+  if [[ $1 != *=* || ! $name =~ ^$letter($letter|[[:digit:]])*([.][^.]+)*$ ]]; then
+    finding "--set $1: it must be NAME=VALUE, as in --set train_batch_size=512"
+  elif [[ $name == SAC_* ]] || grep -qF "\"${name^^}\"," "$tfagents_root/tfagents_system/launch/variables.py"; then
+    finding "--set $1: what the job asks for follows from the variables: set ${name^^} in $tfagents_vars"
+  fi
 }
 
 # Workers that are added to a run which goes on.
@@ -75,6 +84,7 @@ check_added() {
   [[ $tfagents_add =~ ^[1-9][0-9]{0,3}$ ]] \
     || finding "--add_workers=$tfagents_add must be a number of workers, such as 32, with --to RUN"
   [[ -z $tfagents_array ]] || finding "--array and --add_workers: workers are added to one run at a time"
+  ((${#tfagents_settings[@]} == 0)) || finding "--set and --add_workers: workers take the settings of their run: remove --set"
   if [[ -z $tfagents_to || ! -f $tfagents_exp_dir/run.json ]]; then
     finding "--to=$tfagents_to must be the directory of a run, such as logs/my_run"
   elif [[ ! -f $tfagents_exp_dir/gateway.json ]]; then

@@ -1,0 +1,51 @@
+"""The agent as a run trains it, and whether it can be trained as TrainParams want it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tf_agents.agents import tf_agent
+from tf_agents.agents.sac.sac_agent import SacAgent
+
+from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.ensemble import EnsembleAgent
+from tfagents_system.agents.normalization import attach_reward_scale
+from tfagents_system.envs.history import policy_time_step_spec
+from tfagents_system.errors import UserError
+from tfagents_system.sequences import burn_in_steps, sequence_length
+from tfagents_system.train_params_base import TrainParamsBase
+
+_OURS = (SacAgent, EnsembleAgent)
+
+
+def make_agent(
+    params: TrainParamsBase, observation_spec: Any, action_spec: Any, train_step: tf.Variable
+) -> tf_agent.TFAgent:
+    """The agent with its scale of rewards, which workers need not have."""
+    agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, train_step)
+    if params.normalize_rewards:
+        attach_reward_scale(agent)
+    return agent
+
+
+def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
+    """Tries what an agent of the user's own may not be able to; the toolkit's own are known to be.
+
+    Raises:
+      UserError: It can't be trained so.
+    """
+    gamma = getattr(agent, "_gamma", params.discount)
+    if params.n_step > 1 and gamma != params.discount:
+        raise UserError(
+            f"TrainParams.n_step={params.n_step} sums rewards with discount={params.discount}, and the agent of "
+            f"agent_ctor has gamma={gamma}: they must be the same, let agent_ctor take self.discount"
+        )
+    if type(agent) not in _OURS:
+        BlockUpdate(
+            agent,
+            params.train_batch_size,
+            sequence_length(params),
+            burn_in_steps=burn_in_steps(params),
+            measures=params.validation_share > 0,
+        )
