@@ -164,11 +164,11 @@ def why_not_of(checkpoint: Checkpoint, makeup: Makeup) -> str:
         return ""
     names = sorted(name for name in {*saved, *makeup} if saved.get(name) != makeup.get(name))
     there, here = (", ".join(_in_words(name, one.get(name, 0)) for name in names[:_SHOWN]) for one in (saved, makeup))
-    return f"{checkpoint.folder} has another agent ({there}) than TrainParams make ({here}): {REMEDY_FOR_ANOTHER_AGENT}"
+    return f"{checkpoint.folder} has another agent (variables: {there}) than TrainParams make ({here}): {REMEDY_FOR_ANOTHER_AGENT}"
 
 
 def _in_words(name: str, value: str | int) -> str:
-    return str(value) if name == "class" else f"{value} variables {name}"
+    return str(value) if name == "class" else f"{value} of shape {name}"
 
 
 def prune(checkpoints: Path, keep: int = KEEP) -> None:
