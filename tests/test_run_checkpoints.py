@@ -42,8 +42,8 @@ def test_an_agent_of_another_makeup_is_told_with_both_sides_and_the_remedy(tmp_p
     assert found == written and found.makeup == makeup
     assert run_checkpoints.why_not_of(found, dict(makeup)) == ""
     reason = run_checkpoints.why_not_of(found, {"class": "SacAgent", "4x8": 4, "8": 9, "16": 1})
-    there, here = "0 of shape 16, 6 of shape 4x8, EnsembleAgent", "1 of shape 16, 4 of shape 4x8, SacAgent"
-    assert f"another agent (variables: {there}) than TrainParams make ({here})" in reason
+    pairs = "variables of shape 16: 0 and 1, variables of shape 4x8: 6 and 4, class EnsembleAgent and SacAgent"
+    assert f"checkpoint_0000000010 and TrainParams have different agents ({pairs}): " in reason
     assert reason.endswith("or choose another SAC_EXP_NAME")
     assert run_checkpoints.why_not_of(write(tmp_path, 20), makeup) == "", "those of earlier versions do not say"
 

@@ -163,12 +163,12 @@ def why_not_of(checkpoint: Checkpoint, makeup: Makeup) -> str:
     if saved is None or saved == makeup:
         return ""
     names = sorted(name for name in {*saved, *makeup} if saved.get(name) != makeup.get(name))
-    there, here = (", ".join(_in_words(name, one.get(name, 0)) for name in names[:_SHOWN]) for one in (saved, makeup))
-    return f"{checkpoint.folder} has another agent (variables: {there}) than TrainParams make ({here}): {REMEDY_FOR_ANOTHER_AGENT}"
+    pairs = [f"{_in_words(name)} {saved.get(name, 0)} and {makeup.get(name, 0)}" for name in names[:_SHOWN]]
+    return f"{checkpoint.folder} and TrainParams have different agents ({', '.join(pairs)}): {REMEDY_FOR_ANOTHER_AGENT}"
 
 
-def _in_words(name: str, value: str | int) -> str:
-    return str(value) if name == "class" else f"{value} of shape {name}"
+def _in_words(name: str) -> str:
+    return name if name == "class" else f"variables of shape {name}:"
 
 
 def prune(checkpoints: Path, keep: int = KEEP) -> None:

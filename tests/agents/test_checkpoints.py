@@ -127,7 +127,9 @@ def test_an_error_while_it_is_completed_is_raised_by_the_next_save(tmp_path, mon
 )
 def test_a_checkpoint_of_another_agent_is_refused_in_words(tmp_path, before, after):
     checkpoints_of(tmp_path, build(**before))[0].save(5.0, {}, wait=True)
-    with pytest.raises(UserError, match=r"has another agent \(.*\) than TrainParams make \(.*choose another SAC_EXP"):
+    with pytest.raises(
+        UserError, match=r"TrainParams have different agents \(.* and .*\): .*choose another SAC_EXP_NAME"
+    ):
         checkpoints_of(tmp_path, build(**after))[0].restore()
 
 
@@ -136,7 +138,7 @@ def test_one_of_an_earlier_version_that_does_not_fit_is_refused_as_well(tmp_path
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints_module, "makeup_of", lambda agent: None)
         checkpoints_of(tmp_path, build())[0].save(5.0, {}, wait=True)
-    with pytest.raises(UserError, match="has another agent than TrainParams make: .*choose another SAC_EXP_NAME"):
+    with pytest.raises(UserError, match="TrainParams have different agents: .*choose another SAC_EXP_NAME"):
         checkpoints_of(tmp_path, build(**after))[0].restore()
 
 
@@ -144,7 +146,7 @@ def test_rewards_that_are_not_scaled_any_more_are_another_agent(tmp_path):
     agent = build()
     attach_reward_scale(agent)
     checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
-    with pytest.raises(UserError, match="has another agent"):
+    with pytest.raises(UserError, match="have different agents"):
         checkpoints_of(tmp_path, build())[0].restore()
 
 

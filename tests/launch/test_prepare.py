@@ -94,7 +94,10 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
     with pytest.raises(UserError) as raised:
         prepare.prepare(environ, None)
     (finding,) = raised.value.findings
-    assert "checkpoint_0000000005 has another agent" in finding and "choose another SAC_EXP_NAME" in finding
+    assert (
+        "checkpoint_0000000005 and TrainParams have different agents" in finding
+        and "choose another SAC_EXP_NAME" in finding
+    )
     params = load_params(paths.params, {"horizon": 20})
     agent = make_agent(params, *load_specs(paths.specs), tf.Variable(0, dtype=tf.int64))
     checkpoint(10, makeup_of(agent))

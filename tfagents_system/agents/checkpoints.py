@@ -112,7 +112,7 @@ class TrainerCheckpoints:
             self._checkpoint.read(str(newest.agent)).assert_existing_objects_matched()
         except (AssertionError, ValueError):  # What the makeup does not tell, or an earlier version has not written.
             raise UserError(
-                f"{newest.folder} has another agent than TrainParams make: {run_checkpoints.REMEDY_FOR_ANOTHER_AGENT}"
+                f"{newest.folder} and TrainParams have different agents: {run_checkpoints.REMEDY_FOR_ANOTHER_AGENT}"
             ) from None
         return newest
 
