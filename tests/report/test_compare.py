@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from matplotlib.lines import Line2D
 
 from tfagents_system.errors import UserError
 from tfagents_system.report import compare
@@ -200,18 +201,36 @@ def test_picture_table_and_unfinished_runs(tmp_path: Path, capsys: pytest.Captur
     ]  # fmt: skip
 
 
-def test_lines_are_dashed_where_a_run_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures: list[Figure] = []
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Those that are saved."""
+    saved: list[Figure] = []
     save = Figure.savefig
 
     def remember(self: Figure, *args: Any, **kwargs: Any) -> None:
-        figures.append(self)
+        saved.append(self)
         save(self, *args, **kwargs)
 
     monkeypatch.setattr(Figure, "savefig", remember)
+    return saved
+
+
+def thick_lines(figure: Figure) -> list[Line2D]:
+    return [line for line in figure.axes[0].get_lines() if line.get_linewidth() == 2.0]
+
+
+def test_lines_of_many_groups_can_be_told_apart(tmp_path: Path, figures: list[Figure]) -> None:
+    groups = [Group(f"g{k}", (a_run([0, 1, 2, 3], [k, k, k, k]),)) for k in range(40)]
+    compare.draw(groups, tmp_path / "x.png")
+    assert len({(line.get_color(), line.get_marker()) for line in thick_lines(figures[0])}) == 40
+    (legend,) = figures[0].legends
+    assert len(legend.get_texts()) == 40
+
+
+def test_lines_are_dashed_where_a_run_is_missing(tmp_path: Path, figures: list[Figure]) -> None:
     runs = (a_run([0, 100, 200], [0, 1, 2]), a_run([0, 100], [1, 2], "stopped"))
     compare.draw([Group("g", runs)], tmp_path / "x.png")
-    thick = [line for line in figures[0].axes[0].get_lines() if line.get_linewidth() == 2.0]
+    thick = thick_lines(figures[0])
     assert [(line.get_linestyle(), np.asarray(line.get_xdata()).tolist()) for line in thick] == [
         ("-", [0, 100]),
         ("--", [100, 200]),

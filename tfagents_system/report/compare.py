@@ -31,6 +31,8 @@ _REPETITIONS = 2000
 _MOST_POINTS = 100
 _COLUMNS = ("group", "runs", "unfinished", "env_steps", "final_iqm", "final_low", "final_high", "best", "source")
 _COLORS = ("#2a6f97", "#c8553d", "#5b8e3e", "#8a5a9e", "#d19a2c", "#3d9a9a", "#8c6d5a", "#c65b8e", "#6b7280", "#1f2a44")
+_MARKERS = ("", "o", "s", "^")  # Of the first ten groups, the next ten and so on.
+_LEGEND_WIDTH = 120  # In characters, with what stands around each entry.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +215,8 @@ def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
 def draw(groups: Sequence[Group], path: Path) -> None:
     """Draws a curve with its interval for each group, and its runs as thin lines.
 
-    A curve is dashed where not all runs of its group have come so far.
+    A curve is dashed where not all runs of its group have come so far. Behind the tenth group colors come again, with
+    markers.
 
     Raises:
       OSError: The picture can't be written.
@@ -224,7 +227,8 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     axes = figure.add_subplot()
     for number, group in enumerate(groups):
         if group.begun:
-            _draw_group(axes, group, curve_of(group), _COLORS[number % len(_COLORS)])
+            repeats, color = divmod(number, len(_COLORS))
+            _draw_group(axes, group, curve_of(group), _COLORS[color], _MARKERS[repeats % len(_MARKERS)])
     axes.set_ylabel("return of an evaluation")
     axes.set_title("interquartile mean with 95 % interval", loc="left", fontsize=10)
     tidy_steps(axes)
@@ -234,17 +238,22 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     os.replace(temporary, path)
 
 
-def _draw_group(axes: Any, group: Group, curve: Curve, color: str) -> None:
+def _draw_group(axes: Any, group: Group, curve: Curve, color: str, marker: str) -> None:
     for run in group.begun:
         axes.plot(run.steps, run.returns, color=color, linewidth=0.6, alpha=0.35)
     axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.18, linewidth=0)
     label = f"{group.name} ({', '.join(_facts(group))})"
     is_all = curve.counts == len(group.runs)
-    marker = {"marker": "o", "markersize": 3} if len(curve.steps) <= 3 else {}
-    axes.plot(curve.steps[is_all], curve.iqm[is_all], color=color, linewidth=2.0, label=label, **marker)
+    style = {
+        "color": color,
+        "linewidth": 2.0,
+        "markersize": 4,
+        "marker": marker or ("o" if len(curve.steps) <= 3 else ""),
+    }
+    axes.plot(curve.steps[is_all], curve.iqm[is_all], label=label, **style)
     if not is_all.all():
         start = max(0, int(is_all.sum()) - 1)
-        axes.plot(curve.steps[start:], curve.iqm[start:], color=color, linewidth=2.0, linestyle=(0, (3, 1.5)), **marker)
+        axes.plot(curve.steps[start:], curve.iqm[start:], linestyle=(0, (3, 1.5)), **style)
 
 
 def _facts(group: Group) -> list[str]:
@@ -260,10 +269,12 @@ def _facts(group: Group) -> list[str]:
 def _place_legend(figure: Any, axes: Any) -> None:
     """Within the axes while it is small, else below them."""
     handles, labels = axes.get_legend_handles_labels()
-    if len(labels) <= 6 and max(map(len, labels), default=0) <= 60:
+    longest = max(map(len, labels), default=0)
+    if len(labels) <= 6 and longest <= 60:
         axes.legend(loc="best", frameon=False, fontsize=9)
     else:
-        figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, ncols=1)
+        columns = max(1, min(4, _LEGEND_WIDTH // max(1, longest)))
+        figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, ncols=columns)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
