@@ -164,12 +164,14 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 class TrainParams(TrainParamsBase):
     critic_optimizer = {"name": "adamw", "schedule": "cosine"}
-    flag, number, nothing = True, 0.5, None
+    flag, number, nothing, mode = True, 0.5, None, 0.0
+    names = np.array(["a"])
     gains, counts = np.array([1, 2], np.float32), np.array([1, 2])
     joints, fixed, folder = {"hip", "knee"}, frozenset({1}), pathlib.Path("/a")
 
     def __init__(self, env_config):
         super().__init__(env_config)
+        self.mode = "mean"
         self.limits = {"hip": {"low": -1, "high": 1}, "steps": (1, 2)}
         self.actor_optimizer = {**self.actor_optimizer, "name": "sgd"}
 
@@ -214,6 +216,7 @@ def test_dictionaries_are_merged(kinds: Path, name: str, given: Any, expected: A
         ("flag", None, None),
         ("number", 3, 3),
         ("nothing", "fast", "fast"),
+        ("mode", "max", "max"),  # What __init__ assigns says what it is.
     ],
 )
 def test_a_value_is_of_the_kind_of_what_it_overrides(kinds: Path, name: str, given: Any, expected: Any) -> None:
@@ -225,6 +228,8 @@ def test_an_array_stays_one_of_its_dtype(kinds: Path) -> None:
     params: Any = load_params(kinds, {"horizon": 7}, attributes={"gains": [3, 4, 0.5], "counts": []})
     assert params.gains.dtype == np.float32 and params.gains.tolist() == [3.0, 4.0, 0.5]
     assert params.counts.dtype == np.int64 and params.counts.shape == (0,)
+    named: Any = load_params(kinds, {"horizon": 7}, attributes={"names": ["longer"]})
+    assert named.names.tolist() == ["longer"]
 
 
 def test_values_that_would_pass_for_something_else_are_refused_together(kinds: Path) -> None:

@@ -108,10 +108,8 @@ def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
     whole = [name for name in names if isinstance(section[name], dict) and {"iters", "range"} <= section[name].keys()]
     meant = dict(near_misses(names, whole))
     for name in names:
-        if name in meant:
-            findings.append(f'"curriculum.{name}" is unknown: "{meant[name]}" is meant')
-        else:
-            findings += _check_parameter(f"curriculum.{name}", section[name])
+        hint = f' (or is "{meant[name]}" meant?)' if name in meant else ""
+        findings += [finding + hint for finding in _check_parameter(f"curriculum.{name}", section[name])]
     return findings
 
 

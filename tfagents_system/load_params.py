@@ -224,6 +224,7 @@ def _build(
     wrong: dict[str, str] = {}
 
     def overridden(name: str, before: Any) -> Any:
+        wrong.pop(name, None)  # What __init__ assigns last decides.
         try:
             return _overridden(name, before, attributes[name])
         except UserError as error:
@@ -305,10 +306,11 @@ def _of_kind(name: str, before: Any, value: Any) -> Any:
     """
     if isinstance(value, dict) and before is not None:
         raise UserError(f"{name} is no dictionary but {shown(before)}: override it as a whole")
+    elsewhere = ": correct it, or write the text into the params file"
     if isinstance(value, str) and isinstance(before, (bool, np.bool_)):
-        raise UserError(f"{name} must be true or false, as JSON writes them, found {shown(value)}")
+        raise UserError(f"{name} must be true or false, as JSON writes them, found {shown(value)}{elsewhere}")
     if isinstance(value, str) and isinstance(before, (int, float, np.number)):
-        raise UserError(f"{name} must be a number, as JSON writes it (0.5, 1e-3), found {shown(value)}")
+        raise UserError(f"{name} must be a number, as JSON writes it (0.5, 1e-3), found {shown(value)}{elsewhere}")
     if isinstance(value, str) and isinstance(before, Path):
         return Path(value)
     if isinstance(value, list):
@@ -323,7 +325,7 @@ def _list_of_kind(name: str, before: Any, value: list[Any]) -> Any:
                 return kind(value)
         if not isinstance(before, np.ndarray):
             return value
-        array = np.array(value, before.dtype)
+        array = np.array(value, None if before.dtype.kind in "US" else before.dtype)
         is_kept = np.array(value).dtype.kind in "biuf" if before.dtype.kind == "f" else array.tolist() == value
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{name} can't be {shown(value)} ({error}): it is {shown(before)}") from None

@@ -36,7 +36,7 @@ _FRACTION: Rule = ("a number in [0, 1]", lambda value: is_number(value) and 0 <=
 _WEIGHT: Rule = ("a number above 0 and at most 1", lambda value: is_number(value) and 0 < value <= 1)
 # Dropout draws in steps of 1/65536: a smaller rate would be none at all, a larger one would keep nothing.
 _DROPOUT: Rule = ("0 or a number in [0.0001, 0.99]", lambda x: is_number(x) and (x == 0 or 1e-4 <= x <= 0.99))
-_LOG_ALPHA: Rule = ("a number in [-50, 50]", lambda value: is_number(value) and -50 <= value <= 50)
+_LOG_ALPHA: Rule = ("a number of at most 50", lambda value: is_number(value) and value <= 50)
 _LAYERS: Rule = ("a tuple of positive integers such as (256, 256)", _is_layers)
 _BOOL: Rule = ("True or False", lambda value: isinstance(value, bool))
 _COUNT = integer_from(1)

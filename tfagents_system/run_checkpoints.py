@@ -26,8 +26,8 @@ from absl import logging
 
 KEEP = 2
 REMEDY_FOR_ANOTHER_AGENT = (
-    "algorithm, networks and normalisation stay as the run began. Set them back in its directory, or choose another "
-    "SAC_EXP_NAME"
+    "algorithm, networks, normalisation, observations and actions stay as the run began. Set them back, or choose "
+    "another SAC_EXP_NAME"
 )
 _SHOWN = 3  # Differences between two agents: there may be dozens.
 AGENT = "agent"

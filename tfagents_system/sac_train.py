@@ -146,12 +146,18 @@ class Trainer:
     # Starting.
 
     def _restore(self) -> int | None:
-        if self._checkpoints.restore() is None:
+        if not self._load_checkpoint():
             return None
-        entropy.set_fixed_alpha(self._agent, self._params)
         self._seed_noise()
         logging.info("resumed at train step %d, iteration %d", self.train_step, self._state.iteration)
         return self.train_step
+
+    def _load_checkpoint(self) -> bool:
+        """Whether there is one."""
+        if self._checkpoints.restore() is None:
+            return False
+        entropy.set_fixed_alpha(self._agent, self._params)
+        return True
 
     def _connect(self) -> None:
         self._connection.wait_until_up(_START_DEADLINE_SECS)
@@ -186,8 +192,7 @@ class Trainer:
             )
         with contextlib.suppress(SaveError):
             self._checkpoints.wait()
-        found = self._checkpoints.restore()
-        if found is None:
+        if not self._load_checkpoint():
             raise DivergedError(f"{where}, before the first checkpoint: lower the learning rates")
         self._state.recoveries += 1
         self._seed_noise()

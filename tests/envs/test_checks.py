@@ -137,10 +137,10 @@ class OwnAgent(sac_agent.SacAgent):
     """Not TF-Agents' own: it is trained by its own `train`."""
 
 
-def own_agent(**options: Any) -> Any:
+def own_agent(cls: Any = OwnAgent, **options: Any) -> Any:
     def agent_ctor(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
         specs = time_step_spec.observation, action_spec
-        return OwnAgent(
+        return cls(
             time_step_spec,
             action_spec,
             actor_network=self.actor_ctor(*specs),
@@ -188,6 +188,21 @@ def test_what_an_agent_of_the_users_own_can_not_do_is_told_before_the_start(hook
     findings, _ = check(CounterEnv, **hooks)
     assert len(findings) == bool(text)
     assert text in "".join(findings)
+
+
+def test_the_makeup_of_an_agent_is_that_of_before_its_first_update() -> None:
+    class Lazy(OwnAgent):
+        def _train(self, experience: Any, weights: Any = None) -> Any:
+            if not made:
+                self.extra = tf.keras.layers.Dense(7)
+                made.append(self.extra)
+            self.extra(tf.zeros((1, 5)))
+            return super()._train(experience, weights)
+
+    made: list[Any] = []
+    checks, trial = report(CounterEnv, agent_ctor=own_agent(Lazy))
+    assert checks.errors == [] and made[0].kernel.shape == (5, 7)
+    assert trial.makeup["class"] == "Lazy" and "5x7" not in trial.makeup
 
 
 # Curriculum.
@@ -407,6 +422,7 @@ OWN_AGENT: Any = {"agent_ctor": lambda self, *specs: FakeParams.agent_ctor(self,
         ((12, 20, 18), {}, True),
         ((5, 20, 18), {}, False),
         ((3, 20, 16), {}, False),
+        ((16, 32, 20), {}, False),
         ((20, 18, 3), {"frame_stack": 3}, False),
         ((3, 20, 18), FLAT, False),
         ((3, 20, 18), {**FLAT, "frame_stack": 3}, True),

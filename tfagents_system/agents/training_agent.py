@@ -12,7 +12,7 @@ from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.ensemble import EnsembleAgent
 from tfagents_system.agents.normalization import attach_reward_scale
 from tfagents_system.envs.history import policy_time_step_spec
-from tfagents_system.errors import UserError
+from tfagents_system.errors import UserError, shown
 from tfagents_system.sequences import burn_in_steps, sequence_length
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -22,8 +22,14 @@ _OURS = (SacAgent, EnsembleAgent)
 def make_agent(
     params: TrainParamsBase, observation_spec: Any, action_spec: Any, train_step: tf.Variable
 ) -> tf_agent.TFAgent:
-    """The agent with its scale of rewards, which workers need not have."""
+    """The agent with its scale of rewards, which workers need not have.
+
+    Raises:
+      UserError: `agent_ctor` returns none.
+    """
     agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, train_step)
+    if not isinstance(agent, tf_agent.TFAgent):
+        raise UserError(f"agent_ctor must return a TFAgent, found {shown(agent)}")
     if params.normalize_rewards:
         attach_reward_scale(agent)
     return agent

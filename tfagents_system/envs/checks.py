@@ -116,7 +116,7 @@ class _Check:
     def run(self, render: bool, deterministic: bool) -> Trial | None:
         if render:
             rendering.prepare_headless()  # Before the user's code imports MuJoCo.
-        agent = None
+        agent = makeup = None
         with contextlib.ExitStack() as stack:
             collect_env = self._build_collect_env(stack)
             if collect_env is None:
@@ -129,7 +129,7 @@ class _Check:
                 self._try_curriculum(collect_env, eval_env)
             if not self._checks.errors:  # Of the params either: networks are built from them.
                 self._enter("building the agent")
-                agent = _check_agent(self._params, collect_env, self._checks[AGENT])
+                agent = _build_agent(self._params, collect_env, self._checks[AGENT])
                 frame_stack = self._params.frame_stack
                 if deterministic and agent is not None and (reason := why_not_numpy(agent, frame_stack)):
                     self._checks[AGENT].errors.append(
@@ -137,12 +137,16 @@ class _Check:
                         "default actors, or SAC_DETERMINISTIC=0"
                     )
             resident_bytes = _resident_bytes()
+            if agent is not None:
+                makeup = makeup_of(agent)  # Before an update of it, which may make variables.
+                self._enter("trying an update of the agent")
+                _try_update(self._params, agent, self._checks[AGENT])
             if render and eval_env is not None and self._is_fine:
                 self._try_rendering(eval_env)
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
                 stack.close()
-        return Trial(specs, resident_bytes, *_sizes_of(agent), None if agent is None else makeup_of(agent))
+        return Trial(specs, resident_bytes, *_sizes_of(agent), makeup)
 
     def _build_collect_env(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
         self._enter("building the collect environment")
@@ -273,29 +277,32 @@ class _Check:
             yield
 
 
-def _check_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> Any:
+def _build_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> Any:
     """Builds what the user's other hooks build: a mistake in them would end every role again and again."""
     specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
     try:
         agent = make_agent(params, specs[0], specs[1], tf.Variable(0, dtype=tf.int64))
+    except UserError as error:
+        check.errors += error.findings
+        return None
     except (Exception, SystemExit) as error:
         check.errors.append(
             f"agent_ctor, actor_ctor or critic_ctor raised {describe_error(error)}: correct the hook, or remove it"
         )
         return None
-    if not isinstance(agent, tf_agent.TFAgent):
-        check.errors.append(f"agent_ctor must return a TFAgent, found {shown(agent)}")
-        return None
     check.facts.append(f"{type(agent).__name__}, {sum(map(_count, agent.trainable_variables)):,} weights")
+    for name in ("train_observers_ctor", "eval_observers_ctor"):
+        check.errors += _check_observers(name, getattr(params, name))
+    return agent
+
+
+def _try_update(params: TrainParamsBase, agent: tf_agent.TFAgent, check: Check) -> None:
     try:
         check_agent(params, agent)
     except UserError as error:
         check.errors += error.findings
     except (Exception, SystemExit) as error:
         check.errors.append(f"an update of the agent raised {describe_error(error)}: correct agent_ctor")
-    for name in ("train_observers_ctor", "eval_observers_ctor"):
-        check.errors += _check_observers(name, getattr(params, name))
-    return agent
 
 
 def _check_observers(name: str, hook: Callable[[], Any]) -> list[str]:
@@ -441,13 +448,15 @@ def _check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Chec
     """Tells what becomes of each image, and of what may be meant as one; of networks of the user's own nothing."""
     filters = params.image_encoder_filters
     is_own = has_own_networks(params) or "agent_ctor" in _overridden(params)
-    needs_axes = params.frame_stack > 1 or bool(params.image_augmentation_pixels) or bool(filters and not is_own)
+    needs_axes = params.frame_stack > 1 or bool(params.image_augmentation_pixels)
+    way_out = "" if needs_axes else ", or set image_encoder_filters=() to have it flattened"
     for spec in filter(_may_be_image, tree.flatten(env.observation_spec())):
         shape = tuple(spec.shape)
-        if needs_axes and is_image(spec) and _has_channels_first(shape):
+        is_asked = needs_axes or bool(filters and not is_own)
+        if is_asked and is_image(spec) and not is_encoded(spec, filters) and _has_channels_first(shape):
             check.errors.append(
                 f"images are [height, width, channels], and {spec.name} {shape} has its channels first: transpose it "
-                "in env_ctor, observation and space, as by np.transpose(image, (1, 2, 0))"
+                f"in env_ctor, observation and space, as by np.transpose(image, (1, 2, 0)){way_out}"
             )
         elif is_own:
             continue
