@@ -72,6 +72,17 @@ class Counted:
 # Those who can't prove themselves.
 
 
+def check_alert(running, context, alert):
+    """The gateway ends a TLS connection of this context with an alert, and counts it once."""
+    with (
+        Counted(running, "tls"),
+        socket.create_connection(("localhost", running.port), timeout=5) as plain,
+        context.wrap_socket(plain) as tls,
+        pytest.raises(OSError, match=alert),
+    ):
+        tls.recv(1)
+
+
 def test_plain_text_is_refused(shared):
     running, _ = shared
     for words in (b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), b"\0" * 64):
@@ -91,13 +102,7 @@ def test_no_certificate_is_refused(shared):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(running.paths.credentials / "ca.pem")
     context.check_hostname = False
-    with (
-        Counted(running, "tls"),
-        socket.create_connection(("localhost", running.port), timeout=5) as plain,
-        context.wrap_socket(plain) as tls,
-        pytest.raises(OSError, match="certificate"),
-    ):
-        tls.recv(1)
+    check_alert(running, context, "certificate")
 
 
 def test_a_certificate_of_another_authority_is_refused(shared, tmp_path):
@@ -110,13 +115,7 @@ def test_a_certificate_of_another_authority_is_refused(shared, tmp_path):
     context.load_verify_locations(running.paths.credentials / "ca.pem")
     context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
     context.check_hostname = False
-    with (
-        Counted(running, "tls"),
-        socket.create_connection(("localhost", running.port), timeout=5) as plain,
-        context.wrap_socket(plain) as tls,
-        pytest.raises(OSError, match="unknown ca"),
-    ):
-        tls.recv(1)
+    check_alert(running, context, "unknown ca")
 
 
 def test_a_gateway_of_another_authority_is_not_believed(shared, tmp_path):
