@@ -93,7 +93,7 @@ class Role:
             num_workers=int(os.environ["SAC_NUM_COLLECT_WORKERS"]),
             max_workers=int(os.environ.get("SAC_MAX_WORKERS") or os.environ["SAC_NUM_COLLECT_WORKERS"]),
             seed=int(os.environ["SAC_SEED"]),
-            server_address=os.environ.get(connect.SERVER) or f"localhost:{os.environ['SAC_REVERB_PORT']}",
+            server_address=os.environ.get(connect.SERVER) or f"127.0.0.1:{os.environ['SAC_REVERB_PORT']}",
             deterministic=os.environ.get("SAC_DETERMINISTIC") == "1",
             stop=stop,
             heartbeat=heartbeat,

@@ -25,7 +25,8 @@ class Proxy:
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
-        self._listener = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        # Its port is shared, as the replay server's is: clients dial no other ones.
+        self._listener = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, reuse_port=True)
         self.port = int(self._listener.getsockname()[1])
         self._passes = threading.Event()
         self._passes.set()
@@ -59,7 +60,7 @@ class Proxy:
     def _connect(self, client: socket.socket) -> None:
         self._passes.wait()
         try:
-            server = socket.create_connection(("localhost", self._target_port))
+            server = socket.create_connection(("127.0.0.1", self._target_port))
         except OSError:
             _close(client)
             return

@@ -16,6 +16,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import claims as claims_module
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, holder, port_is_free
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.replay import peers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,6 +102,11 @@ def test_a_claim_answers_any_number_of_questions() -> None:
     claims.release_all()
 
 
+def free_port() -> int:
+    with peers.hold_port(0) as probe:
+        return int(probe.getsockname()[1])
+
+
 def test_a_free_port_is_looked_for_upwards(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_INET6) as busy:
         # As gRPC does: without a check, a second server would share the port.
@@ -122,6 +128,24 @@ def test_a_free_port_is_looked_for_upwards(monkeypatch: pytest.MonkeyPatch) -> N
         first.release_all()
         assert second.take_port(chosen) == chosen
         second.release_all()
+
+
+def test_a_claimed_port_is_held_until_it_is_released() -> None:
+    claims = Claims()
+    port = free_port()
+    assert claims.take_port(port) == port and not port_is_free(port)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    claims.release_all()
+    assert port_is_free(port)
+
+
+def test_a_port_is_taken_though_clients_of_its_last_server_wait_there() -> None:
+    port = free_port()
+    with peers.hold_port(port), peers.hold_port(port):
+        claims = Claims()
+        assert claims.take_port(port) == port
+        claims.release_all()
 
 
 def test_a_port_taken_on_ipv4_is_not_free() -> None:

@@ -51,7 +51,7 @@ def tell(paths: RunPaths, state: str, **more: object) -> None:
 
 
 def test_on_its_own_machine_a_run_is_joined_without_its_gateway(running: RunPaths) -> None:
-    assert find_target(running, {}, HERE, is_certain=True) == Target("localhost:8123", None, None, running)
+    assert find_target(running, {}, HERE, is_certain=True) == Target("127.0.0.1:8123", None, None, running)
 
 
 def test_elsewhere_the_run_directory_tells_gateway_and_credentials(running: RunPaths) -> None:

@@ -16,7 +16,9 @@ import pytest
 
 from tests.namespaces import needs_namespaces, two_hosts
 from tfagents_system.errors import UserError
-from tfagents_system.replay import loopback, peers
+from tfagents_system.launch import join_checks
+from tfagents_system.replay import connection, loopback, peers
+from tfagents_system.replay.connection import Connection
 
 ROOT = Path(__file__).resolve().parents[2]
 _SCAN = """
@@ -156,6 +158,178 @@ def test_whose_a_connection_is():
     assert peers.can_tell()
 
 
+def test_where_the_kernel_does_not_tell_whose_connections_are_no_server_is_started(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "_TABLES", (tmp_path / "none",))
+    with pytest.raises(UserError, match=r"does not tell whose a connection is.*set SAC_ALLOW_STRANGERS=1"):
+        loopback.start_confined(lambda: pytest.fail("it was started"), 8008)
+    monkeypatch.setenv("SAC_ALLOW_STRANGERS", "1")
+    peers.require_owners()
+    loopback.keep_strangers_out()
+
+
+# Every way in which another user may try to listen on a port.
+_LISTENERS = [
+    (family, host, v6only, options)
+    for family, host, v6only in (
+        (socket.AF_INET, "127.0.0.1", None),
+        (socket.AF_INET, "0.0.0.0", None),
+        (socket.AF_INET6, "::1", 1),
+        (socket.AF_INET6, "::", 1),
+        (socket.AF_INET6, "::", 0),
+        (socket.AF_INET6, "::ffff:127.0.0.1", 0),
+    )
+    for options in ((), (socket.SO_REUSEADDR,), (socket.SO_REUSEPORT,), (socket.SO_REUSEADDR, socket.SO_REUSEPORT))
+]
+
+
+def listener(port, family, host, v6only, options):
+    found = socket.socket(family)
+    try:
+        for option in options:
+            found.setsockopt(socket.SOL_SOCKET, option, 1)
+        if v6only is not None:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, v6only)
+        found.bind((host, port))
+        found.listen()
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def listens(port, way):
+    try:
+        listener(port, *way).close()
+        return True
+    except OSError:
+        return False
+
+
+def as_nobody(work):
+    """What `work` returns to another user."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            os.write(theirs, json.dumps(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with open(ours, "rb") as told:
+        answer = told.read()
+    os.waitpid(pid, 0)
+    return json.loads(answer)
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="taking another user's place needs root")
+
+
+@needs_root
+def test_a_port_that_is_held_is_no_other_users_and_still_our_servers():
+    with peers.hold_port(0) as held:
+        port = held.getsockname()[1]
+        assert as_nobody(lambda: [listens(port, way) for way in _LISTENERS]) == [False] * len(_LISTENERS)
+        assert peers.users_listening(port) == set()
+        # As gRPC's, twice: it is restarted. Meanwhile nobody gets in between; no connection comes to who only holds.
+        ours = (socket.AF_INET6, "::ffff:127.0.0.1", 0, (socket.SO_REUSEADDR, socket.SO_REUSEPORT))
+        for _ in range(2):
+            with listener(port, *ours) as server, peers.hold_port(port):
+                assert peers.users_listening(port) == {os.geteuid()}
+                for _ in range(50):
+                    with socket.create_connection(("127.0.0.1", port), timeout=5), server.accept()[0]:
+                        pass
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port), timeout=5)
+            assert not as_nobody(lambda: any(listens(port, way) for way in _LISTENERS))
+    assert as_nobody(lambda: listens(port, _LISTENERS[2])), "nobody holds it any more"
+
+
+@needs_root
+def test_without_ipv6_all_of_ipv4_is_held(monkeypatch):
+    monkeypatch.setattr(socket, "AF_INET6", 9999)  # EAFNOSUPPORT.
+    with peers.hold_port(0) as held:
+        port = held.getsockname()[1]
+        assert held.family == socket.AF_INET
+        ways = [way for way in _LISTENERS if way[0] == socket.AF_INET]
+        assert len(ways) == 8 and not as_nobody(lambda: any(listens(port, way) for way in ways))
+
+
+@contextlib.contextmanager
+def stranger_who_listens(host):
+    """Another user's server; yields its port, and then whether anybody came."""
+    with listener(0, socket.AF_INET6, host, 0, (socket.SO_REUSEADDR, socket.SO_REUSEPORT)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-c", _LISTENING_STRANGER, host, str(port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "listens\n"
+        visits = []
+        try:
+            yield port, visits
+        finally:
+            visits.append(process.communicate("\n", timeout=30)[0].strip())
+
+
+_LISTENING_STRANGER = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+server = socket.socket(socket.AF_INET6)
+for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+    server.setsockopt(socket.SOL_SOCKET, option, 1)
+server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+server.bind((sys.argv[1], int(sys.argv[2])))
+server.listen()
+print("listens", flush=True)
+sys.stdin.readline()
+server.settimeout(0)
+try:
+    server.accept()
+    print("somebody came")
+except BlockingIOError:
+    print("nobody came")
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("host", ["::ffff:127.0.0.1", "::1", "::"])
+def test_clients_do_not_dial_another_users_server(host):
+    with stranger_who_listens(host) as (port, visits):
+        began = time.monotonic()
+        with pytest.raises(UserError, match=rf"port {port} of this machine is another user's.*SAC_ALLOW_STRANGERS=1"):
+            Connection(f"localhost:{port}", lambda: False)
+        assert time.monotonic() - began < 5.0
+        assert join_checks._fault_of(f"localhost:{port}") == "another user listens on that port"
+    assert visits == ["nobody came"]
+
+
+@needs_root
+def test_while_a_client_lives_no_other_user_takes_the_place_of_its_server():
+    port = free_port()
+    dialler = Connection(f"localhost:{port}", lambda: False)
+    assert dialler.address == f"127.0.0.1:{port}"
+    dialler.close()  # gRPC's own threads may dial still.
+    assert not as_nobody(lambda: any(listens(port, way) for way in _LISTENERS))
+
+
+def test_a_program_of_ours_that_does_not_share_its_port_is_refused_unless_that_is_allowed(monkeypatch):
+    monkeypatch.setattr(connection, "_HOLD_SECS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as tunnel:
+        port = tunnel.getsockname()[1]
+        with pytest.raises(UserError, match="a program of yours has it that does not share it"):
+            Connection(f"127.0.0.1:{port}", lambda: False)
+        monkeypatch.setenv("SAC_ALLOW_STRANGERS", "1")
+        assert Connection(f"[::1]:{port}", lambda: False).address == f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("server", ["node7:8008", "localhost.evil.org:8008", "127.0.0.2:8008", "[::2]:8008", ":8008"])
+def test_reverb_elsewhere_is_not_dialled(server):
+    assert peers.address_here(server) is None
+    with pytest.raises(UserError, match="is on another machine"):
+        Connection(server, lambda: False)
+
+
 _STRANGER = """
 import os, socket, sys
 import encodings.idna  # While the interpreter's folder can be read.
@@ -170,7 +344,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5) as str
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="taking another user's place needs root")
+@needs_root
 @pytest.mark.parametrize(("how", "is_heard"), [("confined", False), ("open", True)])
 def test_another_user_of_this_machine_is_not_heard(how, is_heard):
     port = free_port()

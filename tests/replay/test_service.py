@@ -235,7 +235,7 @@ def test_newest_is_none_while_nothing_is_there_and_then_the_newest(server):
 
 def test_a_server_that_is_not_there_is_named_after_the_deadline():
     port = free_port()
-    with pytest.raises(ServerUnreachableError, match=f"waited 1 s for the replay server at localhost:{port}"):
+    with pytest.raises(ServerUnreachableError, match=f"waited 1 s for the replay server at 127.0.0.1:{port}"):
         Connection(f"localhost:{port}", lambda: False).wait_until_up(1.0)
 
 

@@ -1,8 +1,9 @@
 """What a run holds while it lives: its directory, CPU ids and the replay server's port.
 
 CPU ids and ports are claimed machine-wide by listening on abstract unix sockets, which the kernel releases when their
-process dies, however it dies. They are seen by every process in the same network namespace. The run directory is held
-by flock on a file in it, which the kernel releases likewise.
+process dies, however it dies. They are seen by every process in the same network namespace. The port itself is held
+as well, so that nobody else listens there while the replay server is down (see `replay/peers.py`). The run directory
+is held by flock on a file in it, which the kernel releases likewise.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.replay import peers
 
 FIRST_PORT = 8008
 _LAST_PORT = 8999
@@ -62,6 +64,7 @@ class Claims:
 
     def __init__(self) -> None:
         self._sockets: dict[str, socket.socket] = {}
+        self._ports: dict[int, socket.socket] = {}
 
     def take(self, name: str) -> bool:
         """Claims `name` unless another process holds it."""
@@ -85,6 +88,8 @@ class Claims:
     def release_all(self) -> None:
         for name in list(self._sockets):
             self.release(name)
+        while self._ports:
+            self._ports.popitem()[1].close()
 
     def answer(self) -> None:
         """Lets go of those who asked who holds a claim (see `holder`); call it now and then, or their queue fills."""
@@ -112,12 +117,14 @@ class Claims:
     def take_port(self, wanted: int | None) -> int:
         """Claims a TCP port for the replay server: `wanted`, or the first free one from FIRST_PORT upwards.
 
+        No other user can listen on it until `release_all`, or this process's end.
+
         Raises:
           UserError: `wanted` is in use, or no port is free.
         """
         for port in [wanted] if wanted else range(FIRST_PORT, _LAST_PORT + 1):
             if self.take(f"port/{port}"):
-                if port_is_free(port):
+                if self._hold(port):
                     return port
                 self.release(f"port/{port}")
         if wanted:
@@ -127,6 +134,18 @@ class Claims:
                 "choose another port, or unset SAC_REVERB_PORT to have a free one chosen"
             )
         raise UserError(f"no TCP port from {FIRST_PORT} to {_LAST_PORT} is free: set SAC_REVERB_PORT to one that is")
+
+    def _hold(self, port: int) -> bool:
+        """Holds a TCP port on which nobody listens; those of our own who wait for a server there hold it as well."""
+        try:
+            held = peers.hold_port(port)
+        except OSError:
+            return False
+        if peers.users_listening(port):
+            held.close()
+            return False
+        self._ports[port] = held
+        return True
 
 
 def holder(name: str) -> Holder | None:

@@ -23,11 +23,11 @@ from tfagents_system.launch.run_settings import resolve
 from tfagents_system.launch.slots import COLLECT, EXPERT, SlotCounts
 from tfagents_system.launch.variables import JOINED_RUN
 from tfagents_system.overrides import Overrides
+from tfagents_system.replay import peers
 from tfagents_system.report.heartbeat import read_json
 from tfagents_system.report.status import read_status
 
 _CONNECT_SECS = 5.0
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
       UserError: That can't be told, or credentials are missing.
     """
     server = environ.get("SAC_SERVER")
-    is_local = not server or server.rpartition(":")[0] in _LOOPBACK
+    is_local = not server or peers.address_here(server) is not None
     run = paths if paths.run_json.exists() and (is_certain or is_local) else None
     credentials, password_file = (
         Path(environ[name]) if environ.get(name) else None for name in ("SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE")
@@ -83,10 +83,10 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
                 "gateway (SAC_GATEWAY_PORT), or --to with the run directory"
             )
         server = _server_of(run, host)
-        if server.rpartition(":")[0] in _LOOPBACK:
+        if peers.address_here(server) is not None:
             return Target(server, None, None, run)
     is_gateway = run is not None and server.endswith(f":{(read_json(run.gateway_json) or {}).get('port')}")
-    if credentials is None and server.rpartition(":")[0] in _LOOPBACK and not is_gateway:
+    if credentials is None and peers.address_here(server) is not None and not is_gateway:
         if run is None:
             raise UserError(
                 f"the server {server} is on this machine, but {paths.exp_dir} is no run directory: give it with --to"
@@ -108,8 +108,9 @@ def _server_of(run: RunPaths, host: str) -> str:
     own = (read_status(run.status_json) or {}).get("run", {})
     gateway = read_json(run.gateway_json) or {}
     # Machines, such as containers, may have the same name.
-    if own.get("host") == host and own.get("port") and (not gateway or _fault_of(f"localhost:{own['port']}") is None):
-        return f"localhost:{own['port']}"
+    here = f"127.0.0.1:{own.get('port')}"
+    if own.get("host") == host and own.get("port") and (not gateway or _fault_of(here) is None):
+        return here
     if "host" not in gateway or "port" not in gateway:
         raise UserError(
             f"the run in {run.exp_dir} is on {own.get('host')} and has no gateway: start it with SAC_GATEWAY_PORT=0 "
@@ -256,10 +257,12 @@ def _check_reachable(check: Check, server: str) -> None:
 
 
 def _fault_of(server: str) -> str | None:
-    """Why nobody answers at `host:port`; None where somebody does."""
-    host, _, port = server.rpartition(":")
+    """Why our own replay server does not answer at `host:port` of this machine; None where it does."""
+    port = int(server.rpartition(":")[2])
+    if not peers.strangers_are_allowed() and peers.users_listening(port) - {os.geteuid()}:
+        return "another user listens on that port"
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECS).close()
+        socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_SECS).close()
         return None
     except OSError as error:
         return error.strerror or str(error)

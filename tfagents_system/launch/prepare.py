@@ -34,6 +34,7 @@ from tfagents_system.launch.run_settings import CARRIER, RunSettings, resolve
 from tfagents_system.launch.slots import COLLECT
 from tfagents_system.launch.variables import RunVariables, read_variables
 from tfagents_system.load_params import load_env_config
+from tfagents_system.replay import peers
 
 ROOT = Path(__file__).resolve().parents[2]
 _PLAN_FIELDS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
@@ -156,6 +157,9 @@ class Preparation:
                 check.errors.append("taskset is not installed: install util-linux (apt-get install util-linux)")
             else:
                 check.facts.append(taskset)
+        if "server" not in self._values:  # The replay server is to be here.
+            with self.checks["port"].catching():
+                peers.require_owners(self._environ)
         if "reverb_port" in self._values:
             with self.checks["port"].catching():
                 _check_port(self._values["reverb_port"])

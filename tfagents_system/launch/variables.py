@@ -191,6 +191,13 @@ VARIABLES: tuple[Variable, ...] = (
         "500",
         is_early=True,
     ),
+    Variable(
+        "SAC_ALLOW_STRANGERS",
+        "1: trains also where other users of the machine can't be kept from the replay server, through which they can "
+        "run programs as you",
+        "0",
+        "flag",
+    ),
     Variable("SAC_ALLOW_LOGIN", "1: `run_script.sh` trains on a cluster's login node, too", "0", "flag", is_early=True),
     Variable(
         "SAC_GATEWAY_PORT",
@@ -268,6 +275,7 @@ class RunVariables:
     packed_env: Path | None = None
     mem_gb: int | None = None
     snapshot_mb: int = 100
+    allow_strangers: bool = False
     allow_login: bool = False
     gateway_port: int | None = None
     credentials_dir: Path | None = None

@@ -20,12 +20,12 @@ from tfagents_system.launch import run_directory
 from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.launch.slots import COLLECT, SlotCounts, Slots
 from tfagents_system.launch.variables import JOINED_RUN
+from tfagents_system.replay import peers
 from tfagents_system.replay.connection import Connection
 from tfagents_system.report.heartbeat import read_json, write_json
 
 SERVER, ROLE = "SAC_SERVER", "SAC_WORKER_ROLE"
 CREDENTIALS, PASSWORD_FILE = "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE"
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _START_DEADLINE_SECS = 600.0
 _LOG_BYTES = 128 * 1024
 
@@ -85,7 +85,7 @@ def is_plain(server: str, environ: Mapping[str, str]) -> bool:
     """
     if environ.get(CREDENTIALS):
         return False
-    if server.rpartition(":")[0] not in _LOOPBACK:
+    if peers.address_here(server) is None:
         raise UserError(
             f"the server {server} is another machine, and {CREDENTIALS} is not set: give the folder with the run's "
             "credentials (join_script.sh --credentials DIR)"

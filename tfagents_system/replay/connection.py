@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,10 +14,17 @@ import numpy as np
 import reverb
 from absl import logging
 
+from tfagents_system.errors import UserError
+from tfagents_system.replay import peers
+
 _INFO_TIMEOUT_SECS = 5
 _PUT_TIMEOUT_SECS = 5.0
 _RECONNECT_SECS = 1.0
 _SPEAK_SECS = 60.0
+# Older kernels take a connection that our killed server left half closed for root's: for a minute at most.
+_HOLD_SECS = 75.0
+# Sockets that hold the ports of servers, for the process's life: gRPC dials again by itself, at any time.
+_HELD: dict[int, socket.socket] = {}
 
 
 class StoppedError(Exception):
@@ -62,21 +71,55 @@ class Waiting:
         return self._what if isinstance(self._what, str) else self._what()
 
 
+def _of_our_own(server: str, stop: Callable[[], bool]) -> str:
+    """The address of a server on this machine, where no other user can listen until this process ends.
+
+    Raises:
+      UserError, StoppedError: See `Connection`.
+    """
+    address = peers.address_here(server)
+    if address is None:
+        raise UserError(f"the replay server {server} is on another machine: join the run through its gateway")
+    port = int(address.rpartition(":")[2])
+    waiting = Waiting(f"port {port} to be free of other users' sockets", _HOLD_SECS, stop)
+    while port not in _HELD:
+        try:
+            _HELD[port] = peers.hold_port(port)
+        except OSError as error:
+            if peers.strangers_are_allowed():
+                logging.warning("%s=1: %s may be another user's (%s)", peers.ALLOW_STRANGERS, address, error.strerror)
+                break
+            fault = UserError(peers.not_ours(port))
+            if peers.users_listening(port) - {os.geteuid()}:
+                raise fault from None
+            try:
+                waiting.check()
+            except ServerUnreachableError:
+                raise fault from None
+            time.sleep(0.1)
+    return address
+
+
 class Connection:
     """Puts items into tables and reads them.
 
     Args:
-      address: `host:port` of the server.
+      address: `host:port` of the server, on this machine.
       stop: Tells whether the role is to stop; ends every wait.
 
     Attributes:
-      address, stop: As above; `stop` may be replaced.
+      address: As it is dialled, `127.0.0.1:port`.
+      stop: As above; may be replaced.
+
+    Raises:
+      UserError: The port is another user's, who would be spoken to.
+      StoppedError: The role was told to stop.
     """
 
     def __init__(self, address: str, stop: Callable[[], bool]) -> None:
-        self.address = address
+        self.address = _of_our_own(address, stop)
         self.stop = stop
-        self._client = reverb.Client(address)
+        self._client = reverb.Client(self.address)
         self._closed = threading.Event()
         self._newest: list[NewestReader] = []
 

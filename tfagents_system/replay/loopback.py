@@ -8,7 +8,8 @@ puts loopback in the place of "every address" and calls the real `bind`: at no m
 What came of it is looked up in the kernel's tables, and a server that listens anywhere else is stopped.
 
 Other users of the same machine reach loopback, too. The same is therefore done with `accept4`: a connection whose other
-end is not a socket of our own user, as the kernel's tables tell, is closed before a byte of it is read.
+end is not a socket of our own user, as the kernel's tables tell, is closed before a byte of it is read. `peers.py` sees
+to it that clients dial nobody else.
 """
 
 from __future__ import annotations
@@ -160,12 +161,15 @@ def _is_own(connection: int) -> bool:
 
 
 def keep_strangers_out() -> None:
-    """Has Reverb's gRPC accept connections of our own user alone, where the kernel tells whose they are."""
-    if not peers.can_tell():
-        logging.warning(
-            "the kernel does not tell whose a connection is: other users of this machine reach the replay server"
-        )
+    """Has Reverb's gRPC accept connections of our own user alone.
+
+    Raises:
+      UserError: The kernel does not tell whose they are (unless SAC_ALLOW_STRANGERS=1), or accept4 can't be changed.
+    """
+    if peers.strangers_are_allowed():
+        logging.warning("%s=1: other users of this machine reach the replay server", peers.ALLOW_STRANGERS)
         return
+    peers.require_owners()
     _redirect(b"accept4", ctypes.cast(_accept_own, ctypes.c_void_p).value or 0)
 
 

@@ -1,39 +1,131 @@
-"""Which user is at the other end of a TCP connection on this machine, as the kernel's tables tell."""
+"""Keeps other users of this machine from being at the other end of a run's TCP connections.
+
+Two halves, both told or done by the kernel:
+
+- Clients: only our own user can listen on a port that a process of ours holds (`hold_port`). The supervisor holds the
+  replay server's for the life of the run, whether the server is up or not, and each client before it first dials.
+- The server: the kernel's tables say whose socket is at the other end of an accepted connection (`uid_of_peer`).
+"""
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import socket
 import struct
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tfagents_system.errors import UserError
+
+ALLOW_STRANGERS = "SAC_ALLOW_STRANGERS"
+_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
-_LOCAL, _REMOTE, _UID, _INODE = 1, 2, 7, 9  # Columns.
+_LOCAL, _REMOTE, _STATE, _UID, _INODE = 1, 2, 3, 7, 9  # Columns.
+_LISTENS = "0A"
+
+
+def address_here(server: str) -> str | None:
+    """`127.0.0.1:port`, where `host:port` is on this machine; None for another one.
+
+    The name `localhost` is never dialled: it means `[::1]` as well, where the replay server does not listen.
+    """
+    host, _, port = server.rpartition(":")
+    return f"127.0.0.1:{port}" if host in _HOSTS else None
+
+
+def hold_port(port: int) -> socket.socket:
+    """A socket that keeps all other users from a port, at every address of this machine, while it is open.
+
+    It is bound and never listens: no connection comes to it. The kernel lets sockets share a port where all of them set
+    SO_REUSEPORT, as gRPC's do, and belong to one user. It therefore refuses this one while another user has the port.
+
+    Raises:
+      OSError: EADDRINUSE: another user has it, or a program of our own that does not share it.
+    """
+    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            held = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                # Without SO_REUSEADDR: whoever sets it shares the port with another user's socket that sets it, too.
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                if family == socket.AF_INET6:
+                    held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # All of IPv4, too.
+                held.bind((everywhere, port))
+                return held
+            except BaseException:
+                held.close()
+                raise
+        except OSError as error:
+            # A machine without IPv6 is asked for IPv4 alone.
+            if family == socket.AF_INET or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                raise
+    raise AssertionError("both families were tried")
+
+
+def users_listening(port: int) -> set[int]:
+    """The users who listen on a port at any address of this machine, as far as the kernel's tables can be read."""
+    return {int(row[_UID]) for row in _rows() if row[_STATE] == _LISTENS and _parse(row[_LOCAL])[1] == port}
+
+
+def not_ours(port: int) -> str:
+    """What to tell where a port can't be held."""
+    return (
+        f"port {port} of this machine is another user's, or a program of yours has it that does not share it. Nothing "
+        "is sent there: who answers could run programs as you. Choose another SAC_REVERB_PORT, or set "
+        f"{ALLOW_STRANGERS}=1 where all users of this machine may do what you may"
+    )
 
 
 def uid_of_peer(connection: socket.socket) -> int | None:
     """The user of the socket at the other end; None where it is closed already, or not on this machine."""
     ours, theirs = _end(connection.getsockname()), _end(connection.getpeername())
-    for table in _TABLES:
-        try:
-            lines = table.read_text().splitlines()[1:]
-        except OSError:
-            continue  # Such as tcp6 on a machine without IPv6.
-        for line in lines:
-            columns = line.split()
-            # Without an inode it belongs to nobody any more, and the kernel says 0 for its user.
-            if columns[_INODE] != "0" and _parse(columns[_LOCAL]) == theirs and _parse(columns[_REMOTE]) == ours:
-                return int(columns[_UID])
+    for row in _rows():
+        # Without an inode it belongs to nobody any more, and the kernel says 0 for its user.
+        if row[_INODE] != "0" and _parse(row[_LOCAL]) == theirs and _parse(row[_REMOTE]) == ours:
+            return int(row[_UID])
     return None
 
 
 def can_tell() -> bool:
     """Whether the kernel's tables can be read, and know our own user: tried with a connection to ourselves."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
-        accepted, _ = listener.accept()
-        with accepted:
-            return uid_of_peer(accepted) == os.geteuid()
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+            accepted, _ = listener.accept()
+            with accepted:
+                return uid_of_peer(accepted) == os.geteuid()
+    except OSError:  # Such as in a network namespace whose loopback is down.
+        return False
+
+
+def strangers_are_allowed(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the user has said that nobody on this machine needs to be kept out."""
+    return environ.get(ALLOW_STRANGERS) == "1"
+
+
+def require_owners(environ: Mapping[str, str] = os.environ) -> None:
+    """Asks that a replay server here can tell its own user's connections from others'.
+
+    Raises:
+      UserError: It can't, and the user has not allowed that.
+    """
+    if not strangers_are_allowed(environ) and not can_tell():
+        raise UserError(
+            "the kernel does not tell whose a connection is (/proc/self/net/tcp): other users of this machine could "
+            f"reach the replay server, and run programs as you. Make /proc readable, or set {ALLOW_STRANGERS}=1 where "
+            "all users of this machine may do what you may"
+        )
+
+
+def _rows() -> Iterator[list[str]]:
+    """Columns of each TCP socket of this network namespace."""
+    for table in _TABLES:
+        try:
+            lines = table.read_text().splitlines()[1:]
+        except OSError:
+            continue  # Such as tcp6 on a machine without IPv6.
+        yield from map(str.split, lines)
 
 
 def _end(address: tuple[str, int]) -> tuple[bytes, int]:
