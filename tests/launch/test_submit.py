@@ -327,6 +327,7 @@ def test_variables_are_resolved_when_submitted_but_for_what_only_the_job_knows(u
     assert re.fullmatch(r"it's \d+ \$HOME", values["SAC_ROBOT"])
     assert values["SAC_ENV_PYTHON"] == str(user.folder / "my_params.py")
     assert values["VIRTUAL_ENV"] == f"{user.tools.parent}/env"
+    assert (user.snapshot / "variables.sh").stat().st_mode & 0o777 == 0o600, "people put tokens into preludes"
 
 
 def test_a_grid_is_frozen_too(user: User) -> None:
@@ -403,7 +404,19 @@ def test_a_packed_environment_is_unpacked_once(user: User, tmp_path: Path) -> No
     (folder,) = scratch.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
     (folder / ".complete").unlink()
+    folder.chmod(0o755)
     assert "unpacking" in surrounded(user, more=more, **environ).stderr
+    assert folder.stat().st_mode & 0o777 == 0o700
+    # What anybody may have put there: a link, also to a folder of ours, and another user's folder.
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    assert "is a link, or is another user's: set TMPDIR" in surrounded(user, more=more, **environ).stderr
+    folder.unlink()
+    (tmp_path / "moved").rename(folder)
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, 65534)
+        done = surrounded(user, more=more, **environ)
+        assert "is a link, or is another user's: set TMPDIR" in done.stderr and "trains with" not in done.stdout
 
 
 def test_a_package_that_cannot_be_written_runs_all_the_same(user: User, tmp_path: Path) -> None:

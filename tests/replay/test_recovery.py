@@ -1,6 +1,7 @@
 """A killed server goes on with all that it had; after anything else the ring is that of the newest checkpoint."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -9,6 +10,7 @@ from run_for_tests import RunFolders, wait_for
 from segments_for_tests import append_more, content
 
 from tfagents_system import run_checkpoints
+from tfagents_system.errors import UserError
 from tfagents_system.replay import recovery
 from tfagents_system.replay.ring_copy import RingCopy
 
@@ -269,6 +271,83 @@ def test_a_copy_that_was_deleted_is_made_again_whole(tmp_path):
     expected = content(again.ring)
     shutil.rmtree(tmp_path / "scratch")
     assert content(RunFolders(tmp_path / "run", tmp_path / "scratch").ring) == expected
+
+
+# Scratch that is shared with other users.
+
+
+def test_the_ring_on_scratch_is_its_users_alone_and_an_earlier_ones_is_closed(tmp_path):
+    scratch = tmp_path / "shared/run"
+    run = RunFolders(tmp_path / "run", scratch)
+    assert scratch.stat().st_mode & 0o7777 == 0o700
+    append_more(run.ring, 3)
+    expected = content(run.ring)
+    scratch.chmod(0o775)  # As earlier versions made it.
+    assert content(RunFolders(tmp_path / "run", scratch).ring) == expected, "it is found again"
+    assert scratch.stat().st_mode & 0o7777 == 0o700
+
+
+def as_link(scratch, tmp_path):
+    scratch.rename(tmp_path / "elsewhere")
+    scratch.symlink_to(tmp_path / "elsewhere")
+
+
+def as_broken_link(scratch, tmp_path):
+    shutil.rmtree(scratch)
+    scratch.symlink_to(tmp_path / "not_there")
+
+
+def as_file(scratch, tmp_path):
+    shutil.rmtree(scratch)
+    scratch.write_text("")
+
+
+def with_link(scratch, tmp_path):
+    (scratch / "reward.bin").rename(tmp_path / "mine")
+    (scratch / "reward.bin").symlink_to(tmp_path / "mine")
+
+
+def others_file(scratch, tmp_path):
+    os.chown(scratch / "header.bin", 65534, -1)
+
+
+def others(scratch, tmp_path):
+    os.chown(scratch, 65534, -1)
+
+
+def open_to_others(scratch, tmp_path):
+    shutil.rmtree(scratch)
+    scratch.mkdir()
+    scratch.chmod(0o777)
+
+
+def shared_by_all(scratch, tmp_path):
+    scratch.chmod(0o1777)  # Such as /tmp itself: it must not be closed.
+
+
+@pytest.mark.parametrize(
+    ("plant", "told"),
+    [
+        (as_link, "is a link, no folder, or another user's: remove it, or set SAC_REPLAY_DIR"),
+        (as_broken_link, "is a link, no folder"),
+        (as_file, "is a link, no folder"),
+        (with_link, "reward.bin is a link, or another user's"),
+        (others_file, "header.bin is a link, or another user's"),
+        (others, r"is another user's \(user 65534\): remove it, or set SAC_REPLAY_DIR"),
+        (open_to_others, r"can be written by other users: close it to them \(chmod 700\), or"),
+        (shared_by_all, "can be written by other users"),
+    ],
+)
+def test_what_others_may_have_put_on_scratch_is_refused(plant, told, tmp_path):
+    if plant in (others, others_file) and os.geteuid() != 0:
+        pytest.skip("giving files to another user needs root")
+    scratch = tmp_path / "shared/run"
+    RunFolders(tmp_path / "run", scratch)
+    plant(scratch, tmp_path)
+    before = os.lstat(scratch)
+    with pytest.raises(UserError, match=told):
+        RunFolders(tmp_path / "run", scratch)
+    assert os.lstat(scratch) == before and not (tmp_path / "not_there").exists()
 
 
 # The snapshot writer.

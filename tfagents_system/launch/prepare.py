@@ -23,7 +23,7 @@ from typing import Any
 
 from tfagents_system.checklist import Checklist
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
-from tfagents_system.launch import pinned_packages, resources, run_directory
+from tfagents_system.launch import pinned_packages, resources, run_directory, scratch
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, owner_of_run, port_is_free
 from tfagents_system.launch.cpus import CpuPlan, format_cpu_list, plan_for
 from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
@@ -123,7 +123,7 @@ class Preparation:
         check = self.checks["run directory"]
         fault = resources.folder_fault(self._paths.exp_dir, "SAC_EXP_DIR")
         if fault is None and (replay_dir := self._values.get("replay_dir")) is not None:
-            fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR")
+            fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR") or scratch.fault_of(replay_dir)
         if fault is not None:
             check.errors.append(fault)
             return

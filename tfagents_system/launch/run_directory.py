@@ -132,7 +132,8 @@ def write_resolved(
     values = dataclasses.asdict(variables) | {"seed": seed_of_run(paths, variables.seed)}
     texts = {variable_name(name): as_text(value) for name, value in values.items() if value is not None}
     resolved = _finite({"params": attributes, "config": config, "variables": texts})
-    write_atomically(paths.resolved, json.dumps(resolved, indent=2).encode() + b"\n")
+    # People put tokens into variables such as SAC_JOB_PRELUDE.
+    write_atomically(paths.resolved, json.dumps(resolved, indent=2).encode() + b"\n", mode=0o600)
 
 
 def _finite(value: Any) -> Any:
@@ -156,10 +157,12 @@ def _write_overrides(paths: RunPaths, overrides: Overrides, seed: int) -> None:
         write_atomically(paths.overrides, kept.to_json().encode())
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Nobody ever reads half a file, whenever this process is killed."""
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Nobody ever reads half a file, whenever this process is killed. The umask takes its part of the mode."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
+    beside.unlink(missing_ok=True)  # One that was left behind would keep its mode.
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
     os.replace(beside, path)
 
 

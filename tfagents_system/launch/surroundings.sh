@@ -9,8 +9,12 @@ unpack_environment() { # ARCHIVE
   [[ -f $1 && -r $1 ]] || fail "SAC_PACKED_ENV=$1 is missing or cannot be read: give the path of an archive"
   identity=$(stat --dereference --format='%n %s %Y' -- "$1" | sha256sum)
   folder=$scratch/sac_env_${UID}_${identity:0:12}
-  mkdir -p -m 700 "$folder" 2>/dev/null && [[ -O $folder ]] \
-    || fail "$folder can't be made, or is another user's: set TMPDIR to a folder on this node that is yours"
+  # Others know the name and may have made it, or a link: what is used is a folder of ours, which nobody can exchange.
+  mkdir -p "$scratch" 2>/dev/null || true
+  mkdir -m 700 "$folder" 2>/dev/null || true
+  [[ $(LC_ALL=C stat --format='%u %F' -- "$folder" 2>/dev/null) == "$EUID directory" ]] \
+    || fail "$folder can't be made, is a link, or is another user's: set TMPDIR to a folder on this node that is yours"
+  chmod 700 "$folder"
   exec 9>"$folder/.lock"
   flock --timeout 1800 9 || fail "$folder has been locked for 30 minutes: end who unpacks there, then try again"
   if [[ ! -e $folder/.complete ]]; then

@@ -16,6 +16,7 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.errors import UserError
+from tfagents_system.launch import scratch
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_files import RingFiles
@@ -68,9 +69,12 @@ def open_ring(
       from_checkpoint: Go back to it also where the ring is as a killed process left it.
 
     Raises:
-      UserError: The disk is too small, a folder can't be written, or it holds a ring of another kind.
+      UserError: The disk is too small, a folder can't be written or holds a ring of another kind, or scratch has
+        something in the ring's place that is not ours alone.
     """
     began = time.monotonic()
+    if places.is_copied:
+        scratch.make_private(places.ring)
     is_as_it_was = _is_as_it_was(places)
     files = RingFiles.prepare(places.ring, layout, capacity_rows, slack_rows)
     has_copy = places.is_copied and dataclasses.replace(files, folder=places.home).exist()

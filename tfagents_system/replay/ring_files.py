@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.errors import UserError
+from tfagents_system.launch.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.segments import Column, Layout
 
@@ -95,7 +96,7 @@ class RingFiles:
     @property
     def description(self) -> Path:
         """What the ring was made for; written last: a folder without it is an interrupted start."""
-        return self.folder / "layout.json"
+        return self.folder / DESCRIPTION
 
     @property
     def fingerprint(self) -> int:

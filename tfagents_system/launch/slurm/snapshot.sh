@@ -121,10 +121,12 @@ absolute() { # PATH
 }
 
 write_snapshot() { # TARGET
+  local params
   mkdir -p "$1" || fail "$1 can't be made: set SAC_EXP_DIR to a folder that is yours"
   copy_package "$1"
   cp -- "$(find_file SAC_CONFIG)" "$1/config.json"
   if [[ -n ${SAC_GRID:-} ]]; then cp -- "$(find_file SAC_GRID)" "$1/grid.json"; fi
-  write_variables "$1" "$(copy_params "$1")" >"$1/variables.sh"
+  params=$(copy_params "$1")
+  (umask 077 && write_variables "$1" "$params" >"$1/variables.sh") # People put tokens into SAC_JOB_PRELUDE.
   job_script "$1" >"$1/job.sbatch"
 }
