@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tfagents_system.launch import prepare
+from tfagents_system.replay import peers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -444,6 +445,19 @@ def test_a_port_in_use_is_told_with_the_remedy(tmp_path: Path) -> None:
         preparation.run(None)
     (error,) = preparation.checks.errors
     assert f"SAC_REVERB_PORT={port} is in use by" in error and "choose another port" in error
+
+
+def test_strangers_on_this_machine_are_told_of_before_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_TABLES", ())
+    environ = environ_of(make(tmp_path, variable("SAC_REPLAY_DIR", "scratch")))
+    preparation = prepare.Preparation(environ, None)
+    ring: Path = preparation._values["replay_dir"]
+    ring.parent.mkdir()
+    ring.symlink_to(tmp_path)
+    preparation.run(None)
+    link, owners = preparation.checks.errors
+    assert f"{ring} is a link" in link and "SAC_REPLAY_DIR" in link
+    assert "the kernel does not tell whose a connection is" in owners and "set SAC_ALLOW_STRANGERS=1" in owners
 
 
 @pytest.mark.parametrize(
