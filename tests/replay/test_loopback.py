@@ -123,7 +123,7 @@ def test_where_the_kernel_does_not_tell_the_server_is_stopped(monkeypatch):
 @pytest.mark.slow
 def test_reverb_listens_on_loopback_alone():
     port = free_port()
-    with server("confined", port) as told:
+    with peers.hold_port(port), server("confined", port) as told:  # As the supervisor holds it.
         assert told == {"listening": [["::ffff:127.0.0.1", port]], "refused": ""}
         for host in ("127.0.0.1", "localhost"):
             socket.create_connection((host, port), timeout=5).close()
