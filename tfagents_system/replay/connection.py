@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import errno
 import os
 import queue
 import socket
@@ -86,8 +87,10 @@ def _of_our_own(server: str, stop: Callable[[], bool]) -> str:
         try:
             _HELD[port] = peers.hold_port(port)
         except OSError as error:
+            if error.errno != errno.EADDRINUSE:  # Such as no file descriptor left.
+                raise
             if peers.strangers_are_allowed():
-                logging.warning("%s=1: %s may be another user's (%s)", peers.ALLOW_STRANGERS, address, error.strerror)
+                logging.warning("%s=1: %s may be another user's", peers.ALLOW_STRANGERS, address)
                 break
             fault = UserError(peers.not_ours(port))
             if peers.users_listening(port) - {os.geteuid()}:
