@@ -6,7 +6,6 @@ import collections
 import contextlib
 import dataclasses
 import hmac
-import json
 import socket
 import ssl
 import threading
@@ -29,7 +28,8 @@ from tfagents_system.channel.transport import Transport, describe
 from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.replay import tables
 from tfagents_system.replay.segments import Layout
-from tfagents_system.report.heartbeat import write_json
+from tfagents_system.report.beats import parse_beat
+from tfagents_system.report.heartbeat import BeatFile, beat_secs
 
 HANDSHAKE_SECS = 10.0
 IDLE_SECS = 30.0  # Clients say something every few seconds.
@@ -38,7 +38,6 @@ _PUT_SECS = 5.0
 _BRUTE_FORCE_SECS = 1.0
 _MESSAGE_BYTES = 256 * 1024
 _LOG_BYTES = 1024 * 1024
-_BEAT_SECS = 0.2
 _WORDS: Final = {
     "params": "another params file",
     "config": "another configuration",
@@ -117,6 +116,7 @@ class Gateway:
         self.facts, self.sharing, self.slots = facts, sharing, slots
         self.refusals = Refusals()
         self.started = time.time_ns()
+        self.beat_secs = beat_secs(facts.paths.exp_dir)
         self._context = context
         self._password = password.encode()
         self._has_trainer = has_trainer
@@ -392,7 +392,7 @@ class Session:
         self._under_way = Arrivals(gateway.sharing.connection)
         self._has_said_goodbye = False
         self._logged_bytes = 0
-        self._beat_at, self._beat_state = 0.0, ""
+        self._beats: BeatFile | None = None
 
     @property
     def name(self) -> str:
@@ -420,6 +420,8 @@ class Session:
             logging.info("%s at %s: %s", self.name, self.peer, error)
         finally:
             self.transport.shut()
+            if self._beats is not None:
+                self._beats.flush()  # Its last words.
             self._gateway.sharing.forget(self, self.send_item)
             if self.client.worker_id >= 0:
                 self._gateway.slots.leave(self.client.worker_id, self, for_good=self._has_said_goodbye)
@@ -496,25 +498,17 @@ class Session:
 
     def _beat(self, text: str) -> None:
         """The client's heartbeat, as if it had written it here: its role is what we say, its times are of our clock."""
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError):
-            content = None
-        if not isinstance(content, dict):
-            raise FrameError("a heartbeat that is no JSON object")
-        state = str(content.get("state"))
-        is_news = state != self._beat_state or time.monotonic() >= self._beat_at
-        if self.client.kind == "check" or not is_news:
+        beat = parse_beat(text.encode(errors="replace"))
+        if beat is None:
+            raise FrameError("a heartbeat that is no JSON object with a state")
+        if self.client.kind == "check":
             return
-        self._beat_state, self._beat_at = state, time.monotonic() + _BEAT_SECS
-        times = (content.get("time"), content.get("since"))
-        ago = times[0] - times[1] if all(isinstance(t, int | float) for t in times) else 0.0  # type: ignore[operator]
+        if self._beats is None:
+            self._beats = BeatFile(self._gateway.facts.paths.heartbeat(self.name), self._gateway.beat_secs)
         now = time.time()
-        ours = {"role": self.name, "host": self._host, "remote": True, "time": now, "since": now - max(0.0, ago)}
-        try:
-            write_json(self._gateway.facts.paths.heartbeat(self.name), {**content, "state": state, **ours})
-        except (OSError, ValueError) as error:
-            logging.log_every_n_seconds(logging.WARNING, "heartbeat of %s: %s", 60, self.name, error)
+        ago = beat.get("time", 0.0) - beat.get("since", 0.0) if {"time", "since"} <= beat.keys() else 0.0
+        ours = {"role": self.name, "host": self._host, "remote": True, "time": now}
+        self._beats.write({**beat, **ours, "since": min(now, max(0.0, now - ago))})
 
     def _log(self, message: messages.Log) -> None:
         """Lines of the client's log go to the log of its role, without what could steer a terminal."""
