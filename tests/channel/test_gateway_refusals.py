@@ -303,8 +303,8 @@ def test_a_frame_that_is_cut_short_is_counted(shared):
         ("collect", messages.Follow("news_19"), (), "may not follow the table 'news_19'"),
         ("collect", messages.Size(1, "requests"), (), "may not know of the table 'requests'"),
         ("collect", messages.Hello("collect"), (), "a second hello"),
-        ("collect", messages.Beat("[1]"), (), "no JSON object"),
-        ("collect", messages.Beat("[" * 100_000), (), "no JSON object"),
+        ("collect", messages.Beat("[1]"), (), "no JSON object with a state"),
+        ("collect", messages.Beat("[" * 100_000), (), "no JSON object with a state"),
         ("collect", messages.Pong(), (), "malformed message"),
     ],
 )

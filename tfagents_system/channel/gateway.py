@@ -419,9 +419,9 @@ class Session:
         except ChannelError as error:
             logging.info("%s at %s: %s", self.name, self.peer, error)
         finally:
-            self.transport.shut()
             if self._beats is not None:
-                self._beats.flush()  # Its last words.
+                self._beats.flush()  # Its last words: a client that says goodbye waits for the end of the connection.
+            self.transport.shut()
             self._gateway.sharing.forget(self, self.send_item)
             if self.client.worker_id >= 0:
                 self._gateway.slots.leave(self.client.worker_id, self, for_good=self._has_said_goodbye)

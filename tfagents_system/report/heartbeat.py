@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -201,13 +201,18 @@ class BeatReader:
             time.sleep(self._every_secs)
 
 
+def json_text(content: Mapping[str, Any]) -> str:
+    """As every JSON reader takes it: NaN and infinity are null, what is no JSON is its text."""
+    return json.dumps(_plain(content), allow_nan=False)
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Replaces a JSON file atomically.
 
     Raises:
       OSError: The disk is full, the folder is gone.
     """
-    text = json.dumps(_plain(content), allow_nan=False)
+    text = json_text(content)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -232,7 +237,7 @@ def _plain(value: Any) -> Any:
     """Only what every JSON reader takes: no NaN, no infinity, no arrays; anything else as its text."""
     if hasattr(value, "tolist"):  # NumPy's scalars and arrays, without importing NumPy for them.
         value = value.tolist()
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
