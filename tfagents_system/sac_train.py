@@ -492,7 +492,7 @@ class Trainer:
         beat = self._role.beats.last(worker_role(worker_id))
         if beat is None:
             return False  # It is being read.
-        last = beat.get("since" if beat.get("state") == "waiting" else "time", 0.0)
+        last = beat.get("since", 0.0) if beat.get("state") == "waiting" else beat.get("time", 0.0)
         return time.time() - last > self._straggler_secs + self._role.beats.lag_secs
 
     def _beat(self, state: str, waiting_for: str | None = None) -> None:

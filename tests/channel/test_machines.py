@@ -4,7 +4,10 @@ import datetime
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +20,7 @@ from tfagents_system.channel.errors import ChannelError, GatewayRefusedError
 from tfagents_system.errors import UserError
 from tfagents_system.replay import tables
 
+ROOT = Path(__file__).resolve().parents[2]
 LIMITS = frames.Limits(10**6, 10**6)
 
 
@@ -169,6 +173,32 @@ def test_whoever_sees_the_runs_own_folder_gets_its_own_and_new_ones_in_time(fold
     monkeypatch.setattr(machines.socket, "gethostname", lambda: "node8")
     with pytest.raises(UserError, match=r"node8 can't be made: No space left on device: make it on the run's machine"):
         machines.folder_of_client(folder)
+
+
+def test_workers_of_a_machine_that_start_at_once_share_one(folder):
+    """Each process would replace what another one is reading."""
+    program = (
+        "import sys; from pathlib import Path; from tfagents_system.channel import credentials, machines; "
+        "folder = Path(sys.argv[1]); print(flush=True); input(); own = machines.folder_of_client(folder); "
+        "credentials.client_context(own); print((own / 'client.pem').read_bytes().hex())"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        for _ in range(4)
+    ]
+    for process in processes:
+        process.stdout.readline()
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    found = {process.communicate(timeout=60)[0] for process in processes}
+    assert len(found) == 1 and len(found.pop()) > 100 and [process.returncode for process in processes] == [0] * 4
 
 
 def test_credentials_of_an_earlier_version_go_on_and_can_be_shut_out(tmp_path):

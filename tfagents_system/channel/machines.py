@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import fcntl
 import os
 import re
 import shutil
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,18 +145,31 @@ def folder_of_client(folder: Path) -> Path:
         return folder
     name = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-")[:63] or "unnamed"
     own = _folder_of(folder, name)
-    is_good = not credentials.check_credentials(own, CLIENT)
-    if is_good and credentials.days_left(own, CLIENT) >= _RENEW_DAYS:
+    if _days_left(own) >= _RENEW_DAYS:
         return own
     try:
-        return add(folder, name)
+        with _one_at_a_time(folder):
+            return own if _days_left(own) >= _RENEW_DAYS else add(folder, name)
     except OSError as error:
-        # Another process of this machine may have been faster.
-        if is_good or not credentials.check_credentials(own, CLIENT):
+        if _days_left(own) >= 0:
             return own
         raise UserError(
             f"{own} can't be made: {error.strerror}: make it on the run's machine ({COMMAND} RUN add {name})"
         ) from None
+
+
+def _days_left(own: Path) -> int:
+    """Of credentials that can be used; -1 where they can't."""
+    return -1 if credentials.check_credentials(own, CLIENT) else credentials.days_left(own, CLIENT)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Of the processes of this machine, which all take the same name."""
+    with open(folder / AUTHORITY_KEY, "r+b") as file:
+        with contextlib.suppress(OSError):  # A file system without locks: the last one wins.
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def describe(folder: Path) -> list[str]:
