@@ -77,6 +77,7 @@ def test_each_machine_has_a_name_and_an_end_and_its_files_are_ours_alone(folder,
         (["add", "x" * 64], "at most 63"),
         (["add", "x", "--days", "0"], "--days 0 must be 1 to 365"),
         (["add", "gone"], "gone was revoked, and so would be new ones of that name: take another, such as gone-2"),
+        (["revoke", "a\nb"], "there are no credentials named"),
         (["revoke", "nobody"], "there are no credentials named 'nobody': gone"),
     ],
 )

@@ -119,14 +119,17 @@ def add(folder: Path, name: str, days: int = DAYS) -> Path:
 def revoke(folder: Path, name: str) -> None:
     """Shuts a machine out, for good: new ones of that name are not made either.
 
+    In certificates of the user's own it is the common name that counts.
+
     Raises:
       UserError: There was never one of that name.
       OSError: It can't be written down.
     """
     if name in Revocations(folder).names():
         return
-    known = [*_names(folder), *([CLIENT] if (folder / f"{CLIENT}.pem").exists() else [])]
-    if name not in known:
+    known = _names(folder)
+    is_ours = (folder / AUTHORITY_KEY).exists()  # Else whoever has made them knows their names.
+    if not name.isprintable() or name != name.strip() or not name or (is_ours and name not in known):
         raise UserError(f"there are no credentials named {name!r}: {', '.join(known) or 'there are none at all'}")
     # Appended: what is replaced, another machine may go on seeing for a minute (NFS).
     with open(os.open(folder / _REVOKED, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
