@@ -9,7 +9,7 @@ import pytest
 from tfagents_system import workers
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.report.episodes import Episode, Evaluations, Report
-from tfagents_system.report.heartbeat import write_json
+from tfagents_system.report.heartbeat import BeatReader, write_json
 from tfagents_system.sac_train import Trainer
 from tfagents_system.workers import Worker
 
@@ -34,10 +34,14 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
     beat = {"state": state, "since": now - since_secs, "time": now - silent_secs}
     write_json(paths.heartbeat("worker_3"), beat)
     trainer = Trainer.__new__(Trainer)
-    trainer._role = types.SimpleNamespace(paths=paths)
+    trainer._role = types.SimpleNamespace(beats=BeatReader(paths, every_secs=0.01))
     trainer._straggler_secs = STRAGGLER_SECS
+    assert not trainer._is_gone(3) and not trainer._is_gone(4), "their heartbeats are being read"
+    deadline = time.monotonic() + 10
+    while not trainer._is_gone(4):
+        assert time.monotonic() < deadline, "it was never heard of"
+        trainer._is_gone(3)
     assert trainer._is_gone(3) == is_gone
-    assert trainer._is_gone(4), "it was never heard of"
 
 
 def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -24,7 +25,7 @@ from tfagents_system.overrides import Overrides
 from tfagents_system.replay import connect
 from tfagents_system.replay.connect import Membership
 from tfagents_system.replay.connection import Connection, StoppedError
-from tfagents_system.report.heartbeat import Heartbeat, read_heartbeat
+from tfagents_system.report.heartbeat import BeatReader, Heartbeat
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -76,7 +77,7 @@ class Role:
         joined = None
         if os.environ.get(connect.SERVER):  # First of all: which worker this is and what the run is like is told there.
             joined = connect.join(name, stop.is_set, os.environ)
-            heartbeat.tell = joined.tell
+            heartbeat.tell_too(joined.tell)
         origin = Path(json.loads(paths.run_json.read_text())["params_source"])
         overrides = Overrides.read(paths.overrides)
         params = load_params(
@@ -113,11 +114,19 @@ class Role:
         local = int(os.environ.get("SAC_LOCAL_WORKERS") or self.num_workers)
         return SlotCounts(local, self.num_workers, self.max_workers)
 
+    @functools.cached_property
+    def beats(self) -> BeatReader:
+        """What other roles say of themselves."""
+        return BeatReader(self.paths)
+
     def has_left(self, worker_id: int) -> bool:
-        """Whether a worker that joined says that it has stopped. Those that the run has started itself will be back."""
+        """Whether a worker that joined says that it has stopped. Those that the run has started itself will be back.
+
+        The answer follows the first question by a moment, and what a worker says by seconds: asking costs nothing.
+        """
         if worker_id < self.slots.local:
             return False
-        return (read_heartbeat(self.paths.heartbeat(worker_role(worker_id))) or {}).get("state") == "stopped"
+        return (self.beats.last(worker_role(worker_id)) or {}).get("state") == "stopped"
 
     def derived_seed(self, *stream: int) -> int:
         """A seed of 32 bits for one stream of random numbers; the run's seed decides all of them."""

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from absl import logging
 
-from tfagents_system.channel import credentials
+from tfagents_system.channel import credentials, machines
 from tfagents_system.channel.gateway import Gateway, RunFacts, layout_frame_bytes
 from tfagents_system.channel.messages import identity_of
 from tfagents_system.channel.remote_slots import RemoteSlots
@@ -62,12 +62,14 @@ def serve(role: Role) -> int:
     slots = RemoteSlots(role.slots, int(role.server_address.rpartition(":")[2]), role.paths.gateway_slots)
     # A supervisor has started a trainer; without one it may be anywhere.
     has_trainer = SUPERVISOR_PID_VARIABLE in os.environ
-    gateway = Gateway(facts, Sharing(connection), slots, context, password, has_trainer=has_trainer)
+    revoked = machines.Revocations(folder).names
+    gateway = Gateway(facts, Sharing(connection), slots, context, password, has_trainer=has_trainer, revoked=revoked)
     port = _listen(gateway, role, int(os.environ.get("SAC_GATEWAY_PORT") or 0))
     write_json(role.paths.gateway_json, {"host": socket.getfqdn(), "port": port, "pid": os.getpid()})
     logging.info("listening on port %d; credentials in %s, password: %s", port, folder, "yes" if password else "no")
     while not role.stop.is_set():
         slots.tend()
+        gateway.tend()
         role.heartbeat.beat("serving", port=port, **gateway.state())
         role.stop.wait(_STEP_SECS)
     role.heartbeat.beat("ending", port=port, **gateway.state())

@@ -34,7 +34,6 @@ from tfagents_system.policies.export import PolicyExport, checkpoint_name
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import StoppedError, Waiting
 from tfagents_system.report.episodes import Evaluations, Report, summarize
-from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.metrics import MetricsLog, read_metrics
 from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.role import TRAIN_STREAM, Role, run_role
@@ -490,11 +489,11 @@ class Trainer:
         self._evaluated = max(self._evaluated, version)
 
     def _is_gone(self, worker_id: int) -> bool:
-        beat = read_heartbeat(self._role.paths.heartbeat(worker_role(worker_id)))
+        beat = self._role.beats.last(worker_role(worker_id))
         if beat is None:
-            return True
-        last = beat["since"] if beat["state"] == "waiting" else beat["time"]
-        return time.time() - last > self._straggler_secs
+            return False  # It is being read.
+        last = beat.get("since", 0.0) if beat.get("state") == "waiting" else beat.get("time", 0.0)
+        return time.time() - last > self._straggler_secs + self._role.beats.lag_secs
 
     def _beat(self, state: str, waiting_for: str | None = None) -> None:
         row = self._row

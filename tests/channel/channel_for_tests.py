@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.channel import credentials
+from tfagents_system.channel import credentials, machines
 from tfagents_system.channel.client import Hello, RemoteConnection
 from tfagents_system.channel.gateway import Gateway, RunFacts
 from tfagents_system.channel.remote_slots import RemoteSlots
@@ -154,7 +154,10 @@ def running_gateway(
     )
     slots = RemoteSlots(SlotCounts(1, 1, max_workers), 1, paths.gateway_slots, NoClaims())  # type: ignore[arg-type]
     context = credentials.server_context(paths.credentials)
-    gateway = Gateway(facts, Sharing(fake), slots, context, password, has_trainer=has_trainer)  # type: ignore[arg-type]
+    gateway = Gateway(
+        facts, Sharing(fake), slots, context, password,  # type: ignore[arg-type]
+        has_trainer=has_trainer, revoked=machines.Revocations(paths.credentials).names,
+    )  # fmt: skip
     try:
         yield Running(gateway, gateway.listen(port), fake, paths)
     finally:

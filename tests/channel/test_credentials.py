@@ -2,23 +2,33 @@
 
 import datetime
 import os
+import shutil
 import stat
 
 import pytest
 
-from tfagents_system.channel import credentials
+from tfagents_system.channel import credentials, machines
 from tfagents_system.errors import UserError
 
 
 @pytest.fixture
 def folder(tmp_path):
+    """All in one folder, as those of the user's own may be, and those of earlier versions were."""
     credentials.make_credentials(tmp_path / "credentials", "test")
-    return tmp_path / "credentials"
+    return with_client(tmp_path / "credentials")
+
+
+def with_client(folder):
+    for path in list(machines.add(folder, "client", 365).glob("client.*")):
+        path.rename(folder / path.name)
+    shutil.rmtree(folder / "machines")
+    return folder
 
 
 def test_what_is_made_is_ours_alone_and_can_be_used_by_both_sides(folder):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert sorted(path.name for path in folder.iterdir()) == [
+        "ca.key",
         "ca.pem",
         "client.key",
         "client.pem",
@@ -28,8 +38,8 @@ def test_what_is_made_is_ours_alone_and_can_be_used_by_both_sides(folder):
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     for side in (credentials.SERVER, credentials.CLIENT):
         assert credentials.check_credentials(folder, side) == []
-        assert credentials.days_left(folder, side) in (729, 730)
-    assert b"PRIVATE" not in (folder / "ca.pem").read_bytes()  # Nobody can make more certificates.
+        assert credentials.days_left(folder, side) in ((729, 730) if side == credentials.SERVER else (364, 365))
+    assert b"PRIVATE" not in (folder / "ca.pem").read_bytes()
 
 
 def test_a_umask_makes_no_difference(tmp_path):
@@ -57,6 +67,7 @@ def test_they_are_made_once_and_whole_or_not_at_all(tmp_path, folder, monkeypatc
 def break_it(folder, fault):
     other = folder.with_name("other")
     credentials.make_credentials(other, "other")
+    with_client(other)
     match fault:
         case "missing":
             (folder / "client.key").unlink()
@@ -78,7 +89,7 @@ def break_it(folder, fault):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("missing", "lacks client.key: copy the run's credentials there"),
+        ("missing", "lacks client.key: make others on the run's machine"),
         ("readable key", r"client.key can be read by others \(mode 640\): chmod 600"),
         ("writable folder", r"can be changed by others \(mode 777\): chmod 700"),
         ("key of another", "client.key is not the key of client.pem .*copy both anew"),

@@ -23,7 +23,7 @@ from tests.channel.channel_for_tests import (
     segment,
     wait_until,
 )
-from tfagents_system.channel import credentials, frames, gateway, messages
+from tfagents_system.channel import credentials, frames, gateway, machines, messages
 from tfagents_system.channel.door import Door
 from tfagents_system.channel.errors import ChannelError, FrameError, GatewayRefusedError
 from tfagents_system.replay import tables
@@ -110,7 +110,7 @@ def test_a_certificate_of_another_authority_is_refused(shared, tmp_path):
     credentials.make_credentials(tmp_path / "other", "other")
     # It takes the gateway for what it is, but has a certificate of another authority.
     for name in ("client.pem", "client.key"):
-        (tmp_path / name).write_bytes((tmp_path / "other" / name).read_bytes())
+        (tmp_path / name).write_bytes((machines.folder_of_client(tmp_path / "other") / name).read_bytes())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(running.paths.credentials / "ca.pem")
     context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
@@ -129,7 +129,8 @@ def test_a_client_can_not_pass_for_the_gateway(tmp_path):
     """Its certificate is of the right authority, but made for clients."""
     credentials.make_credentials(tmp_path / "credentials", "test")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "credentials" / "client.pem", tmp_path / "credentials" / "client.key")
+    own = machines.folder_of_client(tmp_path / "credentials")
+    context.load_cert_chain(own / "client.pem", own / "client.key")
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def pretend():
@@ -147,7 +148,7 @@ def test_a_client_can_not_pass_for_the_gateway(tmp_path):
 
 def test_an_older_tls_is_refused(shared):
     running, _ = shared
-    context = credentials.client_context(running.paths.credentials)
+    context = credentials.client_context(machines.folder_of_client(running.paths.credentials))
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
     with (
@@ -303,8 +304,8 @@ def test_a_frame_that_is_cut_short_is_counted(shared):
         ("collect", messages.Follow("news_19"), (), "may not follow the table 'news_19'"),
         ("collect", messages.Size(1, "requests"), (), "may not know of the table 'requests'"),
         ("collect", messages.Hello("collect"), (), "a second hello"),
-        ("collect", messages.Beat("[1]"), (), "no JSON object"),
-        ("collect", messages.Beat("[" * 100_000), (), "no JSON object"),
+        ("collect", messages.Beat("[1]"), (), "no JSON object with a state"),
+        ("collect", messages.Beat("[" * 100_000), (), "no JSON object with a state"),
         ("collect", messages.Pong(), (), "malformed message"),
     ],
 )

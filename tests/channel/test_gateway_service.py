@@ -6,10 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from tests.channel.channel_for_tests import (
-    report,
-    wait_until,
-)
+from tests.channel.channel_for_tests import IDENTITY, report, running_gateway, wait_until
+from tfagents_system.channel import frames, gateway, messages
+from tfagents_system.channel.door import Door
+from tfagents_system.channel.errors import ChannelError
 from tfagents_system.replay import tables
 
 
@@ -85,6 +85,49 @@ def test_heartbeats_are_written_as_the_workers_own_with_our_clock_and_our_name_f
     )
     assert abs(beat["time"] - time.time()) < 60 and beat["time"] - beat["since"] == pytest.approx(10.0)
     assert not running.paths.heartbeat("replay").exists()
+
+
+def test_hostile_heartbeats_are_written_clean_and_rarely(shared):
+    running, good = shared
+    path = running.paths.heartbeat("worker_1")
+    hostile = {"time_shares": {"a": "b"}, "host": "x" * 1000, "deep": [[1]], "waiting_for": "\x1b[31m" + "w" * 10_000}
+    before, changes = path.stat().st_mtime_ns if path.exists() else 0, 0
+    began = time.monotonic()
+    while time.monotonic() - began < 1.0:
+        good.tell({"state": f"state {time.monotonic()}", "time": 1e9, "since": 5.0, **hostile})
+        good.tell({"state": "waiting", "time": -1, "since": 1e300, **hostile})
+        now = path.stat().st_mtime_ns if path.exists() else 0
+        changes, before = changes + (now != before), now
+    assert changes <= 1, "every 2 s"
+    wait_until(lambda: json.loads(path.read_text())["state"] == "waiting")
+    beat = json.loads(path.read_text())
+    assert beat.keys() == {"state", "role", "host", "remote", "time", "since", "waiting_for"}
+    assert beat["since"] == beat["time"] and beat["role"] == "worker_1" and len(beat["host"]) <= 100
+    assert beat["waiting_for"].startswith("?[31mww") and len(beat["waiting_for"]) == 500
+
+
+def test_a_slot_whose_record_can_not_be_written_is_given_and_free_again(tmp_path):
+    with running_gateway(tmp_path, max_workers=2) as running:
+        running.paths.gateway_slots.mkdir()  # Where the record should go.
+        for _ in range(3):
+            worker = running.client()
+            worker.wait_until_up(10)
+            assert worker.slot == 1
+            worker.close()
+            wait_until(lambda: running.gateway.state()["remote_workers"] == 0)
+
+
+def test_a_session_that_can_not_begin_leaves_its_slot(tmp_path, monkeypatch):
+    with running_gateway(tmp_path, max_workers=2) as running:
+        monkeypatch.setattr(gateway.messages, "Welcome", None)  # Such as no memory left.
+        transport = Door(running.address, running.paths.credentials, None).open()
+        transport.send(messages.Hello("collect", IDENTITY, token="first"))
+        with pytest.raises(ChannelError, match="ended the connection"):
+            transport.receive(messages.FromGateway, frames.HELLO_LIMITS, 10)
+        transport.close()
+        monkeypatch.undo()
+        wait_until(lambda: running.gateway.state()["connections"] == 0)
+        assert running.gateway.state()["remote_workers"] == 0 and not running.gateway._shaking_hands
 
 
 def test_the_end_of_a_log_comes_home_without_what_could_steer_a_terminal(shared):

@@ -60,7 +60,7 @@ def test_a_run_with_a_gateway(tmp_path):
         run.wait_until(process, paths.gateway_json.exists)
         gateway = json.loads(paths.gateway_json.read_text())
         assert stat.S_IMODE(paths.credentials.stat().st_mode) == 0o700
-        assert {stat.S_IMODE(file.stat().st_mode) for file in paths.credentials.iterdir()} == {0o600}
+        assert {stat.S_IMODE(file.stat().st_mode) for file in paths.credentials.rglob("*") if file.is_file()} == {0o600}
         address, identity = f"localhost:{gateway['port']}", identity_of(paths)
         checks = check_path(address, paths.credentials, password, identity)
         assert checks.errors == [], checks.report()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import functools
+import io
+import itertools
 import json
 import os
 import re
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.launch.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
 from tests.launch.test_signals import gone
@@ -30,6 +33,7 @@ from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.signals import StopFlag
 from tfagents_system.report.heartbeat import write_json
 from tfagents_system.report.status import problems, read_status
+from tfagents_system.report.terminal import ProgressView
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -241,6 +245,45 @@ def test_workers_on_other_machines_are_in_the_status(run_dir: Path, stop: StopFl
     roles = supervisor.status()["roles"]
     assert list(roles) == ["replay", "trainer", "worker_0", "gateway", "worker_5", "worker_6"]
     assert (roles["worker_5"]["alive"], roles["worker_6"]["alive"]) == (True, False)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_nothing_that_a_role_says_and_nothing_at_the_end_changes_what_becomes_of_a_run(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    def raises(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(wrap_up, "write_results", raises)
+    hostile = '{"state": "[/x]", "time": "never", "remote": true, "time_shares": {"a": "b"}, "restarts": [1]}'
+    says = "; ".join(
+        f"echo '{hostile}' > {run_dir}/heartbeats/{role}.json" for role in ("trainer", "worker_0", "worker_9")
+    )
+    supervisor = make_supervisor(run_dir, stop, {"trainer": f"{says}; sleep 1.2; exit 0"})
+    console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
+    supervisor._view = ProgressView(console, line_secs=0.01)
+    assert supervisor.run() == 0
+    status = read_status(run_dir / "status.json")
+    assert status is not None and (status["run"]["state"], status["run"]["exit_code"]) == ("done", 0)
+    assert set(status["roles"]) == {"replay", "trainer", "worker_0", "worker_9"}
+    told = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[/x]" in told and "note: RuntimeError: no such thing" in told and "run is finished" in told
+    assert "the view fails" not in told
+
+
+def test_status_json_is_written_as_seldom_as_heartbeats(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[float, str]] = []
+    monkeypatch.setattr(
+        supervise, "write_status", lambda path, status: written.append((time.monotonic(), status["run"]["state"]))
+    )
+    monkeypatch.setattr(supervise, "_VIEW_SECS", 0.02)
+    monkeypatch.setattr(supervise, "beat_secs", lambda folder: 0.3)
+    assert make_supervisor(run_dir, stop, {"trainer": "sleep 1; exit 0"}).run() == 0
+    running = [at for at, state in written if state == "running"]
+    assert len(running) >= 3 and all(later - earlier >= 0.29 for earlier, later in itertools.pairwise(running))
+    assert [state for _, state in written][-2:] == ["done", "done"]  # Before the plot, and with the exit code.
 
 
 def test_no_worker_left_fails_the_run(

@@ -1,5 +1,6 @@
 """A role's heartbeat: cheap, always whole, never the end of the role."""
 
+import itertools
 import json
 import os
 import threading
@@ -8,7 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from tfagents_system.report.heartbeat import Heartbeat, read_heartbeat, write_json
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.report import heartbeat as heartbeat_module
+from tfagents_system.report.heartbeat import BeatReader, Heartbeat, read_heartbeat, write_json
 
 
 @pytest.fixture
@@ -24,15 +27,97 @@ def test_a_beat_says_who_where_when_and_what(path):
     assert (beat["iteration"], beat["curriculum"]) == (4, {"mass": 0.5})
 
 
-def test_beats_that_come_too_soon_are_left_out_unless_the_state_changes_or_they_are_forced(path):
+def test_beats_that_come_too_soon_are_left_out_unless_they_are_forced_or_something_waits_for_them(path):
     heartbeat = Heartbeat(path, "trainer", min_secs=60)
-    heartbeat.beat("updating", n=1)
-    heartbeat.beat("updating", n=2)
+    heartbeat.beat("starting", n=0)
+    heartbeat.beat("updating", n=1)  # Others wait for the start's end,
     assert read_heartbeat(path)["n"] == 1
-    heartbeat.beat("updating", force=True, n=3)
-    assert read_heartbeat(path)["n"] == 3
-    heartbeat.beat("saving", n=4)
+    heartbeat.beat("updating", n=2)
+    heartbeat.beat("saving", n=3)
+    assert read_heartbeat(path)["n"] == 1
+    heartbeat.beat("saving", force=True, n=4)
     assert read_heartbeat(path)["n"] == 4
+    heartbeat.beat("stopped", n=5)  # and for last words.
+    assert read_heartbeat(path)["n"] == 5
+
+
+def test_a_change_of_state_that_comes_too_soon_is_written_later_whatever_the_role_does_then(path):
+    written = []
+    heartbeat = Heartbeat(path, "trainer", min_secs=0.2)
+    heartbeat.tell_too(lambda content: written.append((time.monotonic(), content["state"], content["since"])))
+    heartbeat.beat("updating")
+    for _ in range(50):
+        heartbeat.beat("waiting")
+        heartbeat.beat("updating")
+    changed_at = time.time()
+    heartbeat.beat("saving")  # It then says nothing for long.
+    _wait_until(lambda: len(written) == 2)
+    (first, _, _), (second, state, since) = written
+    assert second - first >= 0.2 and state == "saving" and abs(since - changed_at) < 0.1
+    assert read_heartbeat(path)["state"] == "saving"
+    heartbeat.beat("saving")
+    heartbeat.beat("done")  # At once; and nothing that was to be written comes after it.
+    assert read_heartbeat(path)["state"] == "done"
+    time.sleep(0.3)
+    assert [state for _, state, _ in written] == ["updating", "saving", "done"]
+
+
+def test_however_often_the_state_changes_a_beat_is_written_as_seldom_as_it_should_be(path):
+    written = []
+    heartbeat = Heartbeat(path, "worker_0", min_secs=0.1)
+    heartbeat.tell_too(lambda content: written.append(time.monotonic()))
+    ends = time.monotonic() + 1.0
+    while time.monotonic() < ends:
+        heartbeat.beat("collecting")
+        heartbeat.beat("waiting")
+    assert 5 <= len(written) <= 11
+    assert min(later - earlier for earlier, later in itertools.pairwise(written)) > 0.09
+
+
+@pytest.mark.parametrize(("kind", "secs"), [("ext4", 2.0), ("nfs4", 5.0), ("lustre", 5.0), ("fuse.sshfs", 5.0)])
+def test_file_servers_are_spared(tmp_path, monkeypatch, kind, secs):
+    device = tmp_path.stat().st_dev
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        f"22 1 999:999 / / rw - xfs /dev/root rw\n"
+        f"23 22 {os.major(device)}:{os.minor(device)} / /home rw,relatime shared:1 master:2 - {kind} server:/home rw\n"
+    )
+    monkeypatch.setattr(heartbeat_module, "MOUNTS", mounts)
+    assert heartbeat_module.beat_secs(tmp_path / "not" / "there" / "yet") == secs
+    assert heartbeat_module.stale_secs(tmp_path) == 15 * secs
+    monkeypatch.setattr(heartbeat_module, "MOUNTS", tmp_path / "missing")
+    assert heartbeat_module.beat_secs(tmp_path) == 2.0
+
+
+def test_a_reader_reads_rarely_and_never_in_the_thread_that_asks(tmp_path, monkeypatch):
+    paths, threads = RunPaths(tmp_path), []
+
+    def read(path):
+        threads.append(threading.current_thread())
+        return read_heartbeat(path)
+
+    monkeypatch.setattr(heartbeat_module, "read_heartbeat", read)
+    reader = BeatReader(paths, every_secs=0.2)
+    write_json(paths.heartbeat("worker_1"), {"state": "stopped"})
+    assert reader.last("worker_1") is None, "not read yet"
+    began = time.monotonic()
+    _wait_until(lambda: reader.last("worker_1") == {"state": "stopped"} and reader.last("worker_2") == {})
+    write_json(paths.heartbeat("worker_1"), {"state": "collecting"})
+    _wait_until(lambda: reader.last("worker_1") == {"state": "collecting"})
+    rounds = (time.monotonic() - began) / 0.2 + 1
+    assert threading.current_thread() not in threads and len(threads) <= 2 * rounds
+    count = len(threads)
+    write_json(paths.heartbeat("worker_1"), {"state": "stopped"})
+    time.sleep(0.6)
+    assert len(threads) <= count + 1, "nobody asks"
+    assert reader.last("worker_1") is None, "an old answer is none"
+
+
+def _wait_until(condition, secs=10.0):
+    deadline = time.monotonic() + secs
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def test_since_is_when_the_state_began(path):
@@ -101,12 +186,12 @@ def test_what_is_missing_torn_or_no_object_reads_as_none(path):
 
 
 def test_a_reader_never_sees_half_a_file(path):
-    write_json(path, {"n": 0, "text": "x" * 50_000})
+    write_json(path, {"state": "updating", "n": 0, "text": "x" * 50_000})
     stop = threading.Event()
 
     def write():
         for n in range(300):
-            write_json(path, {"n": n, "text": "x" * 50_000})
+            write_json(path, {"state": "updating", "n": n, "text": "x" * 50_000})
         stop.set()
 
     writer = threading.Thread(target=write)

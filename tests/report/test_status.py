@@ -124,7 +124,16 @@ def test_columns_are_aligned_whatever_the_lengths():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "-"), (12345, "12,345"), (0, "0"), (-310.21, "-310.2"), (0.05432, "0.0543"), (-12345.6, "-12,346")],
+    [
+        (None, "-"),
+        (12345, "12,345"),
+        (0, "0"),
+        (-310.21, "-310.2"),
+        (0.05432, "0.0543"),
+        (-12345.6, "-12,346"),
+        (1e308, "1e+308"),
+        (-(10**18), "-1e+18"),
+    ],
 )
 def test_numbers_are_short(value, text):
     assert format_number(value) == text

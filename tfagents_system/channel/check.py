@@ -31,7 +31,7 @@ def check_path(
 
     Args:
       address: `host:port`, as in SAC_SERVER.
-      credentials: Folder with ca.pem, client.pem and client.key.
+      credentials: Folder with ca.pem, client.pem and client.key, or the run's own.
       password_file: SAC_PASSWORD_FILE; None where there is none.
       identity: Of this side's inputs (see `messages.identity_of`); None does not compare them.
       timeout_secs: For each step.
@@ -40,8 +40,8 @@ def check_path(
     check = checks[NAME]
     with check.catching():
         door = Door(address, credentials, password_file)
-        if (days := days_left(credentials, CLIENT)) < _FEW_DAYS:
-            check.notes.append(f"the certificates in {credentials} expire in {days} days")
+        if (days := days_left(door.folder, CLIENT)) < _FEW_DAYS:
+            check.notes.append(f"the certificates in {door.folder} expire in {days} days")
         connection = _reach(check, door, timeout_secs)
         if connection is not None:
             _try_door(check, door, connection, dict(identity or {}), timeout_secs)
@@ -98,7 +98,7 @@ def _try_door(
         why = describe(error) if isinstance(error, OSError) else str(error)
         check.errors.append(
             f"the gateway at {door.host} port {door.port} ended the connection ({why}): does it know the authority of "
-            "client.pem? Copy the run's credentials anew"
+            "client.pem, and has that not expired by its clock? Make this machine's credentials anew"
         )
     finally:
         transport.close()

@@ -25,6 +25,7 @@ from tfagents_system.channel.remote_tables import Answer, RemoteNewest, RemoteNe
 from tfagents_system.channel.streaming import SendWindow
 from tfagents_system.channel.transport import Transport, describe
 from tfagents_system.replay.connection import ServerUnreachableError, Waiting
+from tfagents_system.report.heartbeat import json_text
 
 __all__ = ["Hello", "RemoteConnection", "Welcome", "identity_of"]
 
@@ -181,7 +182,7 @@ class RemoteConnection:
 
     def tell(self, heartbeat: Mapping[str, Any]) -> None:
         """Passes a heartbeat on to the run, if we are connected."""
-        self._tell_if_up(messages.Beat(json.dumps(heartbeat, default=str)))
+        self._tell_if_up(messages.Beat(json_text(heartbeat)))
 
     def send_log(self, name: str, text: str) -> None:
         """Passes the end of a log on to the run, if we are connected.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
 import msgspec
 
 from tfagents_system.channel import credentials as credential_files
-from tfagents_system.channel.errors import ChannelError
+from tfagents_system.channel.errors import ChannelError, GatewayRefusedError
+from tfagents_system.channel.machines import folder_of_client
 from tfagents_system.channel.messages import Hello
 from tfagents_system.channel.transport import Transport, describe
 from tfagents_system.errors import UserError
@@ -21,8 +23,11 @@ class Door:
 
     Args:
       address: `host:port`.
-      credentials: Folder with ca.pem, client.pem and client.key.
+      credentials: Folder with ca.pem, client.pem and client.key, or the run's own.
       password_file: None where there is none.
+
+    Attributes:
+      folder: With the files that are used.
 
     Raises:
       UserError: The credentials or the password can't be used, or the address is none.
@@ -35,22 +40,42 @@ class Door:
             self.host, self.port = split_address(address)
         except UserError as error:
             findings += error.findings
-        findings += credential_files.check_credentials(credentials, credential_files.CLIENT)
+        self._credentials = credentials
+        try:
+            self._load()
+        except UserError as error:
+            findings += error.findings
         try:
             self._password = credential_files.read_password(password_file)
         except UserError as error:
             findings += error.findings
         if findings:
             raise UserError(*findings)
-        self._context = credential_files.client_context(credentials)
-        self._server_name = credential_files.server_name(credentials, self.host)
+
+    def _load(self) -> None:
+        """Reads the credentials, which may have been made anew.
+
+        Raises:
+          UserError: They can't be used.
+        """
+        folder = folder_of_client(self._credentials)
+        self._context = credential_files.client_context(folder)
+        self._server_name = credential_files.server_name(folder, self.host)
+        self._ends_at = credential_files.end_of_side(folder, credential_files.CLIENT).timestamp()
+        self.folder = folder
 
     def with_password(self, hello: Hello) -> Hello:
         """What is sent inside the encrypted channel."""
         return msgspec.structs.replace(hello, password=self._password)
 
     def open(self) -> Transport:
-        """Raises: ChannelError, OSError."""
+        """Raises: ChannelError, OSError; GatewayRefusedError: our credentials have expired."""
+        try:
+            self._load()
+        except UserError as error:
+            if time.time() > self._ends_at:
+                raise GatewayRefusedError(str(error), "expired") from None
+            # Else those that we had must do.
         return self.secure(socket.create_connection((self.host, self.port), timeout=CONNECT_SECS))
 
     def secure(self, connection: socket.socket) -> Transport:

@@ -6,12 +6,11 @@ import collections
 import contextlib
 import dataclasses
 import hmac
-import json
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -19,26 +18,23 @@ from absl import logging
 
 import tfagents_system
 from tfagents_system.channel import access, messages
-from tfagents_system.channel.errors import ChannelError, CutShortError, FrameError
-from tfagents_system.channel.frames import HELLO_LIMITS, Arrays, Limits
+from tfagents_system.channel.errors import ChannelError, FrameError
+from tfagents_system.channel.frames import HELLO_LIMITS
+from tfagents_system.channel.machines import COMMAND, Holder
 from tfagents_system.channel.refusals import Refusals
 from tfagents_system.channel.remote_slots import NoSlotError, RemoteSlots
+from tfagents_system.channel.session import CHECK_SECS, Session
 from tfagents_system.channel.sharing import Sharing
-from tfagents_system.channel.streaming import Arrivals
 from tfagents_system.channel.transport import Transport, describe
-from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
-from tfagents_system.replay import tables
+from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.replay.segments import Layout
-from tfagents_system.report.heartbeat import write_json
+from tfagents_system.report.heartbeat import beat_secs
 
 HANDSHAKE_SECS = 10.0
-IDLE_SECS = 30.0  # Clients say something every few seconds.
 _MAX_HANDSHAKES, _MAX_HANDSHAKES_OF_ONE = 128, 64
-_PUT_SECS = 5.0
 _BRUTE_FORCE_SECS = 1.0
-_MESSAGE_BYTES = 256 * 1024
-_LOG_BYTES = 1024 * 1024
-_BEAT_SECS = 0.2
+_MAX_CHECKS, _MAX_CHECKS_OF_ONE = 32, 8
+_TEND_SECS = 2.0
 _WORDS: Final = {
     "params": "another params file",
     "config": "another configuration",
@@ -100,6 +96,7 @@ class Gateway:
       context: TLS, both sides verified.
       password: Empty where none is asked for.
       has_trainer: Whether the run has a trainer of its own: then no other one may come.
+      revoked: Names of the machines that are shut out now; asked often.
 
     Attributes:
       refusals: Who was turned away.
@@ -113,13 +110,17 @@ class Gateway:
         context: ssl.SSLContext,
         password: str = "",
         has_trainer: bool = True,
+        revoked: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self.facts, self.sharing, self.slots = facts, sharing, slots
         self.refusals = Refusals()
         self.started = time.time_ns()
+        self.beat_secs = beat_secs(facts.paths.exp_dir)
         self._context = context
         self._password = password.encode()
         self._has_trainer = has_trainer
+        self._revoked = revoked
+        self._tend_at = 0.0
         self._lock = threading.Lock()
         self._shaking_hands: collections.Counter[str] = collections.Counter()
         self._sessions: set[Session] = set()
@@ -170,6 +171,19 @@ class Gateway:
             self._listener.close()
         for session in self._all_sessions():
             session.transport.shut()
+
+    def tend(self) -> None:
+        """To be called now and then: ends connections of machines that were shut out, or whose time is over."""
+        if time.monotonic() < self._tend_at:
+            return
+        self._tend_at = time.monotonic() + _TEND_SECS
+        revoked, now = self._revoked(), time.time()
+        for session in self._all_sessions():
+            is_long = session.client.kind == "check" and time.monotonic() - session.began > CHECK_SECS
+            if session.holder.name in revoked or session.holder.ends_at < now or is_long:
+                # Not told here, which may take as long as the other side likes: it hears why when it comes back.
+                logging.info("%s at %s (%s): its time is over", session.name, session.peer, session.holder.name)
+                session.transport.shut()
 
     def state(self) -> dict[str, Any]:
         """For the heartbeat."""
@@ -222,50 +236,52 @@ class Gateway:
     def _serve(self, connection: socket.socket, host: str, port: int) -> None:
         peer = f"{host} port {port}"
         try:
-            session = self._admit(connection, peer)
-        finally:
-            self._has_shaken_hands(host)
-        if session is None:
-            return
-        try:
-            session.run()
-        finally:
-            with self._lock:
-                self._sessions.discard(session)
-                if self._trainer is session:
-                    self._trainer = None
-                self._received_bytes += session.transport.received_bytes
-                self._sent_bytes += session.transport.sent_bytes
-            session.transport.close()
-
-    def _admit(self, connection: socket.socket, peer: str) -> Session | None:
-        """Lets a client prove itself; None where it is turned away."""
-        deadline = time.monotonic() + HANDSHAKE_SECS
-        try:
             tls = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         except OSError as error:
             self.refusals.add("tls", peer, describe(error))
             connection.close()
-            return None
+            self._has_shaken_hands(host)
+            return
         transport = Transport(tls)
+        session = None
+        try:
+            try:
+                session = self._admit(transport, peer)
+            finally:
+                self._has_shaken_hands(host)
+            if session is not None and self._begin(session):
+                session.run()
+        except Exception:  # A mistake of ours, or no memory left: the others are served.
+            logging.exception("%s", peer)
+        finally:
+            if session is not None:
+                self._end_of(session)
+            transport.close()
+
+    def _admit(self, transport: Transport, peer: str) -> Session | None:
+        """Lets a client prove itself; None where it is turned away."""
+        deadline = time.monotonic() + HANDSHAKE_SECS
         try:
             transport.handshake(HANDSHAKE_SECS)
         except ChannelError as error:
             reason = "tls" if isinstance(error.__cause__, ssl.SSLError) else "silent"
             self.refusals.add(reason, peer, str(error))
-            transport.close()
             return None
         try:
             hello = self._hear_hello(transport, max(0.0, deadline - time.monotonic()))
-            return self._welcome(transport, hello, peer)
+            holder = Holder.of(transport.peer_certificate())
+            self._check_hello(hello, holder)
+            return Session(self, transport, hello, peer, holder)
         except RefusedClientError as refusal:
-            self.refusals.add(refusal.reason, peer, str(refusal))
-            with contextlib.suppress(ChannelError):
-                transport.send(messages.Refused(refusal.reason, str(refusal), refusal.final))
+            self._refuse(transport, peer, refusal)
         except ChannelError as error:
             self.refusals.add("silent", peer, str(error))
-        transport.close()
         return None
+
+    def _refuse(self, transport: Transport, peer: str, refusal: RefusedClientError) -> None:
+        self.refusals.add(refusal.reason, peer, str(refusal))
+        with contextlib.suppress(ChannelError):
+            transport.send(messages.Refused(refusal.reason, str(refusal), refusal.final))
 
     @staticmethod
     def _hear_hello(transport: Transport, secs: float) -> messages.Hello:
@@ -276,43 +292,63 @@ class Gateway:
         assert isinstance(hello, messages.Hello)
         return hello
 
-    def _welcome(self, transport: Transport, hello: messages.Hello, peer: str) -> Session | None:
-        self._check_hello(hello)
-        if self._end is not None:
-            transport.send(messages.End(self._end))
-            transport.close()
-            return None
-        session = Session(self, transport, hello, peer)
-        worker_id = -1
-        if hello.kind == "trainer":
-            self._take_trainers_place(session, hello)
-        elif hello.kind != "check":
-            worker_id = self._take_slot(session, hello)
-        session.client = access.Client(hello.kind, worker_id)
-        facts = self.facts
-        with self._lock:
-            self._sessions.add(session)
+    def _begin(self, session: Session) -> bool:
+        """Gives a client its place and says what the run is like; False where it is turned away."""
         try:
-            transport.send(
-                messages.Welcome(
-                    worker_id=worker_id,
-                    seed=facts.seed,
-                    num_collect_workers=facts.num_collect_workers,
-                    max_workers=facts.max_workers,
-                    settings=dict(facts.settings),
-                    run=facts.run,
-                    gateway=self.started,
-                    version=tfagents_system.__version__,
-                    max_frame_bytes=session.limits.body_bytes,
-                )
-            )
+            if self._end is not None:
+                session.transport.send(messages.End(self._end))
+                return False
+            self._give_place(session)
+        except RefusedClientError as refusal:
+            self._refuse(session.transport, session.peer, refusal)
+            return False
         except ChannelError:
-            pass  # Its thread will see it.
-        if hello.kind != "check":
-            logging.info("%s of %s (%s) is in", session.name, hello.host[:100], peer)
-        return session
+            return False
+        facts = self.facts
+        welcome = messages.Welcome(
+            worker_id=session.client.worker_id,
+            seed=facts.seed,
+            num_collect_workers=facts.num_collect_workers,
+            max_workers=facts.max_workers,
+            settings=dict(facts.settings),
+            run=facts.run,
+            gateway=self.started,
+            version=tfagents_system.__version__,
+            max_frame_bytes=session.limits.body_bytes,
+        )
+        with contextlib.suppress(ChannelError):  # Whoever receives will see it.
+            session.transport.send(welcome)
+        if session.client.kind != "check":
+            logging.info("%s of %s (%s, %s) is in", session.name, session.host, session.holder.name, session.peer)
+        return True
 
-    def _check_hello(self, hello: messages.Hello) -> None:
+    def _give_place(self, session: Session) -> None:
+        kind = session.client.kind
+        if kind == "trainer":
+            self._take_trainers_place(session)
+        elif kind != "check":
+            session.client = access.Client(kind, self._take_slot(session))
+        with self._lock:
+            checks = [other.holder.name for other in self._sessions if other.client.kind == "check"]
+            is_full = len(checks) >= _MAX_CHECKS or checks.count(session.holder.name) >= _MAX_CHECKS_OF_ONE
+            if kind == "check" and is_full:
+                raise RefusedClientError(
+                    "busy", f"{len(checks)} programs only check the way to the run now: try again in a minute", False
+                )
+            self._sessions.add(session)
+
+    def _end_of(self, session: Session) -> None:
+        try:
+            session.end()
+        finally:
+            with self._lock:
+                self._sessions.discard(session)
+                if self._trainer is session:
+                    self._trainer = None
+                self._received_bytes += session.transport.received_bytes
+                self._sent_bytes += session.transport.sent_bytes
+
+    def _check_hello(self, hello: messages.Hello, holder: Holder) -> None:
         if hello.protocol != messages.PROTOCOL:
             raise RefusedClientError(
                 "version",
@@ -324,6 +360,12 @@ class Gateway:
             given = "another one was given" if hello.password else "none was given"
             raise RefusedClientError(
                 "password", f"the run asks for a password, {given}: set SAC_PASSWORD_FILE to a file with it"
+            )
+        if holder.name in self._revoked():
+            raise RefusedClientError(
+                "revoked",
+                f"this machine's credentials ({holder.name[:100]!r}) were revoked: ask for others "
+                f"({COMMAND} RUN add NAME, on the run's machine)",
             )
         if hello.version != tfagents_system.__version__:
             raise RefusedClientError(
@@ -344,21 +386,21 @@ class Gateway:
                 f"the run was started with {', '.join(differing)}: use the run's own {', '.join(self.facts.identity)}",
             )
 
-    def _take_slot(self, session: Session, hello: messages.Hello) -> int:
+    def _take_slot(self, session: Session) -> int:
         try:
-            worker_id, before = self.slots.take(hello.kind, hello.worker_id, hello.token, session)
+            worker_id, before = self.slots.take(session.client.kind, session.wished, session.token, session)
         except NoSlotError as error:
             raise RefusedClientError("slots", str(error), error.final) from None
         if isinstance(before, Session):
             before.transport.shut()  # Of the same worker: it has lost that connection and does not know it yet.
         return worker_id
 
-    def _take_trainers_place(self, session: Session, hello: messages.Hello) -> None:
+    def _take_trainers_place(self, session: Session) -> None:
         if self._has_trainer:
             raise RefusedClientError("trainer", "the run has a trainer of its own: join as another kind")
         with self._lock:
             before, self._trainer = self._trainer, session
-            if before is not None and before.token != hello.token:
+            if before is not None and before.token != session.token:
                 self._trainer = before
                 raise RefusedClientError("trainer", f"the run has a trainer already, of {before.peer}", final=False)
         if before is not None:
@@ -367,166 +409,6 @@ class Gateway:
     def _all_sessions(self) -> list[Session]:
         with self._lock:
             return list(self._sessions)
-
-
-class Session:
-    """One client that has proved itself.
-
-    Args:
-      gateway: It belongs to.
-      transport: To the client.
-      hello: What it said.
-      peer: Its address.
-    """
-
-    def __init__(self, gateway: Gateway, transport: Transport, hello: messages.Hello, peer: str) -> None:
-        facts = gateway.facts
-        body_bytes = {"trainer": facts.max_trainer_bytes, "check": 0}.get(hello.kind, facts.max_worker_bytes)
-        self.limits = Limits(_MESSAGE_BYTES, body_bytes)
-        self.transport = transport
-        self.peer = peer
-        self.token = hello.token
-        self.client = access.Client(hello.kind, -1)
-        self._gateway = gateway
-        self._host = hello.host[:100]
-        self._under_way = Arrivals(gateway.sharing.connection)
-        self._has_said_goodbye = False
-        self._logged_bytes = 0
-        self._beat_at, self._beat_state = 0.0, ""
-
-    @property
-    def name(self) -> str:
-        """Of the role, in logs and heartbeats."""
-        return {"trainer": TRAINER, "check": "check"}.get(self.client.kind) or worker_role(self.client.worker_id)
-
-    def run(self) -> None:
-        """Serves the client until it or the connection ends."""
-        try:
-            while not self._has_said_goodbye:
-                message, arrays = self.transport.receive(messages.FromClient, self.limits, IDLE_SECS)
-                if isinstance(message, messages.Put) and message.id < 0:
-                    self._put_streamed(message, arrays)
-                else:
-                    self._answer(message, arrays)
-                if not self.transport.has_data():
-                    self._store()
-        except FrameError as error:
-            self._gateway.refusals.add("frame", f"{self.name} at {self.peer}", str(error))
-            with contextlib.suppress(ChannelError):
-                self.transport.send(messages.Refused("frame", str(error)))
-        except CutShortError as error:
-            self._gateway.refusals.add("truncated", f"{self.name} at {self.peer}", str(error))
-        except ChannelError as error:
-            logging.info("%s at %s: %s", self.name, self.peer, error)
-        finally:
-            self.transport.shut()
-            self._gateway.sharing.forget(self, self.send_item)
-            if self.client.worker_id >= 0:
-                self._gateway.slots.leave(self.client.worker_id, self, for_good=self._has_said_goodbye)
-
-    def tell_end(self, why: str) -> None:
-        """Tells the client that the run is over."""
-        with contextlib.suppress(ChannelError):
-            self.transport.offer(messages.End(why))
-
-    def send_news(self, arrays: Arrays) -> None:
-        """Raises: ChannelError."""
-        self.transport.offer(messages.News(tables.news(self.client.worker_id)), arrays)
-
-    def send_item(self, table: str, number: int, arrays: Arrays) -> None:
-        """Raises: ChannelError."""
-        self.transport.send(messages.Item(table, number), arrays)
-
-    def _answer(self, message: messages.FromClient, arrays: Arrays) -> None:
-        sharing, send = self._gateway.sharing, self.transport.send
-        match message:
-            case messages.Ping():
-                send(messages.Pong())
-            case messages.Put():
-                self._put(message, arrays)
-            case messages.Newest():
-                access.check_access(self.client, "newest", message.table)
-                newest = sharing.newest(message.table)
-                send(messages.NewestIs(message.id, newest is not None), newest or ())
-            case messages.Size():
-                access.may_ask_size(self.client, message.table)
-                send(messages.SizeIs(message.id, sharing.connection.size(message.table)))
-            case messages.Follow():
-                access.check_access(self.client, "follow", message.table)
-                sharing.news.add(self)
-            case messages.Feed():
-                access.check_access(self.client, "take", message.table)
-                access.check_item(self.client, message.table, arrays, self._gateway.facts.layout)
-                sharing.feed(message.table, arrays)
-            case messages.Take():
-                access.check_access(self.client, "take", message.table)
-                sharing.queue(message.table).take(self.send_item, message.credits, message.seen)
-            case messages.Beat():
-                self._beat(message.content)
-            case messages.Log():
-                self._log(message)
-            case messages.Goodbye():
-                self._has_said_goodbye = True
-            case _:
-                raise FrameError("a second hello")
-
-    def _put(self, message: messages.Put, arrays: Arrays) -> None:
-        self._check_put(message, arrays)
-        ok = self._gateway.sharing.connection.try_put(message.tables, arrays, _PUT_SECS)
-        self.transport.send(messages.Done(message.id, ok))
-
-    def _check_put(self, message: messages.Put, arrays: Arrays) -> None:
-        if not message.tables:
-            raise FrameError("an item for no table")
-        for table in message.tables:
-            access.check_access(self.client, "put", table)
-            access.check_item(self.client, table, arrays, self._gateway.facts.layout)
-
-    def _put_streamed(self, message: messages.Put, arrays: Arrays) -> None:
-        self._check_put(message, arrays)
-        if len(message.tables) != 1 or message.tables[0] not in access.STREAMED:
-            raise FrameError("an item that is to be waited for, with the id of one that is not")
-        if not self._under_way.has_room(message.tables[0]):
-            self._store()
-        self._under_way.add(message.id, message.tables[0], arrays)
-
-    def _store(self) -> None:
-        if (done := self._under_way.store(_PUT_SECS)) is not None:
-            self.transport.send(done)
-
-    def _beat(self, text: str) -> None:
-        """The client's heartbeat, as if it had written it here: its role is what we say, its times are of our clock."""
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError):
-            content = None
-        if not isinstance(content, dict):
-            raise FrameError("a heartbeat that is no JSON object")
-        state = str(content.get("state"))
-        is_news = state != self._beat_state or time.monotonic() >= self._beat_at
-        if self.client.kind == "check" or not is_news:
-            return
-        self._beat_state, self._beat_at = state, time.monotonic() + _BEAT_SECS
-        times = (content.get("time"), content.get("since"))
-        ago = times[0] - times[1] if all(isinstance(t, int | float) for t in times) else 0.0  # type: ignore[operator]
-        now = time.time()
-        ours = {"role": self.name, "host": self._host, "remote": True, "time": now, "since": now - max(0.0, ago)}
-        try:
-            write_json(self._gateway.facts.paths.heartbeat(self.name), {**content, "state": state, **ours})
-        except (OSError, ValueError) as error:
-            logging.log_every_n_seconds(logging.WARNING, "heartbeat of %s: %s", 60, self.name, error)
-
-    def _log(self, message: messages.Log) -> None:
-        """Lines of the client's log go to the log of its role, without what could steer a terminal."""
-        self._logged_bytes += len(message.text)
-        if self.client.kind == "check" or self._logged_bytes > _LOG_BYTES:
-            raise FrameError(f"more than {_LOG_BYTES} bytes of a log")
-        lines = ["".join(c if c.isprintable() or c == "\t" else "?" for c in line) for line in message.text.split("\n")]
-        try:
-            with open(self._gateway.facts.paths.log(self.name), "a", encoding="utf-8") as log:
-                log.write(f"--- {message.name[:100]!r} of {self._host!r} ({self.peer}):\n" + "\n".join(lines) + "\n")
-        except OSError as error:
-            logging.log_every_n_seconds(logging.WARNING, "log of %s: %s", 60, self.name, error)
 
 
 def _plain_host(host: str) -> str:

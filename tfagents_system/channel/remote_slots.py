@@ -11,6 +11,8 @@ import threading
 import time
 from pathlib import Path
 
+from absl import logging
+
 from tfagents_system.launch.claims import Claims
 from tfagents_system.launch.slots import SlotCounts, claim_of
 from tfagents_system.report.heartbeat import read_json, write_json
@@ -144,5 +146,8 @@ class RemoteSlots:
         before = self._slots[number].connection
         self._claims.take(claim_of(self._port, number))
         self._slots[number] = _Slot(owner, connection)
-        write_json(self._path, {str(n): slot.owner for n, slot in self._slots.items() if slot.owner})
+        try:
+            write_json(self._path, {str(n): slot.owner for n, slot in self._slots.items() if slot.owner})
+        except OSError as error:  # The next process of the gateway lacks it then: its worker may get another slot.
+            logging.log_every_n_seconds(logging.WARNING, "%s: %s", 60, self._path, error.strerror)
         return number, before

@@ -56,6 +56,11 @@ class Transport:
         """Raises: ChannelError, ssl.SSLError, OSError."""
         self._attempt(self._tls.do_handshake, time.monotonic() + timeout_secs, "a TLS handshake")
 
+    def peer_certificate(self) -> dict[str, Any]:
+        """Of the other side, verified; empty where it need not have one."""
+        with self._lock:
+            return dict(self._tls.getpeercert() or {})
+
     def send(self, message: msgspec.Struct, arrays: Sequence[np.ndarray] = ()) -> None:
         """Sends one frame.
 

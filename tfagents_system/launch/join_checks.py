@@ -96,8 +96,8 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
         credentials = run.credentials
     if credentials is None:
         raise UserError(
-            f"no credentials for the server {server}: copy ca.pem, client.pem and client.key of the run's folder "
-            f"{paths.credentials.name}/ from the first machine into a folder that you alone can read, and give that "
+            f"no credentials for the server {server}: make some on the run's machine (python -m "
+            "tfagents_system.channel.machines RUN add NAME), copy the folder that it names to this one, and give that "
             "with --credentials DIR"
         )
     return Target(server, credentials, password_file, run)

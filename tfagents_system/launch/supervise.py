@@ -18,7 +18,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +43,15 @@ from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER, RunPaths, is_worker
 from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.launch.variables import RunVariables
-from tfagents_system.report.heartbeat import read_heartbeat
-from tfagents_system.report.status import STALE_SECS, given_up_lines, time_shares, write_status
+from tfagents_system.report.heartbeat import beat_secs, read_heartbeat, stale_secs
+from tfagents_system.report.status import given_up_lines, time_shares, write_status
 from tfagents_system.report.terminal import ProgressView
 
 _STEP_SECS = 0.2
-_STATUS_SECS = 1.0
+_VIEW_SECS = 1.0
 _ALL_WORKERS_GONE_SECS = 120.0
 _PLAN_TRIES = 5
 _SPEAK_SECS = 10.0
-_REMOTE_SECS = 30.0  # Without a heartbeat, a role on another machine counts as down.
 _ABORT_SECS = 10.0  # Within these, gRPC may abort the clients of a server that was killed.
 # Of the time to save. Workers have nothing to save but the segment that they are in.
 _WORKERS_SHARE, _REPLAY_SHARE, _REPLAY_SECS = 0.5, 0.25, 10.0
@@ -94,7 +93,8 @@ class Supervisor:
         self._view = ProgressView()
         self._state, self._message, self._exit_code = "starting", "", None  # type: tuple[str, str, int | None]
         self._started_at = time.time()
-        self._status_due = 0.0
+        self._view_due = self._status_due = 0.0
+        self._beat_secs, self._stale_secs = beat_secs(self.paths.exp_dir), stale_secs(self.paths.exp_dir)
         self._workers_gone_at: float | None = None
         self._replay_died_at = -math.inf
         self._oom_kills = memory.oom_kills()  # Those that are known.
@@ -146,7 +146,7 @@ class Supervisor:
             self._starter.close()
             if code == EXIT_DONE:
                 self._tell("done", "finished")
-                final_lines = self._wrap_up()
+                final_lines = _or_why_not(self._wrap_up)
         except BaseException as error:
             # Whatever went wrong in here: no process is left, and the status says so.
             self._kill_all()
@@ -158,7 +158,7 @@ class Supervisor:
         self._exit_code = code
         state = {EXIT_DONE: "done", EXIT_RESUMABLE: "stopped"}.get(code, "failed")
         self._tell(state, self._message)
-        self._view.stop([*final_lines, *self._closing_lines(code)])
+        self._view.stop([*final_lines, *_or_why_not(lambda: self._closing_lines(code))])
         return code
 
     def _wrap_up(self) -> list[str]:
@@ -181,9 +181,7 @@ class Supervisor:
         self._check_workers()
         self._check_directory()
         self._claims.answer()
-        if time.monotonic() >= self._status_due:
-            self._status_due = time.monotonic() + _STATUS_SECS
-            self._write_status()
+        self._show_status()
 
     # Starting.
 
@@ -274,8 +272,12 @@ class Supervisor:
 
         Where it has none of its own (SAC_LOCAL_WORKERS=0) it waits for those that join.
         """
-        is_over = all(worker.is_over for worker in self._workers) and not self._has_joined_workers()
-        if self._exit_code is not None or not self._workers or not is_over:
+        if (
+            self._exit_code is not None
+            or not self._workers
+            or not all(worker.is_over for worker in self._workers)
+            or self._has_joined_workers()
+        ):
             self._workers_gone_at = None
             return
         given_up = [worker for worker in self._workers if worker.given_up]
@@ -290,7 +292,8 @@ class Supervisor:
         """Whether workers that this supervisor has not started are at work."""
         others = (path for path in self.paths.heartbeats.glob("worker_*.json") if path.stem not in self._roles)
         beats = [beat for path in others if (beat := read_heartbeat(path)) is not None]
-        return any(beat["state"] != "stopped" and time.time() - beat["time"] < STALE_SECS for beat in beats)
+        oldest = time.time() - self._stale_secs
+        return any(beat["state"] != "stopped" and beat.get("time", 0.0) > oldest for beat in beats)
 
     def _check_directory(self) -> None:
         """What is written into a directory that was removed is lost: that is told now, not when the run is done."""
@@ -368,7 +371,7 @@ class Supervisor:
                 most_secs = max(deadlines_secs[role] for role in running)
                 self._say(f"waiting for {names} to save: {waited_secs:.0f} of at most {most_secs:g} s")
             self._claims.answer()
-            self._write_status()
+            self._show_status()
             time.sleep(min(self._step_secs, 0.1))
         for role in deadlines_secs:
             role.kill()  # What a role left behind in its session, such as processes of its environment.
@@ -386,29 +389,38 @@ class Supervisor:
 
     def _tell(self, state: str, message: str) -> None:
         self._state, self._message = state, message
-        self._write_status()
+        self._view_due = self._status_due = 0.0
+        self._show_status()
 
-    def _write_status(self) -> None:
+    def _show_status(self) -> None:
+        """Shows the status when its time has come, and writes it as seldom as heartbeats; both at once from `_tell`."""
+        now = time.monotonic()
+        if now < self._view_due:
+            return
+        self._view_due = now + _VIEW_SECS
         status = self.status()
-        write_status(self.paths.status_json, status)
+        if now >= self._status_due:
+            self._status_due = now + self._beat_secs
+            write_status(self.paths.status_json, status)
         if self._state in ("starting", "running"):
             self._view.update(status)
 
     def status(self) -> dict[str, Any]:
         """What status.json says: the run, its plan, and every role's last heartbeat."""
         roles = {
-            name: (read_heartbeat(self.paths.heartbeat(name)) or {})
+            name: {**(read_heartbeat(self.paths.heartbeat(name)) or {})}
             | {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
             | ({"given_up_because": role.given_up_because} if role.given_up_because else {})
             for name, role in self._roles.items()
         }
-        roles |= remote_roles(self.paths, known=roles)
+        roles |= remote_roles(self.paths, known=roles, stale_secs=self._stale_secs)
         run = {
             "name": self._variables.exp_name,
             "exp_dir": str(self.paths.exp_dir),
             "state": self._state,
             "started_at": self._started_at,
             "updated_at": time.time(),
+            "stale_secs": self._stale_secs,
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "port": self._port,
@@ -434,12 +446,20 @@ class Supervisor:
         return [f"{owner} time: {', '.join(each)}" for owner, each in pairs.items()]
 
 
-def remote_roles(paths: RunPaths, known: Collection[str]) -> dict[str, dict[str, Any]]:
+def remote_roles(paths: RunPaths, known: Collection[str], stale_secs: float) -> dict[str, dict[str, Any]]:
     """Heartbeats of roles on other machines, as the gateway writes them; those `known` are the run's own."""
     beats = {path.stem: read_heartbeat(path) for path in paths.heartbeats.glob("*.json") if path.stem not in known}
     found = {name: beat for name, beat in sorted(beats.items()) if beat is not None and beat.get("remote")}
-    now = time.time()
-    return {name: beat | {"alive": now - beat["time"] < _REMOTE_SECS, "restarts": 0} for name, beat in found.items()}
+    oldest = time.time() - stale_secs
+    return {name: {**beat, "alive": beat.get("time", 0.0) > oldest, "restarts": 0} for name, beat in found.items()}
+
+
+def _or_why_not(lines: Callable[[], list[str]]) -> list[str]:
+    """Lines for the user; what goes wrong with them is one, and never what becomes of the run."""
+    try:
+        return lines()
+    except Exception as error:
+        return [f"note: {type(error).__name__}: {error}"]
 
 
 def role_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str]:

@@ -35,11 +35,13 @@ def write_results(
     run = _Runner(cpus, environ, stop)
     plots = [sys.executable, "-P", "-m", "tfagents_system.report.plots", str(paths.exp_dir)]
     plot_problem = run(plots, paths.log("plots"), _PLOT_DEADLINE_SECS)
-    return [
-        f"note: no plot: {plot_problem}" if plot_problem else f"plot:   {paths.learning_curve}",
-        *([_film(paths, root, run, environ)] if video else []),
-        f"policy: {paths.policies / 'policy'}",
-    ]
+    lines = [f"note: no plot: {plot_problem}" if plot_problem else f"plot:   {paths.learning_curve}"]
+    if video:
+        try:
+            lines.append(_film(paths, root, run, environ))
+        except OSError as error:
+            lines.append(f"note: no video: {error}")
+    return [*lines, f"policy: {paths.policies / 'policy'}"]
 
 
 def _film(paths: RunPaths, root: Path, run: _Runner, environ: Mapping[str, str]) -> str:
@@ -68,6 +70,12 @@ class _Runner:
         """Returns None when it succeeded, else why it did not, with the last line that it wrote."""
         if self._stop.is_set():
             return "stopped by a signal"
+        try:
+            return self._run(command, log, deadline_secs)
+        except OSError as error:  # A read-only or a full disk, no process left.
+            return f"{log}: {error.strerror or error}"
+
+    def _run(self, command: Sequence[str], log: Path, deadline_secs: float) -> str | None:
         with open(log, "ab") as output:
             start = output.tell()
             process = subprocess.Popen(

@@ -55,7 +55,7 @@ class Lockstep(Pacing):
       num_workers: Planned workers of the run: 0 to num_workers - 1.
       straggler_secs: See above.
       clock: Seconds; monotonic.
-      has_left: Whether a worker said that it will not go on; asked once a second at most.
+      has_left: Whether a worker said that it will not go on; asked once a second at most. It reads no files itself.
       updates_per_env_step: See Pacing.
     """
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
 from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths, is_worker
-from tfagents_system.report.heartbeat import read_json, write_json
+from tfagents_system.report.beats import read_status
+from tfagents_system.report.heartbeat import write_json
 
-STALE_SECS = 30.0
+STALE_SECS = 30.0  # Where a status of an earlier version does not say it.
 _LONG_WAIT_SECS = 60.0
 _FOLLOW_SECS = 2.0
 _LIVE_STATES = ("starting", "running")
@@ -37,23 +38,21 @@ def write_status(path: Path, status: dict[str, Any]) -> None:
     """Replaces status.json. A full disk is told once on standard error and is no reason to end a run."""
     try:
         write_json(path, status)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         if path not in _complained:
-            print(f"{path}: {error.strerror}", file=sys.stderr, flush=True)
+            print(f"{path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)
         _complained.add(path)
-
-
-def read_status(path: Path) -> dict[str, Any] | None:
-    """The last status of a run, None if there is none."""
-    status = read_json(path)
-    is_whole = status and isinstance(status.get("run"), dict) and isinstance(status.get("roles"), dict)
-    return status if is_whole else None
 
 
 def is_dead(status: dict[str, Any], now: float) -> bool:
     """Whether a run that never ended has not been heard of: its supervisor was killed, or the machine."""
     run = status["run"]
-    return run.get("state") in _LIVE_STATES and now - run.get("updated_at", 0.0) > STALE_SECS
+    return run.get("state") in _LIVE_STATES and now - run.get("updated_at", 0.0) > _stale_secs(status)
+
+
+def _stale_secs(status: dict[str, Any]) -> float:
+    """More where the run directory is on a network file system: see report/heartbeat.py."""
+    return float(status["run"].get("stale_secs", STALE_SECS))
 
 
 def state_of(status: dict[str, Any], now: float) -> str:
@@ -82,7 +81,7 @@ def problems(status: dict[str, Any], now: float) -> list[str]:
         return [f"the supervisor (pid {run.get('pid')} on {run.get('host')}) is gone: last heard of {age} ago"]
     found: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for role, beat in status["roles"].items():
-        for before, secs, after in _role_problems(beat, run.get("started_at", now), now):
+        for before, secs, after in _role_problems(beat, run.get("started_at", now), now, _stale_secs(status)):
             found.setdefault((before, after), []).append((role, secs))
     sentences = []
     for (before, after), roles in found.items():
@@ -105,7 +104,9 @@ def _because(beat: dict[str, Any]) -> str:
     return f": {beat['given_up_because']}" if beat.get("given_up_because") else ""
 
 
-def _role_problems(beat: dict[str, Any], started_at: float, now: float) -> Iterator[tuple[str, float, str]]:
+def _role_problems(
+    beat: dict[str, Any], started_at: float, now: float, stale_secs: float
+) -> Iterator[tuple[str, float, str]]:
     """Problems as (text, seconds or 0, text)."""
     if beat.get("error"):
         yield str(beat["error"]), 0.0, ""
@@ -117,7 +118,7 @@ def _role_problems(beat: dict[str, Any], started_at: float, now: float) -> Itera
     age, wait = now - beat.get("time", started_at), now - beat.get("since", now)
     if not beat.get("alive", True):
         yield "down", 0.0, ""
-    elif age > STALE_SECS:
+    elif age > stale_secs:
         yield "no heartbeat for", age, ""
     elif beat.get("state") == "waiting" and wait > _LONG_WAIT_SECS:
         yield "waiting", wait, f"for {beat['waiting_for']}" if beat.get("waiting_for") else ""
@@ -167,7 +168,7 @@ def _mean_shares(all_shares: Sequence[dict[str, float]]) -> dict[str, str]:
     totals: dict[str, float] = {}
     for shares in told:
         for activity, share in shares.items():
-            totals[activity] = totals.get(activity, 0.0) + share / len(told)
+            totals[activity] = totals.get(activity, 0.0) + (share or 0.0) / len(told)
     ordered = sorted(totals.items(), key=lambda item: -item[1])
     return {activity: f"{share:.0%}" for activity, share in ordered if share >= 0.005}
 
@@ -176,6 +177,8 @@ def format_number(value: float | None) -> str:
     """`12,345`, `-310.2`, `0.0543`; `-` for None."""
     if value is None:
         return "-"
+    if abs(value) >= 1e15:
+        return f"{value:.3g}"
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

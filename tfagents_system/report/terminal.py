@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -64,7 +66,8 @@ class _Console(Console):
 class ProgressView:
     """Shows status after status.
 
-    Nothing that happens to the output (a closed pipe, a full disk) ends the run: it is not shown, that is all.
+    Nothing that goes wrong here ends the run. What the output does not take (a closed pipe, a full disk) is not shown;
+    a status that can't be drawn is told once on standard error.
 
     Args:
       console: Where to; the standard output by default.
@@ -78,9 +81,44 @@ class ProgressView:
         self._width = self._console.width
         self._printed_at = float("-inf")
         self._last_line = ""
+        self._has_failed = False
 
     def start(self) -> None:
         """Begins to show; on a terminal the view stays at the bottom, below what is printed meanwhile."""
+        with self._surviving():
+            self._start()
+
+    def update(self, status: dict[str, Any]) -> None:
+        """Shows a status (see launch/supervise.py)."""
+        with self._surviving():
+            if self._live is not None:
+                self._draw(self._live, status)
+            else:
+                self._print_line(status)
+
+    def stop(self, final_lines: Sequence[str]) -> None:
+        """Ends the view, whose last state stays, and prints what is left to say."""
+        if self._live is not None:
+            with self._surviving():
+                self._live.stop()
+        self._live = None
+        for line in final_lines:
+            with self._surviving():
+                self._print(line)
+
+    @contextlib.contextmanager
+    def _surviving(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            pass
+        except Exception as error:
+            if not self._has_failed:
+                with contextlib.suppress(OSError):
+                    print(f"the view fails: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            self._has_failed = True
+
+    def _start(self) -> None:
         if hasattr(self._console.file, "reconfigure"):
             self._console.file.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
         if self._console.is_terminal:
@@ -88,30 +126,12 @@ class ProgressView:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
 
-    def update(self, status: dict[str, Any]) -> None:
-        """Shows a status (see launch/supervise.py)."""
-        try:
-            if self._live is not None:
-                width, height = self._console.size
-                if width != self._width:
-                    self._console.clear()  # The terminal has torn the lines of the old frame: it can't be replaced.
-                self._width = width
-                self._live.update(render(status, width, height), refresh=True)
-            else:
-                self._print_line(status)
-        except OSError:
-            pass
-
-    def stop(self, final_lines: Sequence[str]) -> None:
-        """Ends the view, whose last state stays, and prints what is left to say."""
-        try:
-            if self._live is not None:
-                self._live.stop()
-            for line in final_lines:
-                self._print(line)
-        except OSError:
-            pass
-        self._live = None
+    def _draw(self, live: Live, status: dict[str, Any]) -> None:
+        width, height = self._console.size
+        if width != self._width:
+            self._console.clear()  # The terminal has torn the lines of the old frame: it can't be replaced.
+        self._width = width
+        live.update(render(status, width, height), refresh=True)
 
     def _print_line(self, status: dict[str, Any]) -> None:
         now = time.monotonic()
@@ -194,7 +214,7 @@ def render(status: dict[str, Any], width: int = 80, height: int = 50) -> Rendera
     trainer = roles.get(TRAINER, {})
     state = state_of(status, run["updated_at"])
     elapsed = format_secs(run["updated_at"] - run["started_at"])
-    title = f"[bold]{escape(str(run['name']))}[/]  [{_COLORS.get(state, 'default')}]{state}[/]  {elapsed}"
+    title = f"[bold]{escape(str(run['name']))}[/]  [{_COLORS.get(state, 'default')}]{escape(state)}[/]  {elapsed}"
     left = trainer.get("time_left_s")
     width = min(width, _MAX_WIDTH)
     problem_texts = [Text(problem, style="red") for problem in _problems(status)]
@@ -286,7 +306,7 @@ def _roles(status: dict[str, Any], max_workers: int) -> RenderableType:
         cpus = f"CPU {format_cpu_list(beat['cpus'])}" if beat["cpus"] else ""
         age = f"{max(0.0, now - beat['time']):.0f} s ago" if beat.get("time") else ""
         restarts = beat.get("restarts") or 0
-        grid.add_row(role, Text(cpus, style="dim"), state, age, _count(restarts, "restart") if restarts else "")
+        grid.add_row(Text(role), Text(cpus, style="dim"), state, age, _count(restarts, "restart") if restarts else "")
     return grid
 
 

@@ -1,0 +1,71 @@
+"""What a finished run leaves for its user: whatever goes wrong with it is a line, and changes nothing."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tfagents_system.launch import wrap_up
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.signals import StopFlag
+
+
+@pytest.fixture
+def paths(tmp_path):
+    paths = RunPaths(tmp_path / "run")
+    paths.logs.mkdir(parents=True)
+    return paths
+
+
+def results(paths, monkeypatch, programs, **more):
+    """The lines, with these programs (Python) for the plot and the video."""
+    real, left = subprocess.Popen, list(programs)
+
+    def popen(command, **arguments):
+        del command
+        return real([sys.executable, "-c", left.pop(0)], **arguments)
+
+    monkeypatch.setattr(wrap_up.subprocess, "Popen", popen)
+    return wrap_up.write_results(
+        paths, paths.exp_dir, cpus=(), environ=dict(os.environ), stop=StopFlag(signals=()), **more
+    )
+
+
+def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
+    lines = results(paths, monkeypatch, ["raise ValueError('no rows')", "import os; os.kill(os.getpid(), 9)"])
+    assert lines == [
+        f"note: no plot: ValueError: no rows (log in {paths.log('plots')})",
+        f"note: no video: exit code -9 (log in {paths.log('video')})",
+        f"policy: {paths.policies / 'policy'}",
+    ]
+
+
+def test_a_disk_that_nothing_can_be_written_to_is_told(paths, monkeypatch):
+    paths.logs.rmdir()
+    paths.logs.write_text("")  # Whoever is root may write into read-only folders.
+    lines = results(paths, monkeypatch, [])
+    for line, log in zip(lines, ("plots", "video"), strict=False):
+        assert line == f"note: no {log.removesuffix('s')}: {paths.log(log)}: Not a directory"
+    assert lines[2:] == [f"policy: {paths.policies / 'policy'}"]
+
+
+def test_no_process_or_log_left_is_told(paths, monkeypatch):
+    def popen(*args, **arguments):
+        raise OSError(11, "Resource temporarily unavailable")
+
+    removes = f"import shutil, sys; shutil.rmtree({str(paths.logs)!r}); sys.exit(1)"
+    lines = results(paths, monkeypatch, [removes], video=False)
+    assert lines[0] == f"note: no plot: {paths.log('plots')}: No such file or directory"
+    monkeypatch.setattr(wrap_up.subprocess, "Popen", popen)
+    paths.logs.mkdir()
+    (line, _) = wrap_up.write_results(paths, paths.exp_dir, cpus=(), environ={}, stop=StopFlag(signals=()), video=False)
+    assert line == f"note: no plot: {paths.log('plots')}: Resource temporarily unavailable"
+
+
+def test_a_video_that_vanishes_is_told(paths, monkeypatch):
+    paths.videos.mkdir()
+    (paths.videos / "gone.mp4").symlink_to("nowhere")
+    lines = results(paths, monkeypatch, ["", ""])
+    assert lines[0] == f"plot:   {paths.learning_curve}"
+    assert lines[1].startswith("note: no video: ") and "gone.mp4" in lines[1]
