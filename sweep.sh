@@ -29,5 +29,4 @@ fi
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 python=$("$root/setup.sh" --print-python)
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
-export CUDA_VISIBLE_DEVICES=-1
 exec "$python" -P -m tfagents_system.launch.sweep "$@"
