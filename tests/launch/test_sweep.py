@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.launch.test_cpus import flat
 from tfagents_system.errors import UserError
 from tfagents_system.launch import sweep
 from tfagents_system.launch.gpus import FOUND
@@ -21,7 +22,7 @@ from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.signals import StopFlag
 from tfagents_system.launch.sweep import parse_seeds
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Place, Task, TaskRunner
-from tfagents_system.launch.topology import Core, split_cpus
+from tfagents_system.launch.topology import split_cpus
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = """
@@ -48,11 +49,6 @@ def test_other_seeds_are_refused(text: str) -> None:
         parse_seeds(text)
 
 
-def flat(cpus: int) -> list[Core]:
-    """A machine without hyper-threads and with one NUMA node."""
-    return [Core(0, (cpu,)) for cpu in range(cpus)]
-
-
 @pytest.mark.parametrize(
     ("cpus", "held", "parallel", "needed", "share", "places"),
     [
@@ -69,12 +65,12 @@ def flat(cpus: int) -> list[Core]:
 def test_runs_at_once_have_cpus_of_their_own(
     cpus: int, held: tuple[int, ...], parallel: int, needed: int, share: bool, places: list[list[int]]
 ) -> None:
-    assert split_cpus(flat(cpus), parallel, needed, held=held, share=share) == places
+    assert split_cpus(flat(range(cpus)), parallel, needed, held=held, share=share) == places
 
 
 def test_too_few_cpus_are_told_with_numbers() -> None:
     with pytest.raises(UserError, match="2 runs of 5 CPUs need 10, 7 are free"):
-        split_cpus(flat(8), 2, 5, held=[3])
+        split_cpus(flat(range(8)), 2, 5, held=[3])
 
 
 # The runner, with small programs in the place of runs.
