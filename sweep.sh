@@ -35,7 +35,7 @@ root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 # SAC_PYTHON and SAC_VENV may be in the vars file. All else in it is read anew for each task.
 python=$(
   if [[ -f $1 ]]; then
-    tfagents_vars=$1
+    tfagents_vars=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
     export SLURM_ARRAY_TASK_ID=${SLURM_ARRAY_TASK_ID:-0}
     # shellcheck source=tfagents_system/launch/vars_file.sh
     source "$root/tfagents_system/launch/vars_file.sh" >&2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -69,11 +70,12 @@ def cores_of(ids: Collection[int], sysfs: Path = Path("/sys/devices/system")) ->
     return cores
 
 
-def _read_cpu_list(path: Path) -> list[int]:
+@functools.cache  # A machine stays as it is, and may be planned for a hundred times in a row.
+def _read_cpu_list(path: Path) -> Sequence[int]:
     try:
         return parse_cpu_list(path.read_text())
     except (OSError, ValueError):
-        return []
+        return ()
 
 
 def cgroup_quota(membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> float | None:
@@ -179,7 +181,7 @@ def in_order(cores: Sequence[Core], needed: int) -> list[int]:
         loads = [load for load, where, _ in ranked if where == node]
         return -min(needed, loads.count(0)), -min(needed, len(loads)), node
 
-    ranks = {core.node: rank(core.node) for core in cores}
+    ranks = {node: rank(node) for node in {core.node for core in cores}}
     return [cpu for *_, cpu in sorted((load, ranks[node], cpu) for load, node, cpu in ranked)]
 
 

@@ -171,7 +171,7 @@ VARIABLES: tuple[Variable, ...] = (
         "SAC_PYTHON",
         "Python 3.11 with the pinned packages that all programs of the run use: absolute path, or name on PATH; in a "
         "container it is one of the image",
-        "the activated environment's, else one on PATH, else that of SAC_VENV",
+        "the activated environment's, else that of SAC_VENV, or one on PATH where that has not been made",
         "text",
         "/opt/sac/bin/python",
         is_early=True,
