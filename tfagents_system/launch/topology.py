@@ -57,10 +57,12 @@ def allowed_cpus(status: Path = Path("/proc/self/status")) -> list[int]:
 
 def cores_of(ids: Collection[int], sysfs: Path = Path("/sys/devices/system")) -> list[Core]:
     """The cores of `ids`, by their lowest one. A CPU that the kernel tells nothing of is a core of node 0."""
-    nodes = {}
+    nodes: dict[int, int] = {}
     for cpulist in sysfs.glob("node/node[0-9]*/cpulist"):
         nodes |= dict.fromkeys(_read_cpu_list(cpulist), int(cpulist.parent.name.removeprefix("node")))
-    allowed, cores, seen = set(ids), [], set()
+    allowed = set(ids)
+    cores: list[Core] = []
+    seen: set[int] = set()
     for cpu in sorted(allowed):
         if cpu not in seen:
             siblings = {cpu, *_read_cpu_list(sysfs / f"cpu/cpu{cpu}/topology/thread_siblings_list")}
@@ -228,7 +230,7 @@ def split_cpus(
 
 def _split(cores: Sequence[Core], parallel: int, needed: int) -> list[list[int]]:
     by_core = [core.threads for core in cores]
-    by_thread = [(cpu,) for threads in by_core for cpu in threads]
+    by_thread: list[tuple[int, ...]] = [(cpu,) for threads in by_core for cpu in threads]
     nodes = [[core for core in cores if core.node == node] for node in dict.fromkeys(core.node for core in cores)]
     for parts in (
         _within_nodes([[core.threads for core in node] for node in nodes], parallel),
