@@ -62,6 +62,7 @@ source "$tfagents_root/tfagents_system/launch/surroundings.sh" "$tfagents_root/r
 tfagents_python=$("$tfagents_root/setup.sh" --print-python)
 # The repository comes first, the folder of the user last: neither hides the other's modules, nor Python's own.
 export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
-export TFAGENTS_CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-all} CUDA_VISIBLE_DEVICES=-1
+# A sweep says which GPU is this run's.
+export TFAGENTS_CUDA_VISIBLE_DEVICES=${TFAGENTS_CUDA_VISIBLE_DEVICES-${CUDA_VISIBLE_DEVICES-all}} CUDA_VISIBLE_DEVICES=-1
 # One process from here to the end, so that a signal to it reaches whoever is at work.
 exec "$tfagents_python" -P -m tfagents_system.launch.prepare --vars_file "$tfagents_vars" "${tfagents_options[@]}"

@@ -4,7 +4,7 @@ set -euo pipefail
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   echo "Usage: ./run_tests.sh [PYTEST_ARGUMENT...]     for example -m 'not slow', or tests/launch"
-  echo "As root it first installs what tests need and is missing: util-linux, libegl1, libgl1, libosmesa6, slurm-wlm, munge."
+  echo "As root it first installs what tests need and is missing: util-linux, libegl1, libgl1, libosmesa6, slurm-wlm, munge, bubblewrap."
   exit 0
 fi
 
@@ -14,7 +14,7 @@ cd "$root"
 types='' types_pid='' policy=''
 trap 'rm -f ${types:+"$types"} ${policy:+"$policy"}; [[ -z $types_pid ]] || kill "$types_pid" 2>/dev/null || true' EXIT
 
-# Tests pin with taskset, render by EGL or OSMesa, and submit to a SLURM of their own.
+# Tests pin with taskset, render by EGL or OSMesa, submit to a SLURM of their own, and run in containers.
 has_library() { ldconfig -p 2>/dev/null | grep -q "$1" || PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q "$1"; }
 packages=()
 command -v taskset >/dev/null || packages+=(util-linux)
@@ -23,6 +23,7 @@ has_library libGL.so.1 || packages+=(libgl1)
 has_library libOSMesa.so || packages+=(libosmesa6)
 command -v slurmctld >/dev/null || PATH=$PATH:/usr/sbin command -v slurmctld >/dev/null || packages+=(slurm-wlm)
 command -v munged >/dev/null || PATH=$PATH:/usr/sbin command -v munged >/dev/null || packages+=(munge)
+command -v bwrap >/dev/null || packages+=(bubblewrap)
 if ((${#packages[@]})); then
   if ((EUID == 0)) && command -v apt-get >/dev/null; then
     # No daemon of these packages is to run: tests start their own.

@@ -26,8 +26,21 @@ if (($# == 0)); then
   exit 2
 fi
 
+fail() {
+  echo "error: $*" >&2
+  exit 2
+}
+
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
-python=$("$root/setup.sh" --print-python)
+# SAC_PYTHON and SAC_VENV may be in the vars file. All else in it is read anew for each task.
+python=$(
+  if [[ -f $1 ]]; then
+    tfagents_vars=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+    export SLURM_ARRAY_TASK_ID=${SLURM_ARRAY_TASK_ID:-0}
+    # shellcheck source=tfagents_system/launch/vars_file.sh
+    source "$root/tfagents_system/launch/vars_file.sh" >&2
+  fi
+  "$root/setup.sh" --print-python
+)
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
-export CUDA_VISIBLE_DEVICES=-1
 exec "$python" -P -m tfagents_system.launch.sweep "$@"

@@ -21,7 +21,7 @@ import psutil
 
 from benchmarks.outcome import Outcome, parse_args
 from benchmarks.replay import make_segment, replay_server
-from tfagents_system.launch.cpus import allowed_cpus, format_cpu_list
+from tfagents_system.launch.topology import allowed_cpus, format_cpu_list
 
 _DEADLINE_SECS = 120.0
 _PROCESSES = 4

@@ -46,7 +46,16 @@ def test_a_variable_in_lower_case_is_no_attribute(name: str, meant: str) -> None
 
 @pytest.mark.parametrize(
     "name",
-    ["SAC_EXEC_PREFIX", "SAC_JOB_PRELUDE", "SAC_PACKED_ENV", "SAC_ALLOW_LOGIN", "SAC_MEM_GB", "SAC_SNAPSHOT_MB"],
+    [
+        "SAC_EXEC_PREFIX",
+        "SAC_JOB_PRELUDE",
+        "SAC_PACKED_ENV",
+        "SAC_PYTHON",
+        "SAC_VENV",
+        "SAC_ALLOW_LOGIN",
+        "SAC_MEM_GB",
+        "SAC_SNAPSHOT_MB",
+    ],
 )
 def test_what_shell_code_has_read_by_then_can_not_be_set(name: str) -> None:
     overrides, findings = sorted_out(f"{name}=1", variables=(name,))

@@ -1,6 +1,7 @@
 """The CPU plan, for any machine: exact where CPUs suffice, refused with the numbers or shared where they do not."""
 
 import types
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch.cpus import (
-    CpuPlan,
+from tfagents_system.launch.cpus import CpuPlan, plan_cpus, plan_for
+from tfagents_system.launch.topology import (
+    Core,
     cgroup_quota,
+    cores_of,
     format_cpu_list,
     parse_cpu_list,
-    physical_cores,
-    plan_cpus,
-    plan_for,
     slurm_allotment,
+    split_cpus,
 )
 
 cpu_ids = st.sets(st.integers(0, 1023), min_size=1, max_size=256).map(sorted)
@@ -31,10 +32,15 @@ sizes = st.fixed_dictionaries(
 )
 
 
+def flat(ids: Sequence[int]) -> list[Core]:
+    """A machine without hyper-threads and with one NUMA node."""
+    return [Core(0, (cpu,)) for cpu in ids]
+
+
 def plan(reverb: int, train: int, workers: int, worker: int, allowed: list[int], **more: Any) -> CpuPlan:
     return plan_cpus(
         reverb_cpus=reverb, train_cpus=train, num_collect_workers=workers, collect_worker_cpus=worker,
-        allowed=allowed, **more,
+        cores=flat(allowed), **more,
     )  # fmt: skip
 
 
@@ -53,9 +59,9 @@ def test_every_machine_has_a_valid_plan_or_a_refusal(allowed: list[int], size: d
     needed = size["reverb_cpus"] + size["train_cpus"] + size["num_collect_workers"] * size["collect_worker_cpus"]
     if needed > len(allowed) and not share:
         with pytest.raises(UserError, match=f"needs {needed} CPUs, {len(allowed)} are available"):
-            plan_cpus(allowed=allowed, **size)
+            plan_cpus(cores=flat(allowed), **size)
         return
-    result = plan_cpus(allowed=allowed, share=share, **size)
+    result = plan_cpus(cores=flat(allowed), share=share, **size)
     by_role = result.by_role()
     assert len(by_role) == 2 + size["num_collect_workers"]
     assert set(result.ids()) <= set(allowed)
@@ -197,39 +203,216 @@ def test_version_1_quotas_and_a_path_that_only_the_host_has(tmp_path: Path) -> N
     assert cgroup_quota(membership, tmp_path) is None
 
 
-def hyperthreads(folder: Path, cores: int) -> Path:
-    """What the kernel says of a machine whose CPU k and k + `cores` are threads of one core."""
-    for cpu in range(2 * cores):
-        topology = folder / f"cpu{cpu}/topology"
-        topology.mkdir(parents=True)
-        (topology / "thread_siblings_list").write_text(f"{cpu % cores},{cpu % cores + cores}\n")
+# Machines as the kernel describes them.
+
+
+def describe(folder: Path, cores: Sequence[Sequence[int]], nodes: Sequence[str]) -> Path:
+    """What the kernel says of a machine with these threads by core, and these lists of CPUs by node."""
+    for threads in cores:
+        for cpu in threads:
+            topology = folder / f"cpu/cpu{cpu}/topology"
+            topology.mkdir(parents=True)
+            (topology / "thread_siblings_list").write_text(format_cpu_list(threads) + "\n")
+    for number, cpus in enumerate(nodes):
+        (folder / f"node/node{number}").mkdir(parents=True)
+        (folder / f"node/node{number}/cpulist").write_text(cpus + "\n")
     return folder
 
 
-def test_cores_are_told_by_their_threads(tmp_path: Path) -> None:
-    sysfs = hyperthreads(tmp_path, 4)
-    assert physical_cores([0, 1, 3, 4, 6], sysfs) == [(0, 4), (1,), (3,), (6,)]
-    assert physical_cores([2, 99], sysfs) == [(2,), (99,)]  # Of the last one the kernel says nothing.
+def two_sockets(folder: Path) -> Path:
+    """Two nodes of four cores; CPU k and k + 8 are threads of one core."""
+    return describe(folder, [(k, k + 8) for k in range(8)], ["0-3,8-11", "4-7,12-15"])
 
 
-def plan_of_job(sysfs: Path, use_hyperthreads: bool, allowed: list[int], **more: Any) -> CpuPlan:
+def neighbours(folder: Path) -> Path:
+    """One node of four cores; CPU 2k and 2k + 1 are threads of one core."""
+    return describe(folder, [(2 * k, 2 * k + 1) for k in range(4)], ["0-7"])
+
+
+def test_cores_and_nodes_are_as_the_kernel_describes_them(tmp_path: Path) -> None:
+    two_sockets(tmp_path)
+    assert cores_of([0, 1, 3, 4, 9, 12], tmp_path) == [
+        Core(0, (0,), 1), Core(0, (1, 9)), Core(0, (3,), 1), Core(1, (4, 12)),
+    ]  # fmt: skip
+    assert cores_of([2, 99], tmp_path) == [Core(0, (2,), 1), Core(0, (99,))]  # Of the last one it says nothing.
+    assert cores_of([7, 5], tmp_path / "nowhere") == [Core(0, (5,)), Core(0, (7,))]
+
+
+def plan_on(machine: Path, allowed: Sequence[int], reverb: int, train: int, workers: int, **more: Any) -> CpuPlan:
+    return plan_cpus(
+        reverb_cpus=reverb, train_cpus=train, num_collect_workers=workers, collect_worker_cpus=1,
+        cores=cores_of(allowed, machine), **more,
+    )  # fmt: skip
+
+
+def test_no_two_roles_are_on_one_core_while_there_are_others(tmp_path: Path) -> None:
+    plan = plan_on(neighbours(tmp_path), range(8), 1, 1, 2)
+    assert plan.to_json() == {"replay": [0], "trainer": [2], "worker_0": [4], "worker_1": [6]}
+
+
+def test_workers_share_cores_with_each_other_before_they_share_the_trainers(tmp_path: Path) -> None:
+    plan = plan_on(neighbours(tmp_path), range(8), 1, 1, 5)
+    assert plan.to_json() == {
+        "replay": [0], "trainer": [2], "worker_0": [4], "worker_1": [6],
+        "worker_2": [1], "worker_3": [5], "worker_4": [7],
+    }  # fmt: skip
+    assert plan.spare == 3 and not plan.shared, "the trainer's second thread is what is left"
+
+
+def test_trainer_and_replay_server_are_on_the_node_that_has_room_for_the_run(tmp_path: Path) -> None:
+    machine = two_sockets(tmp_path)
+    assert plan_on(machine, range(16), 1, 2, 1).ids() == [0, 1, 2, 3]
+    # Two cores of the first node are another run's.
+    plan = plan_on(machine, range(16), 1, 2, 1, held=dict.fromkeys((0, 1), "run a"))
+    assert plan.to_json() == {"replay": [4], "trainer": [5, 6], "worker_0": [7]}
+    plan = plan_on(machine, range(16), 1, 2, 4)
+    assert plan.to_json() == {
+        "replay": [0], "trainer": [1, 2], "worker_0": [3], "worker_1": [4], "worker_2": [5], "worker_3": [6],
+    }  # fmt: skip
+
+
+def test_interleaved_nodes(tmp_path: Path) -> None:
+    machine = describe(tmp_path, [(k,) for k in range(8)], ["0,2,4,6", "1,3,5,7"])
+    assert plan_on(machine, range(8), 1, 2, 2).to_json() == {
+        "replay": [0], "trainer": [2, 4], "worker_0": [6], "worker_1": [1],
+    }  # fmt: skip
+    assert plan_on(machine, range(8), 1, 4, 1).to_json() == {"replay": [1], "trainer": [0, 2, 4, 6], "worker_0": [3]}
+
+
+def test_a_trainer_stays_on_its_node_also_with_second_threads(tmp_path: Path) -> None:
+    machine = two_sockets(tmp_path)
+    plan = plan_on(machine, range(16), 1, 6, 3)
+    assert plan.trainer == (0, 1, 2, 3, 8, 9)
+    assert (plan.replay, plan.workers) == ((4,), ((5,), (6,), (7,)))
+    assert plan_on(machine, range(16), 1, 6, 3, quota=8.0, share=True).trainer == (0, 1, 2, 3, 8, 9)
+    assert plan_on(machine, range(16), 1, 10, 1).trainer == (*range(8), 8, 9), "larger than a node"
+
+
+@given(
+    st.sets(st.integers(0, 15), min_size=1).map(sorted),
+    sizes,
+    st.booleans(),
+    st.sets(st.integers(0, 15), max_size=8),
+    st.booleans(),
+)
+def test_what_holds_on_any_part_of_two_sockets(
+    tmp_path_factory: pytest.TempPathFactory,
+    allowed: list[int],
+    size: dict[str, Any],
+    share: bool,
+    held: set[int],
+    whole: bool,
+) -> None:
+    cores = [
+        Core(k // 4, tuple(cpu for cpu in (k, k + 8) if cpu in allowed), sum(cpu not in allowed for cpu in (k, k + 8)))
+        for k in range(8)
+        if {k, k + 8} & set(allowed)
+    ]
+    try:
+        plan = plan_cpus(cores=cores, share=share, held=dict.fromkeys(held, "a"), whole_cores=whole, **size)
+    except UserError:
+        return
+    assert set(plan.ids()) <= set(allowed)
+    if not share:
+        used = [cpu for ids in plan.by_role().values() for cpu in ids]
+        assert len(used) == len(set(used)) and not held & set(used)
+        room = [cpu for cpu in allowed if cpu not in held]
+        if not whole and any(sum(k % 8 // 4 == node for k in room) >= size["train_cpus"] for node in (0, 1)):
+            assert len({cpu % 8 // 4 for cpu in plan.trainer}) == 1
+    if whole:  # No core has two roles, unless they share it entirely.
+        for ids in plan.by_role().values():
+            assert {cpu for cpu in allowed if cpu % 8 in {k % 8 for k in ids}} == set(ids)
+
+
+def plan_of_job(
+    machine: Path, use_hyperthreads: bool, allowed: list[int], environ: Mapping[str, str] = {}, **more: Any
+) -> CpuPlan:
     variables = types.SimpleNamespace(
         reverb_cpus=1, train_cpus=2, num_collect_workers=1, collect_worker_cpus=1, share_cpus=False,
         use_hyperthreads=use_hyperthreads,
     )  # fmt: skip
-    return plan_for(variables, {}, allowed=lambda: allowed, cores_of=lambda ids: physical_cores(ids, sysfs), **more)
+    return plan_for(variables, environ, allowed=lambda: allowed, cores=lambda ids: cores_of(ids, machine), **more)
 
 
 def test_without_hyperthreads_a_role_has_whole_cores(tmp_path: Path) -> None:
-    sysfs = hyperthreads(tmp_path, 4)
-    plan = plan_of_job(sysfs, False, list(range(8)))
-    assert (plan.replay, plan.trainer, plan.workers) == ((0, 4), (1, 2, 5, 6), ((3, 7),))
+    machine = two_sockets(tmp_path)
+    plan = plan_of_job(machine, False, list(range(16)))
+    assert (plan.replay, plan.trainer, plan.workers) == ((0, 8), (1, 2, 9, 10), ((3, 11),))
     assert plan.counts == {"replay": 1, "trainer": 2, "worker_0": 1}  # Threads of TensorFlow: one a core.
-    assert plan_of_job(sysfs, True, list(range(8))).workers == ((3,),)
+    assert plan_of_job(machine, True, list(range(16))).workers == ((3,),)
     with pytest.raises(UserError, match="needs 4 CPUs, 3 are available"):
-        plan_of_job(sysfs, False, [0, 1, 2, 4, 5, 6])
+        plan_of_job(machine, False, [0, 1, 2, 8, 9, 10])
     with pytest.raises(UserError, match="needs 4 CPUs, 3 of 4 are free"):
-        plan_of_job(sysfs, False, list(range(8)), held={5: "another run"})
+        plan_of_job(machine, False, [*range(4), *range(8, 12)], held={9: "another run"})
+
+
+def test_half_a_core_comes_last(tmp_path: Path) -> None:
+    """A cgroup with one thread of core 0: who has the other one is not known."""
+    machine = two_sockets(tmp_path)
+    assert plan_of_job(machine, True, [0, 1, 2, 3, 9, 10, 11]).to_json() == {
+        "replay": [1], "trainer": [2, 3], "worker_0": [0],
+    }  # fmt: skip
+    assert plan_of_job(machine, False, [0, 1, 2, 3, 9, 10, 11]).to_json() == {
+        "replay": [1, 9], "trainer": [2, 3, 10, 11], "worker_0": [0],
+    }  # fmt: skip
+    # `--hint=nomultithread` leaves a job one thread of each of its cores.
+    assert plan_of_job(machine, False, [4, 5, 6, 7]).ids() == [4, 5, 6, 7]
+
+
+def test_an_allotment_of_threads_is_compared_with_threads(tmp_path: Path) -> None:
+    machine = two_sockets(tmp_path)
+    job = {"SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "10"}
+    assert not plan_of_job(machine, False, list(range(16)), job).pinned, "10 of 16 threads are not all 8 cores"
+    assert plan_of_job(machine, False, [*range(5), *range(8, 13)], job).pinned
+    assert plan_of_job(machine, False, list(range(16)), job | {"SLURM_CPUS_ON_NODE": "8"}).pinned, "it counts cores"
+
+
+# Sweeps: which run has which CPUs.
+
+
+def split(machine: Path, allowed: Sequence[int], parallel: int, needed: int, **more: Any) -> list[list[int]]:
+    return split_cpus(cores_of(allowed, machine), parallel, needed, **more)
+
+
+def test_no_core_has_two_runs_while_there_are_others(tmp_path: Path) -> None:
+    machine = neighbours(tmp_path)
+    assert split(machine, range(8), 2, 4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert split(machine, range(8), 3, 2) == [[0, 1, 2, 3], [4, 5], [6, 7]]
+    assert split(machine, range(1, 8), 2, 3) == [[1, 2, 3], [4, 5, 6, 7]], "half a core"
+    assert split(machine, range(6), 4, 1) == [[0, 1], [2, 3], [4], [5]]
+
+
+def test_runs_are_dealt_to_nodes_then_to_cores_then_to_threads(tmp_path: Path) -> None:
+    machine = two_sockets(tmp_path)
+    everything, nodes = range(16), ([0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])
+    assert split(machine, everything, 1, 4) == [list(everything)]
+    assert split(machine, everything, 2, 4) == list(nodes)
+    assert split(machine, everything, 4, 4) == [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
+    # The first node has two free cores fewer: one run there, two on the other.
+    held = [0, 9]
+    assert split(machine, everything, 3, 4, held=held) == [[1, 2, 3, 8, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
+    # A node can give five CPUs to one run alone: the third run has some of both, and threads of others' cores.
+    assert split(machine, everything, 3, 5) == [[0, 1, 2, 8, 9, 10], [3, 4, 5, 11, 12], [6, 7, 13, 14, 15]]
+    assert split(machine, everything, 3, 9, share=True) == [[0, 1, 2, 8, 9, 10], [3, 4, 5, 11, 12, 13], [6, 7, 14, 15]]
+
+
+def test_a_quota_gives_runs_cores_rather_than_threads(tmp_path: Path) -> None:
+    machine = two_sockets(tmp_path)
+    assert split(machine, range(16), 2, 4, limit=8) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.raises(UserError, match="2 runs of 4 CPUs need 8, 7 are free"):
+        split(machine, range(16), 2, 4, limit=7)
+
+
+def test_a_sweep_without_hyperthreads_has_whole_cores(tmp_path: Path) -> None:
+    machine = two_sockets(tmp_path)
+    assert split(machine, range(16), 3, 2, whole_cores=True) == [
+        [0, 1, 8, 9],
+        [2, 3, 10, 11],
+        [4, 5, 6, 7, 12, 13, 14, 15],
+    ]
+    with pytest.raises(UserError, match="--parallel 2 runs of 4 cores need 8, 7 are free"):
+        split(machine, range(16), 2, 4, held=[9], whole_cores=True)
+    assert split(machine, range(16), 2, 4, held=[9]) == [[0, 1, 2, 3, 8, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]
 
 
 def test_a_gateway_has_the_replay_server_s_cpus_and_one_that_nobody_else_has() -> None:

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import FakeParams
+from tests.launch.test_cpus import flat as flat_machine
 from tfagents_system import params_check
 from tfagents_system.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import UserError
-from tfagents_system.launch.cpus import format_cpu_list, parse_cpu_list, plan_cpus, slurm_allotment
+from tfagents_system.launch.cpus import plan_cpus
+from tfagents_system.launch.topology import format_cpu_list, parse_cpu_list, slurm_allotment
 from tfagents_system.launch.variables import VARIABLES, RunVariables, read_variables
 from tfagents_system.load_params import parse_env_config
 
@@ -85,7 +87,7 @@ def test_plans_stay_inside_the_allowance_and_do_not_overlap(
             train_cpus=train,
             num_collect_workers=workers,
             collect_worker_cpus=worker_cpus,
-            allowed=sorted(allowed),
+            cores=flat_machine(sorted(allowed)),
             share=share,
             held={cpu: "another run" for cpu in held},
             quota=quota,

@@ -9,7 +9,7 @@ import pytest
 from tfagents_system import sac_train
 from tfagents_system.errors import UserError
 from tfagents_system.launch import gpus
-from tfagents_system.launch.gpus import gpu_of_trainer
+from tfagents_system.launch.gpus import gpu_of_trainer, usable_gpus
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,18 @@ from tfagents_system.launch.gpus import gpu_of_trainer
 def test_it_is_the_first_one_that_may_be_used(tmp_path: Path, found: str, expected: str | None) -> None:
     (tmp_path / "nvidia0").touch()
     assert gpu_of_trainer({gpus.FOUND: found}, tmp_path) == expected
+
+
+def test_all_that_may_be_used(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidia7", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert usable_gpus({}, tmp_path) == ["0", "1", "2"], "CUDA numbers those that are there"
+    assert usable_gpus({gpus.FOUND: "GPU-8f2a, 3,-1,2"}, tmp_path) == ["GPU-8f2a", "3"], (
+        "CUDA ends at the first that is none"
+    )
+    assert usable_gpus({"CUDA_VISIBLE_DEVICES": "5,6"}, tmp_path) == ["5", "6"]
+    assert usable_gpus({"CUDA_VISIBLE_DEVICES": "-1", gpus.FOUND: "1"}, tmp_path) == ["1"]
+    assert usable_gpus({gpus.FOUND: ""}, tmp_path) == []
 
 
 @pytest.mark.parametrize("environ", [{}, {gpus.FOUND: "all"}])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.fake_run import CRASHES, SAVES, command_of, variables_of
+from tests.launch.test_cpus import flat
 from tests.launch.test_scripts import ROOT, run
 from tfagents_system.errors import UserError
 from tfagents_system.launch import join, join_checks, role_process
@@ -124,16 +125,18 @@ def test_a_run_that_is_not_started_is_given_up(tmp_path: Path, monkeypatch: pyte
 
 
 def test_workers_alone_are_planned_and_no_cpu_goes_to_others() -> None:
-    plan = plan_cpus(reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=2, allowed=[3, 4, 5, 6])
+    plan = plan_cpus(
+        reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=2, cores=flat([3, 4, 5, 6])
+    )
     assert plan.by_role() == {"worker_0": (3, 4), "worker_1": (5, 6)}
     shared = plan_cpus(
-        reverb_cpus=0, train_cpus=0, num_collect_workers=3, collect_worker_cpus=1, allowed=[0, 1], share=True
+        reverb_cpus=0, train_cpus=0, num_collect_workers=3, collect_worker_cpus=1, cores=flat([0, 1]), share=True
     )
     assert shared.by_role() == {"worker_0": (0,), "worker_1": (1,), "worker_2": (0,)}
     with pytest.raises(
         UserError, match=r"^3 workers \* SAC_COLLECT_WORKER_CPUS=1 needs 3 CPUs, 2 are.*lower --workers"
     ):
-        plan_cpus(reverb_cpus=0, train_cpus=0, num_collect_workers=3, collect_worker_cpus=1, allowed=[0, 1])
+        plan_cpus(reverb_cpus=0, train_cpus=0, num_collect_workers=3, collect_worker_cpus=1, cores=flat([0, 1]))
 
 
 def environ_of(folder: Path) -> dict[str, str]:
@@ -210,7 +213,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def workers_in(folder: Path, stop: StopFlag, program: str, run: RunPaths | None = None) -> join.JoinedWorkers:
     spec = {"exp_dir": str(folder), "roles": {"worker": program}, "workers": 2, "max_restarts": 1}
     variables = dataclasses.replace(variables_of(spec), reverb_cpus=0, train_cpus=0)
-    plan = plan_cpus(reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, allowed=[0], share=True)
+    plan = plan_cpus(
+        reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, cores=flat([0]), share=True
+    )
     target = Target("node7:8443", Path("/credentials"), None, run)
     starter = RoleStarter(command_of(spec))
     return join.JoinedWorkers(variables, plan, Claims(), target, stop, starter, step_secs=0.02)

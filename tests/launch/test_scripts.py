@@ -100,13 +100,19 @@ def activated() -> dict[str, str]:
     return {"VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": ""}
 
 
-# setup.sh, in a repository of its own that pins nothing, with a uv that only notes what it is asked.
+# setup.sh, in a repository of its own that pins a package of no content, with a uv that only notes what it is asked.
 
+PINNED = "lib/python3.11/site-packages/pinned_thing-1.0.dist-info"
 FAKE_UV = f"""#!/usr/bin/env bash
 set -e
 echo "$1 $2" >> "$UV_LOG"
 case $1 in
-  venv) for last; do :; done; {sys.executable} -m venv --without-pip "$last" ;;
+  venv)
+    for last; do :; done
+    {sys.executable} -m venv --without-pip "$last"
+    mkdir -p "$last/{PINNED}"
+    printf 'Name: pinned-thing\\nVersion: 1.0\\n' >"$last/{PINNED}/METADATA"
+    ;;
   pip) sleep "${{UV_SLEEP:-0}}"; if [[ -n ${{UV_FAIL:-}} ]]; then exit 1; fi ;;
   *) exit 1 ;;
 esac
@@ -117,15 +123,16 @@ class Repository:
     def __init__(self, root: Path) -> None:
         self.root = root / "repository"
         (self.root / "tfagents_system/launch").mkdir(parents=True)
-        for name in ("setup.sh", "tfagents_system/launch/pinned_packages.py"):
+        for name in ("setup.sh", "tfagents_system/launch/environment.sh", "tfagents_system/launch/pinned_packages.py"):
             shutil.copy2(ROOT / name, self.root / name)
-        self.pin([])
+        self.pin(["pinned-thing==1.0"])
         (self.root / "requirements.lock").write_text("# nothing\n")
         tools = root / "tools"
         tools.mkdir()
         (tools / "uv").write_text(FAKE_UV)
         (tools / "uv").chmod(0o755)
         self.log = root / "uv.log"
+        self.tools = tools
         self.environ = {"PATH": f"{tools}:{os.environ['PATH']}", "UV_LOG": str(self.log)}
         self.environ |= {"VIRTUAL_ENV": "", "CONDA_PREFIX": ""}
 
@@ -137,9 +144,23 @@ class Repository:
     def setup(self, **environ: str) -> subprocess.CompletedProcess[str]:
         return run(self.root / "setup.sh", "--print-python", cwd=self.root.parent, **{**self.environ, **environ})
 
+    def setup_unprivileged(self, **environ: str) -> subprocess.CompletedProcess[str]:
+        """As somebody who may not write everywhere: root gives that up."""
+        drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"] if os.geteuid() == 0 else []
+        command = [*drop, self.root / "setup.sh", "--print-python"]
+        return run(*command, cwd=self.root.parent, **{**self.environ, **environ})
+
     @property
     def calls(self) -> list[str]:
         return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+def environment(folder: Path) -> Path:
+    """A virtual environment that holds the pinned package."""
+    venv.create(folder, with_pip=False)
+    (folder / PINNED).mkdir()
+    (folder / PINNED / "METADATA").write_text("Name: pinned-thing\nVersion: 1.0\n")
+    return folder
 
 
 @pytest.fixture
@@ -162,7 +183,7 @@ def test_jobs_install_nothing(repository: Repository) -> None:
     done = repository.setup(SLURM_JOB_ID="7")
     assert done.returncode == 2 and "jobs install nothing: run ./setup.sh on the login node" in done.stderr
     assert repository.calls == [] and not (repository.root / ".venv").exists()
-    repository.pin([])
+    repository.pin(["pinned-thing==1.0"])
     assert repository.setup().returncode == 0
     assert repository.setup(SLURM_JOB_ID="7").stdout == f"{repository.root}/.venv/bin/python\n"
 
@@ -189,8 +210,7 @@ def test_two_setups_at_once_install_once(repository: Repository) -> None:
 
 
 def test_an_active_environment_is_used_or_left_as_it_is(repository: Repository, tmp_path: Path) -> None:
-    active = tmp_path / "active"
-    venv.create(active, with_pip=False)
+    active = environment(tmp_path / "active")
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         done = repository.setup(**{variable: str(active)})
         assert done.stdout == f"{active}/bin/python\n" and repository.calls == []
@@ -225,3 +245,92 @@ def test_the_environment_of_another_checkout_is_shared_by_a_link_but_not_changed
     assert done.returncode == 2 and "was not made by setup.sh here" in done.stderr
     assert sorted((repository.root / ".venv").iterdir()) == before and other.calls == []
     assert (repository.root / ".venv" / ".complete").exists()
+
+
+def test_the_lock_is_a_file_that_may_be_written(repository: Repository) -> None:
+    """NFSv4 locks no file that was opened for reading, and requirements.lock may be read-only in a shared checkout."""
+    (repository.tools / "flock").write_text(
+        "#!/usr/bin/env bash\n"
+        "mode=$(sed -n 's/^flags:.*\\([0-7]\\)$/\\1/p' /proc/self/fdinfo/9)\n"
+        "((mode & 3)) || { echo 'flock: 9: Bad file descriptor' >&2 && exit 1; }\n"
+        'exec /usr/bin/flock "$@"\n'
+    )
+    (repository.tools / "flock").chmod(0o755)
+    (repository.root / "requirements.lock").chmod(0o444)
+    done = repository.setup()
+    assert done.returncode == 0 and "waiting" not in done.stderr, done.stderr
+    assert repository.calls == ["venv --quiet", "pip install"]
+
+
+def test_a_file_system_without_locks_is_told_as_what_it_is(repository: Repository) -> None:
+    (repository.tools / "flock").write_text("#!/usr/bin/env bash\necho 'flock: 9: No locks available' >&2\nexit 71\n")
+    (repository.tools / "flock").chmod(0o755)
+    done = repository.setup()
+    assert done.returncode == 2 and repository.calls == [] and "30 minutes" not in done.stderr
+    assert "No locks available" in done.stderr and "can't be locked on this file system: set SAC_VENV" in done.stderr
+
+
+def test_the_environment_need_not_be_in_the_checkout(repository: Repository, tmp_path: Path) -> None:
+    target = tmp_path / "scratch/envs/sac"
+    subprocess.run(["chmod", "-R", "a-w", str(repository.root)], check=True)
+    try:
+        done = repository.setup_unprivileged()
+        assert done.returncode == 2 and f"{repository.root}/.venv can't be made" in done.stderr, done
+        assert "set SAC_VENV to a folder of your own" in done.stderr
+        done = repository.setup_unprivileged(SAC_VENV=str(target))
+        assert (done.returncode, done.stdout) == (0, f"{target}/bin/python\n"), done.stderr
+        assert repository.setup_unprivileged(SAC_VENV=str(target), SLURM_JOB_ID="7").stdout == done.stdout
+        assert repository.calls == ["venv --quiet", "pip install"]
+    finally:
+        subprocess.run(["chmod", "-R", "u+w", str(repository.root)], check=True)
+    assert not list(repository.root.glob(".venv*"))
+    done = repository.setup(SAC_VENV="envs/sac")
+    assert done.returncode == 2 and "SAC_VENV=envs/sac must be an absolute path" in done.stderr
+
+
+def test_a_python_that_is_named_is_used_or_refused_with_what_it_lacks(repository: Repository, tmp_path: Path) -> None:
+    named, other = environment(tmp_path / "named"), environment(tmp_path / "other")
+    python = f"{named}/bin/python"
+    for more in ({}, {"SLURM_JOB_ID": "7"}, {"VIRTUAL_ENV": str(other)}):
+        assert repository.setup(SAC_PYTHON=python, **more).stdout == f"{python}\n"
+    by_name = {"SAC_PYTHON": "my_python", "PATH": f"{tmp_path}/bin:{repository.environ['PATH']}"}
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/my_python").symlink_to(f"{other}/bin/python")
+    repository.pin([])  # By a link that lies elsewhere it is the Python without its environment.
+    assert repository.setup(**by_name).stdout == f"{tmp_path}/bin/my_python\n"
+    repository.pin(["pinned-thing==1.0", "no-such-package==2.0", "pip==0.1"])
+    done = repository.setup(SAC_PYTHON=python)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "does not hold the pinned packages: no-such-package==2.0 (found none), pip==0.1 (found none)." in done.stderr
+    for wrong in (f"{named}/bin/nowhere", "no_such_python", "named/bin/python"):
+        done = repository.setup(SAC_PYTHON=wrong)
+        assert done.returncode == 2 and f"SAC_PYTHON={wrong} is no program here" in done.stderr
+    (tmp_path / "bin/python3.9").write_text("#!/usr/bin/env bash\n[[ $1 == -c ]] && echo 3.9\n")
+    (tmp_path / "bin/python3.9").chmod(0o755)
+    done = repository.setup(SAC_PYTHON=f"{tmp_path}/bin/python3.9")
+    assert done.returncode == 2 and "is no Python 3.11 but 3.9: give the path of one" in done.stderr
+    assert repository.calls == [] and not (repository.root / ".venv").exists()
+
+
+def test_a_python_on_path_is_used_before_anything_is_installed(repository: Repository, tmp_path: Path) -> None:
+    on_path = environment(tmp_path / "module")
+    (on_path / "bin/python3").unlink()
+    environ = {"PATH": f"{on_path}/bin:{repository.environ['PATH']}"}
+    for more in ({}, {"SLURM_JOB_ID": "7"}):
+        assert repository.setup(**environ, **more).stdout == f"{on_path}/bin/python\n"
+    assert repository.calls == [] and not (repository.root / ".venv").exists()
+    assert repository.setup().stdout == f"{repository.root}/.venv/bin/python\n"
+    assert repository.setup(**environ).stdout == f"{repository.root}/.venv/bin/python\n", "made, so it is wanted"
+    # A home that is seen in a container: the image's own comes before what its host has.
+    inside = environ | {"TFAGENTS_CONTAINER": "1", "TFAGENTS_HOST_VIRTUAL_ENV": str(environment(tmp_path / "host"))}
+    assert repository.setup(**inside).stdout == f"{on_path}/bin/python\n"
+    assert repository.setup(**inside | {"PATH": repository.environ["PATH"]}).stdout == f"{tmp_path}/host/bin/python\n"
+
+
+def test_an_environment_whose_python_is_gone_is_not_used(repository: Repository) -> None:
+    """As in a container that sees the checkout, but not the Python that its .venv was made with."""
+    assert repository.setup().returncode == 0
+    for name in ("python", "python3", "python3.11"):
+        (repository.root / ".venv/bin" / name).unlink()
+    done = repository.setup(SLURM_JOB_ID="7")
+    assert done.returncode == 2 and "name a Python that holds them (SAC_PYTHON)" in done.stderr

@@ -27,10 +27,11 @@ from tests.launch.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, va
 from tests.launch.test_signals import gone
 from tfagents_system.launch import memory, role_process, supervise, wrap_up
 from tfagents_system.launch.claims import Claims, processes_of_run
-from tfagents_system.launch.cpus import allowed_cpus, plan_cpus
+from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.signals import StopFlag
+from tfagents_system.launch.topology import allowed_cpus, cores_of
 from tfagents_system.report.heartbeat import write_json
 from tfagents_system.report.status import problems, read_status
 from tfagents_system.report.terminal import ProgressView
@@ -43,7 +44,7 @@ def make_supervisor(exp_dir: Path, stop: StopFlag, roles: dict[str, str], **more
     variables = variables_of(spec)
     plan = plan_cpus(
         reverb_cpus=1, train_cpus=1, num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
-        allowed=allowed_cpus(), share=True,
+        cores=cores_of(allowed_cpus()), share=True,
     )  # fmt: skip
     return supervise.Supervisor(variables, plan, Claims(), 8123, 7, stop, RoleStarter(command_of(spec)), step_secs=0.02)
 

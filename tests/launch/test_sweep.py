@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 
+from tests.launch.test_cpus import flat
 from tfagents_system.errors import UserError
 from tfagents_system.launch import sweep
+from tfagents_system.launch.gpus import FOUND
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.signals import StopFlag
-from tfagents_system.launch.sweep import parse_seeds, split_cpus
-from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Task, TaskRunner
+from tfagents_system.launch.sweep import parse_seeds
+from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Place, Task, TaskRunner
+from tfagents_system.launch.topology import split_cpus
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = """
@@ -62,12 +65,12 @@ def test_other_seeds_are_refused(text: str) -> None:
 def test_runs_at_once_have_cpus_of_their_own(
     cpus: int, held: tuple[int, ...], parallel: int, needed: int, share: bool, places: list[list[int]]
 ) -> None:
-    assert split_cpus(range(cpus), held, parallel, needed, share=share) == places
+    assert split_cpus(flat(range(cpus)), parallel, needed, held=held, share=share) == places
 
 
 def test_too_few_cpus_are_told_with_numbers() -> None:
     with pytest.raises(UserError, match="2 runs of 5 CPUs need 10, 7 are free"):
-        split_cpus(range(8), [3], 2, 5, share=False)
+        split_cpus(flat(range(8)), 2, 5, held=[3])
 
 
 # The runner, with small programs in the place of runs.
@@ -85,7 +88,7 @@ def task(folder: Path, number: int, program: str, state: str = WAITING, save_sec
 
 
 def run(
-    tasks: Sequence[Task], stop: StopFlag, places: Sequence[Sequence[int]] = ((), ())
+    tasks: Sequence[Task], stop: StopFlag, places: Sequence[Place] = (Place(), Place())
 ) -> tuple[int, list[list[str]]]:
     """Returns the exit code and the states that were shown."""
     shown: list[list[str]] = []
@@ -117,8 +120,17 @@ def test_all_done(tmp_path: Path, stop: StopFlag) -> None:
 def test_a_run_is_pinned_to_its_place(tmp_path: Path, stop: StopFlag) -> None:
     cpu = sorted(os.sched_getaffinity(0))[0]
     one = task(tmp_path, 0, "grep Cpus_allowed_list /proc/self/status")
-    assert run([one], stop, [[cpu]])[0] == 0
+    assert run([one], stop, [Place([cpu])])[0] == 0
     assert one.log.read_text().split() == ["Cpus_allowed_list:", str(cpu)]
+
+
+def test_each_run_at_once_has_a_gpu_of_its_own(tmp_path: Path, stop: StopFlag) -> None:
+    meet = "touch $FOLDER/up_$TASK; until [[ -e $FOLDER/up_$((TASK ^ 1)) ]]; do sleep 0.02; done"
+    says = f"echo ${{{FOUND}-none}}; {meet}"
+    tasks = [task(tmp_path, number, f"timeout 20 bash -c '{says}'") for number in range(4)]
+    assert run(tasks, stop, [Place(gpu="2"), Place(gpu="GPU-5")])[0] == 0
+    seen = [t.log.read_text().strip() for t in tasks]
+    assert {*seen[:2]} == {*seen[2:]} == {"2", "GPU-5"}
 
 
 def test_a_stop_is_handed_on_and_nothing_more_starts(tmp_path: Path, stop: StopFlag) -> None:
@@ -191,14 +203,18 @@ def vars_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "v.sh"
 
 
+started_places: list[Place] = []
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
     """The tasks that would be run."""
     tasks: list[Task] = []
 
     class Runner:
-        def __init__(self, all_tasks: Sequence[Task], *more: Any) -> None:
+        def __init__(self, all_tasks: Sequence[Task], places: Sequence[Place], *more: Any) -> None:
             tasks.extend(all_tasks)
+            started_places[:] = places
 
         def run(self) -> int:
             return 0
@@ -223,6 +239,53 @@ def test_each_task_is_a_run_with_its_settings(vars_file: Path, started: list[Tas
     words = [word for word in started[2].command if word != "--set"]
     assert words[1:] == ["SAC_GRID=", "train_batch_size=128", "SAC_SEED=5", "config.horizon=9", str(vars_file)]
     assert started[2].environ["SLURM_ARRAY_TASK_ID"] == "2" and started[2].command[0] == str(ROOT / "run_script.sh")
+
+
+@pytest.mark.parametrize(
+    ("visible", "more", "options", "gpus"),
+    [
+        ("0,1,2", "", ["--parallel", "2"], ["0", "1"]),
+        ("0,1,2", "", ["--parallel", "1"], ["0"]),
+        ("7", "", ["--parallel", "3", "--set", "SAC_TRAIN_GPUS=0"], [None] * 3),
+        ("GPU-1,GPU-2", "", ["--parallel", "3"], ["GPU-1", "GPU-2", None]),  # Two tasks: no third run goes on at once.
+        ("0", "CUDA_VISIBLE_DEVICES=4,5\n", ["--parallel", "2"], ["4", "5"]),  # The vars file's word counts.
+    ],
+)
+def test_runs_at_once_have_gpus(
+    vars_file: Path,
+    started: list[Task],
+    monkeypatch: pytest.MonkeyPatch,
+    visible: str,
+    more: str,
+    options: list[str],
+    gpus: list[str | None],
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with vars_file.open("a") as file:
+        file.write(f"SAC_TRAIN_GPUS=1\n{more}")
+    assert sweep.main([str(vars_file), "--seeds", "0-1", *options]) == 0
+    assert [place.gpu for place in started_places] == gpus
+
+
+@pytest.mark.parametrize(("visible", "number"), [("3", 1), ("", 0)])
+def test_fewer_gpus_than_runs_are_refused(
+    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch, visible: str, number: int
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    options = ["--seeds", "0-2", "--parallel", "2", "--set", "SAC_TRAIN_GPUS=1"]
+    with pytest.raises(
+        UserError, match=f"2 runs at once need a GPU each, {number} may be used here .*: lower --parallel"
+    ):
+        sweep.main([str(vars_file), *options])
+    assert not started
+
+
+def test_the_check_of_params_sees_no_gpu(vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    seen = "import os, pathlib; pathlib.Path('seen').write_text(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    (vars_file.parent / "p.py").write_text(seen + PARAMS)
+    assert sweep.main([str(vars_file), "--seeds", "0"]) == 0
+    assert Path("seen").read_text() == "-1" and started[0].environ["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_without_seeds_all_tasks_have_that_of_the_vars_file(vars_file: Path, started: list[Task]) -> None:

@@ -1,7 +1,8 @@
-"""The trainer's GPU. All other programs of a run see none."""
+"""The GPUs of trainers. All other programs of a run see none."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,15 +12,25 @@ _ALL = "all"  # It was not set.
 _NONE = ("", "-1", "NoDevFiles")  # The last one is SLURM's word for a job without a GPU.
 
 
-def gpu_of_trainer(environ: Mapping[str, str], devices: Path = Path("/dev")) -> str | None:
-    """The first GPU that may be used, as CUDA_VISIBLE_DEVICES names it; None where there is none.
+def found(environ: Mapping[str, str]) -> str:
+    """What CUDA_VISIBLE_DEVICES was for whoever started this."""
+    return environ.get(FOUND, environ.get("CUDA_VISIBLE_DEVICES", _ALL))
+
+
+def usable_gpus(environ: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
+    """The GPUs that may be used, as CUDA_VISIBLE_DEVICES names them.
 
     Args:
       environ: Of the launchers.
       devices: Where NVIDIA's device files are.
     """
-    found = environ.get(FOUND, _ALL)
-    if found == _ALL:
-        return "0" if any(devices.glob("nvidia[0-9]*")) else None
-    first = found.split(",")[0].strip()
-    return None if first in _NONE else first
+    if found(environ) == _ALL:
+        return [str(number) for number in range(len(list(devices.glob("nvidia[0-9]*"))))]
+    names = [name.strip() for name in found(environ).split(",")]
+    # CUDA itself ends at the first one that is none.
+    return list(itertools.takewhile(lambda name: name not in _NONE, names))
+
+
+def gpu_of_trainer(environ: Mapping[str, str], devices: Path = Path("/dev")) -> str | None:
+    """The first of `usable_gpus`; None where there is none."""
+    return next(iter(usable_gpus(environ, devices)), None)

@@ -25,13 +25,14 @@ from tfagents_system.checklist import Checklist
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 from tfagents_system.launch import pinned_packages, resources, run_directory, scratch
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, owner_of_run, port_is_free
-from tfagents_system.launch.cpus import CpuPlan, format_cpu_list, plan_for
+from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
 from tfagents_system.launch.gpus import FOUND, gpu_of_trainer
 from tfagents_system.launch.inspection import Inspection, run_inspection
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import CARRIER, RunSettings, resolve
 from tfagents_system.launch.slots import COLLECT
+from tfagents_system.launch.topology import format_cpu_list
 from tfagents_system.launch.variables import RunVariables, read_variables
 from tfagents_system.load_params import load_env_config
 from tfagents_system.replay import peers

@@ -9,6 +9,7 @@ Exit codes: 0 all are done, 1 some have failed, 2 bad input: nothing was started
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import multiprocessing
 import os
@@ -23,13 +24,21 @@ from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
 from tfagents_system.grid import Grid, GridError, assignment, read_grid
 from tfagents_system.launch import run_directory
 from tfagents_system.launch.claims import held_cpus, owner_of_run
-from tfagents_system.launch.cpus import allowed_cpus, cgroup_quota, slurm_allotment
+from tfagents_system.launch.gpus import found, usable_gpus
 from tfagents_system.launch.inspection import check_inputs
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import resolve
 from tfagents_system.launch.signals import STOP_SIGNALS, StopFlag
-from tfagents_system.launch.sweep_tasks import DONE, FAILED, Task, TaskRunner
+from tfagents_system.launch.sweep_tasks import DONE, FAILED, Place, Task, TaskRunner
+from tfagents_system.launch.topology import (
+    allowed_cpus,
+    cgroup_quota,
+    cores_of,
+    is_confined,
+    slurm_allotment,
+    split_cpus,
+)
 from tfagents_system.launch.variables import read_variables
 from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.overrides import parse_assignments
@@ -46,12 +55,12 @@ class _Plan:
 
     def __init__(self, vars_file: Path, grid: Grid, assignments: Sequence[str], parallel: int) -> None:
         self.tasks: list[Task] = []
-        self.places: list[list[int]] = []
+        self.places: list[Place] = []
         self._findings: dict[str, list[int]] = {}  # With the tasks that have them.
         self._vars_file = vars_file
         self._assignments = assignments
         self._values: list[dict[str, Any]] = []
-        environs = [self._add(number, grid.settings(number)) for number in range(len(grid))]
+        environs = self._environs = [self._add(number, grid.settings(number)) for number in range(len(grid))]
         everyone = range(len(grid))
         try:
             to_check = {task.number: environs[task.number] for task in self.tasks if task.state != DONE}
@@ -111,54 +120,48 @@ class _Plan:
         return resolved.environ
 
     def _place(self, parallel: int) -> list[str]:
-        """Gives each of the runs that go on at once its CPUs; returns what speaks against it."""
+        """Gives each of the runs that go on at once its CPUs and its GPU; returns what speaks against it."""
         if not all(values.keys() >= _COUNTS for values in self._values):
             return []
+        cpus, findings = self._cpus(parallel)
+        gpus, found = self._gpus(parallel)
+        self.places = [Place(*place) for place in itertools.zip_longest(cpus, gpus)]
+        return findings + found
+
+    def _cpus(self, parallel: int) -> tuple[list[list[int]], list[str]]:
+        """CPU ids for each of the runs that go on at once, and what speaks against it."""
         needed = max(
             values["reverb_cpus"] + values["train_cpus"] + values["num_collect_workers"] * values["collect_worker_cpus"]
             for values in self._values
         )
         share = all(values.get("share_cpus", False) for values in self._values)
-        allowed, allotment, quota = allowed_cpus(), slurm_allotment(os.environ), cgroup_quota()
-        if allotment is not None and allotment < len(allowed):  # The ids are not ours to give.
-            self.places = [[] for _ in range(parallel)]
-            return []
-        held = held_cpus()
-        limit = len(allowed) if quota is None else min(len(allowed), max(1, math.floor(quota)))
+        whole_cores = not all(values.get("use_hyperthreads", True) for values in self._values)
+        cores, quota = cores_of(allowed_cpus()), cgroup_quota()
+        limit = None if quota is None else max(1, math.floor(quota))
+        nothing: list[list[int]] = [[] for _ in range(parallel)]
+        if not is_confined(slurm_allotment(os.environ), cores, whole_cores=whole_cores):
+            return nothing, []  # The ids are not ours to give.
         try:
-            self.places = split_cpus(allowed[:limit], set(held), parallel, needed, share=share)
+            held = held_cpus()
+            split = split_cpus(cores, parallel, needed, held=held, share=share, whole_cores=whole_cores, limit=limit)
         except UserError as error:
-            return list(error.findings)
-        return []
+            return nothing, list(error.findings)
+        return split, []
 
-
-def split_cpus(
-    allowed: Sequence[int], held: Iterable[int], parallel: int, needed: int, *, share: bool
-) -> list[list[int]]:
-    """CPU ids for each of `parallel` runs: disjoint, unless there are fewer CPUs than runs.
-
-    Args:
-      allowed: CPU ids that may be used.
-      held: Those that other runs have; used only where `share` is true and nothing else is free.
-      parallel: Runs at once.
-      needed: CPUs of one run.
-      share: Whether the roles of a run may share CPUs.
-
-    Raises:
-      UserError: There are too few and `share` is False.
-    """
-    free = [cpu for cpu in allowed if cpu not in set(held)]
-    if not share and needed * parallel > len(free):
-        raise UserError(
-            f"--parallel {parallel} runs of {needed} CPUs need {needed * parallel}, {len(free)} are free: "
-            "lower --parallel or SAC_NUM_COLLECT_WORKERS, or set SAC_SHARE_CPUS=1"
-        )
-    usable = free if len(free) >= parallel else list(allowed)
-    if len(usable) < parallel:
-        return [[usable[number % len(usable)]] for number in range(parallel)]
-    size, rest = divmod(len(usable), parallel)
-    starts = [number * size + min(number, rest) for number in range(parallel + 1)]
-    return [list(usable[start:end]) for start, end in zip(starts, starts[1:], strict=False)]
+    def _gpus(self, parallel: int) -> tuple[list[str], list[str]]:
+        """A GPU for each of the runs that go on at once, where any task trains on one, and what speaks against it."""
+        waiting = [k for k, task in enumerate(self.tasks) if task.state != DONE]
+        wanting = [self._environs[k] for k in waiting if self._values[k].get("train_gpus", False)]
+        if not wanting:
+            return [], []
+        usable, at_once = usable_gpus(wanting[0]), min(parallel, len(waiting))
+        if len(usable) >= at_once:
+            return usable[:at_once], []
+        return [], [
+            f"SAC_TRAIN_GPUS=1: {at_once} runs at once need a GPU each, {len(usable)} may be used here "
+            f"(CUDA_VISIBLE_DEVICES: {found(wanting[0])}): lower --parallel, ask the cluster for more "
+            f"(--gpus-per-node={at_once}), or unset SAC_TRAIN_GPUS"
+        ]
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -205,6 +208,7 @@ def _check_all(environs: Mapping[int, Mapping[str, str]], vars_file: Path) -> di
 
 
 def _check_each(environs: Mapping[int, Mapping[str, str]], vars_file: Path, answer: Connection) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # The GPUs are for the trainers.
     answer.send({number: check_inputs(environ, vars_file) for number, environ in environs.items()})
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
 from tfagents_system.grid import in_words
-from tfagents_system.launch.cpus import format_cpu_list
+from tfagents_system.launch.gpus import FOUND
 from tfagents_system.launch.role_process import kill_session
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.signals import StopFlag, die_with_parent
+from tfagents_system.launch.topology import format_cpu_list
 
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
 _STEP_SECS = 0.2
@@ -59,12 +60,25 @@ class Task:
         return f"task {self.number} ({in_words(self.settings)})"
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What one of the runs that go on at once has for itself.
+
+    Attributes:
+      cpus: Its CPU ids; none leaves them to the run.
+      gpu: Its GPU, as CUDA_VISIBLE_DEVICES names it; None: it has none of its own.
+    """
+
+    cpus: Sequence[int] = ()
+    gpu: str | None = None
+
+
 class TaskRunner:
-    """Runs tasks side by side, each on CPUs of its own.
+    """Runs tasks side by side, each in a place of its own.
 
     Args:
       tasks: All; those that are not WAITING are left alone.
-      places: CPU ids for each of those that run at once; an empty one leaves them to the run.
+      places: Of those that run at once.
       stop: Set when the sweep is told to stop; each further signal is handed on to the runs as well.
       show: Called with the tasks, at each change and every second.
     """
@@ -72,7 +86,7 @@ class TaskRunner:
     def __init__(
         self,
         tasks: Sequence[Task],
-        places: Sequence[Sequence[int]],
+        places: Sequence[Place],
         stop: StopFlag,
         show: Callable[[Sequence[Task]], None],
     ) -> None:
@@ -154,15 +168,16 @@ class TaskRunner:
 class _Running:
     """A task's process: in a session of its own, so that a Ctrl-C of the terminal comes to it once, from the sweep."""
 
-    def __init__(self, task: Task, place: Sequence[int]) -> None:
+    def __init__(self, task: Task, place: Place) -> None:
         self.task, self.place = task, place
-        pinned = ["taskset", "-c", format_cpu_list(place)] if place else []
+        pinned = ["taskset", "-c", format_cpu_list(place.cpus)] if place.cpus else []
+        environ = dict(task.environ) | ({} if place.gpu is None else {FOUND: place.gpu})
         task.log.parent.mkdir(parents=True, exist_ok=True)
         with task.log.open("ab") as log:
             self._written_before = log.tell()
             self.process = subprocess.Popen(
                 [*pinned, *task.command],
-                env=dict(task.environ),
+                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

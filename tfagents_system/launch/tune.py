@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
-from tfagents_system.launch.cpus import CpuPlan, allowed_cpus, plan_cpus
+from tfagents_system.launch.cpus import CpuPlan, plan_cpus
 from tfagents_system.launch.python_path import ROOT, run_python_path
 from tfagents_system.launch.run_paths import TRAINER, worker_role
+from tfagents_system.launch.topology import allowed_cpus, cores_of
 from tfagents_system.launch.variables import RunVariables
 from tfagents_system.launch.vars_file import read_vars_file
 
@@ -225,7 +226,7 @@ def _plan(variables: RunVariables, cpus: Sequence[int], train_cpus: int) -> CpuP
         train_cpus=train_cpus,
         num_collect_workers=1,
         collect_worker_cpus=variables.collect_worker_cpus,
-        allowed=cpus,
+        cores=cores_of(cpus),
         share=True,
     )
 

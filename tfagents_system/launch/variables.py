@@ -168,6 +168,23 @@ VARIABLES: tuple[Variable, ...] = (
         is_early=True,
     ),
     Variable(
+        "SAC_PYTHON",
+        "Python 3.11 with the pinned packages that all programs of the run use: absolute path, or name on PATH; in a "
+        "container it is one of the image",
+        "the activated environment's, else that of SAC_VENV, or one on PATH where that has not been made",
+        "text",
+        "/opt/sac/bin/python",
+        is_early=True,
+    ),
+    Variable(
+        "SAC_VENV",
+        "absolute path of the environment that `setup.sh` makes and uses; set it for `./setup.sh` by hand, too",
+        "`.venv` in the repository",
+        "path",
+        "/scratch/me/sac_env",
+        is_early=True,
+    ),
+    Variable(
         "SAC_PACKED_ENV",
         "archive of a Python environment, which is unpacked into $SLURM_TMPDIR, $TMPDIR or /tmp and used",
         "none",
@@ -272,6 +289,8 @@ class RunVariables:
     use_hyperthreads: bool = True
     job_prelude: str | None = None
     exec_prefix: str | None = None
+    python: str | None = None
+    venv: str | None = None
     packed_env: Path | None = None
     mem_gb: int | None = None
     snapshot_mb: int = 100

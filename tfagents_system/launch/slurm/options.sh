@@ -58,8 +58,8 @@ check_place() {
   [[ -d $ancestor && -w $ancestor && -x $ancestor ]] \
     || finding "$tfagents_submit_dir can't be made, $ancestor can't be written: set SAC_EXP_DIR to a folder that is yours"
   # The packages may as well come from an image or an archive; the job says so where they are not there.
-  if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-}${SAC_PACKED_ENV:-}${SAC_EXEC_PREFIX:-}${SAC_JOB_PRELUDE:-} ]]; then
-    [[ -x $tfagents_root/.venv/bin/python ]] \
+  if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-}${SAC_PACKED_ENV:-}${SAC_EXEC_PREFIX:-}${SAC_JOB_PRELUDE:-}${SAC_PYTHON:-} ]]; then
+    [[ -x ${SAC_VENV:-$tfagents_root/.venv}/bin/python ]] \
       || finding "the packages are not installed, and jobs install nothing: run ./setup.sh here, once"
   fi
   for file in SAC_PACKED_ENV SAC_ENV_PYTHON SAC_GRID; do

@@ -1,0 +1,73 @@
+# shellcheck shell=bash
+# Finds a Python that holds the pinned packages, or installs them into $venv. Sourced by setup.sh, which sets the variables
+# and has `say` and `fail`.
+
+missing_packages() { # PYTHON: prints them; the exit code is 0 if there are none
+  [[ -x $1 ]] && "$1" -P "$root/tfagents_system/launch/pinned_packages.py" "${dev[@]}" 2>/dev/null
+}
+holds_packages() { missing_packages "$1" >/dev/null; } # PYTHON
+
+given_python() { # SAC_PYTHON, as a path
+  local path missing version
+  path=$(type -P -- "$SAC_PYTHON") && [[ $path == /* ]] \
+    || fail "SAC_PYTHON=$SAC_PYTHON is no program here: give the absolute path, or the name on PATH, of a Python 3.11"
+  if ! missing=$(missing_packages "$path"); then
+    version=$("$path" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true)
+    [[ $version == 3.11 ]] || fail "SAC_PYTHON=$SAC_PYTHON is no Python 3.11${version:+ but $version}: give the path of one"
+    fail "SAC_PYTHON=$SAC_PYTHON does not hold the pinned packages: ${missing//$'\n'/, }. Install them there" \
+      "($path -m pip install --no-deps -r $lock), or unset SAC_PYTHON"
+  fi
+  echo "$path"
+}
+
+active_python() { # PREFIX...: of the first environment that holds the packages
+  local prefix
+  for prefix; do
+    [[ -n $prefix && $prefix != "$venv" ]] || continue
+    holds_packages "$prefix/bin/python" && echo "$prefix/bin/python" && return
+    say "$prefix is active but does not hold the pinned packages: it is left as it is"
+  done
+  return 1
+}
+
+python_on_path() {
+  local name path
+  for name in python python3 python3.11; do
+    path=$(type -P "$name") && holds_packages "$path" && echo "$path" && return
+  done
+  return 1
+}
+
+base_python() {
+  local candidate
+  for candidate in python3.11 python3 python; do
+    "$candidate" -c 'import sys; sys.version_info[:2] == (3, 11) or exit(1); print(sys.executable)' 2>/dev/null && return
+  done
+  # A Python that uv installed is not on PATH.
+  command -v uv >/dev/null && uv python find 3.11 2>/dev/null && return
+  fail "Python 3.11 is not installed: install it (apt-get install python3.11 python3.11-venv, conda create -n sac" \
+    "python=3.11, or uv python install 3.11)"
+}
+
+install_packages() {
+  local base uv
+  base=$(base_python)
+  say "installing the pinned packages into $venv; this takes a few minutes, once"
+  mkdir -p "$venv"
+  touch "$ours"
+  rm -f "$complete"
+  if uv=$(command -v uv); then
+    "$uv" venv --quiet --allow-existing --python "$base" "$venv" >&2
+  else
+    "$base" -m venv "$venv" >&2 || fail "$base cannot make virtual environments: apt-get install python3.11-venv"
+    uv=$venv/bin/uv
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version" >&2 || uv=
+  fi
+  local pip=("$venv/bin/python" -m pip install --disable-pip-version-check)
+  if [[ -n $uv ]]; then pip=("$uv" pip install --quiet --python "$venv/bin/python" --compile-bytecode); fi
+  "${pip[@]}" --no-deps --requirement "$lock" >&2
+  dev=(--dev)
+  holds_packages "$venv/bin/python" || fail "$venv does not hold the pinned packages after installing them"
+  echo "$lock_hash" >"$complete.new"
+  mv "$complete.new" "$complete" # Last: an interrupted installation is never taken for a whole one.
+}
