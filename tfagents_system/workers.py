@@ -49,6 +49,7 @@ _POLICY_DEADLINE_SECS = 24 * 3600.0  # An iteration of a large network may take 
 _FLUSH_SECS = 20.0
 _BEAT_SECS = 1.0
 _TELL_AGAIN_SECS = 5.0  # What an evaluation was like, to a trainer that may wait for it.
+_TELL_RARELY_SECS = 60.0  # The same, where asynchronous and therefore never waiting.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +136,7 @@ class Worker:
         self._weights: dict[str, np.ndarray] = {}
         self._evaluated = (0, -1)  # (trainer's session, version) of the last evaluation
         self._evaluation: Report | None = None  # the last that was told
-        self._tell_again_at = math.inf
+        self._told_evaluation_at = -math.inf
         self._steps = self._episodes = 0
         self._told: dict[str, Any] = {}
         self._beat_due = 0.0
@@ -189,6 +190,8 @@ class Worker:
         self._apply_curriculum(iteration)
         self._collect(iteration)
         self._evaluate_if_due()
+        if self._params.asynchronous:
+            self._tell_evaluation_again(_TELL_RARELY_SECS)
 
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
         agent = self._params.agent_ctor(time_step_spec, action_spec, tf.Variable(0, dtype=tf.int64, name="train_step"))
@@ -517,17 +520,17 @@ class Worker:
 
     def _tell_evaluation(self, evaluation: Report) -> None:
         self._report(evaluation)
-        self._evaluation, self._tell_again_at = evaluation, time.monotonic() + _TELL_AGAIN_SECS
+        self._evaluation, self._told_evaluation_at = evaluation, time.monotonic()
 
-    def _tell_evaluation_again(self) -> None:
-        """Now and then, while nothing else is to be done: the trainer may wait for a report that was lost.
+    def _tell_evaluation_again(self, after_secs: float = _TELL_AGAIN_SECS) -> None:
+        """Now and then, between two iterations or while waiting: the trainer may wait for a report that was lost.
 
         The streams of a trainer that was killed live on in the server until each has taken one more, and a server that
         is killed takes with it those that were not read.
         """
-        if self._evaluation is not None and time.monotonic() >= self._tell_again_at:
+        if self._evaluation is not None and time.monotonic() >= self._told_evaluation_at + after_secs:
             self._connection.try_put(tables.REPORTS, self._evaluation.to_wire(), _NEWS_SECS)
-            self._tell_again_at = time.monotonic() + _TELL_AGAIN_SECS
+            self._told_evaluation_at = time.monotonic()
 
     def _beat(self, state: str, **fields: Any) -> None:
         self._beat_due = time.monotonic() + _BEAT_SECS

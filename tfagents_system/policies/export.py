@@ -196,7 +196,7 @@ class PolicyExport:
 
 @contextlib.contextmanager
 def _fit_names_in_signatures() -> Iterator[None]:
-    """PolicySaver names the arrays of a signature by their paths, whatever is in them: TensorFlow takes few of these."""
+    """PolicySaver names the arrays of a signature by their paths; TensorFlow does not take all characters of these."""
     by_paths = policy_saver.rename_spec_with_nest_paths
 
     def fit(nest: Any) -> Any:
