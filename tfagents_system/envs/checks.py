@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,8 @@ from tfagents_system.envs.history import has_images, is_image
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.policies.export import PolicyExport
 from tfagents_system.policies.worker_policy import why_not_numpy
 from tfagents_system.rules import integer_from, is_kept
 from tfagents_system.run_checkpoints import Makeup
@@ -44,6 +48,8 @@ _FEW_STEPS = 5
 _COMPARED_STEPS = 20
 _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
+
+_OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
 
 Specs = tuple[Any, Any]  # (observation spec, the environment's own action spec), as envs.specs.save_specs takes them
 Enter = Callable[[str], None]
@@ -85,7 +91,7 @@ def check_environment(
       seed: For environments and actions.
       checks: Gets what was looked at and what was found.
       enter: Called before each call of the user's code that may take long or hang, with what it is.
-      render: A picture is drawn, too: it takes seconds with some simulators.
+      render: A picture is drawn, too, and policies of the toolkit's own networks are saved: it takes seconds.
       deterministic: SAC_DETERMINISTIC=1, which not every policy can have.
 
     Returns:
@@ -141,6 +147,11 @@ class _Check:
                 makeup = makeup_of(agent)  # Before an update of it, which may make variables.
                 self._enter("trying an update of the agent")
                 _try_update(self._params, agent, self._checks[AGENT])
+                is_own = bool(_OWN_NETWORKS & _overridden(self._params))
+                # Those of the toolkit are known to be saved: no start waits for it.
+                if (render or is_own) and not self._checks[AGENT].errors:
+                    self._enter("saving the agent's policies")
+                    _try_saving(self._params, agent, specs[1], self._checks[AGENT])
             if render and eval_env is not None and self._is_fine:
                 self._try_rendering(eval_env)
             self._enter("closing the environments")
@@ -303,6 +314,23 @@ def _try_update(params: TrainParamsBase, agent: tf_agent.TFAgent, check: Check) 
         check.errors += error.findings
     except (Exception, SystemExit) as error:
         check.errors.append(f"an update of the agent raised {describe_error(error)}: correct agent_ctor")
+
+
+def _try_saving(params: TrainParamsBase, agent: tf_agent.TFAgent, action_spec: Any, check: Check) -> None:
+    """Writes the SavedModels of a start into a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="sac_check_") as folder:
+        spec = tf.nest.map_structure(tensor_spec.from_spec, action_spec)
+        try:
+            PolicyExport(
+                RunPaths(Path(folder)), agent, spec, agent.train_step_counter, params.frame_stack
+            ).save_models()
+        except (OSError, tf.errors.ResourceExhaustedError):
+            return  # A full disk says nothing of the agent.
+        except (Exception, SystemExit) as error:
+            check.errors.append(
+                f"the agent's policies can't be saved as SavedModels ({describe_error(error)}): correct "
+                "agent_ctor, actor_ctor or preprocessing_combiner"
+            )
 
 
 def _check_observers(name: str, hook: Callable[[], Any]) -> list[str]:
