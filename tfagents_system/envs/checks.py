@@ -23,6 +23,7 @@ from tfagents_system.agents.encoder import has_own_networks, is_encoded, smalles
 from tfagents_system.agents.training_agent import check_agent, make_agent
 from tfagents_system.checklist import Check, Checklist
 from tfagents_system.curriculum import Curriculum, check_curriculum
+from tfagents_system.effects import without_effect
 from tfagents_system.envs import hooks, loading, rendering
 from tfagents_system.envs.contract import check_contract
 from tfagents_system.envs.env_process import EnvProcess
@@ -173,6 +174,7 @@ class _Check:
             check.errors += _check_frame_stack(self._params, env)
             if not self._checks.errors:  # Of the params either.
                 _check_images(self._params, env, check)
+                check.notes += _without_effect_here(self._params, env)
             return env
         return None
 
@@ -470,6 +472,12 @@ def _check_frame_stack(params: TrainParamsBase, env: TrainingEnvironment) -> lis
         f"TrainParams.frame_stack={params.frame_stack} stacks images, but the observations hold none "
         f"(uint8 of shape [height, width, channels]), they are {_in_words(env.observation_spec())}: set it to 1"
     ]
+
+
+def _without_effect_here(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+    """Attributes that act on images alone, where there are none; what follows from the params has been told."""
+    told = without_effect(params)
+    return [note for note in without_effect(params, has_images(env.observation_spec())) if note not in told]
 
 
 def _check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> None:
