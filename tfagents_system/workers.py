@@ -134,6 +134,7 @@ class Worker:
         self._version = -1  # of the policy: iterations that it was trained for
         self._train_step = 0
         self._weights: dict[str, np.ndarray] = {}
+        self._is_policy_checked = False  # with weights that were trained
         self._evaluated = (0, -1)  # (trainer's session, version) of the last evaluation
         self._evaluation: Report | None = None  # the last that was told
         self._told_evaluation_at = -math.inf
@@ -310,7 +311,13 @@ class Worker:
         if arrays is not None:
             self._session, self._version, self._train_step = (int(value) for value in arrays[0])
             self._weights = weights.from_arrays(arrays[1:])
-            self._policy.assign(self._weights)
+            self._assign(self._weights, self._train_step)
+
+    def _assign(self, policy_weights: dict[str, np.ndarray], train_step: int) -> None:
+        """Gives the policy its weights, and compares it with its network when they are the first that were trained."""
+        self._policy.assign(policy_weights)
+        if train_step > 0 and not self._is_policy_checked:
+            self._policy, self._is_policy_checked = self._policy.checked(policy_weights), True
 
     def _apply_curriculum(self, iteration: int) -> None:
         self._guard_building(f"worker {self._id}: set_state() in iteration {iteration}")
@@ -442,7 +449,7 @@ class Worker:
         self._beat("evaluating", iteration=version)
         if self._role.deterministic:
             self._repeat(EVAL_STREAM, version, self._environments.evaluation)
-        self._policy.assign(policy_weights)
+        self._assign(policy_weights, train_step)
         self._play(share, on_episode)
         if self._weights:
             self._policy.assign(self._weights)
