@@ -41,8 +41,9 @@ class Run:
         self.best: list[tuple[str, float]] = []
         self._reports: list[Report] = []
         self.num_workers, self.num_episodes = num_workers, num_episodes
-        trainer = self.trainer = Trainer.__new__(Trainer)
-        role = types.SimpleNamespace(paths=self.paths, num_workers=num_workers, has_left=lambda worker: False)
+        trainer: Any = Trainer.__new__(Trainer)
+        self.trainer = trainer
+        role: Any = types.SimpleNamespace(paths=self.paths, num_workers=num_workers, has_left=lambda worker: False)
         role.stop = types.SimpleNamespace(is_set=lambda: False)
         trainer._role = role
         trainer._params = types.SimpleNamespace(

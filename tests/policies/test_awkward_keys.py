@@ -24,7 +24,7 @@ from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.replay.segments import Layout
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-GOALS = {"bottom burner": BOX, "hinge cabinet": BOX}
+GOALS: dict[str, gymnasium.Space] = {"bottom burner": BOX, "hinge cabinet": BOX}
 KEYS = ("a b", "a_b", "a/b", "a.b", "A_b", "größe", "", "%", "/", "1", "observation_1", "state_0", "action")
 
 
