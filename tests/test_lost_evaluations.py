@@ -76,3 +76,27 @@ def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):
     assert [(version, len(reports)) for version, reports in evaluations.pop_ready()] == [(4, 1)]
     evaluations.add(complete)
     assert evaluations.pop_ready() == [], "it counts once"
+
+
+def test_a_worker_that_never_waits_tells_again_between_iterations_but_rarely(monkeypatch):
+    now, told = [1000.0], []
+    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
+    worker = Worker.__new__(Worker)
+    worker._connection = types.SimpleNamespace(try_put=lambda table, arrays, timeout: told.append(now[0]))
+    worker._report = lambda report: None
+    worker._next_iteration = lambda: 0
+    worker._wait_for_policy = worker._apply_curriculum = worker._collect = lambda iteration: None
+    worker._evaluate_if_due = lambda: None
+    worker._evaluation = None
+    worker._params = types.SimpleNamespace(asynchronous=True, num_iter=10)
+    worker._go_on()
+    worker._tell_evaluation(Report("eval", 7, 0, 4, 40, 4, [Episode(1.0, 10)], {}))
+    for _ in range(2000):
+        now[0] += 0.1
+        worker._go_on()
+    assert [round(moment) for moment in told] == [1060, 1120, 1180]
+    worker._params.asynchronous = False
+    for _ in range(2000):
+        now[0] += 0.1
+        worker._go_on()
+    assert len(told) == 3, "in lock-step it waits, and tells again then"

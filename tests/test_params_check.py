@@ -40,7 +40,8 @@ def test_every_attribute_has_a_rule() -> None:
 
 @pytest.mark.parametrize("module", [pendulum_params, minitaur_params, halfcheetah_params, pendulum_pixels_params])
 def test_shipped_examples_and_defaults_pass(module: Any) -> None:
-    assert check_params(module.TrainParams({"horizon": 200})) == []
+    params = module.TrainParams({"horizon": 200})
+    assert check_params(params) == [] and params_check.advice(params) == []
 
 
 @pytest.mark.parametrize(
@@ -359,7 +360,7 @@ def test_parts_that_go_together_pass(attributes: dict[str, Any]) -> None:
         ({"recurrent_burn_in": 5}, ["recurrent_burn_in=5 has no effect with recurrent=False"]),
         ({"recurrent_burn_in": 5, "recurrent": True}, []),
         ({"algorithm": "redq"}, ["the actor steps in each update"]),
-        ({"algorithm": "redq", "updates_per_env_step": 20.0}, []),
+        ({"algorithm": "redq", "updates_per_env_step": 20.0, "num_steps_per_iter": 1000}, []),
     ],
 )
 def test_what_is_seldom_meant_is_told(attributes: dict[str, Any], texts: list[str]) -> None:

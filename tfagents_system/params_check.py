@@ -16,6 +16,7 @@ from tfagents_system.agents.optimizer_settings import (
     settings_in_use,
     whole_run_findings,
 )
+from tfagents_system.effects import without_effect
 from tfagents_system.errors import shown
 from tfagents_system.rules import Rule, integer_from, is_integer, is_kept, is_number, or_none
 from tfagents_system.spelling import near_misses
@@ -217,26 +218,7 @@ def advice(params: TrainParamsBase) -> list[str]:
             f"algorithm={params.algorithm!r} without updates_per_env_step: the actor steps in each update, in the "
             "paper once in 20, once for each step of the environment. Set updates_per_env_step, or actor_update_period"
         )
-    return notes + _without_effect(params)
-
-
-def _without_effect(params: TrainParamsBase) -> list[str]:
-    """Attributes that were set, and that nothing looks at beside the others."""
-    unused: dict[str, tuple[str, ...]] = {}
-    if not params.learn_entropy_coef:
-        unused["learn_entropy_coef=False"] = "target_entropy", "alpha_learning_rate", "alpha_optimizer"
-    if not ALGORITHMS[params.algorithm].has_quantiles:
-        unused[f"algorithm={params.algorithm!r}"] = "num_quantiles", "num_dropped_quantiles"
-    if not value_of_algorithm(params, "batch_renormalization"):
-        unused["batch_renormalization=False"] = ("batch_renormalization_warmup_steps",)
-    if not params.recurrent:
-        unused["recurrent=False"] = "recurrent_burn_in", "recurrent_sequence_length", "recurrent_lstm_units"
-    return [
-        f"TrainParams.{name}={shown(getattr(params, name))} has no effect with {because}: remove it, or change that"
-        for because, names in unused.items()
-        for name in names
-        if getattr(params, name) != getattr(TrainParamsBase, name)
-    ]
+    return notes + without_effect(params)
 
 
 def _known_names(is_hook: bool) -> list[str]:

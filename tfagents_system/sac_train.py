@@ -43,6 +43,7 @@ from tfagents_system.trainer_saves import TrainerSaves
 _START_DEADLINE_SECS = 600.0
 _BLOCK_DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.
 _EVALUATION_POLL_SECS = 0.02
+_HEARTBEATS_SECS = 0.5  # Between two looks at files, of each worker that an evaluation still misses.
 _POLL_SECS = 0.2
 _ASK_AGAIN_SECS = 3.0
 
@@ -126,6 +127,9 @@ class Trainer:
                 self._go_back(error)
         self.save_finally()  # Whatever happens during the last evaluation, the training is done.
         self._wait_for_evaluation()
+        if self._eval_iteration < self._state.iteration:  # Where asynchronous, it had to wait for the one before.
+            self._publish()
+            self._wait_for_evaluation()
         if self._losses:
             self._log(self._train_row())
         self.save_finally()
@@ -204,8 +208,10 @@ class Trainer:
 
     def _begin_evaluations(self) -> None:
         self._evaluations = Evaluations(self._params.n_eval_episodes, self._role.num_workers)
-        self._evaluated = self._eval_iteration = _last_evaluated(self._role.paths)  # logged; published to be evaluated
+        # Versions: in the metrics; whose evaluation is over; published to be evaluated.
+        self._logged = self._evaluated = self._eval_iteration = _last_evaluated(self._role.paths)
         self._eval_arrays: list[np.ndarray] = []
+        self._eval_began = self._heartbeats_due = 0.0
 
     def _seed_noise(self) -> None:
         """For agents that draw their own noise. It must not repeat what an earlier start has drawn."""
@@ -344,25 +350,27 @@ class Trainer:
     def _publish(self) -> None:
         """Sends the policy and how far training is; every `eval_period_itrs`, the policy to evaluate as well.
 
-        In lock-step no evaluation is passed over: the one before must be complete. Workers that evaluate do not
-        collect, so the trainer would have to wait for them anyway.
+        An evaluation begins when the one before is over. In lock-step the trainer waits for that: workers that evaluate
+        do not collect, so it would have to wait for them anyway. Where asynchronous it goes on, and the evaluation is
+        that of a later policy.
         """
         version, finished = self._state.iteration, self._state.iteration >= self._params.num_iter
         period = self._params.eval_period_itrs
         # Not `version % period == 0`: a stop may have lost the evaluation that was under way.
         is_due = version // period > self._eval_iteration // period
-        is_evaluated = is_due or (finished and version > self._eval_iteration)
-        if is_evaluated and not self._params.asynchronous:
+        is_due |= finished and version > self._eval_iteration
+        if is_due and self._params.asynchronous:
+            self._leave_out_gone(self._eval_began)
+        elif is_due:
             self._wait_for_evaluation()
+        is_evaluated = is_due and self._evaluated >= self._eval_iteration
         with self._shares.spend("publishing"):
             arrays = [
                 np.array([self._session, version, self.train_step], np.int64),
                 *weights.to_arrays(weights.read_weights(self._variables)),
             ]
             if is_evaluated:
-                if self._params.asynchronous:
-                    self._log_evaluations(give_up=True)
-                self._eval_iteration, self._eval_arrays = version, arrays
+                self._eval_iteration, self._eval_arrays, self._eval_began = version, arrays, time.monotonic()
                 self._evaluated_at[version] = (self.train_step, self._state.env_steps)
                 if version > 0:
                     self._saves.try_to_write(lambda: self._export.save_checkpoint(version))
@@ -396,15 +404,18 @@ class Trainer:
                     self._evaluations.add(report)
             self._log_evaluations()
 
-    def _log_evaluations(self, give_up: bool = False) -> None:
-        for version, reports in self._evaluations.pop_ready(give_up=give_up):
+    def _log_evaluations(self) -> None:
+        for version, reports in self._evaluations.pop_ready():
             self._log_evaluation(version, reports)
 
     def _log_evaluation(self, version: int, reports: list[Report]) -> None:
         summary = summarize("eval", reports)
+        if self._params.asynchronous:
+            period = self._params.eval_period_itrs
+            summary["eval_left_out"] = max(0, version // period - self._logged // period - 1)
         train_step, env_steps = self._evaluated_at.pop(version, (reports[0].train_step, self._state.env_steps))
         self._log({"train_step": train_step, "iteration": version, "env_steps": env_steps, **summary})
-        self._evaluated = version
+        self._logged, self._evaluated = version, max(self._evaluated, version)
         name, best = checkpoint_name(train_step), self._state.best_eval_return
         if version == 0 or not self._export.has_checkpoint(name):
             return
@@ -460,33 +471,45 @@ class Trainer:
         logging.info("%s", "  ".join(f"{name} {value:.5g}" for name, value in row.items()))
 
     def _wait_for_evaluation(self) -> None:
-        """Waits until the policy that was published for it is evaluated, without the shares of workers that are gone.
-
-        Those are the ones that joined and have stopped, those without a heartbeat for SAC_STRAGGLER_SECS, and those
-        that have waited for so long instead of evaluating: the network or a killed server has lost the policy or the
-        report. How long an episode takes does not matter.
-        """
+        """Waits until the policy that was published for it is evaluated."""
         version, began = self._eval_iteration, time.monotonic()
         with self._shares.spend("waiting"):
             while self._evaluated < version:
                 if self._role.stop.is_set():
                     raise StoppedError
+                self._leave_out_gone(began)
                 missing = self._evaluations.missing(version)
-                is_late = time.monotonic() - began > self._straggler_secs
-                gone = [
-                    worker for worker in missing if self._role.has_left(worker) or (is_late and self._is_gone(worker))
-                ]
-                if gone:
-                    logging.warning("the evaluation of iteration %d goes on without workers %s", version, gone)
-                    self._evaluations.leave_out(gone)
-                    self._log_evaluations(give_up=len(gone) == len(missing))
-                    if len(gone) == len(missing):
-                        break
                 self._beat("waiting", waiting_for=f"the evaluation of iteration {version} by workers {missing}")
                 self._take_reports()
                 self._publish_if_restarted()
                 time.sleep(_EVALUATION_POLL_SECS)
-        self._evaluated = max(self._evaluated, version)
+
+    def _leave_out_gone(self, began: float) -> None:
+        """The evaluation that is under way goes on without the shares of workers that are gone.
+
+        Those are the ones that joined and have stopped, those without a heartbeat for SAC_STRAGGLER_SECS, and those
+        that have waited for so long instead of evaluating: the network or a killed server has lost the policy or the
+        report. How long an episode takes does not matter.
+
+        Args:
+          began: When it was begun to wait for them.
+        """
+        version, now = self._eval_iteration, time.monotonic()
+        if now < self._heartbeats_due:
+            return
+        self._heartbeats_due = now + _HEARTBEATS_SECS
+        self._take_reports()
+        if self._evaluated >= version:
+            return
+        missing = self._evaluations.missing(version)
+        is_late = now - began > self._straggler_secs
+        gone = [worker for worker in missing if self._role.has_left(worker) or (is_late and self._is_gone(worker))]
+        if gone:
+            logging.warning("the evaluation of iteration %d goes on without workers %s", version, gone)
+            self._evaluations.leave_out(gone)
+            self._log_evaluations()
+        if len(gone) == len(missing) and (gone or is_late):
+            self._evaluated = max(self._evaluated, version)  # Whether or not there was a whole share.
 
     def _is_gone(self, worker_id: int) -> bool:
         beat = self._role.beats.last(worker_role(worker_id))

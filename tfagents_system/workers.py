@@ -49,6 +49,7 @@ _POLICY_DEADLINE_SECS = 24 * 3600.0  # An iteration of a large network may take 
 _FLUSH_SECS = 20.0
 _BEAT_SECS = 1.0
 _TELL_AGAIN_SECS = 5.0  # What an evaluation was like, to a trainer that may wait for it.
+_TELL_RARELY_SECS = 60.0  # The same, where asynchronous and therefore never waiting.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,9 +134,10 @@ class Worker:
         self._version = -1  # of the policy: iterations that it was trained for
         self._train_step = 0
         self._weights: dict[str, np.ndarray] = {}
+        self._is_policy_checked = False  # with weights that were trained
         self._evaluated = (0, -1)  # (trainer's session, version) of the last evaluation
         self._evaluation: Report | None = None  # the last that was told
-        self._tell_again_at = math.inf
+        self._told_evaluation_at = -math.inf
         self._steps = self._episodes = 0
         self._told: dict[str, Any] = {}
         self._beat_due = 0.0
@@ -189,6 +191,8 @@ class Worker:
         self._apply_curriculum(iteration)
         self._collect(iteration)
         self._evaluate_if_due()
+        if self._params.asynchronous:
+            self._tell_evaluation_again(_TELL_RARELY_SECS)
 
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
         agent = self._params.agent_ctor(time_step_spec, action_spec, tf.Variable(0, dtype=tf.int64, name="train_step"))
@@ -307,7 +311,13 @@ class Worker:
         if arrays is not None:
             self._session, self._version, self._train_step = (int(value) for value in arrays[0])
             self._weights = weights.from_arrays(arrays[1:])
-            self._policy.assign(self._weights)
+            self._assign(self._weights, self._train_step)
+
+    def _assign(self, policy_weights: dict[str, np.ndarray], train_step: int) -> None:
+        """Gives the policy its weights, and compares it with its network when they are the first that were trained."""
+        self._policy.assign(policy_weights)
+        if train_step > 0 and not self._is_policy_checked:
+            self._policy, self._is_policy_checked = self._policy.checked(policy_weights), True
 
     def _apply_curriculum(self, iteration: int) -> None:
         self._guard_building(f"worker {self._id}: set_state() in iteration {iteration}")
@@ -439,7 +449,7 @@ class Worker:
         self._beat("evaluating", iteration=version)
         if self._role.deterministic:
             self._repeat(EVAL_STREAM, version, self._environments.evaluation)
-        self._policy.assign(policy_weights)
+        self._assign(policy_weights, train_step)
         self._play(share, on_episode)
         if self._weights:
             self._policy.assign(self._weights)
@@ -517,17 +527,17 @@ class Worker:
 
     def _tell_evaluation(self, evaluation: Report) -> None:
         self._report(evaluation)
-        self._evaluation, self._tell_again_at = evaluation, time.monotonic() + _TELL_AGAIN_SECS
+        self._evaluation, self._told_evaluation_at = evaluation, time.monotonic()
 
-    def _tell_evaluation_again(self) -> None:
-        """Now and then, while nothing else is to be done: the trainer may wait for a report that was lost.
+    def _tell_evaluation_again(self, after_secs: float = _TELL_AGAIN_SECS) -> None:
+        """Now and then, between two iterations or while waiting: the trainer may wait for a report that was lost.
 
         The streams of a trainer that was killed live on in the server until each has taken one more, and a server that
         is killed takes with it those that were not read.
         """
-        if self._evaluation is not None and time.monotonic() >= self._tell_again_at:
+        if self._evaluation is not None and time.monotonic() >= self._told_evaluation_at + after_secs:
             self._connection.try_put(tables.REPORTS, self._evaluation.to_wire(), _NEWS_SECS)
-            self._tell_again_at = time.monotonic() + _TELL_AGAIN_SECS
+            self._told_evaluation_at = time.monotonic()
 
     def _beat(self, state: str, **fields: Any) -> None:
         self._beat_due = time.monotonic() + _BEAT_SECS

@@ -340,6 +340,27 @@ def test_a_picture_is_drawn_where_it_is_wanted() -> None:
     assert "rendering" not in report(Blind)[0]
 
 
+def unsaveable_combiner() -> Any:
+    """Reads a variable that nothing of it holds: TensorFlow can't save that."""
+    scale = tf.Variable(1.0)
+    return tf.keras.layers.Lambda(lambda observation: observation * scale.read_value())
+
+
+@pytest.mark.parametrize("render", [False, True])
+def test_networks_that_can_not_be_saved_are_told_before_the_start(render: bool) -> None:
+    (finding,), _ = check(CounterEnv, render=render, preprocessing_combiner=staticmethod(unsaveable_combiner))
+    assert finding.startswith("the agent's policies can't be saved as SavedModels (AssertionError: Tried to export")
+    assert finding.endswith("correct agent_ctor, actor_ctor or preprocessing_combiner")
+
+
+def test_a_start_saves_no_policies_of_the_toolkits_own_networks_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are known to be saved, and it takes seconds."""
+    monkeypatch.setattr(checks_module, "PolicyExport", None)
+    assert check(CounterEnv) == ([], check(CounterEnv)[1])
+    ((finding,), _) = check(CounterEnv, render=True)
+    assert "can't be saved" in finding
+
+
 def test_sizes_of_agent_and_policy() -> None:
     _, trial = report(CounterEnv)
     # Actor 2-16-2, mean and deviation; two critics 4-16-1 with targets; alpha. Adam has two moments of each.

@@ -124,14 +124,34 @@ def test_hooks_that_return_something_else(result: Any) -> None:
         loading.make_collect_env(Params(CONFIG), 0, 1)
 
 
-def test_play_env_gets_a_collect_env_where_the_hook_asks_for_one() -> None:
-    class Params(Recording):
-        def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> Any:
-            return (), {"mass": collect_env.mass}
+def by_name(self: Any, id: int = 0, collect_env: Any = None) -> Any:
+    return (), {"mass": collect_env.mass}
 
-    params = Params(CONFIG)
+
+def by_any_name(self: Any, **kwargs: Any) -> Any:
+    return (), {"mass": kwargs["collect_env"].mass}
+
+
+def by_position(self: Any, worker: int, other_env: Any) -> Any:
+    return (), {"mass": other_env.mass}
+
+
+@pytest.mark.parametrize("hook", [by_name, by_any_name, by_position])
+def test_play_env_gets_a_collect_env_where_the_hook_asks_for_one(hook: Any) -> None:
+    params = type("Params", (Recording,), {"eval_env_args_kwargs": hook})(CONFIG)
     loading.make_play_env(params, 4, render=False)
     assert params.calls == [((), 4, {}), ((), 4, {"mass": 1.0})]
+
+
+def without_it(self: Any, id: int = 0) -> Any:
+    return (), {}
+
+
+@pytest.mark.parametrize("hook", [without_it, FakeParams.eval_env_args_kwargs])
+def test_no_collect_env_is_built_where_the_hook_does_not_ask_for_one(hook: Any) -> None:
+    params = type("Params", (Recording,), {"eval_env_args_kwargs": hook})(CONFIG)
+    loading.make_play_env(params, 4, render=False)
+    assert params.calls == [((), 4, {})]
 
 
 def test_episodes_end_at_the_horizon() -> None:

@@ -27,6 +27,7 @@ from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.policy_description import describe
 from tfagents_system.policies.policy_files import load_policy
+from tfagents_system.policies.random_observations import draw
 from tfagents_system.policies.weights import assign_weights, named_variables
 
 BOUNDS = tensor_spec.BoundedTensorSpec((2,), tf.float64, [-3.0, 0.0], [5.0, 1.0], "action")
@@ -292,9 +293,9 @@ def test_named_tuples_are_taken_by_their_fields():
 
 def test_integer_leaves_are_drawn_from_what_was_seen():
     rng = np.random.default_rng(0)
-    gears = np.concatenate([exporting._draw(tf.TensorSpec((50,), tf.int64), (3.0, 1.0), rng) for _ in range(20)])
+    gears = np.concatenate([draw(tf.TensorSpec((50,), tf.int64), (3.0, 1.0), 8, rng) for _ in range(20)])
     assert gears.dtype == np.int64 and np.median(gears) == 3 and 20 < np.ptp(gears) < 100
-    pixels = exporting._draw(tf.TensorSpec((1000,), tf.uint8), None, rng)
+    pixels = draw(tf.TensorSpec((1000,), tf.uint8), None, 8, rng)
     assert pixels.min() == 0 and pixels.max() == 255
 
 

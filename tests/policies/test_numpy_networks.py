@@ -11,6 +11,7 @@ from tests.fakes import agent_of
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import weights
 from tfagents_system.policies.export import PolicyExport
+from tfagents_system.policies.numpy_maps import InputNormalization
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -82,7 +83,7 @@ def test_actors_of_all_kinds_run_in_numpy_and_equal_the_network(spec, attributes
         policy = make_worker_policy(agent, seed=0, num_envs=num_envs)
         assert policy.inference == "numpy"
         policy.assign(values)
-        weights.assign_weights(weights.named_variables(agent.collect_policy), values)
+        assert policy.checked(values) is policy
         greedy = greedy_policy.GreedyPolicy(agent.policy)
         states = {env: greedy.get_initial_state(1) for env in range(num_envs)}
         for seed in range(3):
@@ -92,6 +93,25 @@ def test_actors_of_all_kinds_run_in_numpy_and_equal_the_network(spec, attributes
                 expected = greedy.action(batched(steps[env]), states[env])
                 states[env] = expected.state
                 np.testing.assert_allclose(found[env], expected.action[0], atol=2e-5)
+
+
+@pytest.mark.parametrize("num_envs", [1, 9])
+def test_statistics_that_are_not_taken_over_are_seen_with_the_first_trained_weights(monkeypatch, num_envs):
+    """At the start they are 0 and 1, whoever reads them."""
+    monkeypatch.setattr(InputNormalization, "assign", lambda self, values: None)
+    agent = build(VECTOR, normalize_observations=True)
+    policy = make_worker_policy(agent, seed=0, num_envs=num_envs)
+    assert policy.inference == "numpy"
+    values = as_after_training(agent, seed=1)
+    policy.assign(values)
+    slower = policy.checked(values)
+    assert slower.inference == "tensorflow session"
+    assert policy.checked(values) is policy, "once: the network is let go"
+    steps = time_steps(VECTOR, num_envs, 0)
+    found = slower.actions(steps, greedy=True)
+    for env, step in steps.items():
+        expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
+        np.testing.assert_allclose(found[env], expected, atol=1e-6)
 
 
 def test_what_is_far_away_is_clipped_at_ten_standard_deviations():

@@ -14,7 +14,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.fakes import agent_of
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.policies import weights
+from tfagents_system.policies import numpy_actor, weights
 from tfagents_system.policies.export import EnvironmentUnitsPolicy, PolicyExport, checkpoint_name, iteration_of
 from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.numpy_actor import NumpyActor
@@ -242,6 +242,27 @@ def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
     step = time_step(VECTOR)
     expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
     np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 16])
+def test_a_spread_that_differs_is_seen_in_samples(monkeypatch, num_envs):
+    """The greedy action does not show it."""
+    assert make_worker_policy(build(), seed=0, num_envs=num_envs).inference == "numpy"
+    monkeypatch.setattr(numpy_actor, "_LOG_STD_MAX", -1.0)
+    policy = make_worker_policy(build(), seed=0, num_envs=num_envs)
+    assert policy.inference == "tensorflow session"
+
+
+def test_given_noise_is_used_once():
+    agent = build()
+    given, drawn = (make_worker_policy(agent, seed=0) for _ in range(2))
+    step = time_step(VECTOR)
+    assert given.set_noise(np.zeros((1, 2), np.float32))
+    np.testing.assert_array_equal(given.action(step, greedy=False), given.action(step, greedy=True))
+    assert np.abs(given.action(step, greedy=False) - given.action(step, greedy=True)).max() > 1e-3
+    for policy in (given, drawn):
+        policy.reseed(3)
+    np.testing.assert_array_equal(given.action(step, greedy=False), drawn.action(step, greedy=False))
 
 
 def test_a_memory_that_works_differently_is_seen_in_the_second_step(monkeypatch):

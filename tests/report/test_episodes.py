@@ -14,6 +14,7 @@ def test_means_are_over_episodes_and_the_spread_is_theirs():
     row = summarize("eval", [share(1, 0, -1.0, -3.0), share(1, 1, -5.0)])
     assert row["eval_return"] == pytest.approx(-3.0)
     assert row["eval_return_std"] == pytest.approx((8 / 3) ** 0.5)
+    assert row["eval_episodes"] == 3
     assert row["eval/episode_length"] == 10
     assert "eval_success" not in row
     assert summarize("eval", []) == {}
@@ -31,7 +32,7 @@ def test_success_and_log_values_are_averaged_over_the_episodes_that_have_them():
     assert row["train/slip"] == 1.0
     assert row["train/MaxReturn"] == 7.0
     assert row["train/policy_lag"] == 1
-    assert "train_return_std" not in row
+    assert not {"train_return_std", "train_episodes"} & set(row)
 
 
 def test_reports_survive_the_wire():
@@ -52,7 +53,7 @@ def test_an_evaluation_is_ready_when_all_its_episodes_are_there():
     [(version, reports)] = evaluations.pop_ready()
     assert version == 2
     assert summarize("eval", reports)["eval_return"] == 2.0
-    assert evaluations.pop_ready(give_up=True) == []
+    assert evaluations.pop_ready() == []
 
 
 def test_a_restarted_worker_counts_once_and_a_share_that_comes_too_late_not_at_all():
@@ -62,17 +63,32 @@ def test_a_restarted_worker_counts_once_and_a_share_that_comes_too_late_not_at_a
     assert evaluations.pop_ready() == []
     evaluations.add(share(4, 0, 1.0))
     evaluations.add(share(4, 1, 1.0))
-    assert versions(evaluations.pop_ready()) == [2, 4], "a complete newer one ends the older"
+    assert versions(evaluations.pop_ready()) == [4], "a complete newer one ends the older, which nobody sees"
     evaluations.add(share(2, 1, 1.0))
-    assert evaluations.pop_ready(give_up=True) == []
+    assert evaluations.pop_ready() == []
 
 
-def test_what_there_is_can_be_taken_in_the_end():
+def test_a_part_of_a_share_never_counts():
+    """A worker that dies has told its short episodes; those that it was in may be the long ones."""
     evaluations = Evaluations(num_episodes=10, num_workers=2)
     evaluations.add(share(8, 0, 1.0))
-    assert versions(evaluations.pop_ready(give_up=True)) == [8]
+    evaluations.leave_out([0, 1])
+    assert evaluations.missing(8) == [] and evaluations.pop_ready() == []
+    evaluations.add(share(8, 1, 1.0, 2.0, 3.0, 4.0, 5.0))
+    [(version, reports)] = evaluations.pop_ready()
+    assert version == 8
+    assert [report.worker_id for report in reports] == [1], "without the half share of the worker that is gone"
     evaluations.add(share(9, 0, 1.0, 2.0, 3.0, 4.0, 5.0))
-    assert evaluations.pop_ready() == [], "one that was given up changes nothing for those after it"
+    assert evaluations.pop_ready() == [], "it is back, and the other is waited for"
+
+
+def test_reports_of_workers_without_a_share_change_nothing():
+    evaluations = Evaluations(num_episodes=1, num_workers=2)
+    evaluations.add(share(3, 1))
+    assert evaluations.pop_ready() == []
+    evaluations.add(share(3, 0, 7.0))
+    [(_, reports)] = evaluations.pop_ready()
+    assert summarize("eval", reports)["eval_episodes"] == 1
 
 
 def test_a_worker_that_is_gone_is_not_waited_for_until_it_is_heard_of_again():

@@ -22,6 +22,7 @@ class Algorithm:
       fixed: Attributes of which it has no choice, and why; they must be None.
       why_not_recurrent: Why its networks can't be recurrent; empty if they can.
       has_quantiles: Its critics give `num_quantiles` values.
+      has_targets: It has target critics.
       adam_beta_1: Of the critics' and the actor's Adam unless their settings say otherwise.
     """
 
@@ -30,6 +31,7 @@ class Algorithm:
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     why_not_recurrent: str = ""
     has_quantiles: bool = False
+    has_targets: bool = True
     adam_beta_1: float = 0.9
 
     def value(self, params: Any, name: str) -> Any:
@@ -84,6 +86,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         "crossq",
         {"actor_update_period": 3, "batch_renormalization": True},
         {"num_target_critics": "its minimum is over all critics"},
+        has_targets=False,
         why_not_recurrent=(
             "its batch statistics would be taken over neighbouring, dependent steps, and over states just after zeros"
         ),

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.ensemble import EnsembleAgent
 from tfagents_system.agents.fused_update import FusedUpdate, lowest
 from tfagents_system.agents.update_parts import Steps
@@ -41,4 +42,5 @@ def build_agent(
     `networks` builds actor and critics with batch renormalisation for this algorithm. The paper's critics are 2048
     units wide: `critic_joint_fc_layer_params = (2048, 2048)`, which takes as long as it says.
     """
-    return EnsembleAgent(params, time_step_spec, action_spec, train_step, CrossqUpdate, has_targets=False)
+    has_targets = ALGORITHMS["crossq"].has_targets
+    return EnsembleAgent(params, time_step_spec, action_spec, train_step, CrossqUpdate, has_targets)

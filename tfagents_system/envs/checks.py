@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from tfagents_system.agents.encoder import has_own_networks, is_encoded, smalles
 from tfagents_system.agents.training_agent import check_agent, make_agent
 from tfagents_system.checklist import Check, Checklist
 from tfagents_system.curriculum import Curriculum, check_curriculum
+from tfagents_system.effects import without_effect
 from tfagents_system.envs import hooks, loading, rendering
 from tfagents_system.envs.contract import check_contract
 from tfagents_system.envs.env_process import EnvProcess
@@ -29,6 +32,8 @@ from tfagents_system.envs.history import has_images, is_image
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.policies.export import PolicyExport
 from tfagents_system.policies.worker_policy import why_not_numpy
 from tfagents_system.rules import integer_from, is_kept
 from tfagents_system.run_checkpoints import Makeup
@@ -44,6 +49,8 @@ _FEW_STEPS = 5
 _COMPARED_STEPS = 20
 _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
+
+_OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
 
 Specs = tuple[Any, Any]  # (observation spec, the environment's own action spec), as envs.specs.save_specs takes them
 Enter = Callable[[str], None]
@@ -85,7 +92,7 @@ def check_environment(
       seed: For environments and actions.
       checks: Gets what was looked at and what was found.
       enter: Called before each call of the user's code that may take long or hang, with what it is.
-      render: A picture is drawn, too: it takes seconds with some simulators.
+      render: A picture is drawn, too, and policies of the toolkit's own networks are saved: it takes seconds.
       deterministic: SAC_DETERMINISTIC=1, which not every policy can have.
 
     Returns:
@@ -141,6 +148,11 @@ class _Check:
                 makeup = makeup_of(agent)  # Before an update of it, which may make variables.
                 self._enter("trying an update of the agent")
                 _try_update(self._params, agent, self._checks[AGENT])
+                is_own = bool(_OWN_NETWORKS & _overridden(self._params))
+                # Those of the toolkit are known to be saved: no start waits for it.
+                if (render or is_own) and not self._checks[AGENT].errors:
+                    self._enter("saving the agent's policies")
+                    _try_saving(self._params, agent, specs[1], self._checks[AGENT])
             if render and eval_env is not None and self._is_fine:
                 self._try_rendering(eval_env)
             self._enter("closing the environments")
@@ -162,6 +174,7 @@ class _Check:
             check.errors += _check_frame_stack(self._params, env)
             if not self._checks.errors:  # Of the params either.
                 _check_images(self._params, env, check)
+                check.notes += _without_effect_here(self._params, env)
             return env
         return None
 
@@ -305,6 +318,23 @@ def _try_update(params: TrainParamsBase, agent: tf_agent.TFAgent, check: Check) 
         check.errors.append(f"an update of the agent raised {describe_error(error)}: correct agent_ctor")
 
 
+def _try_saving(params: TrainParamsBase, agent: tf_agent.TFAgent, action_spec: Any, check: Check) -> None:
+    """Writes the SavedModels of a start into a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="sac_check_") as folder:
+        spec = tf.nest.map_structure(tensor_spec.from_spec, action_spec)
+        try:
+            PolicyExport(
+                RunPaths(Path(folder)), agent, spec, agent.train_step_counter, params.frame_stack
+            ).save_models()
+        except (OSError, tf.errors.ResourceExhaustedError):
+            return  # A full disk says nothing of the agent.
+        except (Exception, SystemExit) as error:
+            check.errors.append(
+                f"the agent's policies can't be saved as SavedModels ({describe_error(error)}): correct "
+                "agent_ctor, actor_ctor or preprocessing_combiner"
+            )
+
+
 def _check_observers(name: str, hook: Callable[[], Any]) -> list[str]:
     try:
         observers = hook()
@@ -442,6 +472,12 @@ def _check_frame_stack(params: TrainParamsBase, env: TrainingEnvironment) -> lis
         f"TrainParams.frame_stack={params.frame_stack} stacks images, but the observations hold none "
         f"(uint8 of shape [height, width, channels]), they are {_in_words(env.observation_spec())}: set it to 1"
     ]
+
+
+def _without_effect_here(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+    """Attributes that act on images alone, where there are none; what follows from the params has been told."""
+    told = without_effect(params)
+    return [note for note in without_effect(params, has_images(env.observation_spec())) if note not in told]
 
 
 def _check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfagents_system.errors import UserError
@@ -61,8 +61,12 @@ def takes_render_mode(params: TrainParamsBase) -> bool:
 
 
 def eval_env_needs_collect_env(params: TrainParamsBase) -> bool:
-    """Whether the user's own hook for evaluation environments asks for the collect environment."""
-    return "collect_env" in _names_used(params.eval_env_args_kwargs, type(params))
+    """Whether the user's own hook for evaluation environments takes the collect environment, under whatever name."""
+    hook, collect_env = params.eval_env_args_kwargs, object()
+    if getattr(hook, "__func__", None) is TrainParamsBase.eval_env_args_kwargs:
+        return False
+    args, kwargs = _arguments_of(hook, {"id": 0, "collect_env": collect_env})
+    return any(value is collect_env for value in [*args, *kwargs.values()])
 
 
 @contextlib.contextmanager
@@ -92,18 +96,20 @@ def _call_env_ctor(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int)
 
 def _call_hook(hook: Callable[..., Any], **known: Any) -> EnvArgsKwargs:
     """Calls a hook with those of the known arguments that it takes, by name, or by position under other names."""
+    args, kwargs = _arguments_of(hook, known)
+    return _check_arguments(hook, hook(*args, **kwargs))
+
+
+def _arguments_of(hook: Callable[..., Any], known: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
     parameters = inspect.signature(hook).parameters.values()
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        named = known
+        named = dict(known)
     else:
         named = {p.name: known[p.name] for p in parameters if p.name in known}
     unknown = [p for p in parameters if p.name not in known and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    others = [value for name, value in known.items() if name not in named]
     if any(p.default is p.empty for p in unknown) and not named:
-        result = hook(*others[: len(unknown)])
-    else:
-        result = hook(**named)
-    return _check_arguments(hook, result)
+        return list(known.values())[: len(unknown)], {}
+    return (), named
 
 
 def _check_arguments(hook: Callable[..., Any], result: Any) -> EnvArgsKwargs:
@@ -114,11 +120,3 @@ def _check_arguments(hook: Callable[..., Any], result: Any) -> EnvArgsKwargs:
             f"for env_ctor, such as (), {{}}, found {result!r}"
         )
     return tuple(result[0]), dict(result[1])
-
-
-def _names_used(hook: Callable[..., Any], params_class: type) -> frozenset[str]:
-    """The arguments of a hook that a user has overridden; none where it is the base's own."""
-    name = getattr(hook, "__name__", "")
-    if getattr(params_class, name, None) is getattr(TrainParamsBase, name, None):
-        return frozenset()
-    return frozenset(inspect.signature(hook).parameters)

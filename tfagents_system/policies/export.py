@@ -19,6 +19,7 @@ from tf_agents.typing import types
 from tf_agents.utils import common
 
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.leaf_names import fit_names
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 
 _PREFIX = "policy_checkpoint_"
@@ -186,9 +187,29 @@ class PolicyExport:
             for name, policy in zip(_MODELS, policies, strict=True):
                 if id(policy) not in made:
                     in_units = EnvironmentUnitsPolicy(of_single_frames(policy, self._frame_stack), self._action_spec)
-                    made[id(policy)] = policy_saver.PolicySaver(in_units, batch_size=None, train_step=self._train_step)
+                    with _fit_names_in_signatures():
+                        saver = policy_saver.PolicySaver(in_units, batch_size=None, train_step=self._train_step)
+                    made[id(policy)] = saver
                 self._savers[name] = made[id(policy)]
         return self._savers
+
+
+@contextlib.contextmanager
+def _fit_names_in_signatures() -> Iterator[None]:
+    """PolicySaver names the arrays of a signature by their paths; TensorFlow does not take all characters of these."""
+    by_paths = policy_saver.rename_spec_with_nest_paths
+
+    def fit(nest: Any) -> Any:
+        leaves = tf.nest.flatten(by_paths(nest))
+        names = fit_names([leaf.name for leaf in leaves], also_allowed="/.-")
+        named = [tf.TensorSpec(leaf.shape, leaf.dtype, name) for leaf, name in zip(leaves, names, strict=True)]
+        return tf.nest.pack_sequence_as(nest, named)
+
+    policy_saver.rename_spec_with_nest_paths = fit
+    try:
+        yield
+    finally:
+        policy_saver.rename_spec_with_nest_paths = by_paths
 
 
 @contextlib.contextmanager

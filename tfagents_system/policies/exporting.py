@@ -16,7 +16,6 @@ import tree
 from tf_agents.policies import py_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.envs import specs
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError
@@ -28,6 +27,7 @@ from tfagents_system.policies.greedy_function import greedy_function
 from tfagents_system.policies.numpy_layers import UnsupportedNetworkError
 from tfagents_system.policies.policy_description import Description, describe
 from tfagents_system.policies.policy_files import FILE_NAME, load_policy, load_saved_model
+from tfagents_system.policies.random_observations import random_observations
 from tfagents_system.policies.weights import assign_weights, named_variables, read_weights
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -156,28 +156,7 @@ def _acts(policy: py_policy.PyPolicy, observations: Sequence[Any], n: int = 1) -
 
 
 def _random_observations(source: Source, rng: np.random.Generator) -> Any:
-    """`[_EPISODES, ...]`; around the mean of what the policy has seen, where it knows that."""
-    leaves = tf.nest.flatten(source.policy.time_step_spec.observation)
-    seen = {
-        module.leaf: (module.mean.numpy(), np.sqrt(module.variance.numpy()))
-        for module in source.policy.submodules
-        if isinstance(module, RunningNormalization)
-    }
-    drawn = [_draw(spec, seen.get(k), rng) for k, spec in enumerate(leaves)]
-    return tf.nest.pack_sequence_as(source.policy.time_step_spec.observation, drawn)
-
-
-def _draw(spec: tf.TensorSpec, seen: tuple[Any, Any] | None, rng: np.random.Generator) -> np.ndarray:
-    """`[_EPISODES, *shape]`, from (mean, standard deviation) where these are known."""
-    shape, dtype = (_EPISODES, *spec.shape), spec.dtype.as_numpy_dtype
-    if not spec.dtype.is_floating and seen is None:
-        return rng.integers(0, min(255, np.iinfo(dtype).max), shape, dtype, endpoint=True)
-    mean, std = seen or (0.0, 1.0)
-    spread = np.resize([1.0, 1.0, 0.1, 10.0], _EPISODES).reshape(-1, *[1] * len(spec.shape))
-    values = mean + spread * std * rng.standard_normal(shape)
-    if spec.dtype.is_floating:
-        return values.astype(dtype)
-    return np.clip(np.rint(values), np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
+    return random_observations(source.policy, _EPISODES, rng)
 
 
 def _one(batch: Any, k: int) -> Any:

@@ -74,6 +74,15 @@ class NumpyActor:
         for forward in (*self._passes, *([self._matrix_pass] if self._matrix_pass else [])):
             forward.drop_noise()
 
+    def set_noise(self, noise: np.ndarray) -> None:
+        """The next sample of each environment is made of this, `[num_envs, *action_shape]`, those after it are not."""
+        flat = noise.reshape(len(noise), -1)
+        if self._matrix_pass is not None:
+            self._matrix_pass.set_noise(flat.T)
+            return
+        for forward, own in zip(self._passes, flat, strict=True):
+            forward.set_noise(own)
+
     def reset(self, env: int) -> None:
         """Forgets what it remembers of an environment."""
         if self._matrix_pass is None:
@@ -183,6 +192,10 @@ class _Pass:
     def drop_noise(self) -> None:
         """Numbers that were drawn ahead are not used."""
         self._noise_used = len(self._noise)
+
+    def set_noise(self, noise: np.ndarray) -> None:
+        """The next sample is made of this noise, of the shape of an action."""
+        self._noise, self._noise_used = noise[None], 0
 
     def forget(self) -> None:
         """An episode begins."""

@@ -12,6 +12,7 @@ import tree
 from tf_agents.specs import array_spec
 
 from tfagents_system.errors import UserError
+from tfagents_system.leaf_names import fit_names
 from tfagents_system.policies.numpy_policy import FORMAT
 
 Description = dict[str, Any]
@@ -85,15 +86,13 @@ def _shape_and_dtype(spec: tf.TensorSpec) -> dict[str, Any]:
 
 def _names(paths: Sequence[tuple[Any, ...]]) -> list[str]:
     """An identifier for each path: `observation`, `sensors_touch`, `observation_0`."""
-    names: list[str] = []
-    for path in paths:
-        name = re.sub(r"\W", "_", "_".join(map(str, path)), flags=re.ASCII)
-        if not name or not name[0].isalpha():
-            name = f"observation_{name}".rstrip("_")
-        while name in names or re.fullmatch(r"(next_)?state_\d+|action", name):  # The names of other arrays.
-            name += "_"
-        names.append(name)
-    return names
+    joined = ["_".join(map(str, path)) for path in paths]
+    wanted = [name if re.match("[A-Za-z]", name) else f"observation_{name}".rstrip("_") for name in joined]
+    return fit_names(wanted, is_taken=_is_of_another_array)
+
+
+def _is_of_another_array(name: str) -> bool:
+    return re.fullmatch(r"(next_)?state_\d+|action", name) is not None
 
 
 def _nest(leaves: Sequence[tuple[tuple[Any, ...], Any]]) -> Any:

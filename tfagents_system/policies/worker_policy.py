@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,12 +16,10 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.errors import UserError
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.graph_session import GraphSession
+from tfagents_system.policies.network_check import NetworkCheck
 from tfagents_system.policies.numpy_actor import NumpyActor
 from tfagents_system.policies.numpy_layers import UnsupportedNetworkError
 from tfagents_system.policies.weights import assign_weights, named_variables
-
-# Of a fast path from the network, in actions in [-1, 1]: products are summed in another order.
-_TOLERANCE = 1e-4
 
 
 class WorkerPolicy(abc.ABC):
@@ -48,6 +46,19 @@ class WorkerPolicy(abc.ABC):
             "(the log says why): use the default actors, or SAC_DETERMINISTIC=0"
         )
 
+    def set_noise(self, noise: np.ndarray) -> bool:
+        """The next sample of each environment is made of this noise, `[num_envs, ...]`; False where that can't be."""
+        del noise
+        return False
+
+    def checked(self, trained: Mapping[str, np.ndarray]) -> WorkerPolicy:
+        """Itself, or a slower way where its actions with these weights, which it has, are not the network's.
+
+        To be called once, with the first weights that were trained: statistics, for example, are known from then on.
+        """
+        del trained
+        return self
+
     @abc.abstractmethod
     def reset(self, env: int = 0) -> None:
         """An episode begins in an environment."""
@@ -70,6 +81,9 @@ class WorkerPolicy(abc.ABC):
         """Frees what it holds; it does not act any more."""
 
 
+CheckAgain = Callable[[WorkerPolicy, Mapping[str, np.ndarray]], WorkerPolicy]
+
+
 def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: int = 1) -> WorkerPolicy:
     """The fastest way to run the policy of `agent`. A fast path whose actions differ from the network's is not taken.
 
@@ -82,27 +96,43 @@ def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: in
     tf.random.set_seed(seed % 2**31)
     collect = of_single_frames(agent.collect_policy, frame_stack)
     greedy = of_single_frames(greedy_policy.GreedyPolicy(agent.policy), frame_stack)
-
-    def in_numpy() -> WorkerPolicy:
-        return _in_numpy(agent, np.random.default_rng(seed), num_envs, frame_stack)
+    check = NetworkCheck(collect, greedy, num_envs)
 
     def in_session(single_threaded: bool) -> WorkerPolicy:
         runner = SessionRunner(collect, greedy, num_envs, single_threaded)
         return TensorFlowWorkerPolicy(collect, runner, num_envs)
 
-    for make in (in_numpy, lambda: in_session(True), lambda: in_session(False)):
-        policy: WorkerPolicy | None = None
-        try:
-            policy = make()
-            if _acts_alike(policy, greedy, num_envs):
+    def in_tensorflow() -> WorkerPolicy:
+        for single_threaded in (True, False):
+            if policy := _tried(lambda: in_session(single_threaded), check):  # noqa: B023 (called at once)
                 return policy
-        except UnsupportedNetworkError as error:
-            logging.info("actions are not computed in NumPy: %s", error)
-        except Exception as error:  # Whatever a user's policy holds: the next path may take it.
-            logging.info("a faster way to compute actions does not take this policy: %r", error)
-        if policy is not None:
-            policy.close()
-    return TensorFlowWorkerPolicy(collect, FunctionRunner(collect, greedy, num_envs), num_envs)
+        return TensorFlowWorkerPolicy(collect, FunctionRunner(collect, greedy, num_envs), num_envs)
+
+    def check_again(policy: WorkerPolicy, trained: Mapping[str, np.ndarray]) -> WorkerPolicy:
+        if check.passes(policy, trained):
+            return policy
+        slower = in_tensorflow()
+        slower.assign(trained)
+        return slower
+
+    rng = np.random.default_rng(seed)
+    return _tried(lambda: _in_numpy(agent, rng, num_envs, frame_stack, check_again), check) or in_tensorflow()
+
+
+def _tried(make: Callable[[], WorkerPolicy], check: NetworkCheck) -> WorkerPolicy | None:
+    """A policy, where it can be made and acts as the network."""
+    policy: WorkerPolicy | None = None
+    try:
+        policy = make()
+        if check.passes(policy):
+            return policy
+    except UnsupportedNetworkError as error:
+        logging.info("actions are not computed in NumPy: %s", error)
+    except Exception as error:  # Whatever a user's policy holds: the next path may take it.
+        logging.info("a faster way to compute actions does not take this policy: %r", error)
+    if policy is not None:
+        policy.close()
+    return None
 
 
 def why_not_numpy(agent: Any, frame_stack: int = 1) -> str:
@@ -114,10 +144,12 @@ def why_not_numpy(agent: Any, frame_stack: int = 1) -> str:
     return ""
 
 
-def _in_numpy(agent: Any, rng: np.random.Generator, num_envs: int, frame_stack: int) -> NumpyWorkerPolicy:
+def _in_numpy(
+    agent: Any, rng: np.random.Generator, num_envs: int, frame_stack: int, check_again: CheckAgain | None = None
+) -> NumpyWorkerPolicy:
     if of_single_frames(agent.collect_policy, frame_stack) is not agent.collect_policy:
         raise UnsupportedNetworkError("frames are stacked")
-    return NumpyWorkerPolicy(agent, rng, num_envs)
+    return NumpyWorkerPolicy(agent, rng, num_envs, check_again)
 
 
 class NumpyWorkerPolicy(WorkerPolicy):
@@ -127,6 +159,7 @@ class NumpyWorkerPolicy(WorkerPolicy):
       agent: Its collect policy must sample from an actor that `NumpyActor` can compute.
       rng: Source of the exploration noise.
       num_envs: Environments that it acts in.
+      check_again: For `checked`; it holds the network, which is not needed afterwards.
 
     Raises:
       UnsupportedNetworkError: It does not.
@@ -134,7 +167,9 @@ class NumpyWorkerPolicy(WorkerPolicy):
 
     inference = "numpy"
 
-    def __init__(self, agent: Any, rng: np.random.Generator, num_envs: int = 1) -> None:
+    def __init__(
+        self, agent: Any, rng: np.random.Generator, num_envs: int = 1, check_again: CheckAgain | None = None
+    ) -> None:
         # Exactly our agents' own policies: a subclass or a wrapper may act in another way than its network says.
         from tf_agents.agents.sac.sac_agent import SacAgent
         from tf_agents.policies.actor_policy import ActorPolicy
@@ -145,12 +180,21 @@ class NumpyWorkerPolicy(WorkerPolicy):
             raise UnsupportedNetworkError(f"{type(agent).__name__} is neither TF-Agents' SacAgent nor one of its kin")
         network, variables = agent.collect_policy._actor_network, named_variables(agent.collect_policy)
         self._actor = NumpyActor(network, variables, rng, num_envs)
+        self._check_again = check_again
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         self._actor.assign(weights)
 
     def reseed(self, seed: int) -> None:
         self._actor.reseed(seed)
+
+    def set_noise(self, noise: np.ndarray) -> bool:
+        self._actor.set_noise(noise)
+        return True
+
+    def checked(self, trained: Mapping[str, np.ndarray]) -> WorkerPolicy:
+        check_again, self._check_again = self._check_again, None
+        return self if check_again is None else check_again(self, trained)
 
     def reset(self, env: int = 0) -> None:
         self._actor.reset(env)
@@ -304,58 +348,3 @@ def _concrete(policy: tf_policy.TFPolicy, num_envs: int) -> Any:
 
     signature = [tf.TensorSpec((num_envs, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(spec)]
     return tf.function(act, input_signature=signature).get_concrete_function()
-
-
-def _acts_alike(policy: WorkerPolicy, greedy: tf_policy.TFPolicy, num_envs: int) -> bool:
-    """Whether the fast path's greedy actions are those of the network, in two steps of an episode of random numbers.
-
-    In the first step a memory is zero, and hides what is done with it.
-    """
-    rng = np.random.default_rng(0)
-    batches = [_random_time_step(greedy, kind, num_envs, rng) for kind in (ts.StepType.FIRST, ts.StepType.MID)]
-    policy.actions(_by_env(batches[0], num_envs), greedy=False)  # Only to see that it runs.
-    _reset_all(policy, num_envs)
-    state = greedy.get_initial_state(num_envs)
-    for batch in batches:
-        expected = greedy.action(tf.nest.map_structure(tf.constant, batch), state)
-        state = expected.state
-        difference = _difference(policy.actions(_by_env(batch, num_envs), greedy=True), expected.action)
-        if not difference <= _TOLERANCE:
-            logging.warning("%s inference differs from the network by %g: not used", policy.inference, difference)
-            return False
-    _reset_all(policy, num_envs)
-    return True
-
-
-def _by_env(batch: ts.TimeStep, num_envs: int) -> dict[int, ts.TimeStep]:
-    return {env: tf.nest.map_structure(lambda leaf, env=env: leaf[env], batch) for env in range(num_envs)}
-
-
-def _reset_all(policy: WorkerPolicy, num_envs: int) -> None:
-    for env in range(num_envs):
-        policy.reset(env)
-
-
-def _difference(found: Mapping[int, Any], expected: Any) -> float:
-    """The largest one in any number of any environment's action; NaN where there is one."""
-    differences = [
-        np.max(np.abs(mine - theirs[env].numpy()), initial=0.0)
-        for env, action in found.items()
-        for mine, theirs in zip(tree.flatten(action), tf.nest.flatten(expected), strict=True)
-    ]
-    return float(np.max(differences))
-
-
-def _random_time_step(
-    policy: tf_policy.TFPolicy, step_type: np.ndarray, num_envs: int, rng: np.random.Generator
-) -> ts.TimeStep:
-    """Batched, of this step type."""
-    batch = tf.nest.map_structure(lambda spec: _random_batch(spec, num_envs, rng), policy.time_step_spec)
-    return batch._replace(step_type=np.full_like(batch.step_type, step_type))
-
-
-def _random_batch(spec: tf.TensorSpec, num_envs: int, rng: np.random.Generator) -> np.ndarray:
-    shape = (num_envs, *spec.shape)
-    if spec.dtype.is_floating:
-        return rng.standard_normal(shape).astype(spec.dtype.as_numpy_dtype)
-    return rng.integers(0, 2, shape).astype(spec.dtype.as_numpy_dtype)

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import tree
 
+from tfagents_system.leaf_names import fit_names
+
 WIRE_VERSION = 2
 _HEADER_FIELDS = 8
 _MAX_SEGMENT_STEPS = 1000
@@ -84,10 +86,12 @@ class Layout:
 
 
 def _columns(root: str, spec: Any) -> tuple[Column, ...]:
+    leaves = tree.flatten_with_path(spec)
+    # Each is a file of the ring, too.
+    names = fit_names(["/".join([root, *map(str, path)]) for path, _ in leaves], also_allowed="/.-")
     columns = []
-    for path, leaf in tree.flatten_with_path(spec):
+    for name, (_, leaf) in zip(names, leaves, strict=True):
         dtype = getattr(leaf.dtype, "as_numpy_dtype", leaf.dtype)
-        name = "/".join([root, *(str(part) for part in path)])
         columns.append(Column(name, tuple(int(size) for size in leaf.shape), np.dtype(dtype).name))
     return tuple(columns)
 

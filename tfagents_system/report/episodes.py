@@ -66,7 +66,7 @@ class Report(msgspec.Struct):
 def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
     """Columns of metrics.csv for the episodes of some reports: means over episodes, `<kind>_return_std` their spread.
 
-    Empty where there is no episode.
+    Of evaluations also `eval_episodes`, their number. Empty where there is no episode.
     """
     reports = list(reports)
     episodes = [episode for report in reports for episode in report.episodes]
@@ -77,6 +77,7 @@ def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
     columns[f"{kind}/episode_length"] = statistics.fmean(episode.length for episode in episodes)
     if kind == "eval":
         columns["eval_return_std"] = statistics.pstdev(returns)
+        columns["eval_episodes"] = len(episodes)
     successes = [episode.success for episode in episodes if episode.success is not None]
     if successes:
         columns[f"{kind}_success"] = statistics.fmean(successes)
@@ -141,22 +142,28 @@ class Evaluations:
         reports = self._reports.get(version, {})
         return [
             worker
-            for worker, share in self._shares.items()
-            if worker not in self._absent and (worker not in reports or len(reports[worker].episodes) < share)
+            for worker in self._shares
+            if worker not in self._absent and (worker not in reports or not self._is_whole(reports[worker]))
         ]
 
     def leave_out(self, workers: Iterable[int]) -> None:
         """Evaluations are complete without these workers, until they are heard of again."""
         self._absent.update(workers)
 
-    def pop_ready(self, *, give_up: bool = False) -> list[tuple[int, list[Report]]]:
-        """Evaluations that are complete, or superseded by a complete newer one: (version of the policy, shares).
+    def pop_ready(self) -> list[tuple[int, list[Report]]]:
+        """Evaluations that are complete: (version of the policy, whole shares). Those before them are dropped.
 
-        Args:
-          give_up: Those that are not complete, too.
+        So is what a worker that was left out has told of a part of its share: short episodes are over first, and the
+        mean would be theirs.
         """
-        complete = [version for version in self._reports if give_up or not self.missing(version)]
-        last = max(complete, default=-1)
-        ready = sorted(version for version in self._reports if version <= last)
-        self._closed = max(self._closed, last)
-        return [(version, list(self._reports.pop(version).values())) for version in ready]
+        shares = {
+            version: [report for report in reports.values() if self._is_whole(report)]
+            for version, reports in self._reports.items()
+        }
+        ready = sorted(version for version, whole in shares.items() if whole and not self.missing(version))
+        self._closed = max([self._closed, *ready])
+        self._reports = {version: told for version, told in self._reports.items() if version > self._closed}
+        return [(version, shares[version]) for version in ready]
+
+    def _is_whole(self, report: Report) -> bool:
+        return len(report.episodes) >= self._shares.get(report.worker_id, 1)

@@ -23,6 +23,7 @@ _COLUMNS = (
     "train_success",
     "eval_return",
     "eval_return_std",
+    "eval_episodes",
     "eval_success",
     "critic_loss",
     "actor_loss",

@@ -1,0 +1,41 @@
+"""Names of the leaves of a nest, as files and signatures take them.
+
+Keys of observations may hold anything (`bottom burner`, `größe`). SavedModels, TFLite and ONNX files and file systems
+take few characters, and some of them make no difference between upper and lower case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+
+def fit_names(
+    names: Sequence[str], also_allowed: str = "", is_taken: Callable[[str], bool] = lambda name: False
+) -> list[str]:
+    """The same names in ASCII letters, digits and `_`, each of them once.
+
+    A name that is fit stays as it is. Others have `_` for what is not allowed, and `_` behind them where that name is
+    given already: `a b` beside `a_b` becomes `a_b_`.
+
+    Args:
+      names: Of all leaves.
+      also_allowed: Further characters.
+      is_taken: Whether a name belongs to something else.
+    """
+    fit = [re.sub(rf"[^A-Za-z0-9_{re.escape(also_allowed)}]", "_", name) for name in names]
+    fit = [f"{name}_" if name.endswith("/") else name for name in fit]  # TensorFlow takes `a/` for a scope.
+    given: set[str] = set()
+    found = {}
+    for k in sorted(range(len(names)), key=lambda k: fit[k] != names[k]):
+        name = fit[k]
+        while _alike(name) in given or is_taken(name):
+            name += "_"
+        given.add(_alike(name))
+        found[k] = name
+    return [found[k] for k in range(len(names))]
+
+
+def _alike(name: str) -> str:
+    """The same for all names that some format can't tell apart."""
+    return re.sub(r"[^a-z0-9]", "_", name.lower())

@@ -1,0 +1,130 @@
+"""Whether a faster way to compute a policy's actions gives those of its network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+import tree
+from absl import logging
+from tf_agents.policies import tf_policy
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.policies.random_observations import random_observations
+from tfagents_system.policies.weights import assign_weights, named_variables
+
+if TYPE_CHECKING:
+    from tfagents_system.policies.worker_policy import WorkerPolicy
+
+# Of actions in [-1, 1]: products are summed in another order, of larger numbers after training (see exporting.py).
+_TOLERANCE, _TOLERANCE_TRAINED = 1e-4, 1e-3
+
+
+class NetworkCheck:
+    """The network that fast paths are compared with.
+
+    Args:
+      collect: The policy that explores.
+      greedy: The one that does not.
+      num_envs: Environments that they act in.
+    """
+
+    def __init__(self, collect: tf_policy.TFPolicy, greedy: tf_policy.TFPolicy, num_envs: int) -> None:
+        self._collect = collect
+        self._greedy = greedy
+        self._num_envs = num_envs
+
+    def passes(self, policy: WorkerPolicy, trained: Mapping[str, np.ndarray] | None = None) -> bool:
+        """Whether a policy's actions are those of the network, in two steps of an episode of random numbers.
+
+        In the first step a memory is zero, and hides what is done with it. Samples are compared where the policy takes
+        the noise that they are made of; others only have to run.
+
+        Args:
+          policy: Its memories are those of episodes that begin, afterwards.
+          trained: Weights that it has, which the network gets as well; None: both have those that they began with.
+        """
+        if trained is not None:
+            assign_weights(named_variables(self._collect), trained)
+        tolerance = _TOLERANCE if trained is None else _TOLERANCE_TRAINED
+        rng = np.random.default_rng(0)
+        batches = [self._random_time_step(kind, rng) for kind in (ts.StepType.FIRST, ts.StepType.MID)]
+        self._reset(policy)
+        policy.actions(self._by_env(batches[0]), greedy=False)  # To see that it runs.
+        for what, difference in (
+            ("greedy actions", self._difference_of_modes(policy, batches)),
+            ("samples", self._difference_of_samples(policy, batches, rng)),
+        ):
+            if not difference <= tolerance:
+                logging.warning(
+                    "%s of %s inference differ from the network's by %g: it is not used",
+                    what,
+                    policy.inference,
+                    difference,
+                )
+                return False
+        self._reset(policy)
+        return True
+
+    def _difference_of_modes(self, policy: WorkerPolicy, batches: list[ts.TimeStep]) -> float:
+        self._reset(policy)
+        state, differences = self._greedy.get_initial_state(self._num_envs), []
+        for batch in batches:
+            expected = self._greedy.action(tf.nest.map_structure(tf.constant, batch), state)
+            state = expected.state
+            differences.append(_difference(policy.actions(self._by_env(batch), greedy=True), expected.action))
+        return float(np.max(differences))  # NaN where there is one.
+
+    def _difference_of_samples(
+        self, policy: WorkerPolicy, batches: list[ts.TimeStep], rng: np.random.Generator
+    ) -> float:
+        """0 where the policy does not take the noise."""
+        if tf.nest.is_nested(self._collect.action_spec):
+            return 0.0
+        self._reset(policy)
+        state, differences = self._collect.get_initial_state(self._num_envs), [0.0]
+        for batch in batches:
+            shape = (self._num_envs, *self._collect.action_spec.shape)
+            noise = rng.standard_normal(shape).astype(np.float32)
+            if not policy.set_noise(noise):
+                return 0.0
+            expected = self._collect.distribution(tf.nest.map_structure(tf.constant, batch), state)
+            state, squashed = expected.state, expected.action
+            normal = squashed.input_distribution
+            samples = squashed.action_means + squashed.action_magnitudes * tf.tanh(
+                normal.mean() + normal.stddev() * noise
+            )
+            differences.append(_difference(policy.actions(self._by_env(batch), greedy=False), samples))
+        return float(np.max(differences))
+
+    def _random_time_step(self, kind: np.ndarray, rng: np.random.Generator) -> ts.TimeStep:
+        """Batched, of this step type."""
+        zeros = tf.nest.map_structure(
+            lambda spec: np.zeros((self._num_envs, *spec.shape), spec.dtype.as_numpy_dtype),
+            self._collect.time_step_spec,
+        )
+        return zeros._replace(
+            step_type=np.full_like(zeros.step_type, kind),
+            reward=rng.standard_normal(zeros.reward.shape).astype(zeros.reward.dtype),
+            discount=np.ones_like(zeros.discount),
+            observation=random_observations(self._collect, self._num_envs, rng),
+        )
+
+    def _by_env(self, batch: ts.TimeStep) -> dict[int, ts.TimeStep]:
+        return {env: tf.nest.map_structure(lambda leaf, env=env: leaf[env], batch) for env in range(self._num_envs)}
+
+    def _reset(self, policy: WorkerPolicy) -> None:
+        for env in range(self._num_envs):
+            policy.reset(env)
+
+
+def _difference(found: Mapping[int, Any], expected: Any) -> float:
+    """The largest one in any number of any environment's action; NaN where there is one."""
+    differences = [
+        np.max(np.abs(mine - theirs[env].numpy()), initial=0.0)
+        for env, action in found.items()
+        for mine, theirs in zip(tree.flatten(action), tf.nest.flatten(expected), strict=True)
+    ]
+    return float(np.max(differences))

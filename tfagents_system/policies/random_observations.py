@@ -1,0 +1,40 @@
+"""Random observations like those that a policy has seen: to compare two ways of computing its actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.policies import tf_policy
+
+from tfagents_system.agents.normalization import RunningNormalization
+
+
+def random_observations(policy: tf_policy.TFPolicy, count: int, rng: np.random.Generator) -> Any:
+    """`[count, ...]`; around the mean of what the policy has seen, where it knows that.
+
+    Else all of them would be clipped, and no weight behind the normalisation would matter.
+    """
+    spec = policy.time_step_spec.observation
+    seen = {
+        module.leaf: (module.mean.numpy(), np.sqrt(module.variance.numpy()))
+        for module in policy.submodules
+        if isinstance(module, RunningNormalization)
+    }
+    return tf.nest.pack_sequence_as(
+        spec, [draw(leaf, seen.get(k), count, rng) for k, leaf in enumerate(tf.nest.flatten(spec))]
+    )
+
+
+def draw(spec: tf.TensorSpec, seen: tuple[Any, Any] | None, count: int, rng: np.random.Generator) -> np.ndarray:
+    """`[count, *shape]`, from (mean, standard deviation) where these are known."""
+    shape, dtype = (count, *spec.shape), spec.dtype.as_numpy_dtype
+    if not spec.dtype.is_floating and seen is None:
+        return rng.integers(0, min(255, np.iinfo(dtype).max), shape, dtype, endpoint=True)
+    mean, std = seen or (0.0, 1.0)
+    spread = np.resize([1.0, 1.0, 0.1, 10.0], count).reshape(-1, *[1] * len(spec.shape))
+    values = mean + spread * std * rng.standard_normal(shape)
+    if spec.dtype.is_floating:
+        return values.astype(dtype)
+    return np.clip(np.rint(values), np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
