@@ -1,4 +1,4 @@
-"""A SLURM of its own on this machine: one controller and two nodes, n1 and n2, in a folder, ended by pid.
+"""A SLURM of its own on this machine: one controller and two nodes, n1 (with a GPU on paper) and n2, ended by pid.
 
 with SlurmCluster(folder) as cluster:
     job = cluster.run("sbatch", "--parsable", "job.sh").stdout
@@ -59,7 +59,9 @@ SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports[1]}-{ports[2]}] CPUs={cpus} RealMemory=100000
+GresTypes=gpu
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} RealMemory=100000 Gres=gpu:1
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} RealMemory=100000
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=0 OverSubscribe=YES:8
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 OverSubscribe=NO PreemptMode=OFF
 """
@@ -128,8 +130,8 @@ class SlurmCluster:
         )
 
     def job(self, job_id: str) -> dict[str, str]:
-        """What `scontrol show job` says of a job, by name; empty for one that is unknown."""
-        text = self.run("scontrol", "--oneliner", "show", "job", job_id).stdout
+        """What `scontrol show job` says of a job (of its first component), by name; empty for one that is unknown."""
+        text = self.run("scontrol", "--oneliner", "show", "job", job_id).stdout.partition("\n")[0]
         return dict(re.findall(r"(\S+?)=(\S*)", text))
 
     def state(self, job_id: str) -> str:
@@ -196,10 +198,10 @@ class SlurmCluster:
             ports=_free_ports(),
             folder=self.folder,
             kill_wait_secs=self._kill_wait_secs,
-            nodes=f"n[1-{len(NODES)}]",
             cpus=self._cpus,
         )
         (self.folder / "slurm.conf").write_text(conf)
+        (self.folder / "gres.conf").write_text("NodeName=n1 Name=gpu File=/dev/null\n")
 
     def _start_munge(self) -> None:
         key = self.folder / "munge.key"

@@ -9,6 +9,7 @@ unpack_environment() { # ARCHIVE
   [[ -f $1 && -r $1 ]] || fail "SAC_PACKED_ENV=$1 is missing or cannot be read: give the path of an archive"
   identity=$(stat --dereference --format='%n %s %Y' -- "$1" | sha256sum)
   folder=$scratch/sac_env_${UID}_${identity:0:12}
+  # shellcheck disable=SC2174
   mkdir -p -m 700 "$folder" 2>/dev/null && [[ -O $folder ]] \
     || fail "$folder can't be made, or is another user's: set TMPDIR to a folder on this node that is yours"
   exec 9>"$folder/.lock"
