@@ -158,6 +158,12 @@ def test_a_site_that_forbids_requeue_gets_a_new_job_of_the_same_task(job: Job) -
     assert job.calls == ["scontrol requeue 5_4", f"sbatch --dependency=afterany:5_4 --array=4 {script} 101"]
 
 
+def test_a_requeue_that_ends_its_own_scontrol_is_not_asked_for_twice(job: Job) -> None:
+    job.write("scontrol", FAKE_SCONTROL + "if [[ $1 == requeue ]]; then kill -TERM $$; fi\n")
+    code, output = job.attempt(75, does=saves(1))
+    assert code == 75 and job.calls == ["scontrol requeue 7"] and "saved, and requeued" in output
+
+
 def test_a_new_job_begins_with_no_restarts_of_the_old_one(job: Job) -> None:
     job.write("scontrol", FAKE_SCONTROL + "[[ $1 != requeue ]]\n")
     job.write("sbatch", '#!/usr/bin/env bash\necho "sbatch ${SLURM_RESTART_COUNT-none}" >>"$CALLS"\n')

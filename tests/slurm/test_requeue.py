@@ -127,13 +127,13 @@ def every_signal_saves_and_requeues_until_it_is_done(cluster: SlurmCluster, tmp_
 
 
 def slurms_own_requeue_and_preemption_are_left_to_slurm(cluster: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(cluster, tmp_path, "saves", "--nodelist=n1", "--exclusive")
+    job = Job(cluster, tmp_path, "saves", "--partition=lonely", "--nodelist=n3", "--exclusive")
     job.wait_for("at work")
     urgent = cluster.run(
         "sbatch",
         "--parsable",
         "--partition=urgent",
-        "--nodelist=n1",
+        "--nodelist=n3",
         "--exclusive",
         "--output=/dev/null",
         "--wrap=sleep 1",
@@ -141,7 +141,7 @@ def slurms_own_requeue_and_preemption_are_left_to_slurm(cluster: SlurmCluster, t
     job.wait_for("saved, and requeued by SLURM")
     assert "saved after" in job.output
     cluster.wait_for_state(urgent, ("COMPLETED",), 60.0)
-    job.wait_for("resumed at 10", timeout_secs=120.0)  # It needs all of a node that others use, too.
+    job.wait_for("resumed at 10")
     job.signal()
     job.end("CANCELLED")
 

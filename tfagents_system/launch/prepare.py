@@ -89,7 +89,9 @@ class Preparation:
             self._check_gpu()
         self._check_packages()
         if not self.checks["run directory"].errors:
-            self.inspection = run_inspection(self._environ, self._vars_file, fork_server, render=not starts)
+            self.inspection = run_inspection(
+                self._environ, self._vars_file, fork_server, render=not (starts or self._is_for_job)
+            )
             self.checks.extend(self.inspection.checks)
 
     @property

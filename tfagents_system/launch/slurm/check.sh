@@ -10,6 +10,7 @@ check_job() { # SNAPSHOT
   if why=$(why_unchecked); then
     echo "note: params and memory are checked by the job, not here: $why" >&2 && return
   fi
+  echo "checking params, environment and memory, for at most $CHECK_SECS s (--no_check leaves it out)" >&2
   SLURM_JOB_ID=0 SLURM_ARRAY_TASK_ID=${tfagents_array%%[!0-9]*} TFAGENTS_JOB_MB=$(job_memory_mb) \
     timeout --foreground --kill-after=2 "$CHECK_SECS" "$1/package/run_script.sh" --check \
     ${tfagents_settings[@]+"${tfagents_settings[@]}"} "$1/variables.sh" >"$1/check.txt" 2>&1 </dev/null || code=$?

@@ -71,6 +71,13 @@ submit_again() {
     "$snapshot/job.sbatch" "$offset"
 }
 
+# SLURM begins to end the job's processes before scontrol has its answer: a scontrol that died of that would be taken for
+# one that was refused, and a second job for the same run be submitted.
+ask_for_requeue() { (
+  trap '' TERM USR1 USR2
+  exec scontrol requeue "$job"
+); }
+
 requeue() { # does not return
   if is_requeued_by_slurm; then
     end 75 "$outcome, and requeued by SLURM"
@@ -78,7 +85,7 @@ requeue() { # does not return
     end 75 "$outcome, and not requeued (--no-requeue): submit it again to go on"
   elif was_cancelled; then
     end 75 "$outcome, and not requeued: it was cancelled: submit it again to go on"
-  elif scontrol requeue "$job"; then
+  elif ask_for_requeue; then
     end 75 "$outcome, and requeued"
   elif submit_again; then
     end 75 "$outcome; the job submitted goes on"
