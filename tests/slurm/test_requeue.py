@@ -53,9 +53,7 @@ time.sleep(60)
 """
 # In place of join_script.sh.
 FAKE_JOIN = """#!/bin/bash
-trap 'exit 0' TERM
 echo "joins on $SLURMD_NODENAME"
-sleep 60 & wait
 """
 
 
