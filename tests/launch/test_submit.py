@@ -167,6 +167,7 @@ def test_a_run_that_goes_on_asks_for_the_ring_that_it_has(user: User) -> None:
 def test_a_users_options_win(user: User, options: tuple[str, ...], absent: str) -> None:
     script = user.submit("--dry_run", *options).stdout
     assert absent not in script and f"#SBATCH {' '.join(options)}\n" in script
+    assert "#SBATCH --mem=4500M\n" in user.submit("--dry_run", "--mem-bind=local").stdout
 
 
 def test_a_gpu_is_asked_for_where_the_trainer_has_one(user: User) -> None:
@@ -341,7 +342,7 @@ def test_a_check_that_hangs_or_breaks_holds_nothing_up(user: User) -> None:
     ("options", "megabytes"),
     [
         (("--mem=9G",), "9216"), (("--mem", "700"), "700"), (("--mem=2T",), "2097152"), (("--mem=4096K",), "4"),
-        (("--mem=0",), ""), (("--mem-per-cpu=2G",), ""),
+        (("--mem=0",), ""), (("--mem-per-cpu=2G",), ""), (("--mem-bind=local",), "4500"),
     ],
 )  # fmt: skip
 def test_the_check_knows_the_memory_of_the_job(user: User, options: tuple[str, ...], megabytes: str) -> None:

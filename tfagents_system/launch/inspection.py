@@ -323,7 +323,10 @@ class _Inspector:
             resources.check_memory(checks["memory"], workers, own_bytes, 0, are_forked=are_forked)
             return
         ring_bytes = _ring_bytes(params, trial.specs)
-        replay_dir = values.get("replay_dir") or self._paths.replay
+        available = resources.memory_of_job(self._environ)
+        replay_dir = self._paths.replay
+        if available is None:  # Of a job it may be scratch of a node.
+            replay_dir = values.get("replay_dir", replay_dir)
         run_bytes = resources.disk_of_run(
             trial.agent_bytes, trial.policy_bytes, params.num_iter, params.checkpoint_period_itrs
         )
@@ -332,7 +335,6 @@ class _Inspector:
             needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
         with contextlib.suppress(OSError):  # The run directory can't be looked at, which is told elsewhere.
             resources.check_disk(checks["disk"], needed)
-        available = resources.memory_of_job(self._environ)
         resources.check_memory(
             checks["memory"], workers, own_bytes, ring_bytes, are_forked=are_forked, available=available
         )

@@ -125,7 +125,8 @@ class Preparation:
             return
         check = self.checks["run directory"]
         fault = resources.folder_fault(self._paths.exp_dir, "SAC_EXP_DIR")
-        if fault is None and (replay_dir := self._values.get("replay_dir")) is not None:
+        replay_dir = None if self._is_for_job else self._values.get("replay_dir")  # Such as a node's own scratch.
+        if fault is None and replay_dir is not None:
             fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR")
         if fault is not None:
             check.errors.append(fault)

@@ -39,7 +39,7 @@ why_unchecked() { # -> the reason; fails where the check can be made
 # MiB of the job on its first node; nothing where a user's option leaves that to the cluster.
 job_memory_mb() {
   local text
-  if ! has_option '--mem*'; then asked_memory_mb && return; fi
+  if ! asks_for_memory; then asked_memory_mb && return; fi
   [[ " ${tfagents_options[*]}" =~ \ --mem[=\ ]([0-9]+)([KMGTkmgt]?) && ${BASH_REMATCH[1]} != 0 ]] || return 0
   text=${BASH_REMATCH[1]}
   case ${BASH_REMATCH[2]} in

@@ -52,6 +52,10 @@ asks_for_gpus() { # by an option of the user's
   [[ " ${tfagents_options[*]-}" =~ \ (-G|--gpus|--(gres|tres)[^\ ]*[=\ ][^\ ]*gpu) ]]
 }
 
+asks_for_memory() {
+  has_option --mem || has_option '--mem=*' || has_option '--mem-per-*'
+}
+
 # SLURM has no option for GPUs of the first node alone: the job then has two components. An array can't have any.
 has_components() {
   [[ ${SAC_TRAIN_GPUS:-0} == 1 && -z $tfagents_add$tfagents_array ]] && ((tfagents_nodes > 1)) && ! asks_for_gpus
@@ -112,7 +116,7 @@ component() { # NODES [OPTION]
   if ((tfagents_nodes > 1)); then header --no-kill; fi
   if [[ ${SAC_USE_HYPERTHREADS:-1} == 0 ]]; then header --hint=nomultithread; fi
   if (($# > 1)); then header "${@:2}"; fi
-  if ! has_option '--mem*'; then header --mem="$(asked_memory_mb)M"; fi
+  if ! asks_for_memory; then header --mem="$(asked_memory_mb)M"; fi
   header --signal="$([[ -n $tfagents_add ]] || echo B:)USR1@$(signal_secs)"
   if ! has_option --no-requeue; then header --requeue; fi
   if ((${#tfagents_lasting[@]})); then header "${tfagents_lasting[@]}"; fi
