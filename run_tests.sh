@@ -51,7 +51,7 @@ step() {
 }
 step "$python" -m ruff format --check .
 step "$python" -m ruff check .
-step "$tools/shellcheck" --external-sources tfagents_system/launch/slurm/job.sh submit.sh run_script.sh join_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run training_variables*.sh
+step "$tools/shellcheck" --external-sources --check-sourced tfagents_system/launch/slurm/job.sh submit.sh run_script.sh join_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run training_variables*.sh
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 
 # Types take a minute of one CPU: beside the tests, and told after them.

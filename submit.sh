@@ -4,15 +4,17 @@ set -euo pipefail
 
 usage() {
   cat <<'HELP'
-Usage: ./submit.sh VARS.sh [--dry_run] [--array IDS] [--nodes K] [--set NAME=VALUE]... [SBATCH_OPTION...]
+Usage: ./submit.sh VARS.sh [--dry_run] [--no_check] [--array IDS] [--nodes K] [--set NAME=VALUE]...
+                   [SBATCH_OPTION...]
        ./submit.sh VARS.sh --add_workers N --to RUN [--dry_run] [--nodes K] [SBATCH_OPTION...]
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The job has the CPUs and the memory that they ask for; it is
 requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --partition long, win over what is asked for here.
 
   --dry_run    print the job script; write and submit nothing
+  --no_check   submit without the check of params, environment and memory, which takes up to 20 s
   --array IDS  one run for each id, such as 0-9: run directory logs/<name>_task_<id>, seed SAC_SEED + id
-  --nodes K    replay server and trainer on the first node, SAC_NUM_COLLECT_WORKERS workers on each
+  --nodes K    replay server and trainer on the first node, with the GPU, and SAC_NUM_COLLECT_WORKERS workers on each
   --set ...    overrides an attribute or a key of the JSON, as for run_script.sh; variables (SAC_...) belong into VARS.sh
   --add_workers N --to RUN
                a job with N more workers for a run that goes on, such as logs/pendulum; it needs a gateway (SAC_GATEWAY_PORT)
@@ -46,6 +48,8 @@ read_options "$@"
 source "$tfagents_root/tfagents_system/launch/slurm/snapshot.sh"
 # shellcheck source=tfagents_system/launch/slurm/request.sh
 source "$tfagents_root/tfagents_system/launch/slurm/request.sh"
+# shellcheck source=tfagents_system/launch/slurm/check.sh
+source "$tfagents_root/tfagents_system/launch/slurm/check.sh"
 tfagents_saved=$(declare -p "${LATE[@]}" 2>/dev/null || true)
 for tfagents_name in "${LATE[@]}"; do declare "$tfagents_name=@$tfagents_name@"; done
 # shellcheck source=tfagents_system/launch/vars_file.sh
@@ -69,5 +73,7 @@ if ((tfagents_dry_run)); then
   exit 0
 fi
 write_snapshot "$tfagents_snapshot"
+check_job "$tfagents_snapshot"
 echo "run directory $tfagents_exp_dir${tfagents_array:+_task_<id>}, job script $tfagents_snapshot/job.sbatch" >&2
 submit_job "$tfagents_snapshot/job.sbatch"
+remove_leftovers

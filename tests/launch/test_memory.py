@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 
 from tfagents_system.launch import memory
 
@@ -25,3 +26,25 @@ def test_children_and_their_children_count():
         process.stdin.close()
         process.wait(30)
     assert memory.tree_resident_bytes(process.pid) == 0
+
+
+@pytest.mark.parametrize(
+    ("membership", "counter", "kills"),
+    [
+        ("0::/system.slice/job_7/step_0\n", "system.slice/job_7/step_0/memory.events", 3),
+        ("9:cpu,cpuacct:/x\n4:memory:/slurm/job_7/step_0\n0::/\n", "memory/slurm/job_7/step_0/memory.oom_control", 3),
+        ("4:memory:/slurm/job_7\n", "memory/slurm/job_8/memory.oom_control", 40),
+        ("0::/\n", "elsewhere", 40),
+    ],
+)
+def test_kills_are_those_of_the_own_cgroup_where_it_counts_them(tmp_path, membership, counter, kills):
+    proc, mounts = tmp_path / "proc", tmp_path / "cgroup"
+    for path, text in (
+        (proc / "self/cgroup", membership),
+        (proc / "vmstat", "pgfault 9\noom_kill 40\n"),
+        (mounts / counter, "under_oom 0\noom_kill 3\n"),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert memory.oom_kills(proc, mounts) == kills
+    assert memory.oom_kills(tmp_path / "none", mounts) == 0

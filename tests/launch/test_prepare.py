@@ -276,6 +276,28 @@ def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_job_that_is_submitted_is_checked_but_for_its_machine(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = environ | {"SAC_TRAIN_CPUS": "500", "SAC_SHARE_CPUS": "0", "SAC_TRAIN_GPUS": "1"}
+    elsewhere["SAC_REPLAY_DIR"] = "/proc/1/scratch of the node"
+    (tmp_path / "run").mkdir()
+    with RunLock(RunPaths(tmp_path / "run")):  # Such as a run that the job will go on with.
+        assert prepare.check(elsewhere | {"TFAGENTS_JOB_MB": "4096"}, None) == 0
+        report = capsys.readouterr().out
+        assert "4.0 GiB of the job's memory available" in report and "PendulumEnv" in report
+        assert prepare.check(elsewhere | {"TFAGENTS_JOB_MB": ""}, None) == 0
+        assert "more than 1,000,000 GiB" in capsys.readouterr().out
+        assert prepare.check(elsewhere | {"TFAGENTS_JOB_MB": "100"}, None) == 2
+        assert "100 MiB of the job's memory are available" in capsys.readouterr().out
+        assert prepare.check(elsewhere, None) == 2
+        assert "SAC_REPLAY_DIR" in capsys.readouterr().out
+        del elsewhere["SAC_REPLAY_DIR"]
+        assert prepare.check(elsewhere, None) == 2
+        report = capsys.readouterr().out
+        assert "SAC_TRAIN_CPUS=500" in report and "is in use by" in report and "there is no GPU" in report
+
+
 def test_a_run_that_is_at_work_is_named_by_a_check(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

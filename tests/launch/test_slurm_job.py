@@ -16,10 +16,20 @@ FAKE_SCONTROL = """#!/usr/bin/env bash
 echo "scontrol $*" >>"$CALLS"
 case "$*" in
   --oneliner*)
-    echo "JobId=7 Requeue=${REQUEUE:-1} Restarts=${RESTARTS:-0} JobState=${STATE:-RUNNING} Reason=${REASON:-None}"
+    echo "JobId=7 Requeue=${REQUEUE:-1} Restarts=${RESTARTS:-0} JobState=${STATE:-RUNNING} Reason=${REASON:-None}" \\
+      "DerivedExitCode=$(cat "$0.derived" 2>/dev/null || echo 0:0)"
     ;;
 esac
 """
+FAKE_SQUEUE = """#!/usr/bin/env bash
+case "$*" in
+  *%L*) echo "${LEFT:-23:59:00}" ;;
+  *%T*) echo "${STATE:-RUNNING}" ;;
+  *%r*) echo "${REASON:-None}" ;;
+esac
+"""
+# The last of an array's tasks: SLURM_JOB_ID is then the array's own.
+OF_ARRAY = {"SLURM_JOB_ID": "5", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "4"}
 
 
 class Job:
@@ -33,7 +43,7 @@ class Job:
         (self.snapshot / "variables.sh").write_text(f"SAC_EXP_DIR={shlex.quote(str(self.exp_dir))}\n")
         self.write("srun", '#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
         self.write("scontrol", FAKE_SCONTROL)
-        self.write("squeue", '#!/usr/bin/env bash\necho "${LEFT:-23:59:00}"\n')
+        self.write("squeue", FAKE_SQUEUE)
         self.write("sbatch", '#!/usr/bin/env bash\necho "sbatch $*" >>"$CALLS"\n')
 
     def write(self, name: str, text: str) -> None:
@@ -100,6 +110,8 @@ def test_without_progress_the_second_attempt_is_the_last(job: Job) -> None:
 def test_a_start_that_is_interrupted_is_not_counted_unless_by_the_time_limit(job: Job) -> None:
     for _ in range(4):
         assert job.attempt(75)[0] == 75
+    (job.snapshot / "job.sbatch").write_text("#SBATCH --signal=B:USR1@120\n")
+    assert job.attempt(75, LEFT="3:10")[0] == 75
     assert job.attempt(75, LEFT="1:58")[0] == 75
     code, output = job.attempt(75, LEFT="0:40")
     assert code == 1 and "give it more time (--time)" in output
@@ -141,9 +153,32 @@ def test_a_site_that_forbids_requeue_gets_a_new_job_of_the_same_task(job: Job) -
     script = f"{job.snapshot}/job.sbatch"
     assert job.attempt(75, does=saves(1))[0] == 75
     assert job.calls == ["scontrol requeue 7", f"sbatch --dependency=afterany:7 {script} 0"]
-    code, output = job.attempt(75, "101", SLURM_ARRAY_TASK_ID="4", does=TRAINS)
+    code, output = job.attempt(75, "101", **OF_ARRAY, does=TRAINS)
     assert f"{job.exp_dir}_task_105" in output
-    assert job.calls[-1] == f"sbatch --dependency=afterany:7 --array=4 {script} 101"
+    assert job.calls == ["scontrol requeue 5_4", f"sbatch --dependency=afterany:5_4 --array=4 {script} 101"]
+
+
+def test_a_requeue_that_ends_its_own_scontrol_is_not_asked_for_twice(job: Job) -> None:
+    job.write("scontrol", FAKE_SCONTROL + "if [[ $1 == requeue ]]; then kill -TERM $$; fi\n")
+    code, output = job.attempt(75, does=saves(1))
+    assert code == 75 and job.calls == ["scontrol requeue 7"] and "saved, and requeued" in output
+
+
+def test_a_new_job_begins_with_no_restarts_of_the_old_one(job: Job) -> None:
+    job.write("scontrol", FAKE_SCONTROL + "[[ $1 != requeue ]]\n")
+    job.write("sbatch", '#!/usr/bin/env bash\necho "sbatch ${SLURM_RESTART_COUNT-none}" >>"$CALLS"\n')
+    assert job.attempt(75, does=saves(1), SLURM_RESTART_COUNT="2", RESTARTS="2")[0] == 75
+    assert job.calls == ["scontrol requeue 7", "sbatch none"]
+
+
+def test_where_scontrol_is_missing_a_new_job_goes_on_all_the_same(job: Job) -> None:
+    job.write("scontrol", "#!/bin/sh\nexit 127\n")
+    goes_on = [f"sbatch --dependency=afterany:5_4 --array=4 {job.snapshot}/job.sbatch 0"]
+    for step, (state, reason, calls) in enumerate(
+        (("RUNNING", "None", goes_on), ("COMPLETING", "TimeLimit", goes_on), ("COMPLETING", "None", [])), start=1
+    ):
+        _, output = job.attempt(75, does=saves(step), STATE=state, REASON=reason, **OF_ARRAY)
+        assert job.calls == calls and ("it was cancelled" in output) == (not calls), output
 
 
 @pytest.mark.parametrize("code", [1, 2, 3])
@@ -158,13 +193,104 @@ def test_a_stop_that_could_not_save_all_is_no_failure(job: Job) -> None:
     assert job.attempt(1, does=saves(2))[0] == 1  # What an earlier attempt said counts no more.
 
 
-def test_a_lack_of_memory_is_named_and_not_retried(job: Job) -> None:
-    counter = f'echo "oom_kill $(( $(cat {job.folder}/kills 2>/dev/null || echo 4) ))"'
-    job.write("cat", f'#!/usr/bin/env bash\ncase "$*" in *memory.events*) {counter} ;; *) exec /bin/cat "$@" ;; esac\n')
-    code, output = job.attempt(137, does=f"{saves(1)}echo 5 >{job.folder}/kills")
-    assert code == 1 and job.calls == [] and "lack of memory: ask for more (SAC_MEM_GB" in output
-    # Killed otherwise, it is requeued.
+@pytest.mark.parametrize("code", [1, 137])
+def test_a_lack_of_memory_is_named_and_not_retried(job: Job, code: int) -> None:
+    lacks = f"{saves(1)}echo 0:125 >{job.tools}/scontrol.derived"
+    done, output = job.attempt(code, does=lacks)
+    assert done == 1 and job.calls == [] and "lack of memory: ask for more (SAC_MEM_GB" in output
+    # What SLURM still says of an earlier attempt counts no more, and who has saved goes on.
     assert job.attempt(137, does=saves(2))[0] == 75 and job.calls == ["scontrol requeue 7"]
+    (job.tools / "scontrol.derived").unlink()
+    assert job.attempt(75, does=lacks + saves(3))[0] == 75
+
+
+def asked(script: str, words: str, **variables: str) -> str:
+    """What a function of the job's scripts prints, in words of bash, and `yes` or `no` for its exit code."""
+    names = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "slurm_task": "", "told": "", **variables}
+    done = subprocess.run(
+        ["bash", "-uc", f'source "{JOB.parent}/{script}"; {words} && echo yes || echo no'],
+        env={"PATH": os.environ["PATH"], **names}, capture_output=True, text=True, timeout=10,
+    )  # fmt: skip
+    assert not done.stderr, done.stderr
+    return " ".join(done.stdout.split())
+
+
+def test_kills_count_only_in_the_jobs_own_cgroup(tmp_path: Path) -> None:
+    ours = f'job_cgroup() {{ echo "{tmp_path}"; }}; job_says() {{ :; }}; memory_faults'
+    assert asked("outcome.sh", ours) == "0 yes"  # As where the job has none: the node's count is not asked.
+    (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+    assert asked("outcome.sh", ours) == "2 yes"
+    assert asked("outcome.sh", ours.replace("{ :; }", "{ echo 0:125; }")) == "3 yes"
+
+
+@pytest.mark.parametrize(
+    ("left", "seconds"),
+    [("0:40", "40"), ("4:59", "299"), ("09:08", "548"), ("1:00:00", "3600"), ("2-03:04:05", "183845")],
+)
+def test_time_left(left: str, seconds: str) -> None:
+    assert asked("requeue.sh", f"queue_says() {{ echo {left}; }}; seconds_left") == f"{seconds} yes"
+    for none in ("UNLIMITED", "NOT_SET", "INVALID", ""):
+        assert asked("requeue.sh", f"queue_says() {{ echo {none}; }}; seconds_left") == "no"
+
+
+@pytest.mark.parametrize(
+    ("header", "warned_secs"),
+    [
+        ("#SBATCH --signal=B:USR1@120", 120),
+        ("#SBATCH --signal=B:USR1@660\n#SBATCH --requeue", 660),  # SAC_SAVE_DEADLINE_SECS=600
+        ("#SBATCH --signal=B:USR1@120\n#SBATCH --time 9 --signal TERM@900 --partition=x@7", 900),  # The user's own.
+        ("#SBATCH --time=9", 60),
+    ],
+)
+def test_the_time_limit_is_near_once_its_warning_may_have_come(tmp_path: Path, header: str, warned_secs: int) -> None:
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n{header}\n\nexec job.sh @77\n")
+    for seconds, answer in ((warned_secs + 60, "yes"), (warned_secs + 61, "no"), (0, "yes")):
+        left = f"queue_says() {{ echo {seconds // 60}:{seconds % 60:02}; }}; is_at_time_limit"
+        assert asked("requeue.sh", left, snapshot=str(tmp_path)) == answer
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "told", "cancelled"),
+    [
+        ("RUNNING", "None", "TERM", "no"),
+        ("COMPLETING", "None", "TERM", "yes"),
+        ("CANCELLED", "", "", "yes"),
+        ("COMPLETING", "TimeLimit", "TERM", "no"),
+        ("", "", "TERM", "yes"),
+        ("", "", "USR1", "no"),
+        ("", "", "", "no"),
+    ],
+)
+def test_who_was_cancelled(state: str, reason: str, told: str, cancelled: str) -> None:
+    says = f"job_state() {{ echo {state}; }}; job_reason() {{ echo {reason}; }}; was_cancelled"
+    assert asked("requeue.sh", says, told=told) == cancelled
+
+
+@pytest.mark.parametrize(
+    ("code", "is_late", "goes_on", "to_blame"),
+    [
+        (75, False, "yes", "no"),
+        (75, True, "yes", "yes"),
+        (143, False, "yes", "no"),
+        (138, True, "yes", "yes"),
+        (137, False, "yes", "yes"),  # SIGKILL: nobody told it to stop.
+        (193, False, "yes", "yes"),
+        (1, False, "no", "yes"),
+        (3, False, "no", "yes"),
+    ],
+)
+def test_what_an_exit_code_means(code: int, is_late: bool, goes_on: str, to_blame: str) -> None:
+    stub = f"is_at_time_limit() {{ {'true' if is_late else 'false'}; }}; "
+    assert asked("outcome.sh", stub + "goes_on", code=str(code), exp_dir="/none") == goes_on
+    assert asked("outcome.sh", stub + "is_to_blame", code=str(code), exp_dir="/none") == to_blame
+
+
+def test_a_start_that_always_ends_at_the_time_limit_ends_the_job_however_early_the_warning(job: Job) -> None:
+    """With SAC_SAVE_DEADLINE_SECS=600 the warning comes more than ten minutes before the end."""
+    (job.snapshot / "job.sbatch").write_text("#SBATCH --signal=B:USR1@660\n")
+    assert job.attempt(75, LEFT="10:55")[0] == 75
+    code, output = job.attempt(75, LEFT="10:55")
+    assert code == 1 and "give it more time (--time)" in output
 
 
 # What `srun` starts on the further nodes, until the run is over.
@@ -195,3 +321,18 @@ def test_further_nodes_join_and_leave(job: Job, code: int, does: str, last_words
     assert "srun --nodes=1 --ntasks=1 --relative=0" in output and "srun --nodes=2 --ntasks=2 --relative=1" in output
     assert f"joins {job.snapshot}/variables.sh --to {job.exp_dir} --workers 4" in output
     assert last_words in output
+
+
+def test_the_components_of_a_job_with_one_gpu(job: Job) -> None:
+    job.write("../snapshot/package/join_script.sh", "#!/usr/bin/env bash\nexit 0\n")
+    with (job.snapshot / "variables.sh").open("a") as file:
+        file.write("SAC_LOCAL_WORKERS=4\n")
+    job.write("srun", '#!/usr/bin/env bash\necho "srun ${*:1:4}"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
+    of_slurm = {
+        "SLURM_JOB_NUM_NODES": "1", "SLURM_HET_SIZE": "2", "SLURM_JOB_NUM_NODES_HET_GROUP_1": "3",
+        "SLURM_CPUS_PER_TASK_HET_GROUP_0": "9",
+    }  # fmt: skip
+    ended, output = job.attempt(0, **of_slurm)
+    assert ended == 0, output
+    assert "srun --nodes=1 --ntasks=1 --het-group=0 --cpus-per-task=9" in output
+    assert "srun --nodes=3 --ntasks=3 --het-group=1 --cpus-per-task=9" in output and "relative" not in output

@@ -167,16 +167,39 @@ def test_a_run_that_goes_on_asks_for_the_ring_that_it_has(user: User) -> None:
 def test_a_users_options_win(user: User, options: tuple[str, ...], absent: str) -> None:
     script = user.submit("--dry_run", *options).stdout
     assert absent not in script and f"#SBATCH {' '.join(options)}\n" in script
+    assert "#SBATCH --mem=4500M\n" in user.submit("--dry_run", "--mem-bind=local").stdout
 
 
 def test_a_gpu_is_asked_for_where_the_trainer_has_one(user: User) -> None:
     assert "gpus" not in user.submit("--dry_run").stdout
     user.write_vars("SAC_TRAIN_GPUS=1\n")
     assert "#SBATCH --gpus-per-node=1\n" in user.submit("--dry_run").stdout
-    own = user.submit("--dry_run", "--gres=gpu:a100:1").stdout
-    assert "--gpus-per-node" not in own and "#SBATCH --gres=gpu:a100:1\n" in own
+    for own in (
+        ("--gres=gpu:a100:1",), ("--gres", "gpu"), ("-G", "2"), ("-G2",), ("--gpus=1",), ("--gpus-per-task", "1"),
+        ("--tres-per-node=gres/gpu:1",),
+    ):  # fmt: skip
+        script = user.submit("--dry_run", "--nodes=2", *own).stdout
+        assert "--gpus-per-node" not in script and "hetjob" not in script and f"#SBATCH {' '.join(own)}\n" in script
+    for other in (("--gres=tmpdisk:100",), ("--gpu-freq=high",), ("--comment=-G",)):
+        assert "#SBATCH --gpus-per-node=1\n" in user.submit("--dry_run", *other).stdout
     user.write_vars("SAC_TRAIN_GPUS=2\n")
     assert "SAC_TRAIN_GPUS=2 must be 0 or 1" in refused(user.submit())
+
+
+def test_of_several_nodes_the_first_has_the_gpu(user: User) -> None:
+    plain = user.submit("--dry_run", "--nodes=3", "--partition=long").stdout
+    user.write_vars("SAC_TRAIN_GPUS=1\n")
+    script = user.submit("--dry_run", "--nodes=3", "--partition=long").stdout
+    first, further = script.split("#SBATCH hetjob\n")
+    options = first.splitlines()[1:]
+    assert "#SBATCH --gpus-per-node=1" in options and "#SBATCH --nodes=1" in options
+    options.remove("#SBATCH --gpus-per-node=1")
+    assert [line.replace("--nodes=1", "--nodes=2") for line in options] == further.split("\n\n")[0].splitlines()
+    stamp = re.compile(r"snapshot/\d{8}-\d{6}-\d+")
+    assert stamp.sub("", script.splitlines()[-1]) == stamp.sub("", plain.splitlines()[-1])
+    # SLURM has no arrays of such jobs: each node of each task then has one.
+    array = user.submit("--dry_run", "--nodes=3", "--array=0-1").stdout
+    assert "hetjob" not in array and "#SBATCH --gpus-per-node=1\n" in array and "#SBATCH --nodes=3\n" in array
 
 
 def test_settings_go_to_the_run(user: User) -> None:
@@ -189,7 +212,6 @@ def test_settings_go_to_the_run(user: User) -> None:
     ("setting", "told"),
     [
         ("SAC_SEED=3", "what the job asks for follows from the variables: set SAC_SEED in"),
-        ("sac_seed=3", "what the job asks for follows from the variables: set SAC_SEED in"),
         ("nonsense", "it must be NAME=VALUE"),
         ("=3", "it must be NAME=VALUE"),
         ("9x=1", "it must be NAME=VALUE"),
@@ -203,7 +225,7 @@ def test_settings_that_can_not_be_are_told_before_anything_is_queued(user: User,
         assert finding.startswith(f"--set {setting}: {told}")
 
 
-@pytest.mark.parametrize("setting", ["sac_log_alpha=-4.6", "_x1.a b=c", "größe=1", 'a={"b": 1}'])
+@pytest.mark.parametrize("setting", ["sac_log_alpha=-4.6", "sac_seed=3", "_x1.a b=c", "größe=1", 'a={"b": 1}'])
 def test_settings_that_python_judges_are_queued(user: User, setting: str) -> None:
     script = user.submit("--dry_run", "--set", setting).stdout
     assert shlex.split(script.splitlines()[-1])[-2:] == ["--set", setting]
@@ -249,6 +271,84 @@ def test_workers_are_added_to_a_run_that_lets_them_in(user: User) -> None:
     assert "#SBATCH --signal=USR1@" in script
     assert shlex.split(script.splitlines()[-1])[-4:] == ["--to", str(user.exp_dir), "--workers", "3"]
     assert "SAC_LOCAL_WORKERS" not in (snapshot / "variables.sh").read_text()
+
+
+CHECKING_PYTHON = (
+    FAKE_PYTHON
+    + """
+printf '%s\\n' "$*" "job $SLURM_JOB_ID task $SLURM_ARRAY_TASK_ID memory $TFAGENTS_JOB_MB" >"$0.check"
+{ends}
+"""
+)
+
+
+def checks(user: User, ends: str) -> None:
+    user.add_tool("../env/bin/python", CHECKING_PYTHON.replace("{ends}", ends))
+
+
+def test_what_was_frozen_is_checked_before_it_is_queued(user: User) -> None:
+    checks(user, "echo 'note  memory  it is tight'; exit 0")
+    done = user.submit("--set", "discount=0.9", "--array=7-9")
+    assert done.returncode == 0 and len(user.calls) == 1 and "note  memory  it is tight" in done.stderr
+    command, given = (user.tools / "../env/bin/python.check").read_text().splitlines()
+    assert f"{user.snapshot}/variables.sh" in command and command.endswith("--set discount=0.9 --check")
+    assert given == "job 0 task 7 memory 4500"
+    assert "it is tight" in (user.snapshot / "check.txt").read_text()
+
+
+def test_what_the_check_refuses_is_not_queued(user: User) -> None:
+    checks(user, "echo 'ok    config  fine'; echo 'ERROR params  num_iter is missing'; exit 2")
+    done = user.submit()
+    assert done.returncode == 2 and user.calls == [] and not user.exp_dir.exists()
+    assert "ERROR params  num_iter is missing" in done.stderr and "fine" not in done.stderr
+    assert "nothing was submitted" in done.stderr
+    user.exp_dir.mkdir()
+    (user.exp_dir / "run.json").touch()
+    assert user.submit().returncode == 2 and sorted(path.name for path in user.exp_dir.iterdir()) == ["run.json"]
+    assert user.submit("--no_check").returncode == 0 and len(user.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "told"),
+    [
+        ("", ("--no_check",), "--no_check"),
+        ("SAC_EXEC_PREFIX='container x'\n", (), "the environment is that of SAC_EXEC_PREFIX"),
+        ("SAC_JOB_PRELUDE='module load x'\n", (), "the environment is that of SAC_JOB_PRELUDE"),
+    ],
+)
+def test_where_the_check_can_not_be_made_the_job_makes_it(
+    user: User, more: str, options: tuple[str, ...], told: str
+) -> None:
+    checks(user, "exit 2")
+    user.write_vars(more)
+    done = user.submit(*options)
+    assert done.returncode == 0 and len(user.calls) == 1 and told in done.stderr
+
+
+def test_a_check_that_hangs_or_breaks_holds_nothing_up(user: User) -> None:
+    checks(user, "exit 1")
+    done = user.submit()
+    assert done.returncode == 0 and "exit code 1, see" in done.stderr and len(user.calls) == 1
+    checks(user, "exec sleep 300")
+    # Shorter than 20 s, for the test.
+    user.add_tool("timeout", '#!/usr/bin/env bash\nexec /usr/bin/timeout "${@:1:2}" ${3/20/0.5} "${@:4}"\n')
+    began = time.monotonic()
+    done = user.submit()
+    assert done.returncode == 0 and "could not be checked within 20 s" in done.stderr and len(user.calls) == 2
+    assert time.monotonic() - began < 15.0
+
+
+@pytest.mark.parametrize(
+    ("options", "megabytes"),
+    [
+        (("--mem=9G",), "9216"), (("--mem", "700"), "700"), (("--mem=2T",), "2097152"), (("--mem=4096K",), "4"),
+        (("--mem=0",), ""), (("--mem-per-cpu=2G",), ""), (("--mem-bind=local",), "4500"),
+    ],
+)  # fmt: skip
+def test_the_check_knows_the_memory_of_the_job(user: User, options: tuple[str, ...], megabytes: str) -> None:
+    checks(user, "exit 0")
+    assert user.submit(*options).returncode == 0
+    assert (user.tools / "../env/bin/python.check").read_text().endswith(f"memory {megabytes}\n")
 
 
 def test_all_that_is_wrong_is_told_at_once(user: User) -> None:
@@ -399,10 +499,13 @@ def test_a_packed_environment_is_unpacked_once(user: User, tmp_path: Path) -> No
     more = f"SAC_PACKED_ENV={tmp_path}/env.tar.gz\n"
     environ = {"VIRTUAL_ENV": "", "TMPDIR": str(scratch), "SLURM_JOB_ID": "7"}
     for words in (1, 0):
+        for lock in scratch.glob("*/.lock"):
+            os.utime(lock, (1, 1))
         done = surrounded(user, more=more, **environ)
         assert done.stderr.count("unpacking") == words and f"trains with {scratch}/sac_env_" in done.stdout, done
     (folder,) = scratch.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / ".lock").stat().st_mtime > 1  # By it `clean` sees when it was last used.
     (folder / ".complete").unlink()
     folder.chmod(0o755)
     assert "unpacking" in surrounded(user, more=more, **environ).stderr

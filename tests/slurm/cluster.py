@@ -1,4 +1,4 @@
-"""A SLURM of its own on this machine: one controller and two nodes, n1 and n2, in a folder, ended by pid.
+"""A SLURM of its own on this machine: a controller, the nodes n1 (with a GPU on paper) and n2, and n3 for itself.
 
 with SlurmCluster(folder) as cluster:
     job = cluster.run("sbatch", "--parsable", "job.sh").stdout
@@ -24,7 +24,7 @@ _UP_SECS = 30.0
 _END_SECS = 10.0
 _POLL_SECS = 0.1
 _PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
-NODES = ("n1", "n2")
+NODES = ("n1", "n2", "n3")
 
 _CONF = """
 ClusterName=tests
@@ -59,8 +59,12 @@ SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports[1]}-{ports[2]}] CPUs={cpus} RealMemory=100000
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=0 OverSubscribe=YES:8
+GresTypes=gpu
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} RealMemory=100000 Gres=gpu:1
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} RealMemory=100000
+NodeName=n3 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[3]} CPUs={cpus} RealMemory=100000
+PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=0 OverSubscribe=YES:8
+PartitionName=lonely Nodes=n3 MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=0 OverSubscribe=NO
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 OverSubscribe=NO PreemptMode=OFF
 """
 
@@ -76,7 +80,7 @@ def why_not() -> str | None:
 
 
 class SlurmCluster:
-    """Two nodes on this machine.
+    """Three nodes on this machine, ended by their pids.
 
     Args:
       folder: Of its configuration, state and logs; its path must be short enough for a unix socket.
@@ -128,8 +132,8 @@ class SlurmCluster:
         )
 
     def job(self, job_id: str) -> dict[str, str]:
-        """What `scontrol show job` says of a job, by name; empty for one that is unknown."""
-        text = self.run("scontrol", "--oneliner", "show", "job", job_id).stdout
+        """What `scontrol show job` says of a job (of its first component), by name; empty for one that is unknown."""
+        text = self.run("scontrol", "--oneliner", "show", "job", job_id).stdout.partition("\n")[0]
         return dict(re.findall(r"(\S+?)=(\S*)", text))
 
     def state(self, job_id: str) -> str:
@@ -196,10 +200,10 @@ class SlurmCluster:
             ports=_free_ports(),
             folder=self.folder,
             kill_wait_secs=self._kill_wait_secs,
-            nodes=f"n[1-{len(NODES)}]",
             cpus=self._cpus,
         )
         (self.folder / "slurm.conf").write_text(conf)
+        (self.folder / "gres.conf").write_text("NodeName=n1 Name=gpu File=/dev/null\n")
 
     def _start_munge(self) -> None:
         key = self.folder / "munge.key"
@@ -224,7 +228,10 @@ class SlurmCluster:
     def _is_up(self) -> bool:
         for name, daemon in self._daemons.items():
             assert daemon.poll() is None, f"{name} has ended with {daemon.returncode}:\n{self.logs()}"
-        return self.run("sinfo", "--noheader", "--format=%D %t").stdout.split("\n")[0] == f"{len(NODES)} idle"
+        return (
+            self.run("sinfo", "--noheader", "--partition=urgent", "--format=%D %t").stdout.split("\n")[0]
+            == f"{len(NODES)} idle"
+        )
 
     def _kill_jobs_of(self, node: str) -> None:
         steps = self._jobs_of(node)
@@ -267,17 +274,17 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _free_ports() -> list[int]:
-    """Three neighbours that nobody listens on."""
+    """Four neighbours that nobody listens on."""
     for first in range(21000, 29000, 10):
         sockets = []
         try:
-            for port in range(first, first + 3):
+            for port in range(first, first + 4):
                 sockets.append(socket.socket())
                 sockets[-1].bind(("", port))
-            return list(range(first, first + 3))
+            return list(range(first, first + 4))
         except OSError:
             continue
         finally:
             for each in sockets:
                 each.close()
-    raise AssertionError("no three free ports next to each other")
+    raise AssertionError("no four free ports next to each other")

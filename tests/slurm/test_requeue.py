@@ -21,7 +21,8 @@ FAKE_RUN = """#!{python}
 import json, os, signal, sys, time
 from pathlib import Path
 
-exp_dir, behaviour = Path({exp_dir!r}), {behaviour!r}
+task = os.environ.get("SLURM_ARRAY_TASK_ID")
+exp_dir, behaviour = Path({exp_dir!r} + (f"_task_{{task}}" if task else "")), {behaviour!r}
 folders = sorted(exp_dir.glob("checkpoints/checkpoint_*"))
 step = int(folders[-1].name[-10:]) if folders else 0
 print("resumed at", step, flush=True)
@@ -50,12 +51,16 @@ if behaviour != "starting":
 print("at work", flush=True)
 time.sleep(60)
 """
+# In place of join_script.sh.
+FAKE_JOIN = """#!/bin/bash
+echo "joins on $SLURMD_NODENAME"
+"""
 
 
 class Job:
-    """A submitted job whose run is a fake one."""
+    """A submitted job, or an array of them, whose run is a fake one."""
 
-    def __init__(self, cluster: SlurmCluster, folder: Path, behaviour: str, *options: str) -> None:
+    def __init__(self, cluster: SlurmCluster, folder: Path, behaviour: str, *options: str, variables: str = "") -> None:
         self.cluster, self.folder = cluster, folder / "a user's folder"
         folder, self.exp_dir = self.folder, self.folder / "run"
         folder.mkdir()
@@ -64,14 +69,17 @@ class Job:
         (folder / "vars.sh").write_text(
             f'SAC_EXP_NAME=test SAC_EXP_DIR="{self.exp_dir}" SAC_PARAMS=my_params.py SAC_CONFIG=my.json SAC_MEM_GB=1\n'
             "SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1\n"
-            "SAC_SAVE_DEADLINE_SECS=5\n"
+            f"SAC_SAVE_DEADLINE_SECS=5 {variables}\n"
         )
         sharing = () if "--exclusive" in options else ("--oversubscribe",)
-        done = self.submit("--hold", "--parsable", "--nodelist=n2", "--comment", 'a "b" c', *sharing, *options)
+        place = () if "--nodes=2" in options else ("--nodelist=n2",)
+        done = self.submit("--no_check", "--hold", "--parsable", "--comment", 'a "b" c', *place, *sharing, *options)
         assert done.returncode == 0, done.stderr
-        self.id = done.stdout.split()[0]
-        program = next(self.exp_dir.glob("snapshot/*/package/run_script.sh"))
-        program.write_text(FAKE_RUN.format(python=sys.executable, exp_dir=str(self.exp_dir), behaviour=behaviour))
+        (self.id,) = done.stdout.split()
+        (self.snapshot,) = folder.glob("run*/snapshot/*")
+        run = FAKE_RUN.format(python=sys.executable, exp_dir=str(self.exp_dir), behaviour=behaviour)
+        (self.snapshot / "package/run_script.sh").write_text(run)
+        (self.snapshot / "package/join_script.sh").write_text(FAKE_JOIN)
         assert cluster.run("scontrol", "release", self.id).returncode == 0
 
     def submit(self, *options: str) -> subprocess.CompletedProcess[str]:
@@ -82,15 +90,20 @@ class Job:
     @property
     def output(self) -> str:
         """What all attempts of all jobs have written."""
-        return "\n".join(path.read_text() for path in sorted(self.exp_dir.glob("slurm-*.out")))
+        return "\n".join(path.read_text() for path in sorted(self.folder.glob("run*/slurm-*.out")))
+
+    def starts(self, task: int) -> list[int]:
+        """The steps from which a task of an array was started."""
+        output = self.folder / f"run_array/slurm-{self.id}_{task}.out"
+        return [int(step) for step in re.findall(r"resumed at (\d+)", output.read_text())] if output.exists() else []
 
     def wait_for(self, words: str, count: int = 1, timeout_secs: float = 60.0) -> None:
         self.cluster.wait_until(
             lambda: self.output.count(words) >= count, timeout_secs, f"{words!r} {count} times in\n{self.output}"
         )
 
-    def signal(self, *options: str) -> None:
-        assert self.cluster.run("scancel", *options, self.id).returncode == 0
+    def signal(self, *options: str, part: str = "") -> None:
+        assert self.cluster.run("scancel", *options, self.id + part).returncode == 0
 
     def end(self, *states: str) -> str:
         """Waits for the job's end and returns the output."""
@@ -108,17 +121,17 @@ def every_signal_saves_and_requeues_until_it_is_done(cluster: SlurmCluster, tmp_
     assert [line for line in output.splitlines() if "resumed at" in line] == [f"resumed at {k}" for k in (0, 10, 20)]
     assert output.count("saved, and requeued") == 2 and "finished" in output
     assert cluster.job(job.id)["Restarts"] == "2"
-    assert '--comment "a \\"b\\" c"' in next(job.exp_dir.glob("snapshot/*/job.sbatch")).read_text()
+    assert '--comment "a \\"b\\" c"' in (job.snapshot / "job.sbatch").read_text()
 
 
 def slurms_own_requeue_and_preemption_are_left_to_slurm(cluster: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(cluster, tmp_path, "saves", "--nodelist=n1", "--exclusive")
+    job = Job(cluster, tmp_path, "saves", "--partition=lonely", "--nodelist=n3", "--exclusive")
     job.wait_for("at work")
     urgent = cluster.run(
         "sbatch",
         "--parsable",
         "--partition=urgent",
-        "--nodelist=n1",
+        "--nodelist=n3",
         "--exclusive",
         "--output=/dev/null",
         "--wrap=sleep 1",
@@ -167,6 +180,39 @@ def failures_are_not_requeued(cluster: SlurmCluster, tmp_path: Path) -> None:
         assert words in output and output.count("resumed at") == 1
 
 
+def a_task_of_an_array_is_requeued_alone(cluster: SlurmCluster, tmp_path: Path) -> None:
+    # The cluster's arrays have at most 101 tasks: these are numbers 0 to 2 of an array with an offset.
+    job = Job(cluster, tmp_path, "saves at once", "--array=101-103")
+    job.wait_for("at work", 3)
+    expected = [[0], [0], [0]]
+    ends = (("--signal=USR1", ""), ("--signal=KILL", ".0"), ("--signal=TERM", ".0"))  # Without a suffix: the job.
+    for task, (signal, step) in enumerate(ends):
+        job.signal(signal, part=f"_{task}{step}")
+        expected[task].append(10)
+        cluster.wait_until(lambda task=task: len(job.starts(task)) == 2, 60.0, f"task {task} again in\n{job.output}")
+        assert [job.starts(each) for each in range(3)] == expected, job.output
+    assert job.output.count("and requeued") == 3 and "from train step 10: " in job.output
+    assert [cluster.job(f"{job.id}_{task}")["Restarts"] for task in range(3)] == ["1"] * 3
+    assert sorted(path.name for path in job.folder.glob("run_task_*")) == [f"run_task_{k}" for k in (101, 102, 103)]
+    job.signal(part="_2")
+    cluster.wait_for_state(f"{job.id}_2", ("CANCELLED",), 60.0)
+    assert [cluster.state(f"{job.id}_{task}") for task in range(2)] == ["RUNNING"] * 2
+    job.signal()
+    job.wait_for("it was cancelled", 3)
+
+
+def a_gpu_of_the_first_node_alone(cluster: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, "saves", "--nodes=2", variables="SAC_TRAIN_GPUS=1")
+    for attempt in (1, 2):  # Both components are requeued.
+        job.wait_for("at work", attempt)
+        job.wait_for("joins on n2", attempt)
+        assert "gpu:1" in cluster.job(job.id)["TresPerNode"] and cluster.job(job.id)["NodeList"] == "n1"
+        job.signal("--batch", "--signal=USR1")
+        job.wait_for("saved, and requeued", attempt)
+    assert job.output.count("joins on") == 2 and "resumed at 10" in job.output
+    job.end("COMPLETED")
+
+
 def a_site_without_requeue_gets_a_new_job(cluster: SlurmCluster, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -175,14 +221,18 @@ def a_site_without_requeue_gets_a_new_job(cluster: SlurmCluster, tmp_path: Path)
         f'PATH=${{PATH#{tools}:}} exec scontrol "$@"\n'
     )
     (tools / "scontrol").chmod(0o755)
-    job = Job(cluster, tmp_path, "saves", f"--export=ALL,PATH={tools}:{cluster.environ['PATH']}")
-    job.wait_for("at work")
-    job.signal("--signal=USR1")
+    export = f"--export=ALL,PATH={tools}:{cluster.environ['PATH']}"
+    job = Job(cluster, tmp_path, "saves", "--array=3-4", export)
+    job.wait_for("at work", 2)
+    job.signal("--signal=USR1", part="_4")
+    # It waits for that task alone: the other one goes on.
     job.wait_for("resumed at 10")
-    assert "the job submitted goes on" in job.end("FAILED")  # Exit code 75.
+    assert "the job submitted goes on" in job.output
+    assert cluster.state(f"{job.id}_4") == "FAILED"  # Exit code 75.
+    assert cluster.state(f"{job.id}_3") == "RUNNING" and job.starts(3) == [0]
     (later,) = re.findall(r"Submitted batch job (\d+)", job.output)
-    assert cluster.job(later)["Dependency"] == "(null)"
-    assert cluster.run("scancel", later).returncode == 0
+    assert f"job {later}_4: attempt 1" in job.output and f"{job.exp_dir}_task_4" in job.output
+    assert cluster.run("scancel", later, job.id).returncode == 0
 
 
 SCENARIOS = (
@@ -192,6 +242,8 @@ SCENARIOS = (
     a_run_that_gets_nowhere_stops,
     preemption_during_the_start_is_not_counted,
     failures_are_not_requeued,
+    a_task_of_an_array_is_requeued_alone,
+    a_gpu_of_the_first_node_alone,
     a_site_without_requeue_gets_a_new_job,
 )
 

@@ -44,7 +44,8 @@ def make_run(folder: Path, num_iter: int, **variables: object) -> UserRun:
     return UserRun(folder, PARAMS, {"horizon": 50}, num_collect_workers=1, mem_gb=4, **variables)
 
 
-def submit(cluster: SlurmCluster, run: UserRun, *options: str) -> str:
+def submit(cluster: SlurmCluster, run: UserRun, *options: str, check: bool = False) -> str:
+    options = options if check else ("--no_check", *options)
     done = cluster.run(
         str(ROOT / "submit.sh"), str(run.vars_file), "--parsable", *options,
         cwd=run.folder, environ={"VIRTUAL_ENV": sys.prefix},
@@ -59,7 +60,9 @@ def outputs(folder: Path) -> str:
 
 def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster: SlurmCluster, tmp_path: Path) -> None:
     run = make_run(tmp_path, num_iter=3, seed=5)
-    job = submit(cluster, run, "--hold", "--array", "0-1")
+    job = submit(cluster, run, "--hold", "--array", "0-1", check=True)
+    (checked,) = tmp_path.glob("run_array/snapshot/*/check.txt")
+    assert "of the job's memory available" in checked.read_text() and "ready to start" in checked.read_text()
     for name in ("my_params.py", "beside.py", "my_config.json", "my_vars.sh"):
         (tmp_path / name).write_text("this is not what was submitted")
     assert cluster.run("scontrol", "release", job).returncode == 0

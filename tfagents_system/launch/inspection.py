@@ -217,6 +217,7 @@ class _Inspector:
 
     def __init__(self, environ: Mapping[str, str], vars_file: Path | None, progress: Progress) -> None:
         self._values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
+        self._environ = environ
         self._overrides = carried(environ)
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
         self._seed = run_directory.seed_of_run(self._paths, int(self._values.get("seed", 0)))
@@ -322,7 +323,10 @@ class _Inspector:
             resources.check_memory(checks["memory"], workers, own_bytes, 0, are_forked=are_forked)
             return
         ring_bytes = _ring_bytes(params, trial.specs)
-        replay_dir = values.get("replay_dir") or self._paths.replay
+        available = resources.memory_of_job(self._environ)
+        replay_dir = self._paths.replay
+        if available is None:  # Of a job it may be scratch of a node.
+            replay_dir = values.get("replay_dir", replay_dir)
         run_bytes = resources.disk_of_run(
             trial.agent_bytes, trial.policy_bytes, params.num_iter, params.checkpoint_period_itrs
         )
@@ -331,7 +335,9 @@ class _Inspector:
             needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
         with contextlib.suppress(OSError):  # The run directory can't be looked at, which is told elsewhere.
             resources.check_disk(checks["disk"], needed)
-        resources.check_memory(checks["memory"], workers, own_bytes, ring_bytes, are_forked=are_forked)
+        resources.check_memory(
+            checks["memory"], workers, own_bytes, ring_bytes, are_forked=are_forked, available=available
+        )
 
 
 def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from pathlib import Path
@@ -24,13 +25,27 @@ def tree_resident_bytes(pid: int) -> int:
     return resident_bytes(pid) + sum(map(tree_resident_bytes, children(pid)))
 
 
-def oom_kills() -> int:
-    """Processes that the kernel of this machine has killed for lack of memory since it started."""
+def oom_kills(proc: Path = _PROC, mounts: Path = Path("/sys/fs/cgroup")) -> int:
+    """Processes that the kernel has killed for lack of memory in this process's cgroup, as those of a SLURM job are.
+
+    Where it has none that counts them: on this machine.
+    """
     try:
-        lines = (_PROC / "vmstat").read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-    except (OSError, ValueError, IndexError):
-        return 0
+        groups = [line.split(":", 2)[1:] for line in (proc / "self/cgroup").read_text().splitlines()]
+    except OSError:
+        groups = []
+    counters = [mounts / group.strip("/") / "memory.events" for names, group in groups if not names]
+    counters += [
+        mounts / "memory" / group.strip("/") / "memory.oom_control"
+        for names, group in groups
+        if "memory" in names.split(",")
+    ]
+    for path in (*counters, proc / "vmstat"):
+        with contextlib.suppress(OSError, ValueError):
+            counts = dict(line.split() for line in path.read_text().splitlines())
+            if "oom_kill" in counts:
+                return int(counts["oom_kill"])
+    return 0
 
 
 def children(pid: int) -> list[int]:

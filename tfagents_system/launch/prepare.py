@@ -63,6 +63,7 @@ class Preparation:
         self.plan: CpuPlan | None = None
         self.inspection = Inspection()
         self._environ = environ
+        self._is_for_job = resources.JOB_MB in environ  # Which will have another machine than this one.
         self._vars_file = vars_file
         self._values, findings = read_variables(environ, vars_file=vars_file, root=ROOT)
         self.checks["variables"].errors += findings + self._misplaced()
@@ -85,11 +86,14 @@ class Preparation:
           starts: A start follows, which takes the run directory itself and has no time to draw a picture.
         """
         self._check_directories(starts)
-        self._check_machine()
-        self._check_gpu()
+        if not self._is_for_job:
+            self._check_machine()
+            self._check_gpu()
         self._check_packages()
         if not self.checks["run directory"].errors:
-            self.inspection = run_inspection(self._environ, self._vars_file, fork_server, render=not starts)
+            self.inspection = run_inspection(
+                self._environ, self._vars_file, fork_server, render=not (starts or self._is_for_job)
+            )
             self.checks.extend(self.inspection.checks)
 
     @property
@@ -123,13 +127,14 @@ class Preparation:
             return
         check = self.checks["run directory"]
         fault = resources.folder_fault(self._paths.exp_dir, "SAC_EXP_DIR")
-        if fault is None and (replay_dir := self._values.get("replay_dir")) is not None:
+        replay_dir = None if self._is_for_job else self._values.get("replay_dir")  # Such as a node's own scratch.
+        if fault is None and replay_dir is not None:
             fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR") or scratch.fault_of(replay_dir)
         if fault is not None:
             check.errors.append(fault)
             return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
-        if not starts and (owner := owner_of_run(self._paths)) is not None:
+        if not (starts or self._is_for_job) and (owner := owner_of_run(self._paths)) is not None:
             check.errors.append(
                 f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
                 "SAC_EXP_NAME"

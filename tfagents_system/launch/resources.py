@@ -21,6 +21,7 @@ _WORKER_BYTES = 10 * 2**20
 _OTHERS_BYTES = 600 * 2**20  # Fork server, replay server, trainer and supervisor.
 _IMPORTS_BYTES = 200 * 2**20  # What a program takes that is not forked.
 _TIGHT = 0.8
+JOB_MB = "TFAGENTS_JOB_MB"  # MiB that a job will have which is being submitted; empty: nobody knows.
 
 # Open files: the replay server has 28 with 2 workers and 32 with 8, all others fewer.
 _FILES = 64
@@ -130,6 +131,16 @@ def judge_disk(check: Check, needed: int, free: int, what: str) -> None:
 # Memory.
 
 
+def memory_of_job(environ: Mapping[str, str]) -> tuple[int, str] | None:
+    """As `available_memory`, of the job that is being submitted; None where there is none."""
+    if JOB_MB not in environ:
+        return None
+    megabytes = environ[JOB_MB]
+    return (
+        (int(megabytes) * 2**20, "of the job's memory") if megabytes else (_BEYOND, "of memory, as the cluster has it,")
+    )
+
+
 def available_memory(
     membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
 ) -> tuple[int, str]:
@@ -198,7 +209,8 @@ def check_memory(
     if needed > free:
         check.errors.append(
             f"a run needs {what}, {in_words(free)} {limit} are available: lower SAC_NUM_COLLECT_WORKERS "
-            "(SAC_ENVS_PER_WORKER lets fewer workers step as many environments), or give it more memory"
+            "(SAC_ENVS_PER_WORKER lets fewer workers step as many environments), or give it more memory "
+            "(a job: SAC_MEM_GB)"
         )
         return
     check.facts.append(f"{what}; {in_words(free)} {limit} available")

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The options of submit.sh: its own, and those that it passes on to sbatch. Sourced by submit.sh.
 
-tfagents_dry_run=0 tfagents_array='' tfagents_nodes=1 tfagents_add='' tfagents_to=''
+tfagents_dry_run=0 tfagents_check=1 tfagents_array='' tfagents_nodes=1 tfagents_add='' tfagents_to=''
 tfagents_settings=() # --set, for run_script.sh.
 tfagents_options=() # For sbatch, as they were given.
 tfagents_lasting=() # Those of them that also hold when the job is submitted once more.
@@ -11,6 +11,7 @@ read_options() {
     case $1 in
       -h | --help) usage && exit 0 ;;
       --dry_run) tfagents_dry_run=1 ;;
+      --no_check) tfagents_check=0 ;;
       --add_workers) value_of "$@" && tfagents_add=$2 && shift ;;
       --add_workers=*) tfagents_add=${1#*=} ;;
       --to) value_of "$@" && tfagents_to=$2 && shift ;;
@@ -47,6 +48,19 @@ has_option() { # PATTERN
   return 1
 }
 
+asks_for_gpus() { # by an option of the user's
+  [[ " ${tfagents_options[*]-}" =~ \ (-G|--gpus|--(gres|tres)[^\ ]*[=\ ][^\ ]*gpu) ]]
+}
+
+asks_for_memory() {
+  has_option --mem || has_option '--mem=*' || has_option '--mem-per-*'
+}
+
+# SLURM has no option for GPUs of the first node alone: the job then has two components. An array can't have any.
+has_components() {
+  [[ ${SAC_TRAIN_GPUS:-0} == 1 && -z $tfagents_add$tfagents_array ]] && ((tfagents_nodes > 1)) && ! asks_for_gpus
+}
+
 check_place() {
   local ancestor=$tfagents_submit_dir file
   if is_late "$tfagents_exp_dir"; then
@@ -72,20 +86,15 @@ check_place() {
 
 job_script() { # SNAPSHOT
   echo "#!/usr/bin/env bash"
-  header --job-name="${SAC_EXP_NAME}"
-  header --chdir="$PWD"
-  header --output="${tfagents_submit_dir//%/%%}/slurm-%$([[ -n $tfagents_array ]] && echo 'A_%a' || echo j).out"
-  header --open-mode=append
-  header --nodes="$tfagents_nodes"
-  header --ntasks-per-node=1
-  header --cpus-per-task="$(asked_cpus)"
-  if ((tfagents_nodes > 1)); then header --no-kill; fi
-  if [[ ${SAC_USE_HYPERTHREADS:-1} == 0 ]]; then header --hint=nomultithread; fi
-  if [[ ${SAC_TRAIN_GPUS:-0} == 1 && -z $tfagents_add ]] && ! has_option '--g[pr]*'; then header --gpus-per-node=1; fi
-  if ! has_option '--mem*'; then header --mem="$(asked_memory_mb)M"; fi
-  header --signal="$([[ -n $tfagents_add ]] || echo B:)USR1@$(signal_secs)"
-  if ! has_option --no-requeue; then header --requeue; fi
-  if ((${#tfagents_lasting[@]})); then header "${tfagents_lasting[@]}"; fi
+  if has_components; then
+    component 1 --gpus-per-node=1
+    echo "#SBATCH hetjob"
+    component $((tfagents_nodes - 1))
+  elif [[ ${SAC_TRAIN_GPUS:-0} == 1 && -z $tfagents_add ]] && ! asks_for_gpus; then
+    component "$tfagents_nodes" --gpus-per-node=1
+  else
+    component "$tfagents_nodes"
+  fi
   echo
   if [[ -n $tfagents_add ]]; then
     echo "exec srun --no-kill --kill-on-bad-exit=0 --cpus-per-task=$(asked_cpus) --export=ALL" \
@@ -94,6 +103,23 @@ job_script() { # SNAPSHOT
   else
     echo "exec bash $(quoted "$1/package/tfagents_system/launch/slurm/job.sh") $(quoted "$1") \"\${1:-0}\"$(all_quoted ${tfagents_settings[@]+"${tfagents_settings[@]}"})"
   fi
+}
+
+component() { # NODES [OPTION]
+  header --job-name="${SAC_EXP_NAME}"
+  header --chdir="$PWD"
+  header --output="${tfagents_submit_dir//%/%%}/slurm-%$([[ -n $tfagents_array ]] && echo 'A_%a' || echo j).out"
+  header --open-mode=append
+  header --nodes="$1"
+  header --ntasks-per-node=1
+  header --cpus-per-task="$(asked_cpus)"
+  if ((tfagents_nodes > 1)); then header --no-kill; fi
+  if [[ ${SAC_USE_HYPERTHREADS:-1} == 0 ]]; then header --hint=nomultithread; fi
+  if (($# > 1)); then header "${@:2}"; fi
+  if ! asks_for_memory; then header --mem="$(asked_memory_mb)M"; fi
+  header --signal="$([[ -n $tfagents_add ]] || echo B:)USR1@$(signal_secs)"
+  if ! has_option --no-requeue; then header --requeue; fi
+  if ((${#tfagents_lasting[@]})); then header "${tfagents_lasting[@]}"; fi
 }
 
 header() { # WORD...
@@ -109,6 +135,8 @@ header() { # WORD...
 
 submit_job() { # JOB_SCRIPT
   local offset ids at_once=$TASKS_AT_ONCE
+  # sbatch hands its environment on. What another job has there, in which this is called, is not the new one's.
+  unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_HET_SIZE
   if [[ -z $tfagents_array ]]; then
     sbatch ${tfagents_options[@]+"${tfagents_options[@]}"} "$1"
     return

@@ -69,13 +69,13 @@ check_request() {
     || finding "--array=$tfagents_array must be task ids such as 0-9, 0-9:2 or 1,5,7, with %4 behind them for at most 4 at once"
 }
 
-# What can be seen without Python; the job checks the rest.
+# The form of it; whether there is such a setting Python says, in the check of the job.
 check_setting() { # NAME=VALUE
   local name=${1%%=*} letter='([^[:digit:][:space:][:punct:]]|_)'
   if [[ $1 != *=* || ! $name =~ ^$letter($letter|[[:digit:]])*([.][^.]+)*$ ]]; then
     finding "--set $1: it must be NAME=VALUE, as in --set train_batch_size=512"
-  elif [[ $name == SAC_* ]] || grep -qF "\"${name^^}\"," "$tfagents_root/tfagents_system/launch/variables.py"; then
-    finding "--set $1: what the job asks for follows from the variables: set ${name^^} in $tfagents_vars"
+  elif [[ $name == SAC_* ]]; then
+    finding "--set $1: what the job asks for follows from the variables: set $name in $tfagents_vars"
   fi
 }
 

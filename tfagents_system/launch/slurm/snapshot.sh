@@ -41,6 +41,7 @@ is_late() { # TEXT
 # Lines `BYTES ./PATH` of the files beside the params file, links followed; without what is hidden or made by programs,
 # environments, runs and this repository.
 files_of_params() { # FOLDER
+  # shellcheck disable=SC2016
   local is_foreign='test -e "$1/pyvenv.cfg" -o -e "$1/conda-meta" -o -e "$1/run.json" -o "$1/tfagents_system" -ef "$2"'
   (
     cd "$1"

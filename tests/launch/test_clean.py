@@ -1,0 +1,160 @@
+"""What nobody needs goes, and all else stays: snapshots, unpacked environments, rings of finished runs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CLEAN = ROOT / "tfagents_system/launch/clean.py"
+DAY = 24 * 3600.0
+
+
+def age(path: Path, secs: float) -> None:
+    os.utime(path, (time.time() - secs,) * 2)
+
+
+class Cluster:
+    """Run directories, and a `squeue` that says what it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.logs, self.tools, self.scratch = folder / "a user's logs", folder / "tools", folder / "scratch"
+        for path in (self.logs, self.tools, self.scratch):
+            path.mkdir()
+        self.set_queue("")
+
+    def set_queue(self, scripts: str, code: int = 0) -> None:
+        (self.tools / "jobs").write_text(scripts)
+        (self.tools / "squeue").write_text(f"#!/bin/sh\ncat {shlex.quote(str(self.tools / 'jobs'))}\nexit {code}\n")
+        (self.tools / "squeue").chmod(0o755)
+
+    def snapshot(self, directory: str, number: int, *, secs: float = 2 * 3600.0, header: str = "") -> Path:
+        path = self.logs / directory / f"snapshot/20260101-00000{number}-{number}"
+        (path / "params").mkdir(parents=True)
+        (path / "job.sbatch").write_text(f"#!/bin/bash\n#SBATCH --nodes=1\n{header}\nexec x --clusters\n")
+        age(path, secs)
+        return path
+
+    def environment(self, name: str, secs: float) -> Path:
+        path = self.scratch / f"sac_env_{os.getuid()}_{name}"
+        (path / "env/bin").mkdir(parents=True)
+        (path / ".lock").touch()
+        age(path, secs)
+        age(path / ".lock", secs)
+        return path
+
+    def clean(
+        self, *arguments: object, answer: str = "", python: str = sys.executable
+    ) -> subprocess.CompletedProcess[str]:
+        path = f"{self.tools}:{os.environ['PATH']}"
+        return subprocess.run(
+            [python, "-S", "-E", str(CLEAN), *map(str, arguments)], cwd=self.logs, input=answer,
+            env={"PATH": path, "TMPDIR": str(self.scratch)}, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def test_snapshots_go_that_no_job_and_no_run_needs(cluster: Cluster) -> None:
+    queued, source, young, foreign, old, older = (
+        cluster.snapshot("run", number, secs=60.0 if number == 3 else 7200.0) for number in range(1, 7)
+    )
+    (foreign / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --time 5 --clusters=other\n")
+    age(foreign, 7200.0)
+    (cluster.logs / "run/run.json").write_text(json.dumps({"params_source": f"{source}/params/my_params.py"}))
+    others = [cluster.logs / "run/snapshot/mine", cluster.logs / "run/logs"]
+    for path in others:
+        path.mkdir()
+        age(path, 9 * DAY)
+    cluster.set_queue(f"/elsewhere/x.sbatch\n/other/way/to/snapshot/{queued.name}/job.sbatch 101\n")
+    asked = cluster.clean("run")
+    assert asked.returncode == 0 and "Remove them? [y/N]" in asked.stdout and "nothing was removed" in asked.stdout
+    assert str(old) in asked.stdout and str(older) in asked.stdout and "in 2 folders" in asked.stdout
+    assert cluster.clean("run", answer="y\n").returncode == 0
+    assert sorted(path.name for path in (cluster.logs / "run/snapshot").iterdir()) == sorted(
+        path.name for path in (queued, source, young, foreign, others[0])
+    )
+    assert others[1].exists() and "nothing to remove" in cluster.clean("run", "--yes").stdout
+
+
+def test_an_arrays_snapshots_are_those_of_its_tasks(cluster: Cluster) -> None:
+    needed, unneeded = cluster.snapshot("run_array", 1), cluster.snapshot("run_array", 2)
+    for task in (3, 14):
+        (cluster.logs / f"run_task_{task}").mkdir()
+        source = needed if task == 14 else cluster.logs
+        (cluster.logs / f"run_task_{task}/run.json").write_text(json.dumps({"params_source": f"{source}/params/p.py"}))
+    done = cluster.clean("--unasked", "run_array")
+    assert done.stdout == "note: removed 1 earlier snapshot or environment that no job needs any more\n"
+    assert needed.exists() and not unneeded.exists()
+    assert cluster.clean("--unasked", "run_array").stdout == ""
+
+
+def test_where_the_queue_is_not_known_snapshots_stay(cluster: Cluster) -> None:
+    path = cluster.snapshot("run", 1)
+    cluster.set_queue("", code=1)
+    assert "squeue does not say what is queued: all snapshots stay" in cluster.clean("run", "--yes").stdout
+    assert path.exists()
+
+
+def test_an_environment_goes_a_day_after_its_last_use(cluster: Cluster, tmp_path: Path) -> None:
+    unused, recent, running, locked, link = (
+        cluster.environment(name, DAY / 2 if name == "b" else 2 * DAY) for name in "abcde"
+    )
+    shutil.rmtree(link)
+    (tmp_path / "other").mkdir()
+    link.symlink_to(tmp_path / "other")
+    program = subprocess.Popen(["sleep", "60"], env={**os.environ, "VIRTUAL_ENV": f"{running}/env"})
+    try:
+        with (locked / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            age(locked / ".lock", 2 * DAY)
+            assert "removed 1 earlier" in cluster.clean("--unasked").stdout
+    finally:
+        program.kill()
+        program.wait()
+    assert sorted(cluster.scratch.iterdir()) == sorted([recent, running, locked, link])
+    assert not unused.exists()
+
+
+def test_rings_of_finished_runs_go_where_that_is_asked_for(cluster: Cluster) -> None:
+    for name, state in (("done", "done"), ("stopped", "stopped"), ("again", "done")):
+        (cluster.logs / name / "replay").mkdir(parents=True)
+        (cluster.logs / name / "status.json").write_text(json.dumps({"run": {"state": state}}))
+        (cluster.logs / name / "run.lock").touch()
+        age(cluster.logs / name / "replay", 7200.0)
+    assert "nothing to remove" in cluster.clean("done", "stopped", "again", "--yes").stdout
+    with (cluster.logs / "again/run.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = cluster.clean("done", "stopped", "again", "--rings", "--yes")
+    assert "experience of a finished run" in done.stdout and "in 1 folder\n" in done.stdout
+    assert [(cluster.logs / name / "replay").exists() for name in ("done", "stopped", "again")] == [False, True, True]
+
+
+@pytest.mark.parametrize("python", ["python3.6", "/usr/bin/python3"])
+def test_it_needs_nothing_but_python(cluster: Cluster, python: str) -> None:
+    if shutil.which(python) is None:
+        pytest.skip(f"{python} is not installed")
+    path = cluster.snapshot("run", 1)
+    done = cluster.clean("run", "--yes", python=python)
+    if "command not found" in done.stderr:
+        pytest.skip(f"{python} is not installed")
+    assert done.returncode == 0 and not path.exists(), done.stderr
+
+
+def test_as_a_module(cluster: Cluster) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tfagents_system.launch.clean", "--help"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "RUN_DIRECTORY" in done.stdout

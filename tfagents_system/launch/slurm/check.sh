@@ -1,0 +1,65 @@
+# shellcheck shell=bash
+# The checks of a start, made when a job is submitted and not after its hours in the queue; and what earlier submissions
+# have left behind. Sourced by submit.sh.
+
+readonly CHECK_SECS=20
+
+# Checks what was frozen, as the job will run it. What follows from the job's machine is left to the job.
+check_job() { # SNAPSHOT
+  local code=0 why
+  if why=$(why_unchecked); then
+    echo "note: params and memory are checked by the job, not here: $why" >&2 && return
+  fi
+  echo "checking params, environment and memory, for at most $CHECK_SECS s (--no_check leaves it out)" >&2
+  SLURM_JOB_ID=0 SLURM_ARRAY_TASK_ID=${tfagents_array%%[!0-9]*} TFAGENTS_JOB_MB=$(job_memory_mb) \
+    timeout --foreground --kill-after=2 "$CHECK_SECS" "$1/package/run_script.sh" --check \
+    ${tfagents_settings[@]+"${tfagents_settings[@]}"} "$1/variables.sh" >"$1/check.txt" 2>&1 </dev/null || code=$?
+  case $code in
+    0) grep '^note ' "$1/check.txt" >&2 || true ;;
+    2)
+      grep -E '^(ERROR|error:|note) ' "$1/check.txt" >&2 || cat "$1/check.txt" >&2
+      drop_snapshot "$1"
+      fail "nothing was submitted: correct what is said above (--no_check submits without this check)"
+      ;;
+    124 | 137) echo "note: params and memory could not be checked within $CHECK_SECS s: the job does it" >&2 ;;
+    *) echo "note: params and memory could not be checked here (exit code $code, see $1/check.txt): the job does it" >&2 ;;
+  esac
+}
+
+why_unchecked() { # -> the reason; fails where the check can be made
+  local name
+  ((tfagents_check)) || { echo "--no_check" && return; }
+  if [[ -n $tfagents_add ]]; then echo "workers have those of their run" && return; fi
+  for name in SAC_JOB_PRELUDE SAC_PACKED_ENV SAC_EXEC_PREFIX; do
+    if [[ -n ${!name:-} ]]; then echo "the environment is that of $name" && return; fi
+  done
+  return 1
+}
+
+# MiB of the job on its first node; nothing where a user's option leaves that to the cluster.
+job_memory_mb() {
+  local text
+  if ! asks_for_memory; then asked_memory_mb && return; fi
+  [[ " ${tfagents_options[*]}" =~ \ --mem[=\ ]([0-9]+)([KMGTkmgt]?) && ${BASH_REMATCH[1]} != 0 ]] || return 0
+  text=${BASH_REMATCH[1]}
+  case ${BASH_REMATCH[2]} in
+    [Kk]) echo $((text / 1024)) ;;
+    [Gg]) echo $((text * 1024)) ;;
+    [Tt]) echo $((text * 1024 * 1024)) ;;
+    *) echo "$text" ;;
+  esac
+}
+
+# What was written a moment ago, for nothing.
+drop_snapshot() { # SNAPSHOT
+  rm -rf -- "$1"
+  rmdir -p --ignore-fail-on-non-empty -- "${1%/*}" 2>/dev/null || true
+}
+
+# Snapshots of this run that no job needs any more, and environments that were unpacked on this machine.
+remove_leftovers() {
+  local python
+  if python=$(command -v python3); then
+    "$python" -S -E "$tfagents_root/tfagents_system/launch/clean.py" --unasked "$tfagents_submit_dir" >&2 || true
+  fi
+}

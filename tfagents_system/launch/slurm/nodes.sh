@@ -1,0 +1,50 @@
+# shellcheck shell=bash
+# The programs of an attempt on the nodes of its job: the run on the first one, workers that join it on all others.
+# Sourced by job.sh, which sets snapshot and exp_dir.
+
+run='' others='' # Their pids.
+further_nodes=$((${SLURM_JOB_NUM_NODES:-1} - 1)) first_place=--relative=0 further_place=--relative=1
+# A job that has a GPU on its first node alone consists of two components.
+if ((${SLURM_HET_SIZE:-1} > 1)); then
+  further_nodes=$SLURM_JOB_NUM_NODES_HET_GROUP_1 first_place=--het-group=0 further_place=--het-group=1
+fi
+
+# The variable alone would not do: `srun` does not take it over from `sbatch` in every version.
+on_nodes() { # COUNT PLACE COMMAND...
+  exec srun --nodes="$1" --ntasks="$1" "$2" --cpus-per-task="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_PER_TASK_HET_GROUP_0:-1}}" \
+    --export=ALL --no-kill --kill-on-bad-exit=0 "${@:3}"
+}
+
+start_run() { # [--set NAME=VALUE]...
+  on_nodes 1 "$first_place" "$snapshot/package/run_script.sh" "$snapshot/variables.sh" "$@" &
+  run=$!
+  if ((further_nodes > 0)); then
+    on_nodes "$further_nodes" "$further_place" "$snapshot/package/join_script.sh" "$snapshot/variables.sh" --to "$exp_dir" \
+      --workers "$(variable SAC_LOCAL_WORKERS)" &
+    others=$!
+  fi
+}
+
+forward() { # SIGNAL: `srun` passes USR1 on, at a SIGTERM it would kill
+  told=$1
+  if [[ -n $run ]]; then kill -USR1 "$run" 2>/dev/null; fi
+}
+
+wait_for_run() { # sets code; a signal ends `wait`, but not the run
+  while
+    wait "$run"
+    code=$?
+    ((code > 128)) && kill -0 "$run" 2>/dev/null
+  do :; done
+}
+
+# The workers on further nodes see that the run is over; where it has never begun they would wait for it.
+leave_nodes() {
+  local k
+  if [[ -z $others ]]; then return; fi
+  for ((k = 0; k < LEAVE_SECS && (code == 0 || code == 75); k++)); do
+    kill -0 "$others" 2>/dev/null || return 0
+    sleep 1
+  done
+  kill "$others" 2>/dev/null && wait "$others"
+}
