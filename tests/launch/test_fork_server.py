@@ -29,7 +29,7 @@ from tfagents_system.launch.fork_server import (
     ForkServer,
     ForkServerError,
 )
-from tfagents_system.launch.role_process import kill_session
+from tfagents_system.launch.processes import kill_session
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE
 

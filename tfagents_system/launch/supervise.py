@@ -32,16 +32,17 @@ from tfagents_system.errors import (
     UserError,
     exit_with,
 )
-from tfagents_system.launch import memory, run_directory, watchdog, wrap_up
-from tfagents_system.launch.claims import Claims, RunLock, held_cpus, processes_of_run
+from tfagents_system.launch import memory, processes, run_directory, watchdog, wrap_up
+from tfagents_system.launch.claims import Claims, held_cpus, processes_of_run
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.gpus import gpu_of_trainer
 from tfagents_system.launch.python_path import ROOT, run_python_path
-from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.role_process import RoleProcess, kill_roles
 from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER, RunPaths, is_worker
-from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, StopFlag
+from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.launch.variables import RunVariables
 from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.status import STALE_SECS, given_up_lines, time_shares, write_status
@@ -49,6 +50,7 @@ from tfagents_system.report.terminal import ProgressView
 
 _STEP_SECS = 0.2
 _STATUS_SECS = 1.0
+_LOCK_SECS = 1.0
 _ALL_WORKERS_GONE_SECS = 120.0
 _PLAN_TRIES = 5
 _SPEAK_SECS = 10.0
@@ -70,6 +72,7 @@ class Supervisor:
       stop: Set when the run is told to stop.
       starter: Starts the roles; tests have it start small programs.
       step_secs: Seconds between two looks at the roles.
+      lock: Of the run directory; without one nobody can take it over.
     """
 
     def __init__(
@@ -82,8 +85,13 @@ class Supervisor:
         stop: StopFlag,
         starter: RoleStarter,
         step_secs: float = _STEP_SECS,
+        lock: RunLock | None = None,
     ) -> None:
         self.paths = RunPaths(variables.exp_dir)
+        self._lock = lock
+        self._is_ours = True  # The run directory.
+        self._lock_due = 0.0
+        self._strangers: set[int] = set()  # That have been there at the last step's beginning.
         self._variables = variables
         self._plan = plan
         self._claims = claims
@@ -99,7 +107,7 @@ class Supervisor:
         self._replay_died_at = -math.inf
         self._oom_kills = memory.oom_kills()  # Those that are known.
         self._directory: int | None = None  # Open, so that no other one gets its inode number.
-        common = role_environ(variables, port, seed)
+        common = role_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
         self._roles = {
             role: RoleProcess(
                 name=role,
@@ -144,13 +152,16 @@ class Supervisor:
             code = self._exit_code if self._exit_code is not None else self._stop_all()
             self._end_roles()
             self._starter.close()
+            code = code if self._is_ours else EXIT_FAILED
             if code == EXIT_DONE:
                 self._tell("done", "finished")
                 final_lines = self._wrap_up()
+            self._end_strangers(spared=set())
         except BaseException as error:
             # Whatever went wrong in here: no process is left, and the status says so.
             self._kill_all()
             self._starter.close()
+            self._end_strangers(spared=set())
             self._view.stop([])
             self._exit_code = EXIT_FAILED
             self._tell("failed", f"the supervisor itself failed: {error}")
@@ -173,17 +184,41 @@ class Supervisor:
 
     def step(self) -> None:
         """Looks at every role once: restarts what died, sees the end."""
+        strangers, some_ended = self._starter.strangers(self._pids()), False
         for role in self._roles.values():
             code = role.poll()
             if code is not None:
+                some_ended = True
                 self._ended(role, code)
-        self._starter.reap_strangers([role.pid for role in self._roles.values() if role.pid is not None])
+        if some_ended:
+            self._end_strangers(spared=self._strangers)
+        self._strangers = strangers
+        self._starter.reap_strangers(self._pids())
         self._check_workers()
         self._check_directory()
+        self._check_lock()
         self._claims.answer()
-        if time.monotonic() >= self._status_due:
-            self._status_due = time.monotonic() + _STATUS_SECS
-            self._write_status()
+        self._write_status_if_due()
+
+    def _pids(self) -> list[int]:
+        return [role.pid for role in self._roles.values() if role.pid is not None]
+
+    def _end_strangers(self, spared: set[int]) -> None:
+        """Ends what roles that are over have left to this process, though it neither was in their sessions nor has
+        their marks: what has come to it since a moment at which they were alive.
+
+        Args:
+          spared: What was there before. It may be of a role that goes on, as what has a living role's mark is.
+        """
+
+        def find() -> list[int]:
+            marks = {role.mark.encode() for role in self._roles.values() if role.is_running()}
+            found = self._starter.strangers(self._pids()) - spared
+            return [pid for pid in found if not marks & processes.environment_of(pid)]
+
+        if stuck := processes.end_all(find):
+            self._say(f"note: {processes.describe_stuck('what a role has left', stuck)}")
+        self._starter.reap_strangers(self._pids())
 
     # Starting.
 
@@ -194,12 +229,18 @@ class Supervisor:
         for heartbeat in self.paths.heartbeats.glob("*.json"):
             heartbeat.unlink(missing_ok=True)  # What an earlier start said is no news.
         self._view.start()
-        self._starter.wait_until_ready(self._stop.is_set)
+        self._starter.adopt()
+        self._starter.wait_until_ready(self._is_stopped_meanwhile)
         if self._stop.is_set():
             return
         for role in self._roles.values():
             role.start()
         self._tell("running", "")
+
+    def _is_stopped_meanwhile(self) -> bool:
+        """While imports take their time: another start must see that this one is alive."""
+        self._write_status_if_due()
+        return self._stop.is_set()
 
     # Roles that end by themselves.
 
@@ -303,8 +344,24 @@ class Supervisor:
                 [],
             )
 
+    def _check_lock(self) -> None:
+        """A run that another start has taken over ends, and writes nothing more: it would spoil the other's files."""
+        if self._lock is None or not self._is_ours or time.monotonic() < self._lock_due:
+            return
+        self._lock_due = time.monotonic() + _LOCK_SECS
+        if self._lock.is_own():
+            return
+        self._is_ours = False
+        self._kill_all()
+        self._fail(
+            EXIT_FAILED,
+            f"the run directory {self.paths.exp_dir} was taken over by {self._lock.describe_owner()}: this start ends "
+            "and writes nothing more",
+            [],
+        )
+
     def _fail(self, code: int, message: str, lines: Sequence[str]) -> None:
-        if code == EXIT_FAILED and (problem := _write_problem(self.paths.logs)):
+        if code == EXIT_FAILED and self._is_ours and (problem := _write_problem(self.paths.logs)):
             message += f" ({problem})"  # The role's own words may not have come to its log.
         self._exit_code = code
         self._message = message
@@ -321,6 +378,8 @@ class Supervisor:
         trainer, replay = self._roles[TRAINER], self._roles[REPLAY]
         had_work = self._is_at_work(TRAINER)
         self._end_in_order(deadline_secs)
+        if self._exit_code is not None:  # Somebody has taken the run directory over.
+            return self._exit_code
         if trainer.exit_code == EXIT_DONE:
             return EXIT_DONE
         saved = (EXIT_RESUMABLE, EXIT_DONE)
@@ -360,22 +419,20 @@ class Supervisor:
             late = [role for role in running if waited_secs > deadlines_secs[role] or self._stop.count > 1]
             if late:
                 self._say(f"killing {', '.join(role.name for role in late)} after {waited_secs:.0f} s, unsaved")
-            for role in late:
-                role.kill()
+            kill_roles(late)
             if time.monotonic() - spoke > _SPEAK_SECS:
                 spoke = time.monotonic()
                 names = ", ".join(role.name for role in running)
                 most_secs = max(deadlines_secs[role] for role in running)
                 self._say(f"waiting for {names} to save: {waited_secs:.0f} of at most {most_secs:g} s")
             self._claims.answer()
+            self._check_lock()
             self._write_status()
             time.sleep(min(self._step_secs, 0.1))
-        for role in deadlines_secs:
-            role.kill()  # What a role left behind in its session, such as processes of its environment.
+        kill_roles(list(deadlines_secs))  # What they left behind, such as processes of their environments.
 
     def _kill_all(self) -> None:
-        for role in self._roles.values():
-            role.kill()
+        kill_roles(list(self._roles.values()))
 
     # Telling.
 
@@ -388,7 +445,14 @@ class Supervisor:
         self._state, self._message = state, message
         self._write_status()
 
+    def _write_status_if_due(self) -> None:
+        if time.monotonic() >= self._status_due:
+            self._status_due = time.monotonic() + _STATUS_SECS
+            self._write_status()
+
     def _write_status(self) -> None:
+        if not self._is_ours:
+            return
         status = self.status()
         write_status(self.paths.status_json, status)
         if self._state in ("starting", "running"):
@@ -527,10 +591,9 @@ def end_orphans(paths: RunPaths, deadline_secs: float) -> None:
             told = True
             print(f"waiting for {len(orphans)} processes of an earlier start of this run to end", flush=True)
         if time.monotonic() > deadline:
-            for pid in orphans:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            deadline = float("inf")
+            if stuck := processes.end_all(lambda: list(processes_of_run(paths.exp_dir))):
+                print(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}", flush=True)
+            return
         time.sleep(0.2)
 
 
@@ -538,10 +601,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Supervise a prepared run.")
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     args = parser.parse_args()
-    # A terminal that closes is a stop like any other.
-    # SLURM signals a job's steps and its script, which passes it on: only a person's second signal means haste.
-    insisting = [signal.SIGINT] if "SLURM_JOB_ID" in os.environ else None
-    stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP], insisting=insisting)
+    stop = StopFlag.of_supervisor()
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
     start_server = functools.partial(ForkServer.start, {**os.environ, **variables.to_environ()})
     fork_server = ForkServer.inherited()
@@ -557,7 +617,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
       UserError: Its directory, its CPUs or its port are in use.
     """
     paths = RunPaths(variables.exp_dir)
-    with RunLock(paths):
+    with RunLock(paths) as lock:
         if run_directory.is_finished(paths):
             return EXIT_DONE
         end_orphans(paths, variables.save_deadline_secs)
@@ -568,7 +628,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, port {port}", flush=True)
         print(plan.table(), flush=True)
-        return Supervisor(variables, plan, claims, port, seed, stop, starter).run()
+        return Supervisor(variables, plan, claims, port, seed, stop, starter, lock=lock).run()
 
 
 if __name__ == "__main__":

@@ -50,6 +50,11 @@ def read_status(path: Path) -> dict[str, Any] | None:
     return status if is_whole else None
 
 
+def is_live(run: dict[str, Any]) -> bool:
+    """Whether a run has not ended, as it says itself."""
+    return run.get("state") in _LIVE_STATES
+
+
 def is_dead(status: dict[str, Any], now: float) -> bool:
     """Whether a run that never ended has not been heard of: its supervisor was killed, or the machine."""
     run = status["run"]
