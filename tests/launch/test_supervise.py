@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import functools
 import json
@@ -22,11 +23,13 @@ import pytest
 
 from tests.launch.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
 from tests.launch.test_signals import gone
-from tfagents_system.launch import memory, role_process, supervise, wrap_up
+from tfagents_system.launch import memory, processes, role_process, supervise, wrap_up
 from tfagents_system.launch.claims import Claims, processes_of_run
 from tfagents_system.launch.cpus import allowed_cpus, plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.run_lock import RunLock
+from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.signals import StopFlag
 from tfagents_system.report.heartbeat import write_json
 from tfagents_system.report.status import problems, read_status
@@ -34,14 +37,17 @@ from tfagents_system.report.status import problems, read_status
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def make_supervisor(exp_dir: Path, stop: StopFlag, roles: dict[str, str], **more: Any) -> supervise.Supervisor:
+def make_supervisor(
+    exp_dir: Path, stop: StopFlag, roles: dict[str, str], lock: RunLock | None = None, **more: Any
+) -> supervise.Supervisor:
     spec = {"exp_dir": str(exp_dir), "roles": {"replay": SAVES, "trainer": SAVES, "worker": SAVES} | roles, **more}
     variables = variables_of(spec)
     plan = plan_cpus(
         reverb_cpus=1, train_cpus=1, num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
         allowed=allowed_cpus(), share=True,
     )  # fmt: skip
-    return supervise.Supervisor(variables, plan, Claims(), 8123, 7, stop, RoleStarter(command_of(spec)), step_secs=0.02)
+    starter = RoleStarter(command_of(spec))
+    return supervise.Supervisor(variables, plan, Claims(), 8123, 7, stop, starter, step_secs=0.02, lock=lock)
 
 
 @pytest.fixture
@@ -131,6 +137,117 @@ def test_what_a_crashed_role_left_behind_is_ended_before_its_restart(run_dir: Pa
     assert make_supervisor(run_dir, stop, roles, max_restarts=100).run() == 0
     children = (run_dir / "children").read_text().split()
     assert len(children) >= 2 and all(gone(int(child), 10.0) for child in children)
+
+
+def test_players_in_sessions_of_their_own_end_with_their_role_and_others_go_on(
+    run_dir: Path, stop: StopFlag, fast: None
+) -> None:
+    """Direct children, daemons, and some that clean their environment."""
+    starts = "{0} setsid sleep 600 & echo $! >> {1}; "
+    direct = "".join(starts.format(how, run_dir / "of_0") for how in ("", "env -i"))
+    crashes = f"{direct} ( {starts.format('', run_dir / 'of_0')} ) ; sleep 0.1; exit 1"
+    daemons = "".join(f"( {starts.format(how, run_dir / 'of_1')} ) ; " for how in ("", "env -i"))
+    looks = f"sleep 0.05; ps -o pid= -p $(echo $(cat {run_dir}/of_1) | tr ' ' ,) > {run_dir}/seen; "
+    waits = f"until [ $(cat {run_dir}/of_0 | wc -l) -ge 12 ]; do sleep 0.02; done; "
+    roles = {"worker_0": crashes, "worker_1": daemons + SAVES, "trainer": waits + looks + "exit 0"}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
+    ended, kept = ((run_dir / name).read_text().split() for name in ("of_0", "of_1"))
+    assert len(ended) >= 12 and len(kept) == 2
+    assert (run_dir / "seen").read_text().split() == kept, "while their worker was alive"
+    assert all(gone(int(pid), 5.0) for pid in ended + kept)
+
+
+def test_a_players_life_is_over_before_its_role_is_started_again(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    players = run_dir / "players"
+    counts = f"for p in $(cat {players}); do kill -0 $p && echo $p; done >> {run_dir}/alive 2>/dev/null; "
+    worker = f"touch {players}; {counts} setsid sleep 600 & echo $! >> {players}; exit 1"
+    waits = f"until [ $(cat {players} | wc -l) -ge 4 ]; do sleep 0.02; done; exit 0"
+    assert make_supervisor(run_dir, stop, {"worker": worker, "trainer": waits}, max_restarts=100).run() == 0
+    assert (run_dir / "alive").read_text() == ""
+
+
+@dataclasses.dataclass
+class Stuck:
+    """A process in uninterruptible sleep: SIGKILL comes to nothing."""
+
+    pid: int
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return None
+
+    def wait(self) -> int | None:
+        raise AssertionError("for ever")
+
+    def send_signal(self, number: int, /) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+
+def test_roles_that_the_kernel_does_not_let_go_are_waited_for_once_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processes, "KILL_SECS", 0.5)
+    sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    stuck = [Stuck(2**22 + k) for k in range(3)]
+    starts = [functools.partial(lambda process, environ, log: process, process) for process in stuck]
+    roles = [RoleProcess(f"worker_{k}", start, {}, tmp_path / f"{k}", 3) for k, start in enumerate(starts)]
+    roles.append(RoleProcess("trainer", lambda environ, log: sleeper, {}, tmp_path / "trainer", 3))
+    for role in roles:
+        role.start()
+    began = time.monotonic()
+    role_process.kill_roles(roles)
+    assert 0.5 <= time.monotonic() - began < 1.4, "not 0.5 s for each"
+    assert [role.exit_code for role in roles] == [-signal.SIGKILL] * 4 and not any(role.is_running() for role in roles)
+    out = capfd.readouterr().out
+    assert out.count("has not ended 0.5 s after SIGKILL: the kernel holds on to pid") == 3 and "trainer" not in out
+    assert "worker_1 has not ended" in (tmp_path / "1").read_text()
+
+
+def taken_over(supervisor: supervise.Supervisor) -> None:
+    supervisor.paths.lock.write_text('{"pid": 7, "host": "node2", "token": "other"}')
+
+
+@pytest.mark.parametrize("is_saving", [False, True])
+def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
+    run_dir: Path,
+    stop: StopFlag,
+    fast: None,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_saving: bool,
+) -> None:
+    monkeypatch.setattr(supervise, "_LOCK_SECS", 0.05)
+    lock = RunLock(RunPaths(run_dir), {}, "node1")
+    trainer = beating(run_dir, "updating") + (STUBBORN if is_saving else SAVES)
+    supervisor = make_supervisor(run_dir, stop, {"trainer": trainer}, lock=lock, save_deadline_secs=60.0)
+    if is_saving:
+        threading.Timer(0.4, stop.set).start()
+    threading.Timer(0.8, taken_over, [supervisor]).start()
+    written: list[float] = []
+    write_status = supervise.write_status
+    monkeypatch.setattr(supervise, "write_status", lambda *a: (written.append(time.monotonic()), write_status(*a)))
+    began = time.monotonic()
+    with lock:
+        assert supervisor.run() == 1
+    assert time.monotonic() - began < 10.0
+    assert max(written) - began < 0.8 + 0.3
+    out = capfd.readouterr().out
+    assert "was taken over by the run with pid 7 on node2, started None: this start ends and writes nothing more" in out
+    assert json.loads((run_dir / "run.lock").read_text())["host"] == "node2"
+    status = read_status(run_dir / "status.json")
+    assert status is not None and status["run"]["state"] == "running"
+    assert is_saving or "saved" not in log(run_dir, "trainer")
+
+
+def test_a_removed_lock_file_ends_nothing(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    lock = RunLock(RunPaths(run_dir))
+    supervisor = make_supervisor(run_dir, stop, {"trainer": "sleep 1.5; exit 0"}, lock=lock)
+    threading.Timer(0.5, (run_dir / "run.lock").unlink).start()
+    with lock:
+        assert supervisor.run() == 0 and lock.is_own()
 
 
 def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
