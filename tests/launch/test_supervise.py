@@ -133,8 +133,8 @@ def test_a_crashed_role_is_restarted_and_the_restart_logged(
 
 def test_what_a_crashed_role_left_behind_is_ended_before_its_restart(run_dir: Path, stop: StopFlag, fast: None) -> None:
     worker = f"sleep 600 & echo $! >> {run_dir}/children; exit 1"
-    roles = {"worker": worker, "trainer": "sleep 0.5; exit 0"}
-    assert make_supervisor(run_dir, stop, roles, max_restarts=100).run() == 0
+    roles = {"worker_0": worker, "trainer": "sleep 0.5; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
     children = (run_dir / "children").read_text().split()
     assert len(children) >= 2 and all(gone(int(child), 10.0) for child in children)
 
@@ -166,7 +166,8 @@ def test_a_players_life_is_over_before_its_role_is_started_again(run_dir: Path, 
     counts = f"for p in $(cat {players}); do kill -0 $p && echo $p; done >> {run_dir}/alive 2>/dev/null; "
     worker = f"touch {players}; {counts} setsid sleep 600 & echo $! >> {players}; exit 1"
     waits = f"until [ $(cat {players} | wc -l) -ge 4 ]; do sleep 0.02; done; exit 0"
-    assert make_supervisor(run_dir, stop, {"worker": worker, "trainer": waits}, max_restarts=100).run() == 0
+    roles = {"worker_0": worker, "trainer": waits}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
     assert (run_dir / "alive").read_text() == ""
 
 
@@ -208,6 +209,78 @@ def test_roles_that_the_kernel_does_not_let_go_are_waited_for_once_and_told(
     out = capfd.readouterr().out
     assert out.count("has not ended 0.5 s after SIGKILL: the kernel holds on to pid") == 3 and "trainer" not in out
     assert "worker_1 has not ended" in (tmp_path / "1").read_text()
+
+
+def works(role: str, key: str, number: str) -> str:
+    """A role that tells how far it has come."""
+    beat = f'{{\\"state\\": \\"at work\\", \\"pid\\": $$, \\"{key}\\": {number}}}'
+    return f'echo "{beat}" > $SAC_EXP_DIR/heartbeats/{role}.json; '
+
+
+@pytest.mark.parametrize("role", ["trainer", "replay", "worker"])
+def test_three_failures_alike_without_anything_new_end_the_run_with_their_words(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], role: str
+) -> None:
+    """A number in them, such as an address, makes no difference."""
+    name = f"{role}_0" if role == "worker" else role
+    again = works(name, "train_step", "40") if role == "trainer" else ""
+    program = f"{again}echo life; echo context; echo ValueError: flat names at 0x7f$RANDOM$$; exit 1"
+    assert make_supervisor(run_dir, stop, {role: program}).run() == 1
+    out = capfd.readouterr().out
+    assert f"error: {name} has ended 3 times in the same way, with exit code 1, and has done nothing new" in out
+    assert "  context\n  ValueError: flat names at 0x7f" in out
+    assert log(run_dir, name).count("life") == 3
+
+
+def test_workers_that_all_fail_alike_end_the_run_and_one_that_works_keeps_it(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fails = "echo life; echo no licence; sleep 0.1; exit 1"
+    assert make_supervisor(run_dir, stop, {"worker": fails}, workers=3).run() == 1
+    assert "has ended 3 times in the same way" in capfd.readouterr().out
+    assert all(3 <= log(run_dir, f"worker_{k}").count("life") <= 5 for k in range(3))
+    # One that has come through after three failures.
+    lives = run_dir / "lives"
+    late = f"echo life >> {lives}; [ $(wc -l < {lives}) -le 3 ] && exit 1; {at_work('worker_1', SAVES)}"
+    roles = {"worker_0": fails, "worker_1": late, "trainer": f"{waits_for_lines(lives, 4)} sleep 1; exit 0"}
+    (run_dir / "logs" / "worker_0.log").unlink()
+    assert make_supervisor(run_dir, stop, roles, workers=2).run() == 0
+    assert log(run_dir, "worker_0").count("life") > 4
+
+
+def waits_for_lines(path: Path, count: int) -> str:
+    return f"until [ $(cat {path} 2>/dev/null | wc -l) -ge {count} ]; do sleep 0.02; done; "
+
+
+@pytest.mark.parametrize(
+    ("role", "program"),
+    [
+        ("trainer", "echo no luck; exit $(( 10 + $(wc -l < LIVES) % 2 ))"),  # Not alike.
+        ("trainer", works("trainer", "train_step", "$(wc -l < LIVES)") + "exit 1"),  # Each time a step further.
+        ("replay", works("replay", "env_steps", "$(wc -l < LIVES)") + "exit 1"),
+        ("worker_0", works("worker_0", "steps", "7") + "exit 1"),  # Steps of its own start.
+        ("gateway", "exit 1"),  # The run goes on without it.
+    ],
+)
+def test_failures_between_which_something_is_new_are_tried_on(
+    run_dir: Path, stop: StopFlag, fast: None, role: str, program: str
+) -> None:
+    lives = run_dir / "lives"
+    born = f"echo life >> {lives}; [ $(wc -l < {lives}) -ge 7 ] && sleep 600; "
+    roles = {"trainer": waits_for_lines(lives, 7) + "exit 0", role: born + program.replace("LIVES", str(lives))}
+    if role == "trainer":
+        roles["trainer"] = roles["trainer"].replace("sleep 600", "exit 0")
+    assert make_supervisor(run_dir, stop, roles, gateway_port=0 if role == "gateway" else None).run() == 0
+    assert len(lives.read_text().split()) == 7
+
+
+def test_different_roles_with_the_same_words_are_not_counted_together(
+    run_dir: Path, stop: StopFlag, fast: None
+) -> None:
+    once = "mkdir {0} 2>/dev/null && {{ echo connection lost; exit 1; }}; mkdir {0}.2 2>/dev/null && exit 1; "
+    fails = {role: once.format(f"$SAC_EXP_DIR/{role}") for role in ("trainer", "replay", "worker_0")}
+    roles = {role: program + SAVES for role, program in fails.items()} | {"trainer": fails["trainer"] + "exit 0"}
+    assert make_supervisor(run_dir, stop, roles).run() == 0
 
 
 def taken_over(supervisor: supervise.Supervisor) -> None:

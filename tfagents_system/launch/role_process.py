@@ -6,12 +6,13 @@ import contextlib
 import datetime
 import functools
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tfagents_system.errors import EXIT_FAILED
 from tfagents_system.launch import processes
@@ -70,6 +71,7 @@ class RoleProcess:
       exit_code: Of the last process that ended, None before; negative: the signal that ended it.
       given_up: It has failed too often.
       given_up_because: What to tell of that.
+      failures_alike: Failures in a row with the same exit code and last words, between which it has done nothing new.
       mark: NAME=VALUE in the environment of the newest process, and of no other role or start.
     """
 
@@ -88,7 +90,10 @@ class RoleProcess:
         self.exit_code: int | None = None
         self.given_up = False
         self.given_up_because = ""
+        self.failures_alike = 0
         self.mark = ""
+        self._failed_like: tuple[int | None, str] | None = None
+        self._pid: int | None = None
         self._start_process = start
         self._log = log
         self._max_restarts = max_restarts
@@ -113,8 +118,12 @@ class RoleProcess:
         value = f"{self.name}.{os.getpid()}.{time.monotonic_ns()}"
         self.mark = f"{MARK_VARIABLE}={value}"
         self._process = self._start_process(self.environ | {MARK_VARIABLE: value}, self._log)
-        self._session = self._process.pid
+        self._session = self._pid = self._process.pid
         self._started_at = time.monotonic()
+
+    def is_of_newest(self, beat: Mapping[str, Any]) -> bool:
+        """Whether a heartbeat is the newest process's, and not of one before it."""
+        return beat.get("pid", self._pid) == self._pid
 
     @property
     def pid(self) -> int | None:
@@ -169,7 +178,7 @@ class RoleProcess:
           Seconds until then, None if it is given up.
         """
         if blameless or time.monotonic() - self._started_at > _HEALTHY_SECS:
-            self.failures = 0
+            self.failures = self.failures_alike = 0
         if blameless:
             self._restart_at = time.monotonic() + _FIRST_BACKOFF_SECS
             return _FIRST_BACKOFF_SECS
@@ -180,6 +189,19 @@ class RoleProcess:
         delay_secs = min(_MAX_BACKOFF_SECS, _FIRST_BACKOFF_SECS * 2.0 ** min(self.failures - 1, 10))
         self._restart_at = time.monotonic() + delay_secs
         return delay_secs
+
+    def note_failure(self, *, after_work: bool) -> None:
+        """Compares a failure with the one before it. To be called before `restart_later`.
+
+        Args:
+          after_work: The process had done something new before.
+        """
+        # Addresses, times and process ids differ between two failures that are alike.
+        like = self.exit_code, re.sub(r"0x[0-9a-f]+|[0-9]+", "#", self.last_words())
+        may_pass = self._start_error is not None
+        is_again = like == self._failed_like and not after_work and not may_pass
+        self.failures_alike = self.failures_alike + 1 if is_again else 1
+        self._failed_like = like
 
     def renew(self) -> bool:
         """Schedules a restart of a process that has ended in order to start anew, at once: no failure.

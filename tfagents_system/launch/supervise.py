@@ -53,6 +53,7 @@ _STATUS_SECS = 1.0
 _LOCK_SECS = 1.0
 _ALL_WORKERS_GONE_SECS = 120.0
 _PLAN_TRIES = 5
+_FAILURES_ALIKE = 3
 _SPEAK_SECS = 10.0
 _REMOTE_SECS = 30.0  # Without a heartbeat, a role on another machine counts as down.
 _ABORT_SECS = 10.0  # Within these, gRPC may abort the clients of a server that was killed.
@@ -91,6 +92,7 @@ class Supervisor:
         self._lock = lock
         self._is_ours = True  # The run directory.
         self._lock_due = 0.0
+        self._most_done: dict[str, float] = {}  # By role: how far it had come at a failure.
         self._strangers: set[int] = set()  # That have been there at the last step's beginning.
         self._variables = variables
         self._plan = plan
@@ -283,7 +285,14 @@ class Supervisor:
         if code == -signal.SIGKILL and memory.oom_kills() > self._oom_kills:
             self._oom_kills = memory.oom_kills()
             words = " (the kernel has killed a process for lack of memory)"
-        if (delay_secs := role.restart_later()) is not None:
+        else:
+            role.note_failure(after_work=self._has_done_new(role))
+        delay_secs = role.restart_later()
+        if delay_secs is not None and self._fails_for_ever(role):
+            count = f"{role.failures_alike} times in the same way"
+            text = f"{role.name} has ended {count}, with {describe_exit(code)}, and has done nothing new in between"
+            self._fail(EXIT_FAILED, text, role.last_lines())
+        elif delay_secs is not None:
             self._say(
                 role.log_line(
                     f"{role.name} ended with {describe_exit(code)}{words}: restart {role.failures} "
@@ -301,6 +310,34 @@ class Supervisor:
                 self._fail(EXIT_FAILED, f"{_given_up(role, code)}: SAC_DETERMINISTIC=1", role.last_lines())
                 return
             self._say(role.log_line(f"{_given_up(role, code)}; the other workers go on"))
+
+    def _fails_for_ever(self, role: RoleProcess) -> bool:
+        """Whether a role has failed in the same way again and again, and the run is nothing without it.
+
+        A worker is tried on while another one is at its work: its trouble may pass.
+        """
+        if role.failures_alike < _FAILURES_ALIKE or role.name == GATEWAY:
+            return False
+        if role.name in (REPLAY, TRAINER) or self._variables.deterministic:
+            return True
+        others = [worker for worker in self._workers if worker is not role and not worker.given_up]
+        all_fail = all(worker.failures_alike >= _FAILURES_ALIKE and not self._works(worker) for worker in others)
+        return all_fail and not self._has_joined_workers()
+
+    def _works(self, role: RoleProcess) -> bool:
+        beat = read_heartbeat(self.paths.heartbeat(role.name)) or {}
+        return role.is_running() and role.is_of_newest(beat) and beat.get("state") not in (None, "starting")
+
+    def _has_done_new(self, role: RoleProcess) -> bool:
+        """Whether a process that has just ended had done what none before it had: updates, steps stored or taken."""
+        beat = read_heartbeat(self.paths.heartbeat(role.name)) or {}
+        done = beat.get({TRAINER: "train_step", REPLAY: "env_steps"}.get(role.name, "steps"))
+        if not role.is_of_newest(beat) or not isinstance(done, int | float):
+            return False
+        most = self._most_done.get(role.name, 0)
+        if not is_worker(role.name):  # Workers count from each start of theirs.
+            self._most_done[role.name] = max(most, done)
+        return done > most
 
     def _is_blameless(self, role: RoleProcess, code: int) -> bool:
         """Whether somebody else has ended a role that was at its work, be it through the replay server's death."""
