@@ -173,6 +173,16 @@ def test_one_that_was_killed_elsewhere_is_waited_for_until_its_last_sign_is_old(
     assert "waiting up to 30 s until nothing is heard of the run with pid 1 on node1" in capfd.readouterr().out
 
 
+def test_a_start_that_only_imports_gives_signs_of_life(paths: RunPaths, no_flock: None) -> None:
+    lock = start(paths, "node1")
+    lock.acquire()
+    os.utime(paths.lock, (time.time() - 100.0,) * 2)
+    other = RunLock(paths, {}, "node2")
+    assert not other.is_alive_elsewhere()
+    lock.touch()
+    assert other.is_alive_elsewhere() and lock.is_own()
+
+
 def test_where_two_took_it_at_once_the_first_one_sees_that_it_has_lost(paths: RunPaths, no_flock: None) -> None:
     first = start(paths, "node1")
     first.acquire()

@@ -200,7 +200,9 @@ class Supervisor:
         self._check_directory()
         self._check_lock()
         self._claims.answer()
-        self._write_status_if_due()
+        if time.monotonic() >= self._status_due:
+            self._status_due = time.monotonic() + _STATUS_SECS
+            self._write_status()
 
     def _pids(self) -> list[int]:
         return [role.pid for role in self._roles.values() if role.pid is not None]
@@ -240,8 +242,10 @@ class Supervisor:
         self._tell("running", "")
 
     def _is_stopped_meanwhile(self) -> bool:
-        """While imports take their time: another start must see that this one is alive."""
-        self._write_status_if_due()
+        """While imports take their time: another start must see that this one is alive, and there is no status yet."""
+        if self._lock is not None and time.monotonic() >= self._lock_due:
+            self._lock_due = time.monotonic() + _LOCK_SECS
+            self._lock.touch()
         return self._stop.is_set()
 
     # Roles that end by themselves.
@@ -481,11 +485,6 @@ class Supervisor:
     def _tell(self, state: str, message: str) -> None:
         self._state, self._message = state, message
         self._write_status()
-
-    def _write_status_if_due(self) -> None:
-        if time.monotonic() >= self._status_due:
-            self._status_due = time.monotonic() + _STATUS_SECS
-            self._write_status()
 
     def _write_status(self) -> None:
         if not self._is_ours:
