@@ -305,7 +305,12 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
     threading.Timer(0.8, taken_over, [supervisor]).start()
     written: list[float] = []
     write_status = supervise.write_status
-    monkeypatch.setattr(supervise, "write_status", lambda *a: (written.append(time.monotonic()), write_status(*a)))
+
+    def note_and_write(path: Path, status: dict[str, Any]) -> None:
+        written.append(time.monotonic())
+        write_status(path, status)
+
+    monkeypatch.setattr(supervise, "write_status", note_and_write)
     began = time.monotonic()
     with lock:
         assert supervisor.run() == 1
