@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfagents_system import run_checkpoints
+from tfagents_system.launch.run_lock import TOKEN_VARIABLE, RunLock
+from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.run_checkpoints import DamagedCheckpointError
 
 
@@ -33,6 +35,18 @@ def test_the_newest_is_found_with_what_it_holds(tmp_path):
     assert not found.has_replay
     assert found.agent == tmp_path / "checkpoint_0000001000" / "agent"
     assert json.loads((found.folder / "manifest.json").read_text())["env_steps"] == 7
+
+
+def test_none_is_completed_once_another_start_has_taken_the_run_over(tmp_path, monkeypatch):
+    folder = tmp_path / "run" / "checkpoints"
+    with RunLock(RunPaths(tmp_path / "run")) as lock:
+        monkeypatch.setenv(TOKEN_VARIABLE, lock.token)
+        write(folder, 10)
+        lock._path.write_text('{"host": "node2", "token": "other"}')
+        with pytest.raises(OSError, match="another start of this run has taken its directory over"):
+            write(folder, 20)
+        assert names(folder) == ["checkpoint_0000000010", "checkpoint_0000000020.partial"]
+        assert run_checkpoints.newest_complete(folder).train_step == 10
 
 
 def test_an_agent_of_another_makeup_is_told_with_both_sides_and_the_remedy(tmp_path):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -23,6 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from absl import logging
+
+from tfagents_system.launch.run_lock import may_write
+from tfagents_system.launch.run_paths import RunPaths
 
 KEEP = 2
 REMEDY_FOR_ANOTHER_AGENT = (
@@ -120,6 +124,8 @@ def finish(
         _sync(path)
     _sync(partial)
     folder = partial.with_name(finished_name(partial))
+    if not may_write(RunPaths(partial.parent.parent)):  # It would be the newest one of a run that goes on elsewhere.
+        raise OSError(errno.ESTALE, "another start of this run has taken its directory over")
     os.rename(partial, folder)
     _sync(folder.parent)
     return Checkpoint(folder, train_step, iteration, REPLAY in files, makeup)

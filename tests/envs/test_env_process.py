@@ -25,6 +25,9 @@ from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
+from tfagents_system.launch import processes
+from tfagents_system.launch.processes import is_alive
+from tfagents_system.launch.role_process import MARK_VARIABLE
 from tfagents_system.load_params import load_params
 
 MY_ENVS = '''
@@ -72,6 +75,11 @@ class Counter(gymnasium.Env):
         return self._observe(), self.steps * 0.5, self.steps == self.terminate_at, self.steps == self.truncate_at, info
 
     def misbehave(self):
+        if self.does.startswith("player"):  # One in a session of its own, as Unity's is, and a daemon.
+            player = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            daemon = subprocess.check_output(["sh", "-c", "setsid sleep 1000 > /dev/null & echo $!"], text=True)
+            print("players", player.pid, int(daemon), flush=True)
+            self.does = self.does[len("player "):]
         if self.does == "raise":
             raise ZeroDivisionError("the motor is off")
         if self.does == "hang":
@@ -450,6 +458,64 @@ def test_a_hang_is_killed_with_its_children_and_told_with_its_line(
     assert gone(pid_of(env), 10.0)
     with pytest.raises(EnvironmentFault, match="has not returned for 2 s"):
         env.reset()
+
+
+@pytest.mark.parametrize("ends_by", ["", "exit", "crash", "hang"])
+def test_players_in_sessions_of_their_own_end_with_their_environment_and_others_go_on(
+    user: Folder, capfd: pytest.CaptureFixture[str], ends_by: str
+) -> None:
+    """Whether it is closed, dies or hangs: what comes next is another environment in the same worker."""
+    other, env = user.make(does="player "), user.make(does=f"player {ends_by}", timeout_secs=1.0)
+    steps(other, 3)
+    theirs = players_of(capfd)
+    if ends_by:
+        fault_of(env)
+    else:
+        steps(env, 3)
+    own = players_of(capfd)
+    assert len(set(own + theirs)) == 4
+    if not ends_by:
+        assert all(is_alive(pid) for pid in own + theirs)
+    env.close()
+    assert all(gone(pid, 1.0) for pid in own) and all(is_alive(pid) for pid in theirs)
+    other.close()
+    assert all(gone(pid, 1.0) for pid in theirs)
+
+
+def test_when_the_worker_is_killed_its_supervisor_finds_the_players_by_its_mark(
+    user: Folder, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = f"worker_0.{os.getpid()}"
+    monkeypatch.setenv(MARK_VARIABLE, mark)
+    env = user.make(does="player ")
+    steps(env, 3)
+    assert processes.end_marked([f"{MARK_VARIABLE}={mark}"]) == []
+    assert all(gone(pid, 1.0) for pid in [pid_of(env), *players_of(capfd)])
+
+
+def players_of(capfd: pytest.CaptureFixture[str]) -> list[int]:
+    told = capfd.readouterr().out.split("players ")[1].split("\n")[0]
+    return [int(pid) for pid in told.split()]
+
+
+def test_a_process_that_the_kernel_does_not_let_go_is_told_and_not_waited_for(
+    user: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = user.make(does="hang", timeout_secs=1.0)
+    pid = pid_of(env)
+    with monkeypatch.context() as patch:
+        told: list[str] = []
+        patch.setattr(processes, "KILL_SECS", 0.3)
+        patch.setattr(os, "killpg", lambda *_: None)
+        patch.setattr(processes, "kill_all", lambda *_: None)
+        patch.setattr(env_process.logging, "warning", lambda text, *more: told.append(text % more))
+        began = time.monotonic()
+        fault_of(env)
+        assert time.monotonic() - began < 8.0
+    assert len(told) == 1 and f"has not ended 0.3 s after SIGKILL: the kernel holds on to pid {pid}" in told[0]
+    assert isinstance(env.user_env, EnvProcess) and env.user_env._process is not None
+    os.killpg(pid, signal.SIGKILL)
+    assert env.user_env._process.wait(5.0) == -signal.SIGKILL
 
 
 def test_a_hang_in_reset_and_a_stopped_process(user: Folder) -> None:

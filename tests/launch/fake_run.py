@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import exit_with
-from tfagents_system.launch import claims, cpus, role_starter, supervise
+from tfagents_system.launch import claims, cpus, role_starter, run_lock, supervise
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.signals import STOP_SIGNALS, StopFlag
 from tfagents_system.launch.variables import RunVariables
@@ -57,7 +57,7 @@ def command_of(spec: Mapping[str, Any]) -> Callable[[str], list[str]]:
 def main() -> int:
     spec = json.loads(sys.argv[1])
     claims._PREFIX = spec["prefix"]
-    claims._LOCK_GRACE_SECS = 0.5
+    run_lock._LOCK_GRACE_SECS = 0.5
     if "cpus" in spec:
         # A machine with these CPUs: planned and claimed, but not there to be pinned to.
         supervise.plan_for = functools.partial(cpus.plan_for, allowed=lambda: spec["cpus"])

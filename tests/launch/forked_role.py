@@ -79,8 +79,14 @@ def leave_a_child() -> int:
     return child
 
 
+def leave_players() -> list[int]:
+    """Like a simulator whose player has a session of its own, and one that makes it a daemon."""
+    player = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    return [player.pid, int(subprocess.check_output(["sh", "-c", "setsid sleep 300 > /dev/null & echo $!"]))]
+
+
 def stay(told_at: str) -> None:
-    child = leave_a_child()
+    child = " ".join(map(str, [leave_a_child(), *leave_players()]))
     beside = Path(f"{told_at}.new")
     beside.write_text(f"{os.getpid()} {child}")
     beside.rename(told_at)

@@ -1,6 +1,5 @@
 """What a run holds is its own while it lives, and free the moment it is dead."""
 
-import json
 import os
 import signal
 import socket
@@ -14,8 +13,7 @@ import pytest
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch import claims as claims_module
-from tfagents_system.launch.claims import Claims, RunLock, held_cpus, holder, port_is_free
-from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.claims import Claims, held_cpus, holder, port_is_free
 from tfagents_system.replay import peers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,9 +30,8 @@ def prefix(monkeypatch: pytest.MonkeyPatch) -> str:
 def other_process(prefix: str, code: str) -> subprocess.Popen[str]:
     """Another process that runs `code`, says a line when it has, and stays."""
     program = (
-        "import sys, time, pathlib\n"
+        "import time\n"
         "from tfagents_system.launch import claims\n"
-        "from tfagents_system.launch.run_paths import RunPaths\n"
         f"claims._PREFIX = {prefix!r}\n{code}\nprint('ready', flush=True)\ntime.sleep(60)\n"
     )
     process = subprocess.Popen(
@@ -153,35 +150,3 @@ def test_a_port_taken_on_ipv4_is_not_free() -> None:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
         assert not port_is_free(busy.getsockname()[1])
-
-
-@pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims_module, "_LOCK_GRACE_SECS", 0.3)
-
-
-def test_a_directory_in_use_is_refused_until_its_process_is_dead(prefix: str, tmp_path: Path, fast: None) -> None:
-    paths = RunPaths(tmp_path / "run")
-    process = other_process(prefix, f"l = claims.RunLock(RunPaths(pathlib.Path({str(paths.exp_dir)!r})))\nl.acquire()")
-    with pytest.raises(UserError, match=f"is in use by the run with pid {process.pid} on {socket.gethostname()}"):
-        RunLock(paths).acquire()
-    process.kill()
-    process.wait()
-    with RunLock(paths):
-        assert json.loads(paths.lock.read_text())["pid"] == os.getpid()
-
-
-def test_an_earlier_start_of_the_same_job_does_not_block(tmp_path: Path, fast: None) -> None:
-    """The lock of a node that died may live on at the file server: here, under the name of another host."""
-    paths = RunPaths(tmp_path / "run")
-    earlier = RunLock(paths, {"SLURM_JOB_ID": "12"})
-    earlier.acquire()
-    paths.lock.write_text(json.dumps({"pid": 1, "host": "another", "slurm_job_id": "12"}))
-    with pytest.raises(UserError, match="SLURM job 12"):
-        RunLock(paths, {"SLURM_JOB_ID": "13"}).acquire()
-    again = RunLock(paths, {"SLURM_JOB_ID": "12"})
-    again.acquire()
-    with pytest.raises(UserError):
-        RunLock(paths, {"SLURM_JOB_ID": "12"}).acquire()  # that start is alive
-    again.release()
-    earlier.release()

@@ -29,7 +29,7 @@ from tfagents_system.launch.fork_server import (
     ForkServer,
     ForkServerError,
 )
-from tfagents_system.launch.role_process import kill_session
+from tfagents_system.launch.processes import kill_session
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE
 
@@ -182,7 +182,21 @@ def test_what_a_called_function_leaves_behind_is_killed_and_not_waited_for(serve
     assert gone(server.call(ROLE, "leave_a_child", environ=environ()), within_secs=5.0)
 
 
-def test_when_the_asking_process_dies_the_called_function_and_its_children_end(tmp_path: Path) -> None:
+def test_players_of_a_called_function_end_with_it_and_roles_are_not_the_servers_children(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    players = server.call(ROLE, "leave_players", environ=environ())
+    assert len(players) == 2 and all(gone(pid, within_secs=1.0) for pid in players)
+    with pytest.raises(CallDiedError, match="SIGSEGV"):
+        server.call(ROLE, "crash", environ=environ())
+    assert ended(server.fork(ROLE, "sac_worker_0", environ(), tmp_path / "role.log", [])) == 75
+    assert told(tmp_path / "role.log")["parent"] == os.getpid()
+
+
+@pytest.mark.parametrize("job", [{}, {"SLURM_JOB_ID": "7"}], ids=["", "in a SLURM job"])
+def test_when_the_asking_process_dies_the_called_function_and_its_children_end(
+    tmp_path: Path, job: dict[str, str]
+) -> None:
     told_at = tmp_path / "pids"
     script = f"""
 import os
@@ -190,13 +204,14 @@ from tfagents_system.launch.fork_server import ForkServer
 server = ForkServer.start({{**os.environ, "SAC_EXP_DIR": {EXP_DIR!r}}})
 server.call({ROLE!r}, "stay", {str(told_at)!r}, environ={environ()!r})
 """
-    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT) as asking:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env={**clean, **job}) as asking:
         deadline = time.monotonic() + 60.0
         while not told_at.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         pids = [int(pid) for pid in told_at.read_text().split()]
         asking.kill()
-    assert len(pids) == 2 and all(gone(pid, within_secs=20.0) for pid in pids)
+    assert len(pids) == 4 and all(gone(pid, within_secs=20.0) for pid in pids)
 
 
 def test_forked_roles_are_found_by_a_later_start_and_the_own_server_is_not(server: ForkServer, tmp_path: Path) -> None:
@@ -343,6 +358,20 @@ def test_where_the_kernel_lets_nothing_be_adopted_roles_are_programs(
     with pytest.raises(EOFError):  # It was asked for nothing.
         theirs.recv()
     assert gone(pid, within_secs=5.0)
+
+
+def test_a_server_that_the_kernel_does_not_let_go_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = fork_server._pipe()
+    sleeper = subprocess.Popen(["sleep", "300"])
+    server = ForkServer(ours, sleeper.pid)
+    with monkeypatch.context() as patch, theirs:
+        patch.setattr(fork_server, "KILL_SECS", 0.3)
+        patch.setattr(fork_server.os, "kill", lambda *_: None)
+        began = time.monotonic()
+        server.close()
+        assert 0.3 <= time.monotonic() - began < 2.0
+    sleeper.kill()
+    assert sleeper.wait(5.0) == -signal.SIGKILL
 
 
 def test_roles_and_server_end_with_the_supervisor(tmp_path: Path) -> None:

@@ -17,12 +17,14 @@ import pytest
 from tests.launch.fake_run import CRASHES, SAVES, command_of, variables_of
 from tests.launch.test_cpus import flat
 from tests.launch.test_scripts import ROOT, run
+from tests.launch.test_signals import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import join, join_checks, role_process
+from tfagents_system.launch import join, join_checks, role_process, supervise
 from tfagents_system.launch.claims import Claims, processes_of_run
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
 from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.run_lock import RunLock
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.signals import StopFlag
 
@@ -278,6 +280,38 @@ def test_a_refused_worker_is_not_tried_again(folder: Path, stop: StopFlag, capfd
 def test_where_one_is_refused_the_others_stay(folder: Path, stop: StopFlag) -> None:
     program = "if [[ $SLURM_PROCID == 1 ]]; then echo 'error: no slot' >&2; exit 2; fi; sleep 0.5; exit 0"
     assert workers_in(folder, stop, program).run() == 0
+
+
+def test_players_of_workers_that_leave_end_with_them(folder: Path, stop: StopFlag) -> None:
+    program = f"for how in '' 'env -i'; do $how setsid sleep 600 & echo $! >> {folder}/players; done; sleep 0.2; exit 0"
+    assert workers_in(folder, stop, program).run() == 0
+    players = (folder / "players").read_text().split()
+    assert len(players) == 4 and all(gone(int(pid), 5.0) for pid in players)
+
+
+def test_workers_whose_folder_another_start_takes_leave_at_once(
+    folder: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "_LOCK_SECS", 0.05)
+    lock = RunLock(RunPaths(folder))
+    workers = workers_in(folder, stop, SAVES)
+    workers._lock = lock
+    after(0.5, (folder / "run.lock").write_text, '{"token": "other"}')
+    with lock:
+        assert workers.run() == 1
+    assert "saved" not in (folder / "logs/worker_0.log").read_text()
+
+
+def test_it_is_stopped_as_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AskedError(Exception):
+        pass
+
+    def of_supervisor() -> StopFlag:
+        raise AskedError
+
+    monkeypatch.setattr(StopFlag, "of_supervisor", of_supervisor)
+    with pytest.raises(AskedError):
+        join.main([])
 
 
 # The script.

@@ -20,8 +20,8 @@ from tfagents_system.envs import env_process
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare, run_directory
-from tfagents_system.launch.claims import RunLock
 from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.run_lock import RunLock
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import RunSettings, resolve
 from tfagents_system.load_params import load_params

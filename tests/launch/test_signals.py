@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tfagents_system.launch import signals
+from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.signals import StopFlag
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +58,88 @@ def test_a_role_in_a_slurm_job_listens_to_its_supervisor_alone() -> None:
             timeout=30,
         )
         assert done.stdout.split() == said, done.stderr
+
+
+def test_in_a_job_supervisors_and_joins_count_a_person_alone_and_elsewhere_everybody() -> None:
+    for environ, insists in (({}, True), ({"SLURM_JOB_ID": "7"}, False)):
+        program = (
+            "import os, signal, time\nfrom tfagents_system.launch.signals import StopFlag\n"
+            "stop = StopFlag.of_supervisor()\nfor name in ('SIGTERM', 'SIGHUP', 'SIGINT'):\n"
+            "    time.sleep(0.35)\n    os.kill(os.getpid(), getattr(signal, name))\n    print(stop.count)\n"
+        )
+        assert said_by(program, environ) == (["1", "2", "3"] if insists else ["1", "1", "2"])
+
+
+def said_by(program: str, environ: dict[str, str]) -> list[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**clean, **environ},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # Tests may be run under nohup.
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+SWEEP = """
+import sys
+from pathlib import Path
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.signals import StopFlag
+from tfagents_system.launch.sweep_tasks import Task, TaskRunner
+
+traps = "trap 'echo got TERM' TERM; trap 'echo got QUIT' QUIT; trap 'echo got INT; exit 75' INT; "
+run = traps + "echo up; while :; do sleep 0.02; done"
+tasks = [Task(0, {}, ["bash", "-c", run], {"PATH": "/usr/bin:/bin"}, RunPaths(Path(sys.argv[1])))]
+sys.exit(TaskRunner(tasks, [[]], StopFlag.of_supervisor(), lambda tasks: None).run())
+"""
+
+
+@pytest.mark.parametrize("job", [{}, {"SLURM_JOB_ID": "7"}], ids=["", "in a SLURM job"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_sweep_stops_its_runs_as_supervisors_are_stopped(
+    tmp_path: Path, job: dict[str, str], is_killed: bool
+) -> None:
+    """SIGQUIT, which roles wait for in a job, is nothing to a run. A person's second Ctrl-C means haste there, too."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    log = RunPaths(tmp_path / "run").log("sweep")
+
+    def wait_for(text: str) -> None:
+        deadline = time.monotonic() + 20.0
+        while not (log.exists() and text in log.read_text()):
+            assert time.monotonic() < deadline, log.exists() and log.read_text()
+            time.sleep(0.02)
+
+    command = [sys.executable, "-c", SWEEP, str(tmp_path / "run")]
+    with subprocess.Popen(command, cwd=ROOT, env={**clean, **job}) as process:
+        wait_for("up")
+        process.send_signal(signal.SIGKILL if is_killed else signal.SIGINT)
+        wait_for("got TERM")
+        if not is_killed:
+            time.sleep(0.4)  # Sooner, two signals are one.
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20.0) == 75
+    if is_killed:
+        run = next(iter(processes_with_session_log(log)))
+        os.kill(run, signal.SIGINT)
+    wait_for("got INT")
+    assert log.read_text().split("\n")[:3] == ["up", "got TERM", "got INT"]
+
+
+def processes_with_session_log(log: Path) -> list[int]:
+    """The process whose output goes there."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(entry / "fd" / "1") == str(log) and os.getsid(int(entry.name)) == int(entry.name):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
 
 
 def test_two_signals_within_a_moment_count_once() -> None:

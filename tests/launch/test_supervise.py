@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import functools
 import io
@@ -25,11 +26,13 @@ from rich.console import Console
 
 from tests.launch.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
 from tests.launch.test_signals import gone
-from tfagents_system.launch import memory, role_process, supervise, wrap_up
+from tfagents_system.launch import memory, processes, role_process, supervise, wrap_up
 from tfagents_system.launch.claims import Claims, processes_of_run
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.run_lock import RunLock
+from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.signals import StopFlag
 from tfagents_system.launch.topology import allowed_cpus, cores_of
 from tfagents_system.report.heartbeat import write_json
@@ -39,14 +42,17 @@ from tfagents_system.report.terminal import ProgressView
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def make_supervisor(exp_dir: Path, stop: StopFlag, roles: dict[str, str], **more: Any) -> supervise.Supervisor:
+def make_supervisor(
+    exp_dir: Path, stop: StopFlag, roles: dict[str, str], lock: RunLock | None = None, **more: Any
+) -> supervise.Supervisor:
     spec = {"exp_dir": str(exp_dir), "roles": {"replay": SAVES, "trainer": SAVES, "worker": SAVES} | roles, **more}
     variables = variables_of(spec)
     plan = plan_cpus(
         reverb_cpus=1, train_cpus=1, num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
         cores=cores_of(allowed_cpus()), share=True,
     )  # fmt: skip
-    return supervise.Supervisor(variables, plan, Claims(), 8123, 7, stop, RoleStarter(command_of(spec)), step_secs=0.02)
+    starter = RoleStarter(command_of(spec))
+    return supervise.Supervisor(variables, plan, Claims(), 8123, 7, stop, starter, step_secs=0.02, lock=lock)
 
 
 @pytest.fixture
@@ -132,10 +138,203 @@ def test_a_crashed_role_is_restarted_and_the_restart_logged(
 
 def test_what_a_crashed_role_left_behind_is_ended_before_its_restart(run_dir: Path, stop: StopFlag, fast: None) -> None:
     worker = f"sleep 600 & echo $! >> {run_dir}/children; exit 1"
-    roles = {"worker": worker, "trainer": "sleep 0.5; exit 0"}
-    assert make_supervisor(run_dir, stop, roles, max_restarts=100).run() == 0
+    roles = {"worker_0": worker, "trainer": "sleep 0.5; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
     children = (run_dir / "children").read_text().split()
     assert len(children) >= 2 and all(gone(int(child), 10.0) for child in children)
+
+
+def test_players_in_sessions_of_their_own_end_with_their_role_and_others_go_on(
+    run_dir: Path, stop: StopFlag, fast: None
+) -> None:
+    """Direct children, daemons, and some that clean their environment."""
+    starts = "{0} setsid sleep 600 & echo $! >> {1}; "
+    direct = "".join(starts.format(how, run_dir / "of_0") for how in ("", "env -i"))
+    crashes = f"{direct} ( {starts.format('', run_dir / 'of_0')} ) ; sleep 0.1; exit 1"
+    daemons = "".join(f"( {starts.format(how, run_dir / 'of_1')} ) ; " for how in ("", "env -i"))
+    looks = "sleep 0.05; " + "".join(
+        f"ps -o pid= -p $(echo $(cat {run_dir}/{name}) | tr ' ' ,) > {run_dir}/{name}.seen; "
+        for name in ("of_0", "of_1")
+    )
+    waits = f"until [ $(cat {run_dir}/of_0 | wc -l) -ge 30 ]; do sleep 0.02; done; "
+    roles = {"worker_0": crashes, "worker_1": daemons + SAVES, "trainer": waits + looks + "exit 0"}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
+    ended, kept = ((run_dir / name).read_text().split() for name in ("of_0", "of_1"))
+    assert len(ended) >= 30 and len(kept) == 2
+    assert len((run_dir / "of_0.seen").read_text().split()) <= 6, "of the newest start, and of one that is just ending"
+    assert (run_dir / "of_1.seen").read_text().split() == kept, "while their worker was alive"
+    assert all(gone(int(pid), 5.0) for pid in ended + kept)
+
+
+def test_a_players_life_is_over_before_its_role_is_started_again(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    players = run_dir / "players"
+    counts = f"for p in $(cat {players}); do kill -0 $p && echo $p; done >> {run_dir}/alive 2>/dev/null; "
+    worker = f"touch {players}; {counts} setsid sleep 600 & echo $! >> {players}; exit 1"
+    waits = f"until [ $(cat {players} | wc -l) -ge 4 ]; do sleep 0.02; done; exit 0"
+    roles = {"worker_0": worker, "trainer": waits}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
+    assert (run_dir / "alive").read_text() == ""
+
+
+@dataclasses.dataclass
+class Stuck:
+    """A process in uninterruptible sleep: SIGKILL comes to nothing."""
+
+    pid: int
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return None
+
+    def wait(self) -> int | None:
+        raise AssertionError("for ever")
+
+    def send_signal(self, number: int, /) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+
+def test_roles_that_the_kernel_does_not_let_go_are_waited_for_once_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processes, "KILL_SECS", 0.5)
+    sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    stuck = [Stuck(2**22 + k) for k in range(3)]
+    starts = [functools.partial(lambda process, environ, log: process, process) for process in stuck]
+    roles = [RoleProcess(f"worker_{k}", start, {}, tmp_path / f"{k}", 3) for k, start in enumerate(starts)]
+    roles.append(RoleProcess("trainer", lambda environ, log: sleeper, {}, tmp_path / "trainer", 3))
+    for role in roles:
+        role.start()
+    began = time.monotonic()
+    role_process.kill_roles(roles)
+    assert 0.5 <= time.monotonic() - began < 1.4, "not 0.5 s for each"
+    assert [role.exit_code for role in roles] == [-signal.SIGKILL] * 4 and not any(role.is_running() for role in roles)
+    out = capfd.readouterr().out
+    assert out.count("has not ended 0.5 s after SIGKILL: the kernel holds on to pid") == 3 and "trainer" not in out
+    assert "worker_1 has not ended" in (tmp_path / "1").read_text()
+
+
+def works(role: str, key: str, number: str) -> str:
+    """A role that tells how far it has come."""
+    beat = f'{{\\"state\\": \\"at work\\", \\"pid\\": $$, \\"{key}\\": {number}}}'
+    return f'echo "{beat}" > $SAC_EXP_DIR/heartbeats/{role}.json; '
+
+
+@pytest.mark.parametrize("role", ["trainer", "replay", "worker"])
+def test_three_failures_alike_without_anything_new_end_the_run_with_their_words(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], role: str
+) -> None:
+    """A number in them, such as an address, makes no difference."""
+    name = f"{role}_0" if role == "worker" else role
+    again = works(name, "train_step", "40") if role == "trainer" else ""
+    program = f"{again}echo life; echo context; echo ValueError: flat names at 0x7f$RANDOM$$; exit 1"
+    assert make_supervisor(run_dir, stop, {role: program}).run() == 1
+    out = capfd.readouterr().out
+    assert f"error: {name} has ended 3 times in the same way, with exit code 1, and has done nothing new" in out
+    assert "  context\n  ValueError: flat names at 0x7f" in out
+    assert log(run_dir, name).count("life") == 3
+
+
+def test_workers_that_all_fail_alike_end_the_run_and_one_that_works_keeps_it(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fails = "echo life; echo no licence; sleep 0.1; exit 1"
+    assert make_supervisor(run_dir, stop, {"worker": fails}, workers=3).run() == 1
+    assert "has ended 3 times in the same way" in capfd.readouterr().out
+    assert all(3 <= log(run_dir, f"worker_{k}").count("life") <= 5 for k in range(3))
+    # One that has come through after three failures.
+    lives = run_dir / "lives"
+    late = f"echo life >> {lives}; [ $(wc -l < {lives}) -le 3 ] && exit 1; {at_work('worker_1', SAVES)}"
+    roles = {"worker_0": fails, "worker_1": late, "trainer": f"{waits_for_lines(lives, 4)} sleep 1; exit 0"}
+    (run_dir / "logs" / "worker_0.log").unlink()
+    assert make_supervisor(run_dir, stop, roles, workers=2).run() == 0
+    assert log(run_dir, "worker_0").count("life") > 4
+
+
+def waits_for_lines(path: Path, count: int) -> str:
+    return f"until [ $(cat {path} 2>/dev/null | wc -l) -ge {count} ]; do sleep 0.02; done; "
+
+
+@pytest.mark.parametrize(
+    ("role", "program"),
+    [
+        ("trainer", "echo no luck; exit $(( 10 + $(wc -l < LIVES) % 2 ))"),  # Not alike.
+        ("trainer", works("trainer", "train_step", "$(wc -l < LIVES)") + "exit 1"),  # Each time a step further.
+        ("replay", works("replay", "env_steps", "$(wc -l < LIVES)") + "exit 1"),
+        ("worker_0", works("worker_0", "steps", "7") + "exit 1"),  # Steps of its own start.
+        ("gateway", "exit 1"),  # The run goes on without it.
+    ],
+)
+def test_failures_between_which_something_is_new_are_tried_on(
+    run_dir: Path, stop: StopFlag, fast: None, role: str, program: str
+) -> None:
+    lives = run_dir / "lives"
+    born = f"echo life >> {lives}; [ $(wc -l < {lives}) -ge 7 ] && sleep 600; "
+    roles = {"trainer": waits_for_lines(lives, 7) + "exit 0", role: born + program.replace("LIVES", str(lives))}
+    if role == "trainer":
+        roles["trainer"] = roles["trainer"].replace("sleep 600", "exit 0")
+    assert make_supervisor(run_dir, stop, roles, gateway_port=0 if role == "gateway" else None).run() == 0
+    assert len(lives.read_text().split()) == 7
+
+
+def test_different_roles_with_the_same_words_are_not_counted_together(
+    run_dir: Path, stop: StopFlag, fast: None
+) -> None:
+    once = "mkdir {0} 2>/dev/null && {{ echo connection lost; exit 1; }}; mkdir {0}.2 2>/dev/null && exit 1; "
+    fails = {role: once.format(f"$SAC_EXP_DIR/{role}") for role in ("trainer", "replay", "worker_0")}
+    roles = {role: program + SAVES for role, program in fails.items()} | {"trainer": fails["trainer"] + "exit 0"}
+    assert make_supervisor(run_dir, stop, roles).run() == 0
+
+
+def taken_over(supervisor: supervise.Supervisor) -> None:
+    supervisor.paths.lock.write_text('{"pid": 7, "host": "node2", "token": "other"}')
+
+
+@pytest.mark.parametrize("is_saving", [False, True])
+def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
+    run_dir: Path,
+    stop: StopFlag,
+    fast: None,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_saving: bool,
+) -> None:
+    monkeypatch.setattr(supervise, "_LOCK_SECS", 0.05)
+    lock = RunLock(RunPaths(run_dir), {}, "node1")
+    trainer = beating(run_dir, "updating") + (STUBBORN if is_saving else SAVES)
+    supervisor = make_supervisor(run_dir, stop, {"trainer": trainer}, lock=lock, save_deadline_secs=60.0)
+    if is_saving:
+        threading.Timer(0.4, stop.set).start()
+    threading.Timer(0.8, taken_over, [supervisor]).start()
+    written: list[float] = []
+    write_status = supervise.write_status
+
+    def note_and_write(path: Path, status: dict[str, Any]) -> None:
+        written.append(time.monotonic())
+        write_status(path, status)
+
+    monkeypatch.setattr(supervise, "write_status", note_and_write)
+    began = time.monotonic()
+    with lock:
+        assert supervisor.run() == 1
+    assert time.monotonic() - began < 10.0
+    assert max(written) - began < 0.8 + 0.3
+    out = capfd.readouterr().out
+    assert "was taken over by the run with pid 7 on node2, started None: this start ends and writes nothing more" in out
+    assert json.loads((run_dir / "run.lock").read_text())["host"] == "node2"
+    status = read_status(run_dir / "status.json")
+    assert status is not None and status["run"]["state"] == "running"
+    assert is_saving or "saved" not in log(run_dir, "trainer")
+
+
+def test_a_removed_lock_file_ends_nothing(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    lock = RunLock(RunPaths(run_dir))
+    supervisor = make_supervisor(run_dir, stop, {"trainer": "sleep 1.5; exit 0"}, lock=lock)
+    threading.Timer(0.5, (run_dir / "run.lock").unlink).start()
+    with lock:
+        assert supervisor.run() == 0 and lock.is_own()
 
 
 def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

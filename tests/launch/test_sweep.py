@@ -220,7 +220,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
             return 0
 
     monkeypatch.setattr(sweep, "TaskRunner", Runner)
-    monkeypatch.setattr(sweep, "StopFlag", lambda signals: None)
+    monkeypatch.setattr(StopFlag, "of_supervisor", lambda: None)
     return tasks
 
 

@@ -26,6 +26,7 @@ from tfagents_system.envs import wire
 from tfagents_system.envs.env_server import TRACE_SIGNAL
 from tfagents_system.envs.faults import EnvironmentProcessError, line_of_trace
 from tfagents_system.errors import UserError
+from tfagents_system.launch import processes
 from tfagents_system.train_params_base import TrainParamsBase
 
 DEFAULT_STEP_TIMEOUT_SECS = 300.0
@@ -37,6 +38,7 @@ _CLOSE_SECS = 5.0
 _TRACE_SECS = 1.0
 _TRACE_BYTES = 64 * 1024
 _ROOT = Path(__file__).resolve().parents[2]
+_MARK_VARIABLE = "TFAGENTS_ENV_PROCESS"  # In the environment of the process and of all that it starts.
 
 # Any Python can read it, so that one that is too old says so.
 _TOO_OLD, _NO_NUMPY = 97, 98
@@ -121,6 +123,7 @@ class EnvProcess:
         self._timeout_secs = settings.step_timeout_secs
         self._dead: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._mark = f"{os.getpid()}.{time.monotonic_ns()}"
         self._trace = os.memfd_create("trace")
         memory = os.memfd_create("environment")
         try:
@@ -142,6 +145,7 @@ class EnvProcess:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
+                    env={**os.environ, _MARK_VARIABLE: self._mark},
                     pass_fds=descriptors,
                     process_group=0,  # What it starts is ended with it, and a Ctrl-C is not for it.
                 )
@@ -318,7 +322,7 @@ class EnvProcess:
         raise EnvironmentProcessError(text)
 
     def _kill(self) -> None:
-        """Ends the process and what it has started; does nothing the second time."""
+        """Ends the process and what it has started, in other sessions too; does nothing the second time."""
         if self._trace < 0:
             return
         os.close(self._trace)
@@ -327,7 +331,11 @@ class EnvProcess:
             self._connection.close()
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()  # SIGKILL is not refused: this returns.
+            stuck = processes.end_marked([f"{_MARK_VARIABLE}={self._mark}"])
+            if stuck:
+                logging.warning("%s", processes.describe_stuck("the process of an environment", stuck))
+            else:
+                self._process.wait(_CLOSE_SECS)
 
     def _trace_text(self) -> str:
         """What the process told of its threads."""

@@ -1,36 +1,28 @@
-"""What a run holds while it lives: its directory, CPU ids and the replay server's port.
+"""What a run holds of its machine while it lives: CPU ids and a port. Its directory is run_lock.py's.
 
-CPU ids and ports are claimed machine-wide by listening on abstract unix sockets, which the kernel releases when their
-process dies, however it dies. They are seen by every process in the same network namespace. The port itself is held
-as well, so that nobody else listens there while the replay server is down (see `replay/peers.py`). The run directory
-is held by flock on a file in it, which the kernel releases likewise.
+They are claimed machine-wide by listening on abstract unix sockets, which the kernel releases when their process dies,
+however it dies. They are seen by every process in the same network namespace. The port itself is held as well, so that
+nobody else listens there while the replay server is down (see `replay/peers.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import errno
-import fcntl
-import json
 import os
 import re
 import socket
 import struct
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.replay import peers
 
 FIRST_PORT = 8008
 _LAST_PORT = 8999
 _PREFIX = "tfagents_system"
-_LOCK_GRACE_SECS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,122 +210,6 @@ def _listener(port: int) -> Holder | None:
 
 def _address(name: str) -> str:
     return f"\0{_PREFIX}/{name}"
-
-
-class RunLock:
-    """Holds one run directory for this process, from `acquire` to `release` or the process's end."""
-
-    def __init__(self, paths: RunPaths, environ: Mapping[str, str] = os.environ) -> None:
-        self._path = paths.lock
-        self._exp_dir = paths.exp_dir
-        self._job = environ.get("SLURM_JOB_ID")
-        self._fd: int | None = None
-
-    def acquire(self) -> None:
-        """Takes the lock.
-
-        Raises:
-          UserError: Another run works in this directory; names it.
-        """
-        self._exp_dir.mkdir(parents=True, exist_ok=True)
-        deadline = time.monotonic() + _LOCK_GRACE_SECS
-        while not self._try():
-            owner = self._owner()
-            if self._is_earlier_start_of_this_job(owner):
-                # Its node died without telling the file server, or is about to: a new file has no lock on it.
-                self._path.unlink(missing_ok=True)
-                continue
-            # Grace: whoever prepares or ends a run holds the lock for a moment only.
-            if time.monotonic() > deadline:
-                raise UserError(
-                    f"SAC_EXP_DIR={self._exp_dir} is in use by {_describe_owner(owner)}: "
-                    "stop that run first, or choose another SAC_EXP_NAME"
-                )
-            time.sleep(0.1)
-
-    def release(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-    def describe_owner(self) -> str:
-        """Who has the lock, as the file says."""
-        return _describe_owner(self._owner())
-
-    def __enter__(self) -> RunLock:
-        self.acquire()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.release()
-
-    def _try(self) -> bool:
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Somebody may have put a new file in its place between open and flock.
-            if os.fstat(fd).st_ino != os.stat(self._path).st_ino:
-                raise FileNotFoundError
-        except (BlockingIOError, FileNotFoundError):
-            os.close(fd)
-            return False
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
-                os.close(fd)
-                raise
-            # A file system without locks: what the file says of a live process here is all there is.
-            if self._owner_is_alive_here():
-                os.close(fd)
-                return False
-        content = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-            "slurm_job_id": self._job,
-        }
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(content).encode() + b"\n", 0)
-        self._fd = fd
-        return True
-
-    def _owner(self) -> dict[str, Any]:
-        try:
-            owner = json.loads(self._path.read_text())
-        except (OSError, ValueError):
-            return {}
-        return owner if isinstance(owner, dict) else {}
-
-    def _owner_is_alive_here(self) -> bool:
-        owner = self._owner()
-        return owner.get("host") == socket.gethostname() and Path(f"/proc/{owner.get('pid')}").exists()
-
-    def _is_earlier_start_of_this_job(self, owner: Mapping[str, Any]) -> bool:
-        same_job = self._job is not None and owner.get("slurm_job_id") == self._job
-        return same_job and not self._owner_is_alive_here()
-
-
-def _describe_owner(owner: Mapping[str, Any]) -> str:
-    if not owner:
-        return "another run"
-    job = f", SLURM job {owner['slurm_job_id']}" if owner.get("slurm_job_id") else ""
-    return f"the run with pid {owner.get('pid')} on {owner.get('host')}{job}, started {owner.get('started')}"
-
-
-def owner_of_run(paths: RunPaths) -> str | None:
-    """Who holds a run directory, in words; None if nobody does. Nothing is written."""
-    try:
-        fd = os.open(paths.lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return RunLock(paths).describe_owner()
-    except OSError:
-        return None  # A file system without locks.
-    finally:
-        os.close(fd)
-    return None
 
 
 def processes_of_run(exp_dir: Path) -> Iterator[int]:

@@ -35,9 +35,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from tfagents_system.errors import EXIT_FAILED, UserError
+from tfagents_system.launch import memory
+from tfagents_system.launch.processes import KILL_SECS, describe_stuck, end_all, is_alive, kill_session, wait_until
 from tfagents_system.launch.python_path import folders_of_python_path, run_python_path
-from tfagents_system.launch.role_process import kill_session
-from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent
+from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent, role_stop_signal
 
 HANDLE_VARIABLE = "TFAGENTS_FORK_SERVER"  # `<file descriptor>,<pid>`, for the program that takes prepare's place.
 _PRELOADED = (
@@ -239,8 +240,11 @@ class ForkServer:
         self.reap()
         if not self._has_ended:
             os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-            self._has_ended = True
+            wait_until(self._reaped, KILL_SECS)
+
+    def _reaped(self) -> bool:
+        self.reap()
+        return self._has_ended
 
     def reap(self) -> None:
         """Takes note of a server that has ended: from then on its pid may be another process's."""
@@ -319,9 +323,14 @@ def become_subreaper() -> None:
     Raises:
       ForkServerError: The kernel refuses.
     """
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+    if _set_subreaper(True):
         reason = os.strerror(ctypes.get_errno())
         raise ForkServerError(f"this process can't become the parent of what is forked for it ({reason})")
+
+
+def _set_subreaper(value: bool) -> bool:
+    """Returns whether the kernel refuses."""
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(value), 0, 0, 0))
 
 
 def reap_strangers(own: Collection[int]) -> None:
@@ -492,20 +501,41 @@ def _call(request: _Call, connection: Connection) -> bytes:
     """Forks a process for a function; returns what the asking end is to return or raise, pickled."""
     # Not a pipe: its end would never come while a process that the function has started holds it open.
     with open(os.memfd_create("result"), "w+b") as result:
+        _set_subreaper(True)  # What a simulator has started elsewhere comes here, and not to whoever asked.
         pid = _fork(functools.partial(_become_call, request, connection, result), "the check")
 
         def end(*_: Any) -> NoReturn:
-            kill_session(pid)
+            _end_call(pid)
             os._exit(EXIT_FAILED)
 
-        signal.signal(signal.SIGTERM, end)  # Whoever asked is gone.
-        _, status = os.waitpid(pid, 0)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        kill_session(pid)
+        with _handled_by(end):
+            _, status = os.waitpid(pid, 0)
+        _end_call(pid)
+        _set_subreaper(False)  # Roles are the supervisor's children.
         if code := os.waitstatus_to_exitcode(status):
             return pickle.dumps(CallDiedError(signal.Signals(-code).name if code < 0 else f"exit code {code}"))
         result.seek(0)
         return result.read() or pickle.dumps(CallDiedError("exit code 0"))  # It called os._exit.
+
+
+@contextlib.contextmanager
+def _handled_by(end: Callable[..., NoReturn]) -> Iterator[None]:
+    """Calls `end` when whoever asked is gone, or all processes of a job are told to end."""
+    numbers = {signal.SIGTERM, role_stop_signal()}
+    for number in numbers:
+        signal.signal(number, end)
+    yield
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _end_call(pid: int) -> None:
+    """Ends a called process and all that it has started; the server has no other children meanwhile."""
+    kill_session(pid)
+    own = os.getpid()
+    if stuck := end_all(lambda: [child for child in memory.children(own) if is_alive(child)]):
+        print(f"note: {describe_stuck('what the check has started', stuck)}", file=sys.stderr, flush=True)
+    reap_strangers([])
 
 
 def _become_call(request: _Call, connection: Connection, result: BinaryIO) -> NoReturn:

@@ -27,7 +27,7 @@ from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, build_ti
 from tfagents_system.errors import EXIT_BAD_INPUT, print_findings
 from tfagents_system.launch import resources, run_directory
 from tfagents_system.launch.fork_server import CallDiedError, ForkServer, ForkServerError
-from tfagents_system.launch.role_process import kill_session
+from tfagents_system.launch.processes import kill_session
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import carried
 from tfagents_system.launch.variables import read_variables

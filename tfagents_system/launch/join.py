@@ -19,6 +19,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.errors import (
     EXIT_BAD_INPUT,
@@ -29,15 +30,16 @@ from tfagents_system.errors import (
     exit_with,
 )
 from tfagents_system.launch import run_directory
-from tfagents_system.launch.claims import Claims, RunLock
+from tfagents_system.launch.claims import Claims
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.run_lock import RunLock
 from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.signals import STOP_SIGNALS, StopFlag
+from tfagents_system.launch.signals import StopFlag
 from tfagents_system.launch.slots import KINDS
 from tfagents_system.launch.supervise import Supervisor, claim_cpus, end_orphans
 from tfagents_system.launch.variables import RunVariables, read_variables
@@ -70,7 +72,7 @@ class JoinedWorkers(Supervisor):
         target: Target,
         stop: StopFlag,
         starter: RoleStarter,
-        **options: float,
+        **options: Any,
     ) -> None:
         super().__init__(variables, plan, claims, 0, variables.seed, stop, starter, **options)
         self._target = target
@@ -199,7 +201,7 @@ def join(
       UserError: The folder or the CPUs are in use.
     """
     paths = RunPaths(variables.exp_dir)
-    with RunLock(paths):
+    with RunLock(paths) as lock:
         end_orphans(paths, variables.save_deadline_secs)
         for name, content in inputs.items():
             run_directory.write_atomically(paths.exp_dir / name, content)
@@ -211,13 +213,13 @@ def join(
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} joining the run at {target.server} from {paths.exp_dir}", flush=True)
         print(plan.table(), flush=True)
-        return JoinedWorkers(variables, plan, claims, target, stop, starter).run()
+        return JoinedWorkers(variables, plan, claims, target, stop, starter, lock=lock).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     flags = _parse(arguments)
-    stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
+    stop = StopFlag.of_supervisor()
     environ = {**os.environ, **_variables_of(flags)}
     if flags.to is not None:
         # As it is given, or relative to the repository, as run_script.sh takes SAC_EXP_DIR.

@@ -24,11 +24,12 @@ from typing import Any
 from tfagents_system.checklist import Checklist
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 from tfagents_system.launch import pinned_packages, resources, run_directory, scratch
-from tfagents_system.launch.claims import Claims, RunLock, held_cpus, owner_of_run, port_is_free
+from tfagents_system.launch.claims import Claims, held_cpus, port_is_free
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
 from tfagents_system.launch.gpus import FOUND, gpu_of_trainer
 from tfagents_system.launch.inspection import Inspection, run_inspection
+from tfagents_system.launch.run_lock import RunLock, owner_of_run
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import CARRIER, RunSettings, resolve
 from tfagents_system.launch.slots import COLLECT

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tfagents_system.errors import EXIT_FAILED
+from tfagents_system.launch import processes
 from tfagents_system.launch.signals import role_stop_signal
+
+MARK_VARIABLE = "TFAGENTS_ROLE_START"  # In the environment of a role and of all that it starts.
 
 _FIRST_BACKOFF_SECS = 1.0
 _MAX_BACKOFF_SECS = 30.0
@@ -66,6 +71,8 @@ class RoleProcess:
       exit_code: Of the last process that ended, None before; negative: the signal that ended it.
       given_up: It has failed too often.
       given_up_because: What to tell of that.
+      failures_alike: Failures in a row with the same exit code and last words, between which it has done nothing new.
+      mark: NAME=VALUE in the environment of the newest process, and of no other role or start.
     """
 
     def __init__(
@@ -83,6 +90,10 @@ class RoleProcess:
         self.exit_code: int | None = None
         self.given_up = False
         self.given_up_because = ""
+        self.failures_alike = 0
+        self.mark = ""
+        self._failed_like: tuple[int | None, str] | None = None
+        self._pid: int | None = None
         self._start_process = start
         self._log = log
         self._max_restarts = max_restarts
@@ -104,9 +115,15 @@ class RoleProcess:
         self.exit_code = None
         with contextlib.suppress(OSError):
             self._log_start = self._log.stat().st_size
-        self._process = self._start_process(self.environ, self._log)
-        self._session = self._process.pid
+        value = f"{self.name}.{os.getpid()}.{time.monotonic_ns()}"
+        self.mark = f"{MARK_VARIABLE}={value}"
+        self._process = self._start_process(self.environ | {MARK_VARIABLE: value}, self._log)
+        self._session = self._pid = self._process.pid
         self._started_at = time.monotonic()
+
+    def is_of_newest(self, beat: Mapping[str, Any]) -> bool:
+        """Whether a heartbeat is the newest process's, and not of one before it."""
+        return beat.get("pid", self._pid) == self._pid
 
     @property
     def pid(self) -> int | None:
@@ -135,7 +152,7 @@ class RoleProcess:
         self.exit_code = code
         self._process = None
         # What it left behind must not meet its successor.
-        self._kill_session()
+        _end_what_is_left([self])
         return code
 
     def _start_if_due(self) -> int | None:
@@ -161,7 +178,7 @@ class RoleProcess:
           Seconds until then, None if it is given up.
         """
         if blameless or time.monotonic() - self._started_at > _HEALTHY_SECS:
-            self.failures = 0
+            self.failures = self.failures_alike = 0
         if blameless:
             self._restart_at = time.monotonic() + _FIRST_BACKOFF_SECS
             return _FIRST_BACKOFF_SECS
@@ -172,6 +189,19 @@ class RoleProcess:
         delay_secs = min(_MAX_BACKOFF_SECS, _FIRST_BACKOFF_SECS * 2.0 ** min(self.failures - 1, 10))
         self._restart_at = time.monotonic() + delay_secs
         return delay_secs
+
+    def note_failure(self, *, after_work: bool) -> None:
+        """Compares a failure with the one before it. To be called before `restart_later`.
+
+        Args:
+          after_work: The process had done something new before.
+        """
+        # Addresses, times and process ids differ between two failures that are alike.
+        like = self.exit_code, re.sub(r"0x[0-9a-f]+|[0-9]+", "#", self.last_words())
+        may_pass = self._start_error is not None
+        is_again = like == self._failed_like and not after_work and not may_pass
+        self.failures_alike = self.failures_alike + 1 if is_again else 1
+        self._failed_like = like
 
     def renew(self) -> bool:
         """Schedules a restart of a process that has ended in order to start anew, at once: no failure.
@@ -197,20 +227,13 @@ class RoleProcess:
             self._process.send_signal(role_stop_signal())
 
     def kill(self) -> None:
-        """Ends the process and everything in its session, at once."""
-        self._restart_at = None
-        if self._process is not None:
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.wait()  # SIGKILL is not refused: this returns.
-            self.exit_code = self._process.returncode
-            self._process = None
-        self._kill_session()
+        """Ends the process, everything in its session and all that bears its mark, at once."""
+        kill_roles([self])
 
-    def _kill_session(self) -> None:
-        if self._session is not None:
-            kill_session(self._session)
-            self._session = None
+    def _tell_stuck(self, pids: Sequence[int]) -> None:
+        text = self.log_line(processes.describe_stuck(self.name, pids))
+        with contextlib.suppress(OSError):
+            print(f"note: {text}", flush=True)
 
     # Its log.
 
@@ -249,13 +272,34 @@ class RoleProcess:
         return f" ({lines[-1].strip()[:_LAST_WORDS_CHARS]})" if lines else ""
 
 
-def kill_session(session: int) -> None:
-    """SIGKILL for every process of a session, and for the process group of its leader."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(session, signal.SIGKILL)
-    with contextlib.suppress(OSError):  # /proc can't be listed without a file descriptor to spare.
-        for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    if os.getsid(int(entry)) == session:
-                        os.kill(int(entry), signal.SIGKILL)
+def kill_roles(roles: Sequence[RoleProcess]) -> None:
+    """As `RoleProcess.kill` of each, with one wait for all of them."""
+    for role in roles:
+        role._restart_at = None
+        if role._process is not None and role._process.poll() is None:
+            role._process.kill()
+    deadline = time.monotonic() + processes.KILL_SECS
+    for role in roles:
+        process, role._process = role._process, None
+        if process is None:
+            continue
+        if not processes.wait_until(functools.partial(_has_ended, process), deadline - time.monotonic()):
+            role._tell_stuck([process.pid])
+        role.exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
+    _end_what_is_left(roles)
+
+
+def _has_ended(process: Process) -> bool:
+    return process.poll() is not None
+
+
+def _end_what_is_left(roles: Sequence[RoleProcess]) -> None:
+    """Ends what roles that have ended left behind: in their sessions, or in others with their marks."""
+    begun = {role._session: role for role in roles if role._session is not None}
+    if not begun:
+        return
+    processes.kill_session(*begun)
+    if stuck := processes.end_marked([role.mark for role in begun.values()]):
+        next(iter(begun.values()))._tell_stuck(stuck)
+    for role in begun.values():
+        role._session = None

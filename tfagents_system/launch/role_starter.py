@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from tfagents_system.launch.fork_server import ForkServer, ForkServerError, reap_strangers
+from tfagents_system.launch import memory, processes
+from tfagents_system.launch.fork_server import ForkServer, ForkServerError, become_subreaper, reap_strangers
 from tfagents_system.launch.role_process import Process, start_program
 from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER
 
@@ -44,6 +46,14 @@ class RoleStarter:
         self._fork_server = fork_server
         self._start_server = start_server
         self._adopts = False  # Whether this process may have become the parent of what it did not start.
+        self._others: set[int] = set()  # Children that it has for another reason.
+
+    def adopt(self) -> None:
+        """From now on, what a role has started comes to this process when its own parent has ended."""
+        with contextlib.suppress(ForkServerError):  # Then its mark must do, see role_process.py.
+            become_subreaper()
+            self._adopts = True
+        self._others = set(memory.children(os.getpid()))
 
     def wait_until_ready(self, stop: Callable[[], bool]) -> None:
         """Waits for the fork server's imports; returns early when the run is to stop."""
@@ -74,12 +84,25 @@ class RoleStarter:
         Args:
           roles: Pids of the roles' processes.
         """
-        own = set(roles)
         if self._fork_server is not None:
             self._fork_server.reap()
-            own.add(self._fork_server.pid)
         if self._adopts:
-            reap_strangers(own)
+            reap_strangers(self._own(roles))
+
+    def strangers(self, roles: Collection[int]) -> set[int]:
+        """Pids of the children that this process has adopted and that have not ended.
+
+        Args:
+          roles: Pids of the roles' processes.
+        """
+        if not self._adopts:
+            return set()
+        found = set(memory.children(os.getpid())) - self._own(roles)
+        return {pid for pid in found if processes.is_alive(pid)}
+
+    def _own(self, roles: Collection[int]) -> set[int]:
+        server = [] if self._fork_server is None else [self._fork_server.pid]
+        return {*roles, *self._others, *server}
 
     def close(self) -> None:
         """Ends the fork server."""

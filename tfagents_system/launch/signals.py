@@ -64,6 +64,16 @@ class StopFlag:
             signal.signal(number, self._handle)
 
     @classmethod
+    def of_supervisor(cls, environ: Mapping[str, str] = os.environ) -> StopFlag:
+        """Set by every stop signal, and by a terminal that closes.
+
+        SLURM signals a job's steps and its script, which passes it on: in a job only a person's second signal, a
+        Ctrl-C, means haste.
+        """
+        insisting = [signal.SIGINT] if "SLURM_JOB_ID" in environ else None
+        return cls([*STOP_SIGNALS, signal.SIGHUP], insisting=insisting)
+
+    @classmethod
     def of_role(cls, environ: Mapping[str, str] = os.environ) -> StopFlag:
         """Set by every stop signal; in a SLURM job by the supervisor's alone."""
         supervisors = role_stop_signal(environ)
@@ -105,14 +115,17 @@ def _pass_over(signal_number: int, frame: FrameType | None) -> None:
     del signal_number, frame
 
 
-def die_with_parent() -> None:
+def die_with_parent(number: signal.Signals | None = None) -> None:
     """Has the kernel stop this process when its supervisor dies, however that dies. Does nothing off Linux.
 
     Call it first in main(): it ends the process at once if the supervisor is gone already.
+
+    Args:
+      number: The signal that it gets, by default `role_stop_signal`.
     """
     if not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(role_stop_signal()), 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number or role_stop_signal()), 0, 0, 0)
     # A supervisor that died before the line above sends nothing any more.
     supervisor = os.environ.get(SUPERVISOR_PID_VARIABLE)
     if supervisor and int(supervisor) != os.getppid():

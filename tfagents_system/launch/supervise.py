@@ -32,16 +32,17 @@ from tfagents_system.errors import (
     UserError,
     exit_with,
 )
-from tfagents_system.launch import memory, run_directory, watchdog, wrap_up
-from tfagents_system.launch.claims import Claims, RunLock, held_cpus, processes_of_run
+from tfagents_system.launch import memory, processes, run_directory, watchdog, wrap_up
+from tfagents_system.launch.claims import Claims, held_cpus, processes_of_run
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.gpus import gpu_of_trainer
 from tfagents_system.launch.python_path import ROOT, run_python_path
-from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.role_process import RoleProcess, kill_roles
 from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER, RunPaths, is_worker
-from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, StopFlag
+from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.launch.variables import RunVariables
 from tfagents_system.report.heartbeat import beat_secs, read_heartbeat, stale_secs
 from tfagents_system.report.status import given_up_lines, time_shares, write_status
@@ -49,8 +50,10 @@ from tfagents_system.report.terminal import ProgressView
 
 _STEP_SECS = 0.2
 _VIEW_SECS = 1.0
+_LOCK_SECS = 1.0
 _ALL_WORKERS_GONE_SECS = 120.0
 _PLAN_TRIES = 5
+_FAILURES_ALIKE = 3
 _SPEAK_SECS = 10.0
 _ABORT_SECS = 10.0  # Within these, gRPC may abort the clients of a server that was killed.
 # Of the time to save. Workers have nothing to save but the segment that they are in.
@@ -69,6 +72,7 @@ class Supervisor:
       stop: Set when the run is told to stop.
       starter: Starts the roles; tests have it start small programs.
       step_secs: Seconds between two looks at the roles.
+      lock: Of the run directory; without one nobody can take it over.
     """
 
     def __init__(
@@ -81,8 +85,14 @@ class Supervisor:
         stop: StopFlag,
         starter: RoleStarter,
         step_secs: float = _STEP_SECS,
+        lock: RunLock | None = None,
     ) -> None:
         self.paths = RunPaths(variables.exp_dir)
+        self._lock = lock
+        self._is_ours = True  # The run directory.
+        self._lock_due = 0.0
+        self._most_done: dict[str, float] = {}  # By role: how far it had come at a failure.
+        self._strangers: set[int] = set()  # That have been there at the last step's beginning.
         self._variables = variables
         self._plan = plan
         self._claims = claims
@@ -99,7 +109,7 @@ class Supervisor:
         self._replay_died_at = -math.inf
         self._oom_kills = memory.oom_kills()  # Those that are known.
         self._directory: int | None = None  # Open, so that no other one gets its inode number.
-        common = role_environ(variables, port, seed)
+        common = role_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
         self._roles = {
             role: RoleProcess(
                 name=role,
@@ -144,13 +154,16 @@ class Supervisor:
             code = self._exit_code if self._exit_code is not None else self._stop_all()
             self._end_roles()
             self._starter.close()
+            code = code if self._is_ours else EXIT_FAILED
             if code == EXIT_DONE:
                 self._tell("done", "finished")
                 final_lines = _or_why_not(self._wrap_up)
+            self._end_strangers(spared=set())
         except BaseException as error:
             # Whatever went wrong in here: no process is left, and the status says so.
             self._kill_all()
             self._starter.close()
+            self._end_strangers(spared=set())
             self._view.stop([])
             self._exit_code = EXIT_FAILED
             self._tell("failed", f"the supervisor itself failed: {error}")
@@ -173,15 +186,41 @@ class Supervisor:
 
     def step(self) -> None:
         """Looks at every role once: restarts what died, sees the end."""
+        strangers, some_ended = self._starter.strangers(self._pids()), False
         for role in self._roles.values():
             code = role.poll()
             if code is not None:
+                some_ended = True
                 self._ended(role, code)
-        self._starter.reap_strangers([role.pid for role in self._roles.values() if role.pid is not None])
+        if some_ended:
+            self._end_strangers(spared=self._strangers)
+        self._strangers = strangers
+        self._starter.reap_strangers(self._pids())
         self._check_workers()
         self._check_directory()
+        self._check_lock()
         self._claims.answer()
         self._show_status()
+
+    def _pids(self) -> list[int]:
+        return [role.pid for role in self._roles.values() if role.pid is not None]
+
+    def _end_strangers(self, spared: set[int]) -> None:
+        """Ends what roles that are over have left to this process, though it neither was in their sessions nor has
+        their marks: what has come to it since a moment at which they were alive.
+
+        Args:
+          spared: What was there before. It may be of a role that goes on, as what has a living role's mark is.
+        """
+
+        def find() -> list[int]:
+            marks = {role.mark.encode() for role in self._roles.values() if role.is_running()}
+            found = self._starter.strangers(self._pids()) - spared
+            return [pid for pid in found if not marks & processes.environment_of(pid)]
+
+        if stuck := processes.end_all(find):
+            self._say(f"note: {processes.describe_stuck('what a role has left', stuck)}")
+        self._starter.reap_strangers(self._pids())
 
     # Starting.
 
@@ -192,12 +231,20 @@ class Supervisor:
         for heartbeat in self.paths.heartbeats.glob("*.json"):
             heartbeat.unlink(missing_ok=True)  # What an earlier start said is no news.
         self._view.start()
-        self._starter.wait_until_ready(self._stop.is_set)
+        self._starter.adopt()
+        self._starter.wait_until_ready(self._is_stopped_meanwhile)
         if self._stop.is_set():
             return
         for role in self._roles.values():
             role.start()
         self._tell("running", "")
+
+    def _is_stopped_meanwhile(self) -> bool:
+        """While imports take their time: another start must see that this one is alive, and there is no status yet."""
+        if self._lock is not None and time.monotonic() >= self._lock_due:
+            self._lock_due = time.monotonic() + _LOCK_SECS
+            self._lock.touch()
+        return self._stop.is_set()
 
     # Roles that end by themselves.
 
@@ -240,7 +287,14 @@ class Supervisor:
         if code == -signal.SIGKILL and memory.oom_kills() > self._oom_kills:
             self._oom_kills = memory.oom_kills()
             words = " (the kernel has killed a process for lack of memory)"
-        if (delay_secs := role.restart_later()) is not None:
+        else:
+            role.note_failure(after_work=self._has_done_new(role))
+        delay_secs = role.restart_later()
+        if delay_secs is not None and self._fails_for_ever(role):
+            count = f"{role.failures_alike} times in the same way"
+            text = f"{role.name} has ended {count}, with {describe_exit(code)}, and has done nothing new in between"
+            self._fail(EXIT_FAILED, text, role.last_lines())
+        elif delay_secs is not None:
             self._say(
                 role.log_line(
                     f"{role.name} ended with {describe_exit(code)}{words}: restart {role.failures} "
@@ -258,6 +312,34 @@ class Supervisor:
                 self._fail(EXIT_FAILED, f"{_given_up(role, code)}: SAC_DETERMINISTIC=1", role.last_lines())
                 return
             self._say(role.log_line(f"{_given_up(role, code)}; the other workers go on"))
+
+    def _fails_for_ever(self, role: RoleProcess) -> bool:
+        """Whether a role has failed in the same way again and again, and the run is nothing without it.
+
+        A worker is tried on while another one is at its work: its trouble may pass.
+        """
+        if role.failures_alike < _FAILURES_ALIKE or role.name == GATEWAY:
+            return False
+        if role.name in (REPLAY, TRAINER) or self._variables.deterministic:
+            return True
+        others = [worker for worker in self._workers if worker is not role and not worker.given_up]
+        all_fail = all(worker.failures_alike >= _FAILURES_ALIKE and not self._works(worker) for worker in others)
+        return all_fail and not self._has_joined_workers()
+
+    def _works(self, role: RoleProcess) -> bool:
+        beat = read_heartbeat(self.paths.heartbeat(role.name)) or {}
+        return role.is_running() and role.is_of_newest(beat) and beat.get("state") not in (None, "starting")
+
+    def _has_done_new(self, role: RoleProcess) -> bool:
+        """Whether a process that has just ended had done what none before it had: updates, steps stored or taken."""
+        beat = read_heartbeat(self.paths.heartbeat(role.name)) or {}
+        done = beat.get({TRAINER: "train_step", REPLAY: "env_steps"}.get(role.name, "steps"))
+        if not role.is_of_newest(beat) or not isinstance(done, int | float):
+            return False
+        most = self._most_done.get(role.name, 0)
+        if not is_worker(role.name):  # Workers count from each start of theirs.
+            self._most_done[role.name] = max(most, done)
+        return done > most
 
     def _is_blameless(self, role: RoleProcess, code: int) -> bool:
         """Whether somebody else has ended a role that was at its work, be it through the replay server's death."""
@@ -306,8 +388,24 @@ class Supervisor:
                 [],
             )
 
+    def _check_lock(self) -> None:
+        """A run that another start has taken over ends, and writes nothing more: it would spoil the other's files."""
+        if self._lock is None or not self._is_ours or time.monotonic() < self._lock_due:
+            return
+        self._lock_due = time.monotonic() + _LOCK_SECS
+        if self._lock.is_own():
+            return
+        self._is_ours = False
+        self._kill_all()
+        self._fail(
+            EXIT_FAILED,
+            f"the run directory {self.paths.exp_dir} was taken over by {self._lock.describe_owner()}: this start ends "
+            "and writes nothing more",
+            [],
+        )
+
     def _fail(self, code: int, message: str, lines: Sequence[str]) -> None:
-        if code == EXIT_FAILED and (problem := _write_problem(self.paths.logs)):
+        if code == EXIT_FAILED and self._is_ours and (problem := _write_problem(self.paths.logs)):
             message += f" ({problem})"  # The role's own words may not have come to its log.
         self._exit_code = code
         self._message = message
@@ -324,6 +422,8 @@ class Supervisor:
         trainer, replay = self._roles[TRAINER], self._roles[REPLAY]
         had_work = self._is_at_work(TRAINER)
         self._end_in_order(deadline_secs)
+        if self._exit_code is not None:  # Somebody has taken the run directory over.
+            return self._exit_code
         if trainer.exit_code == EXIT_DONE:
             return EXIT_DONE
         saved = (EXIT_RESUMABLE, EXIT_DONE)
@@ -363,22 +463,20 @@ class Supervisor:
             late = [role for role in running if waited_secs > deadlines_secs[role] or self._stop.count > 1]
             if late:
                 self._say(f"killing {', '.join(role.name for role in late)} after {waited_secs:.0f} s, unsaved")
-            for role in late:
-                role.kill()
+            kill_roles(late)
             if time.monotonic() - spoke > _SPEAK_SECS:
                 spoke = time.monotonic()
                 names = ", ".join(role.name for role in running)
                 most_secs = max(deadlines_secs[role] for role in running)
                 self._say(f"waiting for {names} to save: {waited_secs:.0f} of at most {most_secs:g} s")
             self._claims.answer()
+            self._check_lock()
             self._show_status()
             time.sleep(min(self._step_secs, 0.1))
-        for role in deadlines_secs:
-            role.kill()  # What a role left behind in its session, such as processes of its environment.
+        kill_roles(list(deadlines_secs))  # What they left behind, such as processes of their environments.
 
     def _kill_all(self) -> None:
-        for role in self._roles.values():
-            role.kill()
+        kill_roles(list(self._roles.values()))
 
     # Telling.
 
@@ -395,7 +493,7 @@ class Supervisor:
     def _show_status(self) -> None:
         """Shows the status when its time has come, and writes it as seldom as heartbeats; both at once from `_tell`."""
         now = time.monotonic()
-        if now < self._view_due:
+        if now < self._view_due or not self._is_ours:
             return
         self._view_due = now + _VIEW_SECS
         status = self.status()
@@ -547,10 +645,9 @@ def end_orphans(paths: RunPaths, deadline_secs: float) -> None:
             told = True
             print(f"waiting for {len(orphans)} processes of an earlier start of this run to end", flush=True)
         if time.monotonic() > deadline:
-            for pid in orphans:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            deadline = float("inf")
+            if stuck := processes.end_all(lambda: list(processes_of_run(paths.exp_dir))):
+                print(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}", flush=True)
+            return
         time.sleep(0.2)
 
 
@@ -558,10 +655,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Supervise a prepared run.")
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     args = parser.parse_args()
-    # A terminal that closes is a stop like any other.
-    # SLURM signals a job's steps and its script, which passes it on: only a person's second signal means haste.
-    insisting = [signal.SIGINT] if "SLURM_JOB_ID" in os.environ else None
-    stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP], insisting=insisting)
+    stop = StopFlag.of_supervisor()
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
     start_server = functools.partial(ForkServer.start, {**os.environ, **variables.to_environ()})
     fork_server = ForkServer.inherited()
@@ -577,7 +671,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
       UserError: Its directory, its CPUs or its port are in use.
     """
     paths = RunPaths(variables.exp_dir)
-    with RunLock(paths):
+    with RunLock(paths) as lock:
         if run_directory.is_finished(paths):
             return EXIT_DONE
         end_orphans(paths, variables.save_deadline_secs)
@@ -588,7 +682,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, port {port}", flush=True)
         print(plan.table(), flush=True)
-        return Supervisor(variables, plan, claims, port, seed, stop, starter).run()
+        return Supervisor(variables, plan, claims, port, seed, stop, starter, lock=lock).run()
 
 
 if __name__ == "__main__":

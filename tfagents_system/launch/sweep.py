@@ -14,7 +14,6 @@ import math
 import multiprocessing
 import os
 import re
-import signal
 from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,13 +22,14 @@ from typing import Any
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
 from tfagents_system.grid import Grid, GridError, assignment, read_grid
 from tfagents_system.launch import run_directory
-from tfagents_system.launch.claims import held_cpus, owner_of_run
+from tfagents_system.launch.claims import held_cpus
 from tfagents_system.launch.gpus import found, usable_gpus
 from tfagents_system.launch.inspection import check_inputs
 from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.run_lock import owner_of_run
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import resolve
-from tfagents_system.launch.signals import STOP_SIGNALS, StopFlag
+from tfagents_system.launch.signals import StopFlag
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, Place, Task, TaskRunner
 from tfagents_system.launch.topology import (
     allowed_cpus,
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = _Plan(vars_file, _grid_of(args, vars_file), args.assignments, args.parallel)
     plan.raise_findings()
     # Nothing is running before: a Ctrl-C just ends.
-    stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
+    stop = StopFlag.of_supervisor()
     with SweepView() as view:
         code = TaskRunner(plan.tasks, plan.places, stop, view.show).run()
     for task in plan.tasks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
 from tfagents_system.grid import in_words
 from tfagents_system.launch.gpus import FOUND
-from tfagents_system.launch.role_process import kill_session
+from tfagents_system.launch.processes import kill_session
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.signals import StopFlag, die_with_parent
 from tfagents_system.launch.topology import format_cpu_list
@@ -157,9 +158,11 @@ class TaskRunner:
             secs = max((running.task.save_secs for running in self._running.values()), default=0.0)
             self._kill_at = time.monotonic() + secs + _STOP_GRACE_SECS
         if self._handed_on < self._stop.count:
+            # In a SLURM job a run takes no other second signal for a person's haste.
+            number = signal.SIGINT if self._handed_on else signal.SIGTERM
             self._handed_on = self._stop.count
             for running in self._running.values():
-                running.process.send_signal(signal.SIGTERM)
+                running.process.send_signal(number)
         if time.monotonic() > self._kill_at:
             for running in self._running.values():
                 kill_session(running.process.pid)
@@ -182,7 +185,8 @@ class _Running:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=die_with_parent,  # A sweep that is killed has its runs save and end.
+                # A sweep that is killed has its runs save and end. They are supervisors: in a SLURM job, too.
+                preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
             )
 
     def reason(self) -> str:

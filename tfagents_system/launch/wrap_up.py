@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tfagents_system.launch.role_process import kill_session
+from tfagents_system.launch.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.signals import StopFlag
 
@@ -96,7 +96,7 @@ class _Runner:
         finally:
             if process.poll() is None:
                 process.kill()
-                process.wait()
+                wait_until(lambda: process.poll() is not None, KILL_SECS)
             kill_session(process.pid)
         if process.returncode == 0:
             return None

@@ -44,10 +44,15 @@ def write_status(path: Path, status: dict[str, Any]) -> None:
         _complained.add(path)
 
 
+def is_live(run: dict[str, Any]) -> bool:
+    """Whether a run has not ended, as it says itself."""
+    return run.get("state") in _LIVE_STATES
+
+
 def is_dead(status: dict[str, Any], now: float) -> bool:
     """Whether a run that never ended has not been heard of: its supervisor was killed, or the machine."""
     run = status["run"]
-    return run.get("state") in _LIVE_STATES and now - run.get("updated_at", 0.0) > _stale_secs(status)
+    return is_live(run) and now - run.get("updated_at", 0.0) > _stale_secs(status)
 
 
 def _stale_secs(status: dict[str, Any]) -> float:
@@ -73,7 +78,7 @@ def problems(status: dict[str, Any], now: float) -> list[str]:
       now: Unix seconds.
     """
     run = status["run"]
-    if run.get("state") not in _LIVE_STATES:
+    if not is_live(run):
         message = [str(run["message"])] if run.get("state") == "failed" and run.get("message") else []
         return [*message, *given_up_lines(status)]
     if is_dead(status, now):
@@ -132,7 +137,7 @@ def _names(roles: Sequence[str]) -> str:
 def summary(status: dict[str, Any], now: float) -> dict[str, str]:
     """One run as a line of the table: texts by column."""
     run, trainer = status["run"], status["roles"].get(TRAINER, {})
-    is_live = run.get("state") in _LIVE_STATES and not is_dead(status, now)
+    lives = is_live(run) and not is_dead(status, now)
     cells = (
         str(run.get("name")),
         state_of(status, now),
@@ -142,7 +147,7 @@ def summary(status: dict[str, Any], now: float) -> dict[str, str]:
         format_rate(trainer.get("env_steps_per_s")),
         format_return(trainer),
         format_number(trainer.get("best_eval_return")),
-        format_secs(trainer.get("time_left_s")) if is_live else "-",
+        format_secs(trainer.get("time_left_s")) if lives else "-",
         str(sum(beat.get("restarts", 0) for beat in status["roles"].values())),
     )
     return dict(zip(COLUMNS, cells, strict=True))
@@ -269,7 +274,7 @@ def _show(folders: Sequence[Path], *, follow: bool, as_json: bool) -> None:
         while True:
             statuses, now = _read_all(folders), time.time()
             show(statuses, now)
-            live = [s for s in statuses if s["run"].get("state") in _LIVE_STATES and not is_dead(s, now)]
+            live = [s for s in statuses if is_live(s["run"]) and not is_dead(s, now)]
             if not follow or not live:
                 return
             time.sleep(_FOLLOW_SECS)

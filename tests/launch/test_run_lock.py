@@ -1,0 +1,213 @@
+"""One start of a run has its directory, on whatever machine, file system and attempt of a job."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfagents_system.errors import UserError
+from tfagents_system.launch import run_lock
+from tfagents_system.launch.run_lock import RunLock, may_write, owner_of_run
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.report.heartbeat import write_json
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_lock, "_LOCK_GRACE_SECS", 0.3)
+    monkeypatch.setattr(run_lock, "_MARGIN_SECS", -29.6)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return RunPaths(tmp_path / "run")
+
+
+@pytest.fixture
+def no_flock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without locks."""
+
+    def refuse(fd: Any, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+def start(paths: RunPaths, host: str, job: str = "12", restarts: int | None = None) -> RunLock:
+    """An attempt of a job on a host, as SLURM tells it."""
+    count = {} if restarts is None else {"SLURM_RESTART_COUNT": str(restarts)}
+    return RunLock(paths, {"SLURM_JOB_ID": job} | count, host)
+
+
+def write_owner(paths: RunPaths, age_secs: float = 0.0, **owner: Any) -> None:
+    paths.exp_dir.mkdir(exist_ok=True)
+    paths.lock.write_text(json.dumps({"pid": 1, "host": "node1"} | owner))
+    os.utime(paths.lock, (time.time() - age_secs,) * 2)
+
+
+def write_run(paths: RunPaths, state: str, age_secs: float = 0.0, host: str = "node1") -> None:
+    run = {"state": state, "host": host, "updated_at": time.time() - age_secs}
+    write_json(paths.status_json, {"run": run, "roles": {}})
+
+
+def test_a_directory_in_use_is_refused_until_its_process_is_dead(paths: RunPaths) -> None:
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom tfagents_system.launch.run_lock import RunLock\n"
+        "from tfagents_system.launch.run_paths import RunPaths\n"
+        f"lock = RunLock(RunPaths(Path({str(paths.exp_dir)!r})))\nlock.acquire()\n"
+        "print('ready', flush=True)\ntime.sleep(60)\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        with pytest.raises(UserError, match=f"in use by the run with pid {process.pid} on {socket.gethostname()}"):
+            RunLock(paths).acquire()
+        assert f"pid {process.pid} on" in str(owner_of_run(paths))
+        process.kill()
+    with RunLock(paths):
+        assert json.loads(paths.lock.read_text())["pid"] == os.getpid()
+    assert paths.lock.read_text() == "" and owner_of_run(paths) is None
+
+
+def test_a_requeued_job_takes_over_from_its_earlier_attempt_and_from_nothing_else(paths: RunPaths) -> None:
+    """The lock of a node that died may live on at the file server."""
+    earlier = start(paths, "node1")
+    earlier.acquire()
+    assert earlier.is_own()
+    with pytest.raises(UserError, match="SLURM job 12"):
+        start(paths, "node2", job="13", restarts=5).acquire()
+    again = start(paths, "node2", restarts=1)
+    again.acquire()
+    assert again.is_own() and not earlier.is_own()
+    with pytest.raises(UserError, match="on node2, SLURM job 12"):
+        start(paths, "node1", restarts=0).acquire()  # A straggler of the attempt before.
+    earlier.release()
+    assert again.is_own() and json.loads(paths.lock.read_text())["host"] == "node2"
+    again.release()
+
+
+@pytest.mark.parametrize("has_flock", [True, False])
+def test_srun_on_two_nodes_is_refused_on_the_second_with_the_remedy(
+    paths: RunPaths, has_flock: bool, request: pytest.FixtureRequest
+) -> None:
+    if not has_flock:
+        request.getfixturevalue("no_flock")
+    for restarts in (None, 3):
+        first = start(paths, "node1", restarts=restarts)
+        first.acquire()
+        with pytest.raises(UserError, match=r"pid \d+ on node1, SLURM job 12.*one node \(no srun over several\)"):
+            start(paths, "node2", restarts=restarts).acquire()
+        assert first.is_own()
+        first.release()
+
+
+def test_an_attempt_on_this_machine_that_is_alive_is_not_taken_over(paths: RunPaths) -> None:
+    write_owner(paths, host="node2", pid=os.getppid(), slurm_job_id="12")
+    with open(paths.lock) as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        with pytest.raises(UserError):
+            start(paths, "node2", restarts=1).acquire()
+
+
+@pytest.mark.parametrize(
+    ("sign", "is_alive"),
+    [
+        ("nothing", False),
+        ("lock", True),
+        ("status", True),
+        ("heartbeat", True),
+        ("ended", False),
+        ("ended before", True),
+        ("another's", False),
+    ],
+)
+@pytest.mark.parametrize("has_flock", [True, False])
+def test_an_owner_on_another_host_counts_as_alive_while_it_is_heard_of(
+    paths: RunPaths, sign: str, is_alive: bool, has_flock: bool, request: pytest.FixtureRequest
+) -> None:
+    """Also where each host sees its own locks alone."""
+    if not has_flock:
+        request.getfixturevalue("no_flock")
+    write_owner(paths, age_secs=0.0 if sign == "lock" else 100.0, started_at=time.time() - 100.0)
+    match sign:
+        case "status" | "heartbeat":
+            write_run(paths, "running", age_secs=1.0 if sign == "status" else 100.0)
+            write_json(paths.heartbeat("trainer"), {"host": "node1", "time": time.time() if sign[0] == "h" else 0.0})
+        case "ended" | "ended before":
+            write_run(paths, "stopped", age_secs=1.0 if sign == "ended" else 200.0)
+            write_json(paths.heartbeat("trainer"), {"host": "node1", "time": time.time()})
+        case "another's":
+            write_run(paths, "running", host="node3")
+            write_json(paths.heartbeat("worker_5"), {"host": "node3", "time": time.time(), "remote": True})
+    assert (owner_of_run(paths) is not None) == is_alive
+    lock = RunLock(paths, {}, "node2")
+    if is_alive:
+        with pytest.raises(UserError, match="in use by the run with pid 1 on node1"):
+            lock.acquire()
+    else:
+        lock.acquire()
+        lock.release()
+
+
+def test_one_that_was_killed_elsewhere_is_waited_for_until_its_last_sign_is_old(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, no_flock: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_lock, "stale_secs", lambda folder: 1.0)
+    monkeypatch.setattr(run_lock, "_MARGIN_SECS", 29.0)
+    write_owner(paths)
+    began = time.monotonic()
+    with RunLock(paths, {}, "node2") as lock:
+        assert lock.is_own() and 0.5 < time.monotonic() - began < 10.0
+    assert "waiting up to 30 s until nothing is heard of the run with pid 1 on node1" in capfd.readouterr().out
+
+
+def test_a_start_that_only_imports_gives_signs_of_life(paths: RunPaths, no_flock: None) -> None:
+    lock = start(paths, "node1")
+    lock.acquire()
+    os.utime(paths.lock, (time.time() - 100.0,) * 2)
+    other = RunLock(paths, {}, "node2")
+    assert not other.is_alive_elsewhere()
+    lock.touch()
+    assert other.is_alive_elsewhere() and lock.is_own()
+
+
+def test_where_two_took_it_at_once_the_first_one_sees_that_it_has_lost(paths: RunPaths, no_flock: None) -> None:
+    first = start(paths, "node1")
+    first.acquire()
+    write_owner(paths, host="node2", token="other")
+    assert not first.is_own()
+    first.release()
+    assert json.loads(paths.lock.read_text())["host"] == "node2"
+
+
+def test_the_same_process_takes_it_again_and_a_removed_file_is_put_back(paths: RunPaths, no_flock: None) -> None:
+    """A program that takes another one's place has its pid."""
+    RunLock(paths).acquire()
+    with RunLock(paths) as lock:
+        paths.lock.unlink()
+        assert lock.is_own() and json.loads(paths.lock.read_text())["pid"] == os.getpid()
+        paths.lock.unlink()
+        paths.exp_dir.rename(paths.exp_dir.with_name("elsewhere"))
+        assert not lock.is_own()
+
+
+def test_a_role_may_write_while_its_own_start_has_the_lock(paths: RunPaths) -> None:
+    with RunLock(paths) as lock:
+        environ = {run_lock.TOKEN_VARIABLE: lock.token}
+        assert may_write(paths, environ) and may_write(paths, {})
+        write_owner(paths, token="other")
+        assert not may_write(paths, environ)
+        paths.lock.unlink()
+        assert may_write(paths, environ), "no proof of anything"
