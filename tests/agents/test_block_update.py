@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from agent_for_tests import ACT, OBS, B, block, build, build_quiet
+from tf_agents.agents.sac.sac_agent import SacAgent
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.block_update import BlockUpdate, DivergedError
+from tfagents_system.agents.block_update import BlockUpdate, DivergedError, _of_whole_sequences
 
 
 def test_k_minibatches_are_k_updates_and_all_networks_change():
@@ -110,9 +111,39 @@ def test_a_recurrent_agent_trains_on_sequences():
     observation, action, reward, discount, _ = block(3, outer=(B, length + 1))
     step_type = np.ones((3, B, length + 1), np.int32)
     step_type[:, : B // 2, 0] = 0
-    losses = BlockUpdate(agent, B, length)([step_type, observation, action, reward, discount])
+    weight = np.ones_like(reward)
+    losses = BlockUpdate(agent, B, length)([step_type, observation, action, reward, discount, weight])
     assert int(agent.train_step_counter) == 3
     assert np.isfinite(losses["critic_loss"])
+
+
+def test_an_agents_own_train_learns_from_whole_sequences_alone():
+    class Own(SacAgent):
+        pass
+
+    length, losses, biases = 4, [], []
+    for junk in (1.0, 1e6):
+        agent = build(recurrent=True)
+        agent.__class__ = Own
+        observation, action, reward, discount, _ = block(2, outer=(B, length + 1))
+        weight = np.ones_like(reward)
+        weight[:, : B // 4, 2:], weight[:, : B // 4, :2] = 0.0, 2.0
+        reward[:, : B // 4] *= junk
+        update = BlockUpdate(agent, B, length, measures=True)
+        assert update.kind == "generic"
+        arrays = [np.ones(reward.shape, np.int32), observation, action, reward, discount, weight]
+        tf.random.set_seed(1)
+        losses.append((update.measure(arrays), update(arrays)))
+        weights = [agent._critic_network_1.trainable_variables[-1].numpy()]
+        biases.append(weights)
+    assert losses[0] == losses[1] and losses[0][1]["critic_loss"] > 0
+    np.testing.assert_array_equal(biases[0], biases[1])
+
+
+def test_the_mean_over_whole_sequences_stays_one():
+    weight = tf.constant([[1.0, 1.0], [2.0, 0.0], [1.0, 1.0], [2.0, 0.0]])
+    np.testing.assert_allclose(_of_whole_sequences(weight), [2, 0, 2, 0])
+    np.testing.assert_array_equal(_of_whole_sequences(weight[1:2]), [0])
 
 
 def test_a_loss_that_is_not_finite_is_told():
