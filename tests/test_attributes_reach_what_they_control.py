@@ -123,9 +123,9 @@ def test_rewards_are_scaled_where_it_is_wanted(is_wanted):
     agent = make_agent(params, OBSERVATION, ACTION, tf.Variable(0, dtype=tf.int64))
     assert hasattr(agent, "reward_scale") == is_wanted
     if is_wanted:
-        agent.reward_scale.update(tf.constant([6.0, 8.0]))
+        agent.reward_scale.update(tf.constant([5.0, 9.0]))
     trainer = Trainer.__new__(Trainer)
     trainer._agent, trainer._train_step, trainer._state = agent, agent.train_step_counter, TrainerState()
     trainer._log_mark, trainer._losses, trainer._train_reports, trainer._curriculum_values = None, {}, [], {}
     row = trainer._train_row()
-    assert row.get("reward_scale") == (pytest.approx(1.0) if is_wanted else None), "for metrics.csv"
+    assert row.get("reward_scale") == (pytest.approx(2.0) if is_wanted else None), "for metrics.csv"

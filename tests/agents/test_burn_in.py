@@ -154,15 +154,15 @@ def test_what_only_fills_up_a_sequence_changes_nothing_that_is_learned(algorithm
         update = make_update(agent, BURN_IN) if algorithm == "sac" else agent.make_update(burn_in_steps=BURN_IN)
         filled = np.zeros((BATCH, TOTAL + 1), np.float32)
         filled[0, 4:], filled[1, 5:] = junk, junk  # Behind the observation that the last step has led to.
-        experience = sequences()
-        experience = experience.replace(
+        experience, weight = sequences(), tf.constant(WEIGHT)
+        is_unused = np.pad(WEIGHT, ((0, 0), (0, 1))) == 0
+        experience = experience._replace(
             observation=experience.observation + filled[..., None],
             action=tf.clip_by_value(experience.action + np.roll(filled, -1, 1)[..., None], -1.0, 1.0),
-            reward=experience.reward + 100 * np.where(np.pad(WEIGHT, ((0, 0), (0, 1))) == 0, junk, 0),
+            reward=experience.reward + np.float32(100 * junk) * is_unused.astype(np.float32),
         )
-        measured.append(
-            update.losses(experience, tf.constant(WEIGHT)) | dict(update.step(experience, weight=tf.constant(WEIGHT)))
-        )
+        held_out = {f"held out {name}": value for name, value in update.losses(experience, weight).items()}
+        measured.append(held_out | update.step(experience, weight=weight))
         learned.append([variable.numpy() for variable in agent.trainable_variables])
     for ours, theirs in zip(*learned, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)

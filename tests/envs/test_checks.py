@@ -470,5 +470,5 @@ def test_episodes_that_are_too_short_for_an_agent_of_the_users_own_are_noted(
 
 def test_an_episode_that_is_cut_off_by_the_check_says_nothing_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks_module, "_EPISODE_SECS", 0.0)
-    hooks: Any = {"recurrent": True, "recurrent_sequence_length": 6}
+    hooks: Any = {"recurrent": True, "recurrent_sequence_length": 6, "agent_ctor": own_agent()}
     assert report(CounterEnv, **hooks)[0].notes == []

@@ -1,13 +1,17 @@
 """What is drawn are true transitions, uniformly, and nothing crosses an episode's end."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from segments_for_tests import LAYOUT, numbered_segment
 
+from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
 from tfagents_system.replay.frame_stacks import first_drawable
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions
+from tfagents_system.replay.segments import Column, MalformedSegmentError, Segment
 
 
 def assert_uniform(counts):
@@ -249,6 +253,33 @@ def test_n_steps_around_the_rings_end_equal_a_plain_loop(ring, n_step, gamma):
     assert found.keys() == expected.keys()
     for key, values in expected.items():
         np.testing.assert_allclose(found[key], values, rtol=1e-5)
+
+
+# Returns, where the ring has them.
+
+
+def test_returns_travel_are_stored_and_are_drawn_with_their_steps(tmp_path):
+    layout = dataclasses.replace(LAYOUT, returns=Column("return", (), "float32"))
+    ring = Ring.open(tmp_path / "ring", layout, 60, slack_rows=20)
+    for number in range(30):
+        segment = numbered_segment(number=number, steps=3 + number % 5)
+        segment.returns = segment.reward + 0.5
+        with pytest.raises(MalformedSegmentError, match="arrays but found"):
+            Segment.from_wire(segment.to_wire(), LAYOUT)
+        assert ring.append(Segment.from_wire(segment.to_wire(), layout))
+    ring = Ring.open(tmp_path / "ring", layout, 60, slack_rows=20)
+    assert ring.verify() == 0 and ring.total_rows > ring.num_rows
+    rng = np.random.default_rng(0)
+    for batch in (draw_transitions(ring, rng, 4, 64), draw_sequences(ring, rng, 4, 64, 6, burn_in=2)):
+        np.testing.assert_array_equal(batch.to_arrays()[-1], batch.reward + 0.5)
+    ring.returns[ring.held_rows[ring.steps_left[ring.held_rows] > 0][-1]] += 1.0
+    assert ring.verify() > 0, "checksums cover them"
+
+
+def test_a_ring_without_returns_is_refused_where_they_are_wanted(tmp_path):
+    Ring.open(tmp_path / "ring", LAYOUT, 60)
+    with pytest.raises(UserError, match="or start a new run"):
+        Ring.open(tmp_path / "ring", dataclasses.replace(LAYOUT, returns=Column("return", (), "float32")), 60)
 
 
 # What is held out.
