@@ -455,7 +455,7 @@ def test_what_may_be_meant_as_an_image_and_is_none_is_noted(shape: Any, dtype: A
     [
         (lambda: CounterEnv(terminate_at=6), {}, None),
         (lambda: CounterEnv(terminate_at=5), {}, "an episode ends after 5 steps, and those shorter than "),
-        (lambda: CounterEnv(truncate_at=5), {}, "recurrent_sequence_length=6 are never trained on: lower it"),
+        (lambda: CounterEnv(truncate_at=5), {}, "_length=6 are never trained on by the agent of agent_ctor"),
         (lambda: CounterEnv(terminate_at=5), {"recurrent": False}, None),
     ],
 )  # fmt: skip
