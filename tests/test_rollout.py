@@ -1,14 +1,17 @@
 """Episodes run one after another or side by side: which are run, what is stored of them, who sees them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from tf_agents.specs import array_spec
+from tf_agents.trajectories import time_step as ts
 
 from tests.fakes import NumberedEnv
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.segments import Layout
+from tfagents_system.replay.segments import Column, Layout
 from tfagents_system.rollout import EpisodeLog, SegmentBuilder, StepTimes, run_episodes
 
 HORIZON = 12
@@ -90,14 +93,12 @@ LONG = Layout.from_specs(np.zeros((1024, 1024), np.uint8), np.zeros(2, np.float3
 
 
 @pytest.mark.parametrize("history", [0, 2])
-@pytest.mark.parametrize("sequence", [None, 4])
-def test_every_segment_of_an_episode_is_long_enough_for_a_sequence(sequence, history):
-    """Else the last steps of an episode, its end among them, would never be drawn."""
-    most = LONG.max_segment_steps(sequence)
+def test_an_episode_is_cut_into_full_segments_and_the_rest_of_it(history):
+    most = LONG.max_segment_steps(4)
     assert most == 15
     for length in range(1, 60):
         segments = []
-        builder = SegmentBuilder(LAYOUT, 0, most, segments.append, history=history, min_steps=sequence or 0)
+        builder = SegmentBuilder(LAYOUT, 0, most, segments.append, history=history)
         env = TrainingEnvironment(NumberedEnv(), length)
         time_step = env.reset()
         builder.start(time_step)
@@ -106,9 +107,9 @@ def test_every_segment_of_an_episode_is_long_enough_for_a_sequence(sequence, his
             builder.add(np.full(2, step, np.float32), time_step)
         builder.finish(ends_episode=True, end_of_iteration=True)
         steps = [len(segment.reward) for segment in segments]
-        assert len(segments) == LONG.num_segments(length, sequence)
-        assert steps[:-1] == [most - (sequence or 0)] * (len(steps) - 1)
-        assert min(sequence or 1, length) <= steps[-1] <= most
+        assert len(segments) == LONG.num_segments(length, 4)
+        assert steps[:-1] == [most] * (len(steps) - 1)
+        assert 1 <= steps[-1] <= most
         starts = np.cumsum([0, *steps])
         assert starts[-1] == length
         for start, segment in zip(starts, segments, strict=False):
@@ -374,3 +375,33 @@ def test_a_log_takes_means_of_numbers_and_the_last_success():
     episode = log.episode()
     assert (episode.episode_return, episode.length, episode.success) == (3.0, 2, False)
     assert episode.logs == {"height": 1.5, "text": 5.0}
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_returns_go_on_from_segment_to_segment_and_begin_anew_with_each_episode(tmp_path, num_envs):
+    """R_t = gamma R_(t-1) + r_t in every environment of a worker, whose segments alternate."""
+    segments = []
+    layout = dataclasses.replace(LAYOUT, returns=Column("return", (), "float32"))
+    envs = make_envs(*[None] * num_envs)
+    run_episodes(envs, ScriptedActor(), 4, new_builder=lambda: SegmentBuilder(layout, 7, 5, segments.append, gamma=0.9))
+    assert any(not segment.starts_episode for segment in segments)
+    rewards, returns = {}, {}
+    for segment in segments:
+        env, episode = map(int, segment.observation[0][0, :2])
+        rewards.setdefault((env, episode), []).extend(segment.reward)
+        returns.setdefault((env, episode), []).extend(segment.returns)
+    assert len(rewards) == 4
+    for key, each in rewards.items():
+        expected = [sum(0.9 ** (t - k) * each[k] for k in range(t + 1)) for t in range(len(each))]
+        np.testing.assert_allclose(returns[key], expected, rtol=1e-5)
+
+
+def test_returns_that_float32_can_not_hold_are_cut():
+    sent = []
+    layout = dataclasses.replace(LAYOUT, returns=Column("return", (), "float32"))
+    builder = SegmentBuilder(layout, 0, 5, sent.append)
+    builder.start(ts.restart(np.zeros(3, np.float32)))
+    for _ in range(3):
+        builder.add(np.zeros(2, np.float32), ts.transition(np.zeros(3, np.float32), np.float32(3e38)))
+    builder.finish(ends_episode=True, end_of_iteration=True)
+    assert np.isfinite(sent[0].returns).all() and sent[0].returns.dtype == np.float32

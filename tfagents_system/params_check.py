@@ -319,27 +319,16 @@ def _check_together(params: TrainParamsBase, wrong_values: Mapping[str, str]) ->
                 f"n_episodes_in_buffer={params.n_episodes_in_buffer} * horizon={horizon} = {capacity_steps} steps: "
                 "lower it, or raise n_episodes_in_buffer"
             )
-    return findings + _check_sequences(params, wrong_values, horizon) + _check_ratio(params, wrong_values)
+    return findings + _check_sequences(params, wrong_values) + _check_ratio(params, wrong_values)
 
 
-def _check_sequences(params: TrainParamsBase, wrong_values: Mapping[str, str], horizon: int) -> list[str]:
-    if "recurrent" in wrong_values or not params.recurrent:
+def _check_sequences(params: TrainParamsBase, wrong_values: Mapping[str, str]) -> list[str]:
+    if {"recurrent", "n_step"} & set(wrong_values) or not params.recurrent or params.n_step == 1:
         return []
-    findings = []
-    if not {"recurrent_sequence_length", "recurrent_burn_in"} & set(wrong_values):
-        length, burn_in = params.recurrent_sequence_length, params.recurrent_burn_in
-        if length + burn_in >= horizon:
-            before = f" + recurrent_burn_in={burn_in}" if burn_in else ""
-            findings.append(
-                f"TrainParams.recurrent_sequence_length={length}{before} must be below "
-                f"horizon={horizon}, sequences never cross an episode's end: lower it"
-            )
-    if "n_step" not in wrong_values and params.n_step > 1:
-        findings.append(
-            f"TrainParams.n_step={params.n_step} can't be had with recurrent=True, sequences are trained on step by "
-            "step: set n_step=1"
-        )
-    return findings
+    return [
+        f"TrainParams.n_step={params.n_step} can't be had with recurrent=True, sequences are trained on step by "
+        "step: set n_step=1"
+    ]
 
 
 def _check_ratio(params: TrainParamsBase, wrong_values: Mapping[str, str]) -> list[str]:

@@ -20,6 +20,7 @@ from tfagents_system.replay.segments import Layout, Segment
 from tfagents_system.report.episodes import Episode
 
 Observer = Callable[[Any], None]
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class SegmentBuilder:
@@ -32,7 +33,7 @@ class SegmentBuilder:
       send: Takes each segment when it is full, or when the episode ends.
       held_out: The episode is never trained on.
       history: Observations before a segment's first transition that go with it, at most.
-      min_steps: Steps of every segment, at least, where its episode has as many; at most half of `max_steps`.
+      gamma: Discount of a step, for the returns, where the layout has them.
     """
 
     def __init__(
@@ -43,12 +44,13 @@ class SegmentBuilder:
         send: Callable[[Segment], None],
         held_out: bool = False,
         history: int = 0,
-        min_steps: int = 0,
+        gamma: float = 1.0,
     ) -> None:
         self._layout = layout
         self._iteration = iteration
         self._max_steps = max_steps
-        self._min_steps = min_steps
+        self._gamma = gamma
+        self._return = 0.0  # Of the episode, up to the last step that was sent.
         self._send = send
         self._held_out = held_out
         self._history = history
@@ -65,7 +67,7 @@ class SegmentBuilder:
     def add(self, action: Any, next_time_step: ts.TimeStep) -> None:
         """An action and what it led to. A full segment is cut off; the last one waits for `finish`."""
         if len(self._rewards) >= self._max_steps:
-            self._cut(self._max_steps - self._min_steps, ends_episode=False, end_of_iteration=False)
+            self._cut(ends_episode=False, end_of_iteration=False)
         _, reward, discount, observation = next_time_step
         self._actions.append(action)
         self._observations.append(observation)
@@ -80,12 +82,12 @@ class SegmentBuilder:
           end_of_iteration: Nothing more follows in this iteration.
         """
         if self._rewards:
-            self._cut(len(self._rewards), ends_episode=ends_episode, end_of_iteration=end_of_iteration)
+            self._cut(ends_episode=ends_episode, end_of_iteration=end_of_iteration)
 
-    def _cut(self, steps: int, *, ends_episode: bool, end_of_iteration: bool) -> None:
-        """Sends the first of the steps that it holds."""
-        history = len(self._observations) - 1 - len(self._rewards)
-        last = history + steps
+    def _cut(self, *, ends_episode: bool, end_of_iteration: bool) -> None:
+        """Sends the steps that it holds."""
+        last = len(self._observations) - 1
+        history = last - len(self._rewards)
         segment = Segment(
             worker_id=0,  # This and the next two are filled in by the SegmentSender.
             incarnation=0,
@@ -94,18 +96,27 @@ class SegmentBuilder:
             end_of_iteration=end_of_iteration,
             starts_episode=self._starts_episode,
             ends_episode=ends_episode,
-            observation=_stack(self._observations[: last + 1], self._layout.observation),
-            action=_stack(self._actions[:steps], self._layout.action),
-            reward=np.array(self._rewards[:steps], np.float32),
-            discount=np.array(self._discounts[:steps], np.float32),
+            observation=_stack(self._observations, self._layout.observation),
+            action=_stack(self._actions, self._layout.action),
+            reward=np.array(self._rewards, np.float32),
+            discount=np.array(self._discounts, np.float32),
             held_out=self._held_out,
             history=history,
+            returns=self._returns() if self._layout.returns else None,
         )
         del self._observations[: max(0, last - self._history)]
         for column in (self._actions, self._rewards, self._discounts):
-            del column[:steps]
+            column.clear()
         self._starts_episode = False
         self._send(segment)
+
+    def _returns(self) -> np.ndarray:
+        """Of each step, the discounted sum of rewards up to it: R_t = gamma R_(t-1) + r_t, 0 before an episode."""
+        returns = []
+        for reward in self._rewards:
+            self._return = self._gamma * self._return + float(reward)
+            returns.append(self._return)
+        return np.clip(returns, -_LARGEST, _LARGEST).astype(np.float32)
 
 
 class EpisodeLog:

@@ -33,6 +33,7 @@ REMEDY_FOR_ANOTHER_AGENT = (
     "algorithm, networks, normalisation, observations and actions stay as the run began. Set them back, or choose "
     "another SAC_EXP_NAME"
 )
+REWARD_SCALE = "reward_scale"  # In a makeup: what rewards are divided by, where they are.
 _SHOWN = 3  # Differences between two agents: there may be dozens.
 AGENT = "agent"
 REPLAY = "replay.bin"
@@ -168,13 +169,18 @@ def why_not_of(checkpoint: Checkpoint, makeup: Makeup) -> str:
     saved = checkpoint.makeup
     if saved is None or saved == makeup:
         return ""
+    if REWARD_SCALE in makeup and REWARD_SCALE not in saved:
+        return (
+            f"{checkpoint.folder} was written without normalize_rewards, or by an earlier version that divided rewards "
+            "by their root mean square: finish the run with that version or setting, or choose another SAC_EXP_NAME"
+        )
     names = sorted(name for name in {*saved, *makeup} if saved.get(name) != makeup.get(name))
     pairs = [f"{_in_words(name)} {saved.get(name, 0)} and {makeup.get(name, 0)}" for name in names[:_SHOWN]]
     return f"{checkpoint.folder} and TrainParams have different agents ({', '.join(pairs)}): {REMEDY_FOR_ANOTHER_AGENT}"
 
 
 def _in_words(name: str) -> str:
-    return name if name == "class" else f"variables of shape {name}:"
+    return name if name in ("class", REWARD_SCALE) else f"variables of shape {name}:"
 
 
 def prune(checkpoints: Path, keep: int = KEEP) -> None:

@@ -92,7 +92,7 @@ def credentials_folder(role: Role) -> Path:
 
 def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
     """What the gateway must know of its run."""
-    layout = Layout.from_specs(*specs.load_specs(role.paths.specs))
+    layout = Layout.from_specs(*specs.load_specs(role.paths.specs), has_returns=role.params.normalize_rewards)
     shared = {name: environ[name] for name in _SHARED_VARIABLES if environ.get(name)}
     return RunFacts(
         paths=role.paths,

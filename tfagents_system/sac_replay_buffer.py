@@ -34,7 +34,7 @@ from tfagents_system.replay.segments import Layout
 from tfagents_system.replay.service import DrawSettings, ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.role import Role, run_role
-from tfagents_system.sequences import sequence_length
+from tfagents_system.sequences import burn_in_steps, sequence_length
 from tfagents_system.train_params_base import TrainParamsBase
 
 _MAX_BLOCK_BYTES = 32 * 2**20
@@ -47,7 +47,7 @@ _SNAPSHOT_SECS = 30.0
 def serve(role: Role) -> int:
     """Serves until told to stop; returns the exit code."""
     params = role.params
-    layout = Layout.from_specs(*specs.load_specs(role.paths.specs))
+    layout = Layout.from_specs(*specs.load_specs(role.paths.specs), has_returns=params.normalize_rewards)
     ring, copy = open_ring(
         Places(_replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints),
         layout,
@@ -127,6 +127,7 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         discount=params.discount,
         held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
         frame_stack=params.frame_stack,
+        burn_in=burn_in_steps(params),
     )
 
 

@@ -39,6 +39,7 @@ from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.role import TRAIN_STREAM, Role, run_role
 from tfagents_system.sequences import burn_in_steps, sequence_length
 from tfagents_system.trainer_saves import TrainerSaves
+from tfagents_system.trainer_session import next_session
 
 _START_DEADLINE_SECS = 600.0
 _BLOCK_DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.
@@ -174,7 +175,8 @@ class Trainer:
 
     def _begin(self) -> None:
         """Publishes the policy and asks for the first minibatches, at the start and after going back."""
-        self._session = time.time_ns()  # What was asked for or published before is no longer meant.
+        # What was asked for or published before is no longer meant.
+        self._session = next_session(self._role.paths.trainer_session, self._session)
         self._plan.begin()
         self._publish()
         self._update = self._make_update()

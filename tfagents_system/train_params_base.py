@@ -110,7 +110,7 @@ class TrainParamsBase(abc.ABC):
     recurrent: bool = False
     """Actor and critics with an LSTM, trained on sequences."""
     recurrent_sequence_length: int = 20
-    """Transitions in one training sequence, where `recurrent`; sequences never cross an episode's end."""
+    """Transitions in one training sequence, where `recurrent`; of episodes that are shorter, all that there are."""
     recurrent_lstm_units: int = 64
     """Units of the LSTM of actor and critics, where `recurrent`."""
     preprocessing_combiner: Any = None
@@ -161,8 +161,8 @@ class TrainParamsBase(abc.ABC):
     """Observations reach the networks with mean 0 and variance 1, by running statistics of the experience that is
     learned from, clipped to [-10, 10]; pixels (uint8) are left alone. Always on where `network` is `simba`."""
     normalize_rewards: bool = False
-    """Rewards (with `n_step` > 1: their sums over n steps) are divided by the root of their mean square before they are
-    learned from. It is a running one: what was learned from before weighs like 100,000 samples at most."""
+    """Rewards (with `n_step` > 1: their sums over n steps) are divided by the running standard deviation of the
+    discounted return, and clipped to [-10, 10], before they are learned from. Can't be switched within a run."""
 
     # The iteration: collect, push, draw, update, publish.
     num_iter: int = 1000

@@ -119,7 +119,7 @@ class Worker:
         self._curriculum = Curriculum.from_config(self._params.env_config)
         self._environments = self._build_environments(envs_per_worker, start)
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
-        self._layout = Layout.from_specs(observation_spec, action_spec)
+        self._layout = Layout.from_specs(observation_spec, action_spec, has_returns=self._params.normalize_rewards)
         # Where deterministic an episode's number decides, whichever start of the worker collects it.
         seed = role.derived_seed(HELD_OUT_STREAM, worker_id, 0 if role.deterministic else start)
         self._held_out = HeldOutEpisodes(self._params.validation_share, seed)
@@ -566,15 +566,14 @@ def segment_builder(
     params: TrainParamsBase, layout: Layout, iteration: int, send: Callable[[Segment], None], held_out: bool
 ) -> SegmentBuilder:
     """Cuts an episode so that whatever the parameters ask for can be drawn from its segments."""
-    sequence = sequence_length(params)
     return SegmentBuilder(
         layout,
         iteration,
-        layout.max_segment_steps(sequence),
+        layout.max_segment_steps(sequence_length(params)),
         send,
         held_out=held_out,
         history=layout.history_rows(params.frame_stack),
-        min_steps=sequence or 0,
+        gamma=params.discount,
     )
 
 

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from agent_for_tests import ACT, OBS, B, block, build, build_quiet
+from tf_agents.agents import tf_agent
+from tf_agents.agents.sac.sac_agent import SacAgent
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.block_update import BlockUpdate, DivergedError
+from tfagents_system.agents.block_update import BlockUpdate, DivergedError, _of_whole_sequences
 
 
 def test_k_minibatches_are_k_updates_and_all_networks_change():
@@ -110,9 +112,35 @@ def test_a_recurrent_agent_trains_on_sequences():
     observation, action, reward, discount, _ = block(3, outer=(B, length + 1))
     step_type = np.ones((3, B, length + 1), np.int32)
     step_type[:, : B // 2, 0] = 0
-    losses = BlockUpdate(agent, B, length)([step_type, observation, action, reward, discount])
+    weight = np.ones_like(reward)
+    losses = BlockUpdate(agent, B, length)([step_type, observation, action, reward, discount, weight])
     assert int(agent.train_step_counter) == 3
     assert np.isfinite(losses["critic_loss"])
+
+
+def test_an_agents_own_train_is_given_weight_for_whole_sequences_alone():
+    class Own(SacAgent):
+        """Tells which of its minibatch's sequences have weight: sequence i counts 2^i."""
+
+        def train(self, experience, weights=None):
+            self.train_step_counter.assign_add(1)
+            return tf_agent.LossInfo(tf.reduce_sum(weights * 2.0 ** tf.range(B, dtype=tf.float32)), ())
+
+    length, agent = 4, build(recurrent=True)
+    agent.__class__ = Own
+    observation, action, reward, discount, _ = block(2, outer=(B, length + 1))
+    weight = np.ones_like(reward)
+    weight[..., -1], weight[:, 4:, 2:], weight[:, 4:, :2] = 0.0, 0.0, 2.0
+    update = BlockUpdate(agent, B, length)
+    assert update.kind == "generic"
+    losses = update([np.ones(reward.shape, np.int32), observation, action, reward, discount, weight])
+    assert losses["loss"] == pytest.approx((1 + 2 + 4 + 8) * B / 4)
+
+
+def test_the_mean_over_whole_sequences_stays_one():
+    weight = tf.constant([[1.0, 1.0], [2.0, 0.0], [1.0, 1.0], [2.0, 0.0]])
+    np.testing.assert_allclose(_of_whole_sequences(weight), [2, 0, 2, 0])
+    np.testing.assert_array_equal(_of_whole_sequences(weight[1:2]), [0])
 
 
 def test_a_loss_that_is_not_finite_is_told():

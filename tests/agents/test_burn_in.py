@@ -114,6 +114,62 @@ def test_losses_are_sums_over_the_steps_behind_the_burn_in(agent):
     np.testing.assert_allclose(loss, 0.5 * sum(np.sum(np.square(e)) / BATCH for e in errors), rtol=1e-5)
 
 
+WEIGHT = np.array([[0, 0, 3, 0, 0], [0, 0, 1.5, 1.5, 0], [0, 0, 1, 1, 1]], np.float32)
+
+
+def test_each_step_counts_by_its_weight_in_the_losses_of_critics_actor_and_alpha(agent):
+    update = make_update(agent, BURN_IN)
+    steps, next_steps = update._split(sequences(), tf.constant(WEIGHT))
+    noise, weight = [tf.zeros((BATCH, LENGTH, ACT))], WEIGHT[:, BURN_IN:]
+    loss, q_mean = update._critic_loss(steps, next_steps, noise, training=False)
+    next_actions, next_log_pi = update._sample(next_steps, noise, training=False)
+    targets = (agent._target_critic_network_1, agent._target_critic_network_2)
+    y = next_steps.time_steps.reward + 0.99 * (
+        tf.minimum(*(update._values(target, next_steps, next_actions) for target in targets)) - next_log_pi
+    )
+    critics = (agent._critic_network_1, agent._critic_network_2)
+    values = [update._values(critic, steps, steps.actions) for critic in critics]
+    np.testing.assert_allclose(loss, 0.5 * sum(np.sum(weight * (y - q) ** 2) for q in values) / BATCH, rtol=1e-5)
+    np.testing.assert_allclose(q_mean, sum(np.sum(weight * q) for q in values) / 2 / weight.sum(), rtol=1e-5)
+    actions, log_pi = update._sample(steps, noise, training=False)
+    judged = tf.minimum(*(update._values(critic, steps, actions) for critic in critics))
+    actor_loss = update._actor_loss(steps, actions, log_pi)
+    np.testing.assert_allclose(actor_loss, np.sum(weight * (log_pi - judged)) / BATCH, rtol=1e-5)
+    _, gradient = update._alpha_loss(steps, log_pi)
+    np.testing.assert_allclose(gradient, np.sum(weight * (-log_pi + ACT)) / BATCH, rtol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "redq", "droq", "tqc"])
+def test_what_only_fills_up_a_sequence_changes_nothing_that_is_learned(algorithm):
+    """Rewards, actions and observations where the weight is 0, behind the steps."""
+
+    class Few(Params):
+        num_critics = None if algorithm == "sac" else 2
+        actor_update_period = None if algorithm == "sac" else 1
+        num_quantiles = 3
+
+    learned, measured = [], []
+    for junk in (0.0, 5.0):
+        agent = build(algorithm, Few)
+        update = make_update(agent, BURN_IN) if algorithm == "sac" else agent.make_update(burn_in_steps=BURN_IN)
+        filled = np.zeros((BATCH, TOTAL + 1), np.float32)
+        filled[0, 4:], filled[1, 5:] = junk, junk  # Behind the observation that the last step has led to.
+        experience, weight = sequences(), tf.constant(WEIGHT)
+        is_unused = np.pad(WEIGHT, ((0, 0), (0, 1))) == 0
+        experience = experience._replace(
+            observation=experience.observation + filled[..., None],
+            action=tf.clip_by_value(experience.action + np.roll(filled, -1, 1)[..., None], -1.0, 1.0),
+            reward=experience.reward + np.float32(100 * junk) * is_unused.astype(np.float32),
+        )
+        held_out = {f"held out {name}": value for name, value in update.losses(experience, weight).items()}
+        measured.append(held_out | update.step(experience, weight=weight))
+        learned.append([variable.numpy() for variable in agent.trainable_variables])
+    for ours, theirs in zip(*learned, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    for name, value in measured[0].items():
+        np.testing.assert_allclose(value, measured[1][name], rtol=1e-5, err_msg=name)
+
+
 @pytest.mark.parametrize("algorithm", ["redq", "droq", "tqc"])
 def test_recurrent_kin_learn_behind_a_burn_in(algorithm):
     class Few(Params):

@@ -150,6 +150,16 @@ def test_rewards_that_are_not_scaled_any_more_are_another_agent(tmp_path):
         checkpoints_of(tmp_path, build())[0].restore()
 
 
+def test_a_scale_of_rewards_that_an_earlier_version_has_written_is_refused(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints_module, "makeup_of", lambda agent: {"class": "SacAgent", "scalar": 6})
+        checkpoints_of(tmp_path, build())[0].save(5.0, {}, wait=True)
+    agent = build()
+    attach_reward_scale(agent)
+    with pytest.raises(UserError, match="divided rewards by their root mean square: .*or choose another SAC_EXP_NAME"):
+        checkpoints_of(tmp_path, agent)[0].restore()
+
+
 def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_path):
     checkpoints_of(tmp_path, build(sac_log_alpha=-2.0))[0].save(5.0, {}, wait=True)
     for learns, expected in ((False, 0.5), (True, -2.0)):

@@ -94,12 +94,13 @@ def test_networks_see_clipped_normalised_observations(trained):
 def test_going_on_from_a_checkpoint_brings_the_statistics_back(trained, tmp_path):
     agent, _, _ = trained
     attach_reward_scale(agent)
-    agent.reward_scale.update(tf.constant([3.0, 4.0]))
+    agent.reward_scale.update(tf.constant([3.0, 5.0]))
     checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
     other = build(normalize_observations=True)
     attach_reward_scale(other)
     checkpoints_of(tmp_path, other)[0].restore()
-    assert float(other.reward_scale.mean_square) == 12.5
+    scale = other.reward_scale
+    assert (float(scale.count), float(scale.mean), float(scale.variance)) == (2.0, 4.0, 1.0)
     for ours, theirs in zip(layers_of(agent), layers_of(other), strict=True):
         for name in ("count", "mean", "variance"):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
@@ -168,25 +169,50 @@ def test_sequences_and_other_agents_are_normalised_too():
     agent = build(recurrent=True, normalize_observations=True, normalize_rewards=True)
     attach_reward_scale(agent)
     update = BlockUpdate(agent, B, 4, matmul_precision="bfloat16")
-    observation, action, reward, discount, _ = block(2, outer=(B, 5))
-    reward[..., -1] = 1e6  # Of the last step nothing is learned.
+    observation, action, reward, discount, returns = block(2, outer=(B, 5))
+    returns, weight = returns[..., 0], np.ones_like(reward)
+    weight[..., -1], weight[:, 0, 2:], weight[:, 0, :2] = 0.0, 0.0, 2.0
+    observation[weight == 0] = 1e6  # Nothing is learned from these.
+    returns[weight == 0] = 1e6
     step_type = np.ones((2, B, 5), np.int32)
-    losses = update([step_type, observation + 40.0, action, reward, discount])
+    losses = update([step_type, observation + 40.0, action, reward, discount, weight, returns])
     assert np.isfinite(losses["critic_loss"]) and losses["critic_loss"] < 1e3
-    np.testing.assert_allclose(layers_of(agent)[0].mean, (observation + 40.0).mean((0, 1, 2)), rtol=1e-5)
-    np.testing.assert_allclose(agent.reward_scale.mean_square, np.square(reward[..., :-1]).mean(), rtol=1e-5)
+    mean = np.average(observation + 40.0, axis=(0, 1, 2), weights=np.broadcast_to(weight[..., None], observation.shape))
+    np.testing.assert_allclose(layers_of(agent)[0].mean, mean, rtol=1e-5)
+    assert float(agent.reward_scale.count) == 2 * B * 4
+    mean = np.average(returns, weights=weight)
+    variance = np.average((returns - mean) ** 2, weights=weight)
+    np.testing.assert_allclose(agent.reward_scale.variance, variance, rtol=1e-4)
 
 
-def test_rewards_are_divided_by_the_root_of_their_mean_square_so_far():
-    scale = RewardScale()
-    np.testing.assert_array_equal(scale(tf.constant([5.0])), [5.0])
+def test_rewards_are_divided_by_the_standard_deviation_of_returns_and_clipped():
+    scale, rewards = RewardScale(), tf.constant([2.0, -4.0])
+    np.testing.assert_array_equal(scale(rewards), rewards)
     scale.update(tf.zeros((2, 3)))
-    np.testing.assert_array_equal(scale(tf.constant([5.0])), [5.0], "zeros alone change nothing")
-    scale.update(tf.constant([[3.0, -3.0]]))
-    assert float(scale.mean_square) == pytest.approx(18.0 / 8)
-    scale.update(tf.constant([1.0]))
+    np.testing.assert_array_equal(scale(rewards), rewards, "returns that are all the same change nothing")
+    returns = [0.0] * 6 + [30.0, -30.0]
+    scale.update(tf.constant([returns[6:]]))
+    assert float(scale.divisor) == pytest.approx(np.std(returns), rel=1e-5)
+    scale.update(tf.constant([7.0]))
     assert float(scale.count) == 9
-    np.testing.assert_allclose(scale(tf.constant([2.0, -4.0])), np.array([2.0, -4.0]) / np.sqrt(19 / 9), rtol=1e-6)
+    deviation = np.std([*returns, 7.0])
+    np.testing.assert_allclose(scale(rewards), np.array(rewards) / deviation, rtol=1e-5)
+    np.testing.assert_array_equal(scale(tf.constant([1e9, -1e9])), [10.0, -10.0])
+    scale.variance.assign(1e-30)
+    assert float(scale.divisor) == pytest.approx(1e-4)
+
+
+def test_a_rare_reward_is_bounded_as_stable_baselines_bounds_it():
+    """One reward of 1 after 100,000 steps without any: divided by the root mean square of rewards it would be 316."""
+    rewards = np.zeros(100_100)
+    rewards[100_000] = 1.0
+    returns = np.append(np.zeros(100_000), 0.99 ** np.arange(100))
+    scale = RewardScale()
+    scale.update(tf.constant(returns, tf.float32))
+    normalised = scale(tf.constant(rewards, tf.float32)).numpy()
+    expected = np.clip(rewards / np.sqrt(returns.var() + 1e-8), -10, 10)
+    np.testing.assert_allclose(normalised, expected, rtol=1e-4)
+    assert normalised.max() == 10.0
 
 
 def test_statistics_follow_the_replay_and_forget_what_it_held_long_ago():
@@ -201,7 +227,8 @@ def test_statistics_follow_the_replay_and_forget_what_it_held_long_ago():
             statistics.update([tf.fill((10_000, 1), value)])
             scale.update(tf.fill((10_000,), value))
         assert float(normalization.mean[0]) == pytest.approx(mean, rel=1e-4)
-    assert float(scale.mean_square) == pytest.approx(9.0 - 8.0 * (10 / 11) ** 30, rel=1e-4)
+    assert float(scale.mean) == pytest.approx(3.0 - 2.0 * (10 / 11) ** 30, rel=1e-4)
+    assert float(scale.variance) == pytest.approx(float(normalization.variance[0]), rel=1e-4)
     assert float(normalization.variance[0]) == pytest.approx(4 * (10 / 11) ** 30 * (1 - (10 / 11) ** 30), rel=1e-3)
 
 
@@ -229,20 +256,21 @@ def test_an_outlier_that_float32_can_not_square_leaves_its_own_statistics_as_the
 
 def test_a_block_with_an_outlier_that_float32_can_not_square_leaves_the_scale_of_rewards_alone():
     scale = RewardScale()
-    for rewards in ([1e20, 1.0], [3.0, 4.0], [-1e20, 2.0], [5.0, 0.0]):
-        scale.update(tf.constant(rewards))
-    assert (float(scale.count), float(scale.mean_square)) == (4.0, 12.5)
-    assert float(scale.divisor) == pytest.approx(np.sqrt(12.5))
+    for returns in ([1e20, 1.0], [3.0, 5.0], [-1e20, 2.0], [3.0, 5.0]):
+        scale.update(tf.constant(returns))
+    assert float(scale.mean) == pytest.approx(3.0, abs=1.01) and 0.5 < float(scale.divisor) < 3.0
+    np.testing.assert_array_equal(scale(tf.constant([1e20])), [10.0])
 
 
 def test_critics_learn_normalised_rewards():
-    """Of a terminating transition the target is the reward alone: 3,000 is learned as 1."""
+    """Of a terminating transition the target is the reward alone: 3,000 is learned as 1 where returns vary by that."""
     agent = build(critic_learning_rate=1e-2, actor_learning_rate=1e-9, sac_log_alpha=-20.0)
     attach_reward_scale(agent)
     k = 300
     observation, action = np.ones((k, B, OBS), np.float32), np.zeros((k, B, ACT), np.float32)
     reward, discount = np.full((k, B), 3000.0, np.float32), np.zeros((k, B), np.float32)
-    BlockUpdate(agent, B, None)([observation, action, reward, discount, observation])
+    returns = reward * np.where(np.arange(B) % 2, 1.0, -1.0).astype(np.float32)
+    BlockUpdate(agent, B, None)([observation, action, reward, discount, observation, returns])
     q, _ = agent._critic_network_1((observation[0], action[0]), step_type=tf.fill([B], 1))
     np.testing.assert_allclose(q, 1.0, atol=0.02)
 

@@ -95,8 +95,8 @@ def test_recurrent_networks_with_all_that_sequences_can_have_from_several_enviro
     assert rows[-1]["iteration"] == 4
     # A report that comes late is told of in the next row: how many rows have it says nothing.
     assert {row["train/policy_lag"] for row in rows if row["train/policy_lag"] is not None} == {0}
-    # Pendulum's rewards are between -16.3 and 0.
-    assert all(0.1 < row["reward_scale"] < 16.3 for row in rows if row["critic_loss"] is not None)
+    # Pendulum's rewards are between -16.3 and 0: returns of 20 steps between -297 and 0.
+    assert all(1 < row["reward_scale"] < 149 for row in rows if row["critic_loss"] is not None)
     assert any(row["validation/critic_loss"] is not None for row in rows)
     roles = run.status()["roles"]
     # 2 random episodes, and 4 in each of 4 iterations from each of 2 workers, of 20 steps all.

@@ -476,19 +476,20 @@ def test_what_may_be_meant_as_an_image_and_is_none_is_noted(shape: Any, dtype: A
     [
         (lambda: CounterEnv(terminate_at=6), {}, None),
         (lambda: CounterEnv(terminate_at=5), {}, "an episode ends after 5 steps, and those shorter than "),
-        (lambda: CounterEnv(truncate_at=5), {}, "recurrent_sequence_length=6 are never trained on: lower it"),
-        (lambda: CounterEnv(terminate_at=8), {"recurrent_burn_in": 3}, "_length=6 + recurrent_burn_in=3 are never"),
-        (lambda: CounterEnv(terminate_at=9), {"recurrent_burn_in": 3}, None),
+        (lambda: CounterEnv(truncate_at=5), {}, "_length=6 are never trained on by the agent of agent_ctor"),
         (lambda: CounterEnv(terminate_at=5), {"recurrent": False}, None),
     ],
 )  # fmt: skip
-def test_episodes_that_are_too_short_for_a_sequence_are_noted(env: Any, hooks: Any, told: str | None) -> None:
-    checks, _ = report(env, **{"recurrent": True, "recurrent_sequence_length": 6, **hooks})
-    assert checks.errors == []
+def test_episodes_that_are_too_short_for_an_agent_of_the_users_own_are_noted(
+    env: Any, hooks: Any, told: str | None
+) -> None:
+    hooks = {"recurrent": True, "recurrent_sequence_length": 6, **hooks}
+    assert report(env, **hooks)[0].notes == [], "the toolkit's own agents learn from them"
+    checks, _ = report(env, agent_ctor=own_agent(), **hooks)
     assert [told in note for note in checks.notes] == [True] if told else checks.notes == []
 
 
 def test_an_episode_that_is_cut_off_by_the_check_says_nothing_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks_module, "_EPISODE_SECS", 0.0)
-    hooks: Any = {"recurrent": True, "recurrent_sequence_length": 6}
+    hooks: Any = {"recurrent": True, "recurrent_sequence_length": 6, "agent_ctor": own_agent()}
     assert report(CounterEnv, **hooks)[0].notes == []

@@ -210,9 +210,6 @@ BAD: dict[str, Bad] = {
     "batch larger than the buffer": params(
         "TrainParams.train_batch_size = 1000", "train_batch_size=1000 is larger", "= 200 steps", "lower it, or raise"
     ),
-    "sequence longer than an episode": params(
-        "TrainParams.recurrent = True", "recurrent_sequence_length=20 must be below", "horizon=20", "lower it"
-    ),
     # JSON.
     "empty": config(" ", "is empty", 'such as {"horizon": 200}'),
     "trailing comma": config('{"horizon": 20,\n}', "is not valid JSON", "(line 2, column 1", "remove the comma"),

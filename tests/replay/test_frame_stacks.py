@@ -69,14 +69,22 @@ def test_transitions_have_gymnasiums_stacks_everywhere(tmp_path, frame_stack, ca
     assert any(step == 0 for *_, step in drawn) and any(step > SEGMENT_STEPS for *_, step in drawn)
 
 
+@pytest.mark.parametrize("burn_in", [0, 3])
 @pytest.mark.parametrize("capacity_rows", [5000, 400], ids=["whole", "wrapped"])
-def test_sequences_have_them_in_each_of_their_steps(tmp_path, capacity_rows):
+def test_sequences_have_them_in_each_of_their_steps(tmp_path, capacity_rows, burn_in):
     collected = Collected(tmp_path, 3, 30, capacity_rows)
-    batch = draw_sequences(collected.ring, np.random.default_rng(0), 10, 64, 4, frame_stack=3)
+    batch = draw_sequences(
+        collected.ring, np.random.default_rng(0), 100, 64, 4 + burn_in, burn_in=burn_in, frame_stack=3
+    )
     camera, place = batch.observation
-    assert camera.shape == (10, 64, 5, 3, 4, 6) and camera.dtype == np.uint8
+    assert camera.shape == (100, 64, 5 + burn_in, 3, 4, 6) and camera.dtype == np.uint8
     np.testing.assert_array_equal(camera.reshape(-1, 3, 4, 6), collected.expected(place.reshape(-1, 3)))
-    np.testing.assert_array_equal(np.diff(place[..., 2], axis=2), 1)
+    is_step = batch.weight[..., :-1] > 0
+    np.testing.assert_array_equal(np.diff(place[..., 2], axis=2)[is_step], 1)
+    ring = collected.ring
+    rows = ring.held_rows[first_drawable(ring, 3) :]
+    starts = {tuple(ring.observation[1][row]) for row in rows if ring.steps_left[row] > 0}
+    assert {tuple(each) for each in place[..., :-1, :][is_step]} == starts
 
 
 def test_each_frame_is_stored_once_but_for_the_history_of_segments(tmp_path):
@@ -146,7 +154,7 @@ def test_a_history_before_an_episodes_start_is_refused(tmp_path):
             Segment.from_wire(wrong, layout)
 
 
-def test_too_few_rows_are_told(tmp_path):
-    ring = Collected(tmp_path, 3, 1, 5000).ring
-    with pytest.raises(NothingToDrawError, match=f"has {HORIZON + 1} steps"):
+def test_an_empty_ring_is_told(tmp_path):
+    ring = Collected(tmp_path, 3, 0, 5000).ring
+    with pytest.raises(NothingToDrawError, match="is empty"):
         draw_sequences(ring, np.random.default_rng(0), 1, 4, HORIZON + 1, frame_stack=3)

@@ -1,11 +1,17 @@
 """What is drawn are true transitions, uniformly, and nothing crosses an episode's end."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from segments_for_tests import LAYOUT, numbered_segment
 
+from tfagents_system.errors import UserError
+from tfagents_system.replay import sampling
+from tfagents_system.replay.frame_stacks import first_drawable
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions
+from tfagents_system.replay.segments import Column, MalformedSegmentError, Segment
 
 
 def assert_uniform(counts):
@@ -68,28 +74,85 @@ def test_transitions_are_drawn_uniformly(ring):
     assert_uniform(counts)
 
 
-def test_sequences_stay_within_an_episode_and_are_uniform_over_their_starts(ring):
-    length = 4
-    batch = draw_sequences(ring, np.random.default_rng(4), 400, 64, length)
-    ids = batch.observation[0].reshape(-1, length + 1, 3)
+class EveryWindow:
+    """Draws each step in a ring with each of its places in a window, once, instead of at random."""
+
+    def __init__(self, ring, size, monkeypatch, frame_stack=1):
+        held = ring.held_rows[first_drawable(ring, frame_stack) :]
+        self.rows = np.repeat(held[ring.steps_left[held] > 0], size)
+        self.places = np.tile(np.arange(size), len(self.rows) // size)
+        monkeypatch.setattr(sampling, "_draw_rows", lambda *args: self.rows)
+
+    def integers(self, high, size):
+        return self.places.reshape(size)
+
+
+@pytest.mark.parametrize("burn_in", [0, 1, 3, 12])
+@pytest.mark.parametrize("size", [1, 2, 4, 7, 30])
+def test_every_step_weighs_the_same_wherever_in_its_episode_it_is(ring, monkeypatch, size, burn_in):
+    """Of episodes of 3 to 9 steps, whole or in two pieces: first, middle and terminal steps, in any segment."""
+    every = EveryWindow(ring, size, monkeypatch)
+    batch = draw_sequences(ring, every, 1, len(every.rows), size + burn_in, burn_in=burn_in)
+    ids, weight = batch.observation[0][0], batch.weight[0]
+    np.testing.assert_allclose(weight.sum(axis=1), size, rtol=1e-5)
+    steps, inverse = np.unique(ids.reshape(-1, 3), axis=0, return_inverse=True)
+    total = np.bincount(inverse.reshape(-1), weight.reshape(-1))
+    held = ring.held_rows
+    starts = {tuple(row) for row in ring.observation[0][held[ring.steps_left[held] > 0]]}
+    assert {tuple(step) for step, each in zip(steps, total, strict=True) if each > 0} == starts
+    np.testing.assert_allclose(total[total > 0], size * size, rtol=1e-5)
+    terminal = batch.discount[0] == 0
+    assert (terminal & (weight > 0)).any()
+
+
+@pytest.mark.parametrize("burn_in", [0, 3])
+def test_sequences_are_true_steps_of_one_segment_and_what_fills_them_up_is_of_it(ring, burn_in):
+    """Whatever is behind a segment, NaN too, is never read."""
+    total = 4 + burn_in
+    last = ring.steps_left == 0
+    ring.reward[last], ring.discount[last], ring.action[0][last] = np.nan, np.nan, np.nan
+    batch = draw_sequences(ring, np.random.default_rng(4), 200, 64, total, burn_in=burn_in)
+    ids, weight = batch.observation[0].reshape(-1, total + 1, 3), batch.weight.reshape(-1, total + 1)
     assert (ids[:, :, :2] == ids[:, :1, :2]).all(), "one worker, one episode"
-    np.testing.assert_array_equal(np.diff(ids[:, :, 2], axis=1), 1)
-    starts = int(np.count_nonzero(ring.steps_left[ring.held_rows] >= length))
-    _, counts = np.unique(ids[:, 0], axis=0, return_counts=True)
-    assert len(counts) == starts
-    assert_uniform(counts)
-    first = ids[:, 0, 2] == 0
-    np.testing.assert_array_equal(batch.step_type.reshape(-1, length + 1)[:, 0] == 0, first, "FIRST where it is")
-    assert (batch.step_type[..., 1:-1] == 1).all()
+    assert np.isin(np.diff(ids[:, :, 2], axis=1), [0, 1]).all()
+    is_step = weight > 0
+    assert not is_step[:, :burn_in].any() and not is_step[:, -1].any()
+    assert (np.diff(is_step[:, burn_in:].astype(int), axis=1) <= 0).all(), "first the steps, then what fills up"
+    np.testing.assert_allclose(weight[is_step], np.repeat(4 / is_step.sum(1), is_step.sum(1)))
+    np.testing.assert_array_equal(ids[:, 1:, 2][is_step[:, :-1]], ids[:, :-1, 2][is_step[:, :-1]] + 1)
+    for values, expected in (
+        (batch.reward.reshape(weight.shape), 1000 * ids[..., 1] + ids[..., 2]),
+        (batch.action[0].reshape(*weight.shape, 2), ids[..., 1:] / 1e4),
+    ):
+        np.testing.assert_allclose(values[is_step], expected[is_step])
+        assert np.isfinite(values).all()
+    assert set(is_step.sum(1)) == {1, 2, 3, 4}
 
 
-def test_rare_starts_are_found_by_listing_them(tmp_path):
+def test_memories_begin_where_a_segment_has_no_more_steps_for_the_burn_in(tmp_path):
+    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
+    ring.append(numbered_segment(steps=4, ends_episode=False))
+    ring.append(numbered_segment(number=1, steps=6, episode=0, first_step=4))
+    batch = draw_sequences(ring, np.random.default_rng(0), 1, 500, 5, burn_in=3)
+    for ids, step_type, weight in zip(batch.observation[0][0], batch.step_type[0], batch.weight[0], strict=True):
+        first_step = int(ids[np.flatnonzero(weight)[0], 2])
+        segment_start = 4 if first_step >= 4 else 0
+        burnt_in = min(3, first_step - segment_start)
+        np.testing.assert_array_equal(ids[3 - burnt_in : 4, 2], np.arange(first_step - burnt_in, first_step + 1))
+        if burnt_in < 3 or first_step == 3:
+            assert step_type[3 - burnt_in] == 0
+        assert (step_type[4 - burnt_in :] != 0).all(), "no state is lost behind it"
+
+
+def test_episodes_of_one_step_are_learned_from(tmp_path):
     ring = Ring.open(tmp_path / "ring", LAYOUT, 4000)
-    for number in range(999):
-        ring.append(numbered_segment(number=number, steps=1))
-    ring.append(numbered_segment(number=999, steps=6))
-    batch = draw_sequences(ring, np.random.default_rng(5), 2, 32, length=6)
-    assert (batch.observation[0][..., 0, 1] == 999).all()
+    for number in range(99):
+        ring.append(numbered_segment(number=number, steps=1, terminates=True))
+    ring.append(numbered_segment(number=99, steps=6))
+    batch = draw_sequences(ring, np.random.default_rng(5), 100, 105, length=20)
+    share = batch.weight[batch.observation[0][..., 1] < 99].sum() / batch.weight.sum()
+    assert share == pytest.approx(99 / 105, abs=0.01)
+    np.testing.assert_array_equal(batch.weight[batch.discount == 0][::21], 20, "the step, then what fills up")
 
 
 def test_the_same_random_numbers_draw_the_same_minibatches(ring):
@@ -104,10 +167,9 @@ def test_nothing_to_draw_is_said(tmp_path):
     with pytest.raises(NothingToDrawError, match="is empty"):
         draw_transitions(ring, rng, 1, 8)
     ring.append(numbered_segment(steps=5))
-    with pytest.raises(NothingToDrawError, match="has 6 steps"):
-        draw_sequences(ring, rng, 1, 8, length=6)
-    with pytest.raises(NothingToDrawError, match="no held-out episode"):
-        draw_transitions(ring, rng, 1, 8, held_out=True)
+    for draw in (draw_transitions, lambda *args, **options: draw_sequences(*args, 6, **options)):
+        with pytest.raises(NothingToDrawError, match="holds no step of a held-out episode"):
+            draw(ring, rng, 1, 8, held_out=True)
 
 
 # Transitions of several steps.
@@ -193,6 +255,33 @@ def test_n_steps_around_the_rings_end_equal_a_plain_loop(ring, n_step, gamma):
         np.testing.assert_allclose(found[key], values, rtol=1e-5)
 
 
+# Returns, where the ring has them.
+
+
+def test_returns_travel_are_stored_and_are_drawn_with_their_steps(tmp_path):
+    layout = dataclasses.replace(LAYOUT, returns=Column("return", (), "float32"))
+    ring = Ring.open(tmp_path / "ring", layout, 60, slack_rows=20)
+    for number in range(30):
+        segment = numbered_segment(number=number, steps=3 + number % 5)
+        segment.returns = segment.reward + 0.5
+        with pytest.raises(MalformedSegmentError, match="arrays but found"):
+            Segment.from_wire(segment.to_wire(), LAYOUT)
+        assert ring.append(Segment.from_wire(segment.to_wire(), layout))
+    ring = Ring.open(tmp_path / "ring", layout, 60, slack_rows=20)
+    assert ring.verify() == 0 and ring.total_rows > ring.num_rows
+    rng = np.random.default_rng(0)
+    for batch in (draw_transitions(ring, rng, 4, 64), draw_sequences(ring, rng, 4, 64, 6, burn_in=2)):
+        np.testing.assert_array_equal(batch.to_arrays()[-1], batch.reward + 0.5)
+    ring.returns[ring.held_rows[ring.steps_left[ring.held_rows] > 0][-1]] += 1.0
+    assert ring.verify() > 0, "checksums cover them"
+
+
+def test_a_ring_without_returns_is_refused_where_they_are_wanted(tmp_path):
+    Ring.open(tmp_path / "ring", LAYOUT, 60)
+    with pytest.raises(UserError, match="or start a new run"):
+        Ring.open(tmp_path / "ring", dataclasses.replace(LAYOUT, returns=Column("return", (), "float32")), 60)
+
+
 # What is held out.
 
 
@@ -236,8 +325,9 @@ def test_sequences_are_of_one_kind_and_their_step_types_are_true(tmp_path):
     ring = ring_with_held_out(tmp_path / "ring")
     for held_out in (False, True):
         batch = draw_sequences(ring, np.random.default_rng(11), 4, 64, length=5, held_out=held_out)
-        assert {number % 4 == 3 for number in batch.observation[0][..., 1].reshape(-1).astype(int)} == {held_out}
-        np.testing.assert_array_equal(batch.step_type, np.broadcast_to([0, 1, 1, 1, 1, 2], (4, 64, 6)))
+        ids = batch.observation[0]
+        assert {number % 4 == 3 for number in ids[..., 1].reshape(-1).astype(int)} == {held_out}
+        np.testing.assert_array_equal(batch.step_type, np.where(ids[..., 2] == 0, 0, np.where(ids[..., 2] == 5, 2, 1)))
         assert batch.step_type.dtype == np.int32
 
 

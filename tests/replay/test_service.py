@@ -1,5 +1,6 @@
 """Segments in, blocks out, over a real Reverb server."""
 
+import dataclasses
 import socket
 import subprocess
 import sys
@@ -12,8 +13,8 @@ import reverb
 from segments_for_tests import LAYOUT, numbered_segment
 
 from tfagents_system import run_checkpoints
+from tfagents_system.replay import sampling, tables
 from tfagents_system.replay import sender as sender_module
-from tfagents_system.replay import tables
 from tfagents_system.replay.connection import Connection, NewestReader, ServerUnreachableError, StoppedError, Waiting
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Lockstep
@@ -457,3 +458,28 @@ def test_nothing_is_drawn_while_all_experience_is_held_out(server):
     assert reader.get(0) is None and server.ring.env_steps == 5
     server.connection.put(tables.SEGMENTS, numbered_segment(number=1, iteration=1).to_wire())
     assert set(take_block(server, reader).arrays[0][:4, :, 1].reshape(-1)) == {1}
+
+
+def test_episodes_shorter_than_a_sequence_are_served(server):
+    server.service._draw_settings = dataclasses.replace(DRAW, sequence_length=30, burn_in=10)
+    reader = server.connection.reader(tables.BLOCKS)
+    server.connection.put(tables.SEGMENTS, numbered_segment(steps=3, end_of_iteration=True).to_wire())
+    ask(server, iteration=0, count=8)
+    step_type, ids, _, _, _, _, weight = take_block(server, reader).arrays
+    assert step_type.shape == weight.shape == (8, 4, 31)
+    assert set(ids[weight > 0][:, 2]) == {0, 1, 2}
+    np.testing.assert_allclose(weight.sum(axis=2), 20)
+
+
+def test_where_nothing_can_be_drawn_the_request_waits_and_says_for_what(server, monkeypatch):
+    def no_steps(*args, **options):
+        raise sampling.NothingToDrawError("the replay ring holds no step of an episode")
+
+    reader = server.connection.reader(tables.BLOCKS)
+    server.connection.put(tables.SEGMENTS, numbered_segment(end_of_iteration=True).to_wire())
+    with monkeypatch.context() as patched:
+        patched.setattr(sampling, "draw_transitions", no_steps)
+        ask(server, iteration=0, count=4)
+        server.turn_until(lambda: server.service.waiting_for is not None)
+        server.turn_until(lambda: "holds no step of an episode" in (server.service.waiting_for or ""))
+    assert take_block(server, reader).count == 4 and server.service.waiting_for is None

@@ -33,8 +33,9 @@ class BlockUpdate:
     """Trains any TFAgent on blocks of minibatches as the replay server sends them.
 
     Compiled when it is built, so that the first block finds it ready. A plain SacAgent and its kin get a fused update,
-    any other agent its own `train`, and the log says why. Running statistics of observations and rewards, where the
-    agent has them, take each block into account before its updates.
+    any other agent its own `train`, and the log says why; as that can leave out no steps of a sequence, sequences that
+    are not whole have no weight there. Running statistics of observations and returns, where the agent has them, take
+    each block into account before its updates.
 
     Args:
       agent: The agent to train.
@@ -70,11 +71,11 @@ class BlockUpdate:
         self._is_bfloat16 = matmul_precision == "bfloat16"
         self._observation_spec, self._action_spec = agent.time_step_spec.observation, agent.action_spec
         self._reward_scale = getattr(agent, "reward_scale", None)
-        self._is_sequence = is_sequence = sequence_length is not None
-        self._to_experience = self._to_trajectory if is_sequence else self._to_transition
+        self._is_sequence = sequence_length is not None
         outer = (batch_size, sequence_length + 1) if sequence_length is not None else (batch_size,)
         minibatch = [
-            tf.TensorSpec((*outer, *spec.shape), spec.dtype) for spec in tf.nest.flatten(self._array_specs(is_sequence))
+            tf.TensorSpec((*outer, *spec.shape), spec.dtype)
+            for spec in tf.nest.flatten(tuple(self._array_specs().values()))
         ]
         # Traced apart from the loop: the names and number of the losses are known only after that.
         update = self._compiled_update(minibatch, share_log_pi, seed, burn_in_steps)
@@ -137,14 +138,11 @@ class BlockUpdate:
     @tf.autograph.experimental.do_not_convert
     def _update_statistics(self, arrays: list[tf.Tensor], statistics: RunningStatistics) -> None:
         """Takes a block into account, before its updates and once."""
-        if self._is_sequence:
-            _, observation, _, reward, _ = self._pack(arrays, is_sequence=True)
-            reward = reward[..., :-1]  # Of the last step nothing is learned.
-        else:
-            observation, _, reward, _, _ = self._pack(arrays, is_sequence=False)
-        statistics.update(tf.nest.flatten(observation))
+        named = self._named(arrays)
+        weight = named.get("weight")
+        statistics.update(tf.nest.flatten(named["observation"]), weight)
         if self._reward_scale is not None:
-            self._reward_scale.update(reward)
+            self._reward_scale.update(named["returns"], weight)
 
     def _weights_are_sane(self) -> tf.Tensor:
         """Whether all weights are finite and none has exploded; NaN fails every comparison."""
@@ -155,7 +153,7 @@ class BlockUpdate:
         self, minibatch: list[tf.TensorSpec], share_log_pi: bool, seed: int, burn_in_steps: int
     ) -> Any:
         precision = " bfloat16" if self._is_bfloat16 else ""
-        self._losses: Callable[[Any], dict[str, tf.Tensor]]
+        self._losses: Callable[..., dict[str, tf.Tensor]]
         try:
             fused = _fused(self._agent, share_log_pi, seed, burn_in_steps)
             update = self._compiled(fused.step, minibatch)
@@ -171,9 +169,14 @@ class BlockUpdate:
             self.kind, self._losses = f"generic{precision}", _own_losses(self._agent)
         return update
 
-    def _compiled(self, step: Callable[[Any], Any], minibatch: list[tf.TensorSpec]) -> Any:
+    def _compiled(self, step: Callable[..., Any], minibatch: list[tf.TensorSpec]) -> Any:
+        """Of a function that takes experience, and the weights `[B, L]` of its steps where it is sequences."""
+
         def update(arrays: list[tf.Tensor]) -> Any:
-            return step(self._to_experience(arrays))
+            named = self._named(arrays)
+            if self._is_sequence:
+                return step(self._to_trajectory(named), weight=named["weight"][:, :-1])
+            return step(self._to_transition(named))
 
         with bfloat16_matmuls([self._agent]) if self._is_bfloat16 else contextlib.nullcontext():
             return tf.function(update, input_signature=[minibatch], autograph=False).get_concrete_function()
@@ -195,35 +198,47 @@ class BlockUpdate:
         function = tf.function(measure_block, input_signature=[self.block_spec], autograph=False)
         return function.get_concrete_function()
 
-    def _array_specs(self, is_sequence: bool) -> tuple[Any, ...]:
-        """Specs of one step of each array of a block, in their order."""
+    def _array_specs(self) -> dict[str, Any]:
+        """Specs of one step of each array of a block by name, in their order."""
         scalar, step_type = tf.TensorSpec((), tf.float32), tf.TensorSpec((), tf.int32)
-        if is_sequence:
-            return step_type, self._observation_spec, self._action_spec, scalar, scalar
-        return self._observation_spec, self._action_spec, scalar, scalar, self._observation_spec
+        specs = {
+            "observation": self._observation_spec,
+            "action": self._action_spec,
+            "reward": scalar,
+            "discount": scalar,
+        }
+        if self._is_sequence:
+            specs = {"step_type": step_type, **specs, "weight": scalar}
+        else:
+            specs = {**specs, "next_observation": self._observation_spec}
+        return specs if self._reward_scale is None else {**specs, "returns": scalar}
 
-    def _to_transition(self, arrays: list[tf.Tensor]) -> trajectory.Transition:
-        observation, action, reward, discount, next_observation = self._pack(arrays, is_sequence=False)
-        reward = self._scaled(reward)
+    def _named(self, arrays: list[tf.Tensor]) -> dict[str, Any]:
+        """The nests of a block's or a minibatch's arrays."""
+        specs = self._array_specs()
+        # A tuple: tf.nest would sort the keys of a dictionary.
+        return dict(zip(specs, tf.nest.pack_sequence_as(tuple(specs.values()), arrays), strict=True))
+
+    def _to_transition(self, named: dict[str, Any]) -> trajectory.Transition:
+        reward, discount = self._scaled(named["reward"]), named["discount"]
         mid = tf.fill(tf.shape(reward), time_step.StepType.MID)
         # What the transition led to: a discount of 0 is a termination.
         next_step_type = tf.where(discount == 0.0, time_step.StepType.LAST, mid)
         return trajectory.Transition(
-            time_step.TimeStep(mid, tf.zeros_like(reward), tf.ones_like(reward), observation),
-            policy_step.PolicyStep(action),
-            time_step.TimeStep(next_step_type, reward, discount, next_observation),
+            time_step.TimeStep(mid, tf.zeros_like(reward), tf.ones_like(reward), named["observation"]),
+            policy_step.PolicyStep(named["action"]),
+            time_step.TimeStep(next_step_type, reward, discount, named["next_observation"]),
         )
 
-    def _to_trajectory(self, arrays: list[tf.Tensor]) -> trajectory.Trajectory:
-        step_type, observation, action, reward, discount = self._pack(arrays, is_sequence=True)
+    def _to_trajectory(self, named: dict[str, Any]) -> trajectory.Trajectory:
+        step_type, reward = named["step_type"], self._scaled(named["reward"])
         next_step_type = tf.concat([step_type[:, 1:], step_type[:, -1:]], axis=1)
-        return trajectory.Trajectory(step_type, observation, action, (), next_step_type, self._scaled(reward), discount)
+        return trajectory.Trajectory(
+            step_type, named["observation"], named["action"], (), next_step_type, reward, named["discount"]
+        )
 
     def _scaled(self, reward: tf.Tensor) -> tf.Tensor:
         return reward if self._reward_scale is None else self._reward_scale(reward)
-
-    def _pack(self, arrays: list[tf.Tensor], is_sequence: bool) -> Any:
-        return tf.nest.pack_sequence_as(self._array_specs(is_sequence), arrays)
 
 
 def _fused(agent: tf_agent.TFAgent, share_log_pi: bool, seed: int, burn_in_steps: int) -> FusedUpdate:
@@ -232,16 +247,26 @@ def _fused(agent: tf_agent.TFAgent, share_log_pi: bool, seed: int, burn_in_steps
     return FusedSacUpdate(agent, share_log_pi, seed, burn_in_steps)
 
 
-def _own_train(agent: tf_agent.TFAgent) -> Callable[[Any], Measured]:
-    def step(experience: Any) -> Measured:
-        info = agent.train(experience)
+def _own_train(agent: tf_agent.TFAgent) -> Callable[..., Measured]:
+    def step(experience: Any, weight: tf.Tensor | None = None) -> Measured:
+        info = agent.train(experience, weights=_of_whole_sequences(weight))
         return all_measured({"loss": info.loss} | _scalars(info.extra))
 
     return step
 
 
-def _own_losses(agent: tf_agent.TFAgent) -> Callable[[Any], dict[str, tf.Tensor]]:
-    return lambda experience: _scalars(agent.loss(experience, training=False).extra)
+def _own_losses(agent: tf_agent.TFAgent) -> Callable[..., dict[str, tf.Tensor]]:
+    return lambda experience, weight=None: _scalars(
+        agent.loss(experience, weights=_of_whole_sequences(weight), training=False).extra
+    )
+
+
+def _of_whole_sequences(weight: tf.Tensor | None) -> tf.Tensor | None:
+    """`[B]`: 0 for sequences with places that are only filled; the mean is 1 where any is whole."""
+    if weight is None:
+        return None
+    is_whole = tf.cast(tf.reduce_all(weight > 0.0, axis=1), tf.float32)
+    return is_whole / tf.maximum(tf.reduce_mean(is_whole), 1e-6)
 
 
 def _not_measured(name: str) -> str:

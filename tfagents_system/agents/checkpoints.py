@@ -180,7 +180,10 @@ class TrainerCheckpoints:
 def makeup_of(agent: Any) -> run_checkpoints.Makeup:
     """Of an agent that has not been trained yet: optimizers get their variables with the first update."""
     shapes = ["x".join(map(str, variable.shape)) or "scalar" for variable in agent.variables]
-    return {"class": type(agent).__name__, **dict(sorted(collections.Counter(shapes).items()))}
+    makeup: dict[str, str | int] = {"class": type(agent).__name__, **dict(sorted(collections.Counter(shapes).items()))}
+    if hasattr(agent, "reward_scale"):
+        makeup[run_checkpoints.REWARD_SCALE] = "the standard deviation of returns"
+    return makeup
 
 
 def _reason(error: Exception) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -49,7 +50,7 @@ class FusedUpdate:
         self._actor_variables = parts.actor.trainable_variables
         self._learns_alpha = not isinstance(parts.alpha_optimizer, NoSteps)
 
-    def step(self, experience: Any, noise: Sequence[Any] | None = None) -> Measured:
+    def step(self, experience: Any, noise: Sequence[Any] | None = None, weight: tf.Tensor | None = None) -> Measured:
         """Does one update.
 
         Args:
@@ -57,16 +58,18 @@ class FusedUpdate:
           noise: Standard normal numbers for the actions at the next observations, for those at the observations, and
             where log pi is not shared for those at the observations after the actor's step: each a list with one array
             `[B, (T,) ...]` float32 a leaf of the action. None draws them.
+          weight: How much each transition counts in all losses, `[B, T]` with the burn-in's; their mean behind that is
+            1, see `Sequences`. None: all count alike.
 
         Returns:
           `critic_loss` and `q_mean`; where the actor's turn has come `actor_loss`, and `alpha_loss` if that is learned.
         """
         with dropout_noise(self._seed, self._parts.train_step):
-            return self._step(experience, noise if noise is not None else self._noise(self._seed))
+            return self._step(experience, noise if noise is not None else self._noise(), weight)
 
-    def _step(self, experience: Any, noise: Sequence[Any]) -> Measured:
+    def _step(self, experience: Any, noise: Sequence[Any], weight: tf.Tensor | None) -> Measured:
         parts = self._parts
-        steps, next_steps, way_back = self._see(experience)
+        steps, next_steps, way_back = self._see(experience, weight)
         next_noise, *actor_noises = noise
         if parts.actor_update_period == 1:
             # The actor does not depend on the critics' step: its first half can run beside that. Only batch statistics
@@ -92,20 +95,19 @@ class FusedUpdate:
         extra = SacLossInfo(**{name: measured.get(name, nothing)[0] for name in SacLossInfo._fields})
         return tf_agent.LossInfo(loss=extra.critic_loss + extra.actor_loss + extra.alpha_loss, extra=extra)
 
-    def losses(self, experience: Any) -> dict[str, tf.Tensor]:
+    def losses(self, experience: Any, weight: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """The same losses, without learning: for experience that is held out.
 
         Networks are as they act, not as they train. Nothing changes, the train step included.
         """
-        seed = self._seed ^ _HELD_OUT_SEED
-        next_noise, actor_noise, _ = self._noise(seed)
-        with dropout_noise(seed, self._parts.train_step):
-            steps, next_steps = self._split(experience)
+        with self._other_numbers(), dropout_noise(self._seed, self._parts.train_step):
+            next_noise, actor_noise, _ = self._noise()
+            steps, next_steps = self._split(experience, weight)
             critic_loss, q_mean = self._critic_loss(steps, next_steps, next_noise, training=False)
             actions, log_pi = self._sample(steps, actor_noise, training=False)
             actor_loss = self._actor_loss(steps, actions, log_pi)
         losses = {"critic_loss": critic_loss, "q_mean": q_mean, "actor_loss": actor_loss}
-        return losses | ({"alpha_loss": self._alpha_loss(log_pi)[0]} if self._learns_alpha else {})
+        return losses | ({"alpha_loss": self._alpha_loss(steps, log_pi)[0]} if self._learns_alpha else {})
 
     # What an algorithm may do in its own way.
 
@@ -152,8 +154,11 @@ class FusedUpdate:
         td_targets = self._td_targets(next_steps.time_steps, next_values, next_log_pi)
         per_example = tf.add_n([self._td_loss(td_targets, prediction) for prediction in predictions])
         regularization = [loss for critic in parts.critics for loss in critic.losses]
-        q_mean = tf.reduce_mean(tf.stop_gradient(mean(predictions)))
-        return parts.critic_loss_weight * _batch_mean(per_example, regularization), q_mean
+        q = tf.stop_gradient(mean(predictions))
+        if steps.weight is not None:
+            q *= _like(steps.weight, q)
+        loss = parts.critic_loss_weight * _batch_mean(per_example, steps.weight, regularization)
+        return loss, tf.reduce_mean(q)
 
     def _td_targets(self, next_time_steps: ts.TimeStep, next_values: tf.Tensor, next_log_pi: tf.Tensor) -> tf.Tensor:
         """Of each quantile if any: y = r + gamma * discount * (value(s', a') - alpha * log pi(a'|s'))."""
@@ -184,7 +189,7 @@ class FusedUpdate:
             return {"actor_loss": loss}
         if not self._share_log_pi:
             _, log_pi = self._sample(steps, noises[1], training=False)
-        return {"actor_loss": loss, "alpha_loss": self._step_alpha(log_pi)}
+        return {"actor_loss": loss, "alpha_loss": self._step_alpha(steps, log_pi)}
 
     def _step_actor_if_due(self, steps: Steps, noises: Sequence[Noise]) -> Measured:
         """In the updates period, 2 * period, ... of the run; the others do not pay for it."""
@@ -201,18 +206,20 @@ class FusedUpdate:
         """Equation 7: alpha * log pi(a|s) - value(s, a)."""
         parts = self._parts
         value = self._judge([self._values(critic, steps, actions) for critic in parts.critics])
-        return parts.actor_loss_weight * _batch_mean(tf.exp(parts.log_alpha) * log_pi - value, parts.actor.losses)
+        per_example = tf.exp(parts.log_alpha) * log_pi - value
+        return parts.actor_loss_weight * _batch_mean(per_example, steps.weight, parts.actor.losses)
 
-    def _step_alpha(self, log_pi: tf.Tensor) -> tf.Tensor:
-        loss, gradient = self._alpha_loss(log_pi)
+    def _step_alpha(self, steps: Steps, log_pi: tf.Tensor) -> tf.Tensor:
+        loss, gradient = self._alpha_loss(steps, log_pi)
         tf.debugging.check_numerics(loss, "Alpha loss is inf or nan.")
         self._apply([gradient], [self._parts.log_alpha], self._parts.alpha_optimizer)
         return loss
 
-    def _alpha_loss(self, log_pi: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _alpha_loss(self, steps: Steps, log_pi: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Equation 18, J = factor * (-log pi - target entropy), and its gradient with respect to log(alpha)."""
         parts = self._parts
-        difference = parts.alpha_loss_weight * _batch_mean(tf.stop_gradient(-log_pi - parts.target_entropy))
+        per_example = tf.stop_gradient(-log_pi - parts.target_entropy)
+        difference = parts.alpha_loss_weight * _batch_mean(per_example, steps.weight)
         if parts.has_log_alpha_loss:
             return parts.log_alpha * difference, difference
         loss = tf.exp(parts.log_alpha) * difference
@@ -245,18 +252,18 @@ class FusedUpdate:
         values, _ = critic(inputs, step_type=steps.time_steps.step_type, network_state=state, training=training)
         return values
 
-    def _see(self, experience: Any) -> tuple[Steps, Steps, WayBack]:
+    def _see(self, experience: Any, weight: tf.Tensor | None) -> tuple[Steps, Steps, WayBack]:
         """What networks see of experience while they learn, and the way from that back to the encoder."""
         eyes = self._parts.eyes
         if eyes is None:
-            return *self._split(experience), WayBack()
+            return *self._split(experience, weight), WayBack()
         # The actor's tape does not see this one: its gradient ends at the features.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(eyes.variables)
-            steps, next_steps = self._split(experience, is_shifted=True)
+            steps, next_steps = self._split(experience, weight, is_shifted=True)
         return steps, next_steps, WayBack(tape, eyes.features(steps.time_steps), eyes.variables)
 
-    def _split(self, experience: Any, is_shifted: bool = False) -> tuple[Steps, Steps]:
+    def _split(self, experience: Any, weight: tf.Tensor | None = None, is_shifted: bool = False) -> tuple[Steps, Steps]:
         """Observations with the actions taken there, and next observations; each with its burn-in."""
         time_steps, policy_steps, next_time_steps = self._parts.as_transition(experience)
         if (eyes := self._parts.eyes) is not None:
@@ -264,25 +271,37 @@ class FusedUpdate:
                 time_steps = eyes.shifted(time_steps, self._drawing(_SHIFTS))
                 next_time_steps = eyes.shifted(next_time_steps, self._drawing(_NEXT_SHIFTS))
             time_steps, next_time_steps = eyes.encoded(time_steps), eyes.encoded(next_time_steps)
-        steps, next_steps = Steps(time_steps, policy_steps.action), Steps(next_time_steps, None)
+        steps, next_steps = Steps(time_steps, policy_steps.action, weight=weight), Steps(next_time_steps, None)
         if self._burn_in_steps == 0:
             return steps, next_steps
         head, tail = slice(None, self._burn_in_steps), slice(self._burn_in_steps, None)
         # The actions at next observations are the ones that the sequence goes on with.
         next_head = slice(1, self._burn_in_steps + 1)
         actions = policy_steps.action
+        past = _cut(time_steps, head), _cut(actions, head)
+        next_past = _cut(next_time_steps, head), _cut(actions, next_head)
         return (
-            Steps(_cut(time_steps, tail), _cut(actions, tail), (_cut(time_steps, head), _cut(actions, head))),
-            Steps(_cut(next_time_steps, tail), None, (_cut(next_time_steps, head), _cut(actions, next_head))),
+            Steps(_cut(time_steps, tail), _cut(actions, tail), past, None if weight is None else weight[:, tail]),
+            Steps(_cut(next_time_steps, tail), None, next_past),
         )
 
     # Steps.
 
-    def _noise(self, seed: int) -> list[Drawing]:
-        return [self._drawing(number, seed) for number in (_NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA)]
+    def _noise(self) -> list[Drawing]:
+        return [self._drawing(number) for number in (_NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA)]
 
-    def _drawing(self, number: int = _SUBSET, seed: int | None = None) -> Drawing:
-        return Drawing(self._seed if seed is None else seed, self._parts.train_step, number)
+    def _drawing(self, number: int = _SUBSET) -> Drawing:
+        """Random numbers of this train step, for one purpose."""
+        return Drawing(self._seed, self._parts.train_step, number)
+
+    @contextlib.contextmanager
+    def _other_numbers(self) -> Iterator[None]:
+        """What is drawn here has nothing to do with what the next update draws."""
+        seed, self._seed = self._seed, self._seed ^ _HELD_OUT_SEED
+        try:
+            yield
+        finally:
+            self._seed = seed
 
     def _apply(self, gradients: Sequence[Any], variables: Sequence[tf.Variable], optimizer: Any) -> None:
         grads_and_vars = list(zip(gradients, variables, strict=True))
@@ -317,8 +336,15 @@ def _cut(nest: Any, steps: slice) -> Any:
     return tf.nest.map_structure(lambda tensor: tensor[:, steps], nest)
 
 
-def _batch_mean(per_example: tf.Tensor, regularization: Any = None) -> tf.Tensor:
-    """Mean over the batch of the sum over time, plus the networks' own losses."""
+def _like(weight: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """A weight `[B, T]` for values that may have quantiles."""
+    return weight[..., None] if values.shape.rank > weight.shape.rank else weight
+
+
+def _batch_mean(per_example: tf.Tensor, weight: tf.Tensor | None, regularization: Any = None) -> tf.Tensor:
+    """Mean over the batch of the weighted sum over time, plus the networks' own losses."""
+    if weight is not None:
+        per_example *= weight
     if per_example.shape.rank > 1:
         per_example = tf.reduce_sum(per_example, range(1, per_example.shape.rank))
     return common.aggregate_losses(per_example_loss=per_example, regularization_loss=regularization).total_loss

@@ -1,4 +1,4 @@
-"""Observations with mean 0 and variance 1, rewards of size 1: running statistics of what is learned from.
+"""Observations with mean 0 and variance 1, rewards whose returns vary by 1: statistics of what is learned from.
 
 Each network that normalises has its own copy of the statistics, variables like its others: so they are in checkpoints,
 in the weights that workers get, and in SavedModels. `RunningStatistics` gives all of them the same values.
@@ -16,6 +16,7 @@ from tfagents_system.agents.encoder import is_features
 
 MAX_NORMALIZED = 10.0  # In standard deviations; what is further away is clipped.
 VARIANCE_EPSILON = 1e-8
+MIN_RETURN_STD = 1e-4  # Returns that vary by less are taken for the same: else rounding would be learned from.
 # What was seen before weighs like so many samples at most. Minibatches are drawn from the whole replay again and again:
 # some hundred of them say what it holds, while all that were ever drawn would say what it held at the start.
 _WINDOW = 100_000.0
@@ -156,16 +157,17 @@ class RunningStatistics:
             if isinstance(module, RunningNormalization):
                 self._layers.setdefault(module.leaf, []).append(module)
 
-    def update(self, observations: Sequence[tf.Tensor]) -> None:
+    def update(self, observations: Sequence[tf.Tensor], weight: tf.Tensor | None = None) -> None:
         """Takes all observations of a block into account, once; how much they weigh, see `_WINDOW`.
 
         Args:
           observations: The leaves in flattened order, each `[..., *shape]` with any outer dimensions.
+          weight: `[...]`: how often each counts; None: once.
         """
         for leaf, layers in self._layers.items():
             source = layers[0]
             before = tf.minimum(source.count, _WINDOW), source.mean, source.variance
-            merged = merge_moments(before, observations[leaf])
+            merged = merge_moments(before, observations[leaf], weight)
             for layer in layers:
                 for variable, value in zip((layer.count, layer.mean, layer.variance), merged, strict=True):
                     variable.assign(value)
@@ -174,7 +176,7 @@ class RunningStatistics:
 Moments = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
-def merge_moments(moments: Moments, values: tf.Tensor) -> Moments:
+def merge_moments(moments: Moments, values: tf.Tensor, weight: tf.Tensor | None = None) -> Moments:
     """Count, mean and variance of what was seen before and `values` together.
 
     With n and m of both, and delta the difference of their means (Chan, Golub and LeVeque 1979): mean + delta * m /
@@ -184,11 +186,17 @@ def merge_moments(moments: Moments, values: tf.Tensor) -> Moments:
     Args:
       moments: float32; mean and variance `[*shape]`.
       values: `[..., *shape]`.
+      weight: `[...]`: how often each of them counts, its sum above 0; None: once.
     """
     count, mean, variance = (tf.convert_to_tensor(moment) for moment in moments)
     values = tf.reshape(tf.cast(values, tf.float32), tf.concat([[-1], tf.shape(mean)], 0))
-    new_mean, new_variance = tf.nn.moments(values, axes=[0])
-    new_count = tf.cast(tf.shape(values)[0], tf.float32)
+    if weight is None:
+        new_mean, new_variance = tf.nn.moments(values, axes=[0])
+        new_count = tf.cast(tf.shape(values)[0], tf.float32)
+    else:
+        weight = tf.reshape(weight, tf.concat([[-1], tf.ones_like(tf.shape(mean))], 0))
+        new_mean, new_variance = tf.nn.weighted_moments(values, axes=[0], frequency_weights=weight)
+        new_count = tf.reduce_sum(weight)
     total = count + new_count
     delta = new_mean - mean
     share = new_count / total
@@ -198,35 +206,35 @@ def merge_moments(moments: Moments, values: tf.Tensor) -> Moments:
 
 
 class RewardScale(tf.Module):
-    """Divides rewards (with n_step > 1: their sums over n steps) by the root of their mean square in the replay.
+    """Divides rewards by the standard deviation of the discounted return, and clips them to [-10, 10].
 
-    The size of rewards decides how large Q-values, losses and gradients are, and what alpha has to balance. The mean is
-    not taken off: that would pay for long episodes or punish them. Zeros alone leave rewards as they are. A block whose
-    mean square float32 can't hold does not count.
+    The return of a step is what its episode has brought up to there, R_t = gamma R_(t-1) + r_t, as VecNormalize of
+    Stable-Baselines3 and NormalizeReward of Gymnasium have it. So returns, and with them Q-values, vary by 1 or so
+    however rare rewards are. The mean is not taken off: that would pay for long episodes or punish them. While all
+    returns are the same rewards are only clipped.
     """
 
     def __init__(self) -> None:
         super().__init__(name="reward_scale")
         self.count = tf.Variable(0.0, trainable=False, name="count")
-        self.mean_square = tf.Variable(0.0, trainable=False, name="mean_square")
+        self.mean = tf.Variable(0.0, trainable=False, name="mean")
+        self.variance = tf.Variable(0.0, trainable=False, name="variance")
 
-    def update(self, rewards: tf.Tensor) -> None:
-        """Takes all rewards of a block into account, once; how much they weigh, see `_WINDOW`."""
-        new_count = tf.cast(tf.size(rewards), tf.float32)
-        total = tf.minimum(self.count, _WINDOW) + new_count
-        change = (tf.reduce_mean(tf.square(rewards)) - self.mean_square) * new_count / total
-        is_finite = tf.math.is_finite(change)
-        self.mean_square.assign_add(tf.where(is_finite, change, 0.0))
-        self.count.assign(tf.where(is_finite, total, self.count))
+    def update(self, returns: tf.Tensor, weight: tf.Tensor | None = None) -> None:
+        """Takes all returns of a block into account, once; how much they weigh, see `_WINDOW`."""
+        before = tf.minimum(self.count, _WINDOW), self.mean, self.variance
+        merged = merge_moments(before, returns, weight)
+        for variable, value in zip((self.count, self.mean, self.variance), merged, strict=True):
+            variable.assign(value)
 
     @property
     def divisor(self) -> tf.Tensor:
         """What rewards are divided by."""
-        return tf.where(self.mean_square > 0.0, tf.sqrt(self.mean_square), 1.0)
+        return tf.where(self.variance > 0.0, tf.maximum(tf.sqrt(self.variance), MIN_RETURN_STD), 1.0)
 
     def __call__(self, rewards: tf.Tensor) -> tf.Tensor:
-        """Rewards of size 1."""
-        return rewards / self.divisor
+        """Rewards, or with n_step > 1 their sums over n steps, divided and clipped."""
+        return tf.clip_by_value(rewards / self.divisor, -MAX_NORMALIZED, MAX_NORMALIZED)
 
 
 def attach_reward_scale(agent: Any) -> None:

@@ -74,11 +74,13 @@ class Steps(NamedTuple):
       time_steps: `[B, (T,) ...]`.
       actions: Taken there, `[B, (T,) ...]`; None where only the actor's own ones are wanted.
       past: The burn-in before them with the actions that were taken, or None.
+      weight: How much the loss of each step counts, `[B, T]`; None: all count alike.
     """
 
     time_steps: ts.TimeStep
     actions: Any
     past: tuple[ts.TimeStep, Any] | None = None
+    weight: tf.Tensor | None = None
 
 
 def unique_variables(networks: Sequence[Any]) -> list[tf.Variable]:

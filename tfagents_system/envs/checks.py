@@ -443,13 +443,14 @@ def _end_in_words(last: ts.TimeStep, steps: int, horizon: int) -> str:
 
 def _check_sequences(params: TrainParamsBase, last: ts.TimeStep, steps: int) -> list[str]:
     length = sequence_length(params)
-    if length is None or last.step_type != ts.StepType.LAST or steps >= length:
+    is_masked = "agent_ctor" not in _overridden(params)  # The toolkit's own agents learn from shorter episodes, too.
+    if length is None or is_masked or last.step_type != ts.StepType.LAST or steps >= length:
         return []
     before = f" + recurrent_burn_in={params.recurrent_burn_in}" if params.recurrent_burn_in else ""
     return [
         f"with random actions an episode ends after {steps} steps, and those shorter than "
-        f"recurrent_sequence_length={params.recurrent_sequence_length}{before} are never trained on: lower it, if many "
-        "are so short"
+        f"recurrent_sequence_length={params.recurrent_sequence_length}{before} are never trained on by the "
+        "agent of agent_ctor, which can't leave out steps: lower it, if many are so short"
     ]
 
 

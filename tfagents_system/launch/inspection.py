@@ -345,7 +345,7 @@ def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:
     from tfagents_system.replay.segments import Layout
     from tfagents_system.sac_replay_buffer import ring_bytes
 
-    return ring_bytes(params, Layout.from_specs(*specs))
+    return ring_bytes(params, Layout.from_specs(*specs, has_returns=params.normalize_rewards))
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -86,6 +86,11 @@ class RunPaths:
         return self.exp_dir / "checkpoints"
 
     @property
+    def trainer_session(self) -> Path:
+        """Number of the trainer's newest session: a later one has a larger one."""
+        return self.exp_dir / "trainer_session.json"
+
+    @property
     def replay(self) -> Path:
         """The ring of experience (unless SAC_REPLAY_DIR moves it)."""
         return self.exp_dir / "replay"

@@ -319,7 +319,7 @@ def _measure_trainer(params: Any, seed: int, secs: float) -> dict[str, Any]:
     )
     rng = np.random.default_rng(seed)
     block = [
-        np.clip(rng.standard_normal((_MINIBATCHES, *spec.shape[1:])), -1, 1).astype(spec.dtype.as_numpy_dtype)
+        rng.random((_MINIBATCHES, *spec.shape[1:])).astype(spec.dtype.as_numpy_dtype)  # Weights are not negative.
         for spec in update.block_spec
     ]
     update(block)

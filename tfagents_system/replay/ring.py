@@ -57,7 +57,10 @@ class Ring:
         self.reward, self.discount, self.steps_left, self.step_type, self.crc = self.columns[-5:]
         # What a segment of T transitions has T + 1 values of, and what it has T of.
         self._per_observation = [*self.observation, self.steps_left, self.step_type]
+        self.returns = self.columns[split + len(self.layout.action)] if self.layout.returns else None
         self._per_transition = [*self.action, self.reward, self.discount]
+        if self.returns is not None:
+            self._per_transition.append(self.returns)
         self._slots = files.map_header()
         self._header = self._newest_header()
         self._recount()
@@ -294,6 +297,8 @@ class Ring:
         steps_left = np.arange(rows - 1, -1, -1, dtype=np.int32)
         steps_left[:history] = _HISTORY
         per_transition = [*segment.action, segment.reward, segment.discount]
+        if segment.returns is not None:
+            per_transition.append(segment.returns)
         for column, values in zip(
             self._per_observation + self._per_transition,
             [*segment.observation, steps_left, step_type, *(_after_history(each, history) for each in per_transition)],

@@ -87,7 +87,7 @@ class RingFiles:
     @property
     def columns(self) -> tuple[Column, ...]:
         """Observation, action, and the ring's own: reward, discount, steps_left, step_type, crc."""
-        return (*self.layout.observation, *self.layout.action, *_OWN_COLUMNS)
+        return (*self.layout.columns, *_OWN_COLUMNS)
 
     @property
     def header(self) -> Path:
@@ -172,7 +172,7 @@ class RingFiles:
             "version": _VERSION,
             "capacity_rows": self.capacity_rows,
             "slack_rows": self.slack_rows,
-            "columns": [dataclasses.asdict(column) for column in self.layout.observation + self.layout.action],
+            "columns": [dataclasses.asdict(column) for column in self.layout.columns],
         }
         return json.loads(json.dumps(description))  # Tuples become lists as they do in the file.
 

@@ -1,4 +1,4 @@
-"""Draws minibatches from the ring: transitions, or sequences, uniformly over all that it holds.
+"""Draws minibatches from the ring: transitions, or sequences, all steps that it holds equally likely.
 
 What a sample is is decided here, when it is drawn; each step is stored once. Training is never given what is held out,
 and validation nothing else.
@@ -14,6 +14,7 @@ from tfagents_system.replay.frame_stacks import first_drawable, observation_leav
 from tfagents_system.replay.ring import Ring
 
 _REJECTION_ROUNDS = 8
+_FIRST = 0  # tf_agents' StepType.
 
 
 class NothingToDrawError(Exception):
@@ -31,6 +32,7 @@ class Transitions:
       discount: `[K, B]` float32: 0 where the episode terminated in this transition. An agent multiplies it with gamma
         once; a transition of m steps has gamma^(m - 1) in it.
       next_observation: Leaves `[K, B, ...]`.
+      returns: `[K, B]` float32, where the ring has them: the discounted sum of the episode's rewards up to this step.
     """
 
     observation: list[np.ndarray]
@@ -38,14 +40,18 @@ class Transitions:
     reward: np.ndarray
     discount: np.ndarray
     next_observation: list[np.ndarray]
+    returns: np.ndarray | None = None
 
     def to_arrays(self) -> list[np.ndarray]:
-        return [*self.observation, *self.action, self.reward, self.discount, *self.next_observation]
+        arrays = [*self.observation, *self.action, self.reward, self.discount, *self.next_observation]
+        return arrays if self.returns is None else [*arrays, self.returns]
 
 
 @dataclasses.dataclass
 class Sequences:
     """K minibatches of B sequences of L transitions, as L + 1 time steps.
+
+    Where an episode has fewer steps, its first or last one fills the places before or behind it, with weight 0.
 
     Attributes:
       step_type: `[K, B, L + 1]` int32.
@@ -53,6 +59,9 @@ class Sequences:
       action: Leaves `[K, B, L + 1, ...]`; the last time step's is not part of a transition.
       reward: `[K, B, L + 1]` float32, of the transition that starts at the time step.
       discount: `[K, B, L + 1]` float32, likewise.
+      weight: `[K, B, L + 1]` float32: how much the loss of the transition counts. 0 in the burn-in and where a place is
+        only filled; those of a sequence add up to the steps behind its burn-in.
+      returns: `[K, B, L + 1]` float32, see Transitions.
     """
 
     step_type: np.ndarray
@@ -60,9 +69,12 @@ class Sequences:
     action: list[np.ndarray]
     reward: np.ndarray
     discount: np.ndarray
+    weight: np.ndarray
+    returns: np.ndarray | None = None
 
     def to_arrays(self) -> list[np.ndarray]:
-        return [self.step_type, *self.observation, *self.action, self.reward, self.discount]
+        arrays = [self.step_type, *self.observation, *self.action, self.reward, self.discount, self.weight]
+        return arrays if self.returns is None else [*arrays, self.returns]
 
 
 def draw_transitions(
@@ -92,7 +104,7 @@ def draw_transitions(
       NothingToDrawError: The ring holds no such transition.
     """
     with ring.lock:
-        rows = _draw_rows(ring, rng, num_minibatches * batch_size, 1, held_out, frame_stack)
+        rows = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, frame_stack)
         shape = (num_minibatches, batch_size)
         reward, discount, steps = _returns(ring, rows, n_step, gamma)
         next_rows = (rows + steps) % ring.num_rows
@@ -102,6 +114,7 @@ def draw_transitions(
             reward=reward.reshape(shape),
             discount=discount.reshape(shape),
             next_observation=_take_observation(ring, next_rows, shape, frame_stack),
+            returns=None if ring.returns is None else _take(ring.returns, rows, shape),
         )
 
 
@@ -112,27 +125,64 @@ def draw_sequences(
     batch_size: int,
     length: int,
     *,
+    burn_in: int = 0,
     held_out: bool = False,
     frame_stack: int = 1,
 ) -> Sequences:
-    """Draws sequences of `length` transitions within one segment, every start equally likely.
+    """Draws sequences within one segment so that the expected weight of every step in the ring is the same.
 
-    Of the held-out episodes where `held_out`, else of all others; images are stacks of `frame_stack` frames.
+    A step is drawn as `draw_transitions` draws it, and its place in the window of L steps that the losses are on, both
+    uniformly. The part of the window that lies in the segment is given, v steps of weight L / v. A window is drawn with
+    probability v / (N L) in a ring of N steps, and a step is in L windows: its expected weight is L / N, wherever in
+    its episode it is and however short that is.
+
+    Args:
+      ring: What is drawn from.
+      rng: Decides what is drawn.
+      num_minibatches: K.
+      batch_size: B.
+      length: Steps of a sequence, those of the burn-in included.
+      burn_in: Steps before the window. Where the segment has fewer, the first one that it has is a FIRST: memories
+        begin there.
+      held_out: Draw from the held-out episodes, instead of all others.
+      frame_stack: Frames of an image.
 
     Raises:
-      NothingToDrawError: No such episode in the ring has `length` transitions.
+      NothingToDrawError: The ring holds no step of the kind.
     """
     with ring.lock:
-        starts = _draw_rows(ring, rng, num_minibatches * batch_size, length, held_out, frame_stack)
-        rows = (starts[:, None] + np.arange(length + 1)) % ring.num_rows
         shape = (num_minibatches, batch_size, length + 1)
+        size = length - burn_in
+        drawn = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, frame_stack)[:, None]
+        place = rng.integers(size, size=drawn.shape)
+        earlier = _steps_before(ring, drawn, length - 1, frame_stack)
+        start = np.minimum(place, earlier)  # Steps from the beginning of the window's part to the one drawn.
+        valid = start + np.minimum(size - place, ring.steps_left[drawn])
+        begin = -np.minimum(burn_in, earlier - start)
+        step = np.arange(length + 1) - burn_in  # From the beginning of the window's part.
+        # Never a row of another segment, nor the transition of a segment's last row: they may hold any number, NaN too.
+        rows = (drawn - start + np.clip(step, begin, valid)) % ring.num_rows
+        transition_rows = (drawn - start + np.clip(step, begin, valid - 1)) % ring.num_rows
+        step_type = ring.step_types(rows)
+        step_type[(step == begin) & (begin > -burn_in)] = _FIRST
         return Sequences(
-            step_type=ring.step_types(rows).reshape(shape),
+            step_type=step_type.reshape(shape),
             observation=_take_observation(ring, rows, shape, frame_stack),
-            action=[_take(column, rows, shape) for column in ring.action],
-            reward=_take(ring.reward, rows, shape),
-            discount=_take(ring.discount, rows, shape),
+            action=[_take(column, transition_rows, shape) for column in ring.action],
+            reward=_take(ring.reward, transition_rows, shape),
+            discount=_take(ring.discount, transition_rows, shape),
+            weight=np.where((step >= 0) & (step < valid), size / valid, 0).astype(np.float32).reshape(shape),
+            returns=None if ring.returns is None else _take(ring.returns, transition_rows, shape),
         )
+
+
+def _steps_before(ring: Ring, rows: np.ndarray, most: int, frame_stack: int) -> np.ndarray:
+    """Transitions of the same segment before each of these rows `[N, 1]`, at most so many."""
+    back = np.arange(1, most + 1)
+    # Within a segment `steps_left` counts down; before it is the last row of another one, or its history.
+    is_same = ring.steps_left[(rows - back) % ring.num_rows] == ring.steps_left[rows] + back
+    is_same &= (rows - ring.oldest_row) % ring.num_rows - back >= first_drawable(ring, frame_stack)
+    return np.minimum.accumulate(is_same, axis=1).sum(axis=1, keepdims=True)
 
 
 def _returns(
@@ -180,10 +230,8 @@ def _take_observation(ring: Ring, rows: np.ndarray, shape: tuple[int, ...], fram
     return [leaf.reshape(shape + leaf.shape[1:]) for leaf in leaves]
 
 
-def _draw_rows(
-    ring: Ring, rng: np.random.Generator, count: int, length: int, held_out: bool, frame_stack: int
-) -> np.ndarray:
-    """`[count]` rows with at least `length` transitions ahead of them, uniformly, by rejection.
+def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool, frame_stack: int) -> np.ndarray:
+    """`[count]` rows at which a transition starts, uniformly, by rejection.
 
     Nearly every row qualifies, as a rule (one in an episode does not); where few do, they are listed instead.
     """
@@ -197,16 +245,15 @@ def _draw_rows(
         if size is None:
             break
         rows = (ring.oldest_row + rng.integers(first, ring.filled_rows, size=size)) % ring.num_rows
-        rows = rows[_are_starts(ring, rows, length, held_out)][:missing]
+        rows = rows[_are_starts(ring, rows, held_out)][:missing]
         accepted.append(rows)
         missing -= len(rows)
         if missing == 0:
             return np.concatenate(accepted)
     held = ring.held_rows[first:]
-    candidates = held[_are_starts(ring, held, length, held_out)]
+    candidates = held[_are_starts(ring, held, held_out)]
     if len(candidates) == 0:
-        kind = "held-out episode" if held_out else "episode"
-        raise NothingToDrawError(f"no {kind} in the replay ring has {length} steps")
+        raise NothingToDrawError(f"the replay ring holds no step of {'a held-out' if held_out else 'an'} episode")
     return np.concatenate([*accepted, candidates[rng.integers(len(candidates), size=missing)]])
 
 
@@ -221,9 +268,9 @@ def _round_size(ring: Ring, missing: int, held_out: bool) -> int | None:
     return expected + missing // 16 + 8
 
 
-def _are_starts(ring: Ring, rows: np.ndarray, length: int, held_out: bool) -> np.ndarray:
-    """Where a sample of `length` transitions may start."""
-    starts = ring.steps_left[rows] >= length
+def _are_starts(ring: Ring, rows: np.ndarray, held_out: bool) -> np.ndarray:
+    """Where a transition starts."""
+    starts = ring.steps_left[rows] >= 1
     if held_out or ring.held_out_steps:
         starts &= ring.is_held_out(rows) == held_out
     return starts

@@ -45,22 +45,38 @@ class Column:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
+_RETURN = Column("return", (), "float32")
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The columns of an environment's experience, in the order of the flattened nests."""
+    """The columns of an environment's experience, in the order of the flattened nests.
+
+    Attributes:
+      observation: Of each observation.
+      action: Of each transition.
+      returns: None, or one column more of each transition: the discounted sum of the episode's rewards up to it.
+    """
 
     observation: tuple[Column, ...]
     action: tuple[Column, ...]
+    returns: Column | None = None
 
     @classmethod
-    def from_specs(cls, observation_spec: Any, action_spec: Any) -> Layout:
+    def from_specs(cls, observation_spec: Any, action_spec: Any, *, has_returns: bool = False) -> Layout:
         """Builds the layout from nests of specs (ArraySpec or TensorSpec, without batch dimension)."""
-        return cls(_columns("observation", observation_spec), _columns("action", action_spec))
+        returns = _RETURN if has_returns else None
+        return cls(_columns("observation", observation_spec), _columns("action", action_spec), returns)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All, in the order of the ring's files and of a segment's arrays."""
+        return self.observation + self.action + ((self.returns,) if self.returns else ())
 
     @property
     def step_bytes(self) -> int:
         """Bytes that one step takes in the ring, all columns together."""
-        own = sum(column.step_bytes for column in self.observation + self.action)
+        own = sum(column.step_bytes for column in self.columns)
         return own + 4 + 4 + 4 + 1 + 4  # reward, discount, steps_left, step_type, crc
 
     def stacked_step_bytes(self, frame_stack: int) -> int:
@@ -73,16 +89,12 @@ class Layout:
         return frame_stack - 1 if any(column.is_image for column in self.observation) else 0
 
     def max_segment_steps(self, sequence_length: int | None) -> int:
-        """Steps of a segment, at most: limited in bytes, but never too short for two training sequences.
-
-        Where there are such sequences, an episode is cut so that every segment is long enough for one.
-        """
+        """Steps of a segment, at most: limited in bytes, but never too short for two training sequences."""
         return max(2 * (sequence_length or 0), 1, min(_MAX_SEGMENT_STEPS, _MAX_SEGMENT_BYTES // self.step_bytes))
 
     def num_segments(self, steps: int, sequence_length: int | None) -> int:
         """Segments of an episode of so many steps, as `SegmentBuilder` cuts it."""
-        longest = self.max_segment_steps(sequence_length)
-        return 1 + max(0, -(-(steps - longest) // (longest - (sequence_length or 0))))
+        return -(-steps // self.max_segment_steps(sequence_length))
 
 
 def _columns(root: str, spec: Any) -> tuple[Column, ...]:
@@ -118,6 +130,7 @@ class Segment:
       discount: `[T]` float32: 0 where the episode terminated, 1 elsewhere, also where a time limit cut it.
       held_out: Of an episode that is kept for validation and never trained on.
       history: Observations of the same episode before the first transition; 0 where it starts the episode.
+      returns: `[T]` float32, of each transition, where the layout has them.
     """
 
     worker_id: int
@@ -133,6 +146,7 @@ class Segment:
     discount: np.ndarray
     held_out: bool = False
     history: int = 0
+    returns: np.ndarray | None = None
 
     @property
     def num_rows(self) -> int:
@@ -157,7 +171,8 @@ class Segment:
             self.num_steps,
             self.history,
         ]
-        return [np.array(header, np.int64), self.reward, self.discount, *self.observation, *self.action]
+        arrays = [np.array(header, np.int64), self.reward, self.discount, *self.observation, *self.action]
+        return arrays if self.returns is None else [*arrays, self.returns]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray], layout: Layout) -> Segment:
@@ -166,8 +181,8 @@ class Segment:
         Raises:
           MalformedSegmentError: Anything does not fit: number, dtype or shape of an array, or a non-finite float.
         """
-        columns = layout.observation + layout.action
-        _require(len(arrays) == 3 + len(columns), f"expected {3 + len(columns)} arrays but found {len(arrays)}")
+        count = 3 + len(layout.columns)
+        _require(len(arrays) == count, f"expected {count} arrays but found {len(arrays)}")
         header = arrays[0]
         _require(
             header.dtype == np.int64 and header.shape == (_HEADER_FIELDS,),
@@ -190,8 +205,10 @@ class Segment:
             (arrays[2], scalar, steps),
             *((array, column, rows) for array, column in zip(arrays[3:], layout.observation, strict=False)),
             *(
-                (a, column, steps)
-                for a, column in zip(arrays[3 + len(layout.observation) :], layout.action, strict=True)
+                (array, column, steps)
+                for array, column in zip(
+                    arrays[3 + len(layout.observation) :], layout.columns[len(layout.observation) :], strict=True
+                )
             ),
         ]:
             _check_array(array, column, rows)
@@ -205,11 +222,12 @@ class Segment:
             starts_episode=bool(flags & 2),
             ends_episode=bool(flags & 4),
             observation=list(arrays[3:split]),
-            action=list(arrays[split:]),
+            action=list(arrays[split : split + len(layout.action)]),
             reward=arrays[1],
             discount=arrays[2],
             held_out=bool(flags & 8),
             history=history,
+            returns=arrays[-1] if layout.returns else None,
         )
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import reverb
 from absl import logging
 
-from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling, tables
 from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.ordering import WorkerOrder
@@ -33,13 +32,14 @@ class DrawSettings:
 
     Attributes:
       batch_size: Samples of a minibatch.
-      sequence_length: Transitions of a sequence; None draws transitions.
+      sequence_length: Transitions of a sequence, those of its burn-in included; None draws transitions.
       max_block_minibatches: Minibatches of one block, at most.
       seed: Of the run.
       n_step: Steps of a transition, at most.
       discount: gamma, for those of several steps.
       held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
       frame_stack: Frames of an image.
+      burn_in: Transitions of a sequence that are in no loss.
     """
 
     batch_size: int
@@ -50,6 +50,7 @@ class DrawSettings:
     discount: float = 1.0
     held_out_minibatches: int = 0
     frame_stack: int = 1
+    burn_in: int = 0
 
 
 class ReplayService:
@@ -98,6 +99,7 @@ class ReplayService:
         self._server_start = time.time_ns()
         self._latest_session = 0
         self._is_held_back = False
+        self._lacks: str | None = None  # What the oldest request can't be served from.
         self._is_told, self._tell_at = False, 0.0
         self._wanted_told = False
         self._received = 0
@@ -116,7 +118,7 @@ class ReplayService:
                 "experience to train on, all that the ring holds is held out: lower validation_share, or raise "
                 "n_episodes_in_buffer"
             )
-        return self._pacing.waiting_for(self._pending[0][0])
+        return self._lacks or self._pacing.waiting_for(self._pending[0][0])
 
     def step(self) -> None:
         """Takes in what has arrived, then serves what may be served; waits a few ms where there was nothing to do."""
@@ -214,8 +216,14 @@ class ReplayService:
         if count is None or self._blocks.info.current_size >= tables.MAX_BLOCKS:
             return False
         request, done = self._pending[0]
-        with self.time_shares.spend("drawing"):
-            block = self._make_block(request, done, count)
+        try:
+            with self.time_shares.spend("drawing"):
+                block = self._make_block(request, done, count)
+        except sampling.NothingToDrawError as error:
+            # All that may be trained on is where the frames before have been given up.
+            self._is_held_back, self._lacks = True, f"experience, {error}"
+            return False
+        self._lacks = None
         with self.time_shares.spend("sending minibatches"):
             self._connection.put(tables.BLOCKS, block.to_wire())
         self._pending[0] = (request, done + count)
@@ -263,6 +271,7 @@ class ReplayService:
         if request.count == tables.AS_DUE and self._pacing.updates_per_env_step is None:
             raise tables.MalformedMessageError("this run has no updates_per_env_step: say how many minibatches")
         if request.session < self._latest_session:
+            logging.warning("a request of session %d is of an earlier trainer and is ignored", request.session)
             return
         self._latest_session = request.session
         self._pending = [
@@ -277,14 +286,7 @@ class ReplayService:
         settings = self._draw_settings
         # Random numbers depend on the position in the run alone: they need no saving to go on after a restart.
         position = [settings.seed, _DRAW_STREAM, request.iteration, first, request.recoveries]
-        try:
-            return self._draw_at(position, count, held_out=False)
-        except sampling.NothingToDrawError as error:
-            raise UserError(
-                f"training sequences have {settings.sequence_length} steps (recurrent_sequence_length + "
-                f"recurrent_burn_in), but {error}: lower them, or raise n_buffer_init_episodes so that longer episodes "
-                "are among the first"
-            ) from None
+        return self._draw_at(position, count, held_out=False)
 
     def _draw_held_out(self, request: tables.Request) -> list[np.ndarray]:
         """Minibatches to be measured, empty while nothing of the kind is held out."""
@@ -306,6 +308,7 @@ class ReplayService:
                 count,
                 settings.batch_size,
                 settings.sequence_length,
+                burn_in=settings.burn_in,
                 held_out=held_out,
                 frame_stack=settings.frame_stack,
             ).to_arrays()

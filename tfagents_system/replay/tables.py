@@ -82,7 +82,7 @@ class Request:
     """The trainer asks for minibatches.
 
     Attributes:
-      session: Start of the trainer's process, in ns: blocks for an earlier process are dropped.
+      session: Of the trainer, see `trainer_session`: blocks for an earlier one are dropped.
       iteration: The iteration they are for: drawn when its experience has arrived.
       first: Index of the first minibatch within the iteration (more than 0 after a stop in mid-iteration).
       count: Number of minibatches; they come in blocks of at most `max_block_minibatches` each. `AS_DUE`: the replay
@@ -186,7 +186,7 @@ class Progress:
     """How far the trainer is.
 
     Attributes:
-      session: Start of the trainer's process, in ns: what an earlier process published is no news.
+      session: Of the trainer, see `trainer_session`: what an earlier one published is no news.
       iteration: Iterations completed: the version of the newest policy.
       train_step: Updates done since the run began.
       eval_iteration: Version of the newest policy to evaluate; -1 if there is none.
