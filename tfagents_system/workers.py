@@ -107,8 +107,7 @@ class Worker:
         stored = self._first_status()
         record = stored.worker(worker_id)
         self._init_episodes_done = record.init_episodes
-        collected = sum(other.init_episodes for other in stored.workers.values())
-        self._init_is_complete = collected >= self._params.n_buffer_init_episodes
+        self._init_is_complete = stored.init_episodes >= self._params.n_buffer_init_episodes
         self._iteration_done = record.iteration_done
         incarnation = max(time.time_ns(), record.incarnation + 1)
         self._sender = SegmentSender(self._connection, worker_id, incarnation, is_patient=role.deterministic)
