@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
+from tfagents_system.agents.acting import make_worker_agent
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
 from tfagents_system.envs.env_process import ProcessSettings, build_timeout_secs, step_timeout_secs
@@ -43,7 +43,7 @@ from tfagents_system.worker_environments import Place, WorkerEnvironments
 
 _POLL_SECS = 0.01
 _NEWS_SECS = 0.2  # How soon a stop is noticed.
-_PROGRESS_SECS = 2.0
+_PROGRESS_SECS, _MAX_PROGRESS_SECS = 2.0, 30.0  # Between two looks for news that got lost.
 _START_DEADLINE_SECS = 600.0
 _POLICY_DEADLINE_SECS = 24 * 3600.0  # An iteration of a large network may take long; the trainer is supervised.
 _FLUSH_SECS = 20.0
@@ -101,7 +101,7 @@ class Worker:
         self._progress_reader = self._connection.newest(tables.PROGRESS)
         self._news = self._connection.news(tables.news(worker_id))
         self._progress: tables.Progress | None = None
-        self._progress_due = 0.0
+        self._progress_secs, self._progress_due = _PROGRESS_SECS, 0.0
         self._weights_reader = self._connection.newest(tables.WEIGHTS)
         self._eval_weights_reader = self._connection.newest(tables.EVAL_WEIGHTS)
         stored = self._first_status()
@@ -190,7 +190,7 @@ class Worker:
         self._evaluate_if_due()
 
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
-        agent = self._params.agent_ctor(time_step_spec, action_spec, tf.Variable(0, dtype=tf.int64, name="train_step"))
+        agent = make_worker_agent(self._params, time_step_spec, action_spec)
         return make_worker_policy(agent, seed, num_envs, self._params.frame_stack)
 
     def _eval_share(self) -> int:
@@ -234,15 +234,22 @@ class Worker:
         """How far the trainer is; waits up to `wait_secs` for news of it.
 
         News reach a sleeping worker at once and cost nothing while there are none; in case one got lost, or the server
-        was restarted, the newest is read now and then as well.
+        was restarted, the newest is read now and then as well: the more rarely, the longer that has told nothing new.
         """
         arrays = self._news.get(wait_secs)
-        if arrays is None and time.monotonic() >= self._progress_due:
-            self._progress_due = time.monotonic() + _PROGRESS_SECS
-            arrays = self._progress_reader.get()
         if arrays is not None:
             self._progress = tables.Progress.from_wire(arrays)
+        elif time.monotonic() >= self._progress_due:
+            self._look_for_progress()
         return self._progress
+
+    def _look_for_progress(self) -> None:
+        before, arrays = self._progress, self._progress_reader.get()
+        if arrays is not None:
+            self._progress = tables.Progress.from_wire(arrays)
+        is_new = self._progress != before
+        self._progress_secs = _PROGRESS_SECS if is_new else min(2 * self._progress_secs, _MAX_PROGRESS_SECS)
+        self._progress_due = time.monotonic() + self._progress_secs
 
     def _idle(self) -> None:
         """There is nothing to do until the trainer publishes something."""

@@ -275,6 +275,17 @@ def test_news_that_nobody_reads_hold_nobody_up_and_the_newest_is_told(server):
     assert tables.Progress.from_wire(reader.get(20.0)).iteration == 29
 
 
+def test_news_for_many_workers_fill_no_log(tmp_path, capfd):
+    server = Server(tmp_path / "ring", free_port(), num_workers=300)
+    try:
+        names = [tables.PROGRESS, *(tables.news(worker_id) for worker_id in range(300))]
+        assert server.connection.try_put(names, tables.Progress(1, 2, 3, -1).to_wire(), 20.0)
+        assert [server.connection.size(name) for name in names[::60]] == [1] * 6
+    finally:
+        server.close()
+    assert "pending items" not in capfd.readouterr().err
+
+
 def test_the_stream_of_a_killed_reader_is_fed_with_what_nobody_needs(server):
     def item(number):
         return [np.array([number], np.int64)]
