@@ -29,6 +29,7 @@ from tfagents_system.policies.actors import PolicyActor, RandomActor
 from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import StoppedError, Waiting
+from tfagents_system.replay.progress import ProgressReader
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.replay.segments import Layout, Segment
 from tfagents_system.replay.sender import SegmentSender
@@ -43,7 +44,6 @@ from tfagents_system.worker_environments import Place, WorkerEnvironments
 
 _POLL_SECS = 0.01
 _NEWS_SECS = 0.2  # How soon a stop is noticed.
-_PROGRESS_SECS, _MAX_PROGRESS_SECS = 2.0, 30.0  # Between two looks for news that got lost.
 _START_DEADLINE_SECS = 600.0
 _POLICY_DEADLINE_SECS = 24 * 3600.0  # An iteration of a large network may take long; the trainer is supervised.
 _FLUSH_SECS = 20.0
@@ -98,10 +98,7 @@ class Worker:
         self._watchdog = Watchdog(role.paths.hang(role.name), settings.step_timeout_secs)
         self._connection = role.connect(self._is_stopped)
         self._connection.wait_until_up(_START_DEADLINE_SECS)
-        self._progress_reader = self._connection.newest(tables.PROGRESS)
-        self._news = self._connection.news(tables.news(worker_id))
-        self._progress: tables.Progress | None = None
-        self._progress_secs, self._progress_due = _PROGRESS_SECS, 0.0
+        self._progress = ProgressReader(self._connection, worker_id)
         self._weights_reader = self._connection.newest(tables.WEIGHTS)
         self._eval_weights_reader = self._connection.newest(tables.EVAL_WEIGHTS)
         stored = self._first_status()
@@ -231,25 +228,8 @@ class Worker:
         return tables.Stored.from_wire(arrays)
 
     def _newest_progress(self, wait_secs: float = 0.0) -> tables.Progress | None:
-        """How far the trainer is; waits up to `wait_secs` for news of it.
-
-        News reach a sleeping worker at once and cost nothing while there are none; in case one got lost, or the server
-        was restarted, the newest is read now and then as well: the more rarely, the longer that has told nothing new.
-        """
-        arrays = self._news.get(wait_secs)
-        if arrays is not None:
-            self._progress = tables.Progress.from_wire(arrays)
-        elif time.monotonic() >= self._progress_due:
-            self._look_for_progress()
-        return self._progress
-
-    def _look_for_progress(self) -> None:
-        before, arrays = self._progress, self._progress_reader.get()
-        if arrays is not None:
-            self._progress = tables.Progress.from_wire(arrays)
-        is_new = self._progress != before
-        self._progress_secs = _PROGRESS_SECS if is_new else min(2 * self._progress_secs, _MAX_PROGRESS_SECS)
-        self._progress_due = time.monotonic() + self._progress_secs
+        """How far the trainer is; waits up to `wait_secs` for news of it."""
+        return self._progress.get(wait_secs)
 
     def _idle(self) -> None:
         """There is nothing to do until the trainer publishes something."""
@@ -509,7 +489,8 @@ class Worker:
             return False
         if self._role.joined.ended() is not None:
             return True
-        is_trained = self._progress is not None and self._progress.iteration >= self._params.num_iter
+        progress = self._progress.newest
+        is_trained = progress is not None and progress.iteration >= self._params.num_iter
         return is_trained and self._connection.size(tables.PROGRESS) is None
 
     def _check_stop(self) -> None:
