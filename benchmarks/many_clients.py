@@ -59,7 +59,7 @@ def simulate(pipe: Pipe, port: int, worker_ids: range) -> None:
                 if order in ("all", "segment"):
                     senders[k].send(segment)
                 if order in ("all", "confirm"):
-                    tables.Stored.from_wire(statuses[k].get(_DEADLINE_SECS)).worker(worker_ids[k])
+                    tables.Stored.from_wire(statuses[k].get(_DEADLINE_SECS) or ()).worker(worker_ids[k])
                 if order in ("all", "policy"):
                     assert policies[k].get(_DEADLINE_SECS) is not None
                 done += 1

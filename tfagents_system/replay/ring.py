@@ -172,7 +172,7 @@ class Ring:
         with self.lock:
             records = self._header["workers"]
             used = np.flatnonzero(records["incarnation"])
-            return np.column_stack([used, *(records[name][used] for name in records.dtype.names)])
+            return np.column_stack([used, *(records[name][used] for name in records.dtype.names or ())])
 
     @property
     def iterations_done(self) -> np.ndarray:

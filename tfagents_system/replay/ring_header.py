@@ -136,7 +136,7 @@ def resized(header: np.ndarray, num_workers: int) -> np.ndarray:
     """A copy, sealed, with records for so many workers, or for more where more are in use."""
     used = np.flatnonzero(header["workers"]["incarnation"])
     wanted = empty(int(header["layout"]), max(num_workers, int(used.max(initial=-1)) + 1))
-    for name, *_ in _FIELDS:
+    for name in (str(field[0]) for field in _FIELDS):
         wanted[name] = header[name]
     wanted["workers"][used] = header["workers"][used]
     seal(wanted)
