@@ -3,7 +3,8 @@
     python -m benchmarks.many_clients [--quick]
 
 Simulated workers: each sends a segment of 1,000 steps, reads what is stored, and reads the newest policy of a
-(256, 256) network, over and over, from a few processes. The server has a CPU of its own where there are two or more.
+(256, 256) network, over and over, from a few processes. Then they wait for a policy, as workers do while the trainer
+updates, and it is published. The server has a CPU of its own where there are two or more.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tfagents_system.launch.topology import allowed_cpus, format_cpu_list
 
 _DEADLINE_SECS = 120.0
 _PROCESSES = 4
+_MOST_CPUS = {256: 0.1, 1000: 0.3}  # Of the server, while so many workers wait.
 _POLICY_BYTES = 4 * (28 * 256 + 256 + 256 * 256 + 256 + 256 * 16 + 16)
 
 
@@ -32,11 +34,13 @@ def simulate(pipe: Pipe, port: int, worker_ids: range) -> None:
     """Workers that do nothing but talk to the server; does what the pipe says until that says `stop`."""
     from tfagents_system.replay import tables
     from tfagents_system.replay.connection import Connection
+    from tfagents_system.replay.progress import ProgressReader
     from tfagents_system.replay.sender import SegmentSender
 
     connections = [Connection(f"localhost:{port}", lambda: False) for _ in worker_ids]
-    news = [c.news(tables.news(worker_id)) for c, worker_id in zip(connections, worker_ids, strict=True)]
+    progress = [ProgressReader(c, worker_id) for c, worker_id in zip(connections, worker_ids, strict=True)]
     policies = [c.newest(tables.WEIGHTS) for c in connections]
+    statuses = [c.newest(tables.STATUS) for c in connections]
     senders = [SegmentSender(c, w, time.time_ns()) for c, w in zip(connections, worker_ids, strict=True)]
     segment = make_segment(1000)
     pipe.send("ready")
@@ -45,20 +49,44 @@ def simulate(pipe: Pipe, port: int, worker_ids: range) -> None:
         if order == "stop":
             os._exit(0)
         if order == "news":
-            woken = [reader.get(secs) is not None for reader in news]
-            pipe.send((sum(woken), time.monotonic()))
+            pipe.send((until_all_know(progress, secs), time.monotonic()))
+        elif order == "wait":
+            pipe.send(wait_for_a_policy(progress, senders, secs))
         else:
             started, done = time.monotonic(), 0
-            while time.monotonic() - started < secs:
+            while time.monotonic() - started < secs or (not secs and done < len(senders)):
                 k = done % len(senders)
                 if order in ("all", "segment"):
                     senders[k].send(segment)
                 if order in ("all", "confirm"):
-                    senders[k].confirm()
+                    tables.Stored.from_wire(statuses[k].get(_DEADLINE_SECS) or ()).worker(worker_ids[k])
                 if order in ("all", "policy"):
                     assert policies[k].get(_DEADLINE_SECS) is not None
                 done += 1
             pipe.send((done, time.monotonic() - started))
+
+
+def until_all_know(progress: list[Any], secs: float) -> int:
+    """How many are told of another iteration by news, within so many seconds."""
+    before, deadline = [reader.newest for reader in progress], time.monotonic() + secs
+    woken = 0
+    for reader, known in zip(progress, before, strict=True):
+        while reader.newest == known and time.monotonic() < deadline:
+            reader.get(0.2)
+        woken += reader.newest != known
+    return woken
+
+
+def wait_for_a_policy(progress: list[Any], senders: list[Any], secs: float) -> int:
+    """As workers wait: each looks five times a second, for news and for what is stored. Returns how often they did."""
+    deadline, rounds = time.monotonic() + secs, 0
+    while (began := time.monotonic()) < deadline:
+        for reader, sender in zip(progress, senders, strict=True):
+            reader.get(0.0)
+            sender.confirm()
+        rounds += 1
+        time.sleep(max(0.0, 0.2 - (time.monotonic() - began)))
+    return rounds
 
 
 class Clients:
@@ -116,10 +144,14 @@ def measure(outcome: Outcome, count: int, server_cpu: int, secs: float) -> None:
     with replay_server(100_000, server_cpu, count) as (port, told):
         connection = Connection(f"localhost:{port}", lambda: False)
         connection.put(tables.WEIGHTS, [np.zeros(_POLICY_BYTES, np.uint8)])
+        connection.put(tables.PROGRESS, tables.Progress(1, 0, 0, -1).to_wire())
         clients = Clients(port, count)
         server = psutil.Process(told["pid"])
         try:
             for order in ("segment", "confirm", "policy", "all"):
+                clients.ask(
+                    order, 0.0
+                )  # Each worker's first one, which asks the server for its tables, is not counted.
                 before = sum(server.cpu_times()[:2])
                 answers = clients.ask(order, secs)
                 cpu = sum(server.cpu_times()[:2]) - before
@@ -127,27 +159,60 @@ def measure(outcome: Outcome, count: int, server_cpu: int, secs: float) -> None:
                 elapsed = max(duration for _, duration in answers)
                 outcome.row(f"{count} workers, {order}: rate", done / elapsed, "1/s")
                 outcome.row(f"{count} workers, {order}: server's CPU", 1000 * cpu / done, "ms each")
-            news = [publish_news(clients, connection, count) for _ in range(3)]
-            outcome.row(f"{count} workers: to publish news", 1000 * statistics.median(n[0] for n in news), "ms")
-            outcome.row(f"{count} workers: until all are awake", 1000 * statistics.median(n[1] for n in news), "ms")
-            outcome.row(f"{count} workers: woken", min(n[2] for n in news), "workers")
+            measure_waiting(outcome, clients, connection, count, server, 2.5 * secs)
         finally:
             clients.close()
     outcome.row(f"{count} workers: server's memory beside the ring", (told["pss"] - told["ring_bytes"]) / 2**20, "MiB")
 
 
-def publish_news(clients: Clients, connection: Any, count: int) -> tuple[float, float, int]:
-    """Seconds to tell of a new policy, seconds until the last worker knows, and how many know."""
+def measure_waiting(
+    outcome: Outcome, clients: Clients, connection: Any, count: int, server: psutil.Process, secs: float
+) -> None:
+    """All wait while the trainer updates, then it publishes: the server's CPU, and the trainer's time."""
+    from tfagents_system.publisher import Publisher
+
+    publisher = Publisher(connection, count)
+    before = sum(server.cpu_times()[:2])
+    clients.ask("wait", secs)
+    waiting = (sum(server.cpu_times()[:2]) - before) / secs
+    outcome.row(f"{count} workers wait: server's CPU", waiting, "CPUs")
+    if count in _MOST_CPUS:
+        most = _MOST_CPUS[count]
+        outcome.ratio(f"{count} workers wait: {most} CPUs over the server's", most / max(waiting, 1e-3), 1.0)
+    publications = [publish(clients, publisher, version) for version in range(1, 6)]
+    held, told, awake, woken = (statistics.median(figures) for figures in zip(*publications, strict=True))
+    outcome.row(f"{count} workers: publishing, of the trainer's time", 1000 * held, "ms")
+    if count == max(_MOST_CPUS):
+        outcome.ratio(f"{count} workers: 5 ms over publishing, of the trainer's time", 0.005 / held, 1.0)
+    outcome.row(f"{count} workers: until a policy and the news are published", 1000 * told, "ms")
+    outcome.row(f"{count} workers: until all are awake", 1000 * awake, "ms")
+    outcome.row(f"{count} workers: woken", woken, "workers")
+
+
+def publish(clients: Clients, publisher: Any, version: int) -> tuple[float, float, float, int]:
+    """Seconds of the trainer's thread, until all is published, until the last worker knows, and how many know."""
+    from tfagents_system.policies import weights
     from tfagents_system.replay import tables
 
+    variables = policy_variables()
     clients.begin("news", _DEADLINE_SECS / 2)
     time.sleep(1.0)  # They wait now.
     started = time.monotonic()
-    names = [tables.PROGRESS, *(tables.news(worker_id) for worker_id in range(count))]
-    connection.put(names, tables.Progress(1, 1, 1, -1).to_wire())
-    published = time.monotonic() - started
+    arrays = weights.to_arrays(weights.read_weights(variables))
+    publisher.publish([np.array([1, version, version], np.int64), *arrays], None, tables.Progress(1, version, 1, -1))
+    held = time.monotonic() - started
+    publisher.wait()
+    told = time.monotonic() - started
     answers = clients.finish()
-    return published, max(t for _, t in answers) - started, sum(woken for woken, _ in answers)
+    return held, told, max(at for _, at in answers) - started, sum(woken for woken, _ in answers)
+
+
+def policy_variables() -> dict[str, Any]:
+    """Of a (256, 256) network."""
+    import tensorflow as tf
+
+    shapes = [(28, 256), (256,), (256, 256), (256,), (256, 16), (16,)]
+    return {f"variable_{number}": tf.Variable(tf.zeros(shape)) for number, shape in enumerate(shapes)}
 
 
 def main() -> None:

@@ -55,6 +55,7 @@ def serve(role: Role) -> int:
         slack_rows(params, layout),
         run_checkpoints.newest_complete,
         from_checkpoint=role.deterministic,
+        max_workers=role.max_workers,
     )
     snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints)
     all_tables = tables.make_tables(role.max_workers)

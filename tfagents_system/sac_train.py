@@ -31,6 +31,7 @@ from tfagents_system.launch.by_hand import run_by_hand
 from tfagents_system.launch.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.policies import weights
 from tfagents_system.policies.export import PolicyExport, checkpoint_name
+from tfagents_system.publisher import Publisher
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import StoppedError, Waiting
 from tfagents_system.report.episodes import Evaluations, Report, summarize
@@ -93,7 +94,7 @@ class Trainer:
         self._metrics = MetricsLog(role.paths, self._curriculum.names)
         self._metrics.rewind(self.train_step if self._resumed_at is not None else -1)
         self._begin_evaluations()
-        self._published: tuple[list[np.ndarray], list[np.ndarray]] = [], []  # policy, progress
+        self._published: tuple[list[np.ndarray], tables.Progress]  # the newest policy, and the word of it
         self._train_reports: list[Report] = []
         self._evaluated_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps) when published
         self._losses: dict[str, list[float]] = collections.defaultdict(list)
@@ -101,7 +102,7 @@ class Trainer:
         self._row: dict[str, Any] = {}
         self._curriculum_values: dict[str, float] = {}
         self._session = 0
-        self._news_tables = [tables.news(worker_id) for worker_id in range(role.max_workers)]
+        self._publisher = Publisher(self._connection, role.max_workers)
 
     @property
     def train_step(self) -> int:
@@ -134,6 +135,7 @@ class Trainer:
         if self._losses:
             self._log(self._train_row())
         self.save_finally()
+        self._publisher.wait()
         self._beat("done")
 
     def save_finally(self) -> None:
@@ -145,6 +147,7 @@ class Trainer:
         self._saves.save_finally(self._moment(), self._tell_saving)
 
     def close(self) -> None:
+        self._publisher.close()
         self._metrics.close()
 
     # Starting.
@@ -320,6 +323,7 @@ class Trainer:
         with self._shares.spend("waiting"):
             while True:
                 waiting.check()
+                self._publisher.check()
                 arrays = self._blocks.get(_POLL_SECS)
                 if arrays is None:
                     self._beat("waiting", waiting_for=f"experience of iteration {iteration}")
@@ -341,7 +345,7 @@ class Trainer:
         if server is not None and server != self._server:
             logging.info("the replay server was restarted")
             self._server = server
-            self._put_published(with_evaluation=bool(self._eval_arrays))
+            self._hand_over(with_evaluation=bool(self._eval_arrays))
 
     def _server_start(self) -> int | None:
         arrays = self._status.get(timeout_secs=1.0)
@@ -350,7 +354,7 @@ class Trainer:
     # Publishing.
 
     def _publish(self) -> None:
-        """Sends the policy and how far training is; every `eval_period_itrs`, the policy to evaluate as well.
+        """Sends a copy of the policy and how far training is; every `eval_period_itrs`, one to evaluate as well.
 
         An evaluation begins when the one before is over. In lock-step the trainer waits for that: workers that evaluate
         do not collect, so it would have to wait for them anyway. Where asynchronous it goes on, and the evaluation is
@@ -378,16 +382,12 @@ class Trainer:
                     self._saves.try_to_write(lambda: self._export.save_checkpoint(version))
             to_evaluate = self._eval_iteration if self._eval_arrays else -1
             progress = tables.Progress(self._session, version, self.train_step, to_evaluate)
-            self._published = arrays, progress.to_wire()
-            self._put_published(with_evaluation=is_evaluated)
+            self._published = arrays, progress
+            self._hand_over(with_evaluation=is_evaluated)
 
-    def _put_published(self, with_evaluation: bool) -> None:
-        """The policies first, then the word of them: whoever is woken finds them there."""
+    def _hand_over(self, with_evaluation: bool) -> None:
         policy, progress = self._published
-        self._connection.put(tables.WEIGHTS, policy)
-        if with_evaluation:
-            self._connection.put(tables.EVAL_WEIGHTS, self._eval_arrays)
-        self._connection.put([tables.PROGRESS, *self._news_tables], progress)
+        self._publisher.publish(policy, self._eval_arrays if with_evaluation else None, progress)
 
     # Metrics.
 
@@ -480,6 +480,7 @@ class Trainer:
                 if self._role.stop.is_set():
                     raise StoppedError
                 self._leave_out_gone(began)
+                self._publisher.check()
                 missing = self._evaluations.missing(version)
                 self._beat("waiting", waiting_for=f"the evaluation of iteration {version} by workers {missing}")
                 self._take_reports()

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
+from tfagents_system.agents.acting import make_worker_agent
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
 from tfagents_system.envs.env_process import ProcessSettings, build_timeout_secs, step_timeout_secs
@@ -29,6 +29,7 @@ from tfagents_system.policies.actors import PolicyActor, RandomActor
 from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
 from tfagents_system.replay import tables
 from tfagents_system.replay.connection import StoppedError, Waiting
+from tfagents_system.replay.progress import ProgressReader
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.replay.segments import Layout, Segment
 from tfagents_system.replay.sender import SegmentSender
@@ -43,7 +44,6 @@ from tfagents_system.worker_environments import Place, WorkerEnvironments
 
 _POLL_SECS = 0.01
 _NEWS_SECS = 0.2  # How soon a stop is noticed.
-_PROGRESS_SECS = 2.0
 _START_DEADLINE_SECS = 600.0
 _POLICY_DEADLINE_SECS = 24 * 3600.0  # An iteration of a large network may take long; the trainer is supervised.
 _FLUSH_SECS = 20.0
@@ -99,17 +99,13 @@ class Worker:
         self._watchdog = Watchdog(role.paths.hang(role.name), settings.step_timeout_secs)
         self._connection = role.connect(self._is_stopped)
         self._connection.wait_until_up(_START_DEADLINE_SECS)
-        self._progress_reader = self._connection.newest(tables.PROGRESS)
-        self._news = self._connection.news(tables.news(worker_id))
-        self._progress: tables.Progress | None = None
-        self._progress_due = 0.0
+        self._progress = ProgressReader(self._connection, worker_id)
         self._weights_reader = self._connection.newest(tables.WEIGHTS)
         self._eval_weights_reader = self._connection.newest(tables.EVAL_WEIGHTS)
         stored = self._first_status()
         record = stored.worker(worker_id)
         self._init_episodes_done = record.init_episodes
-        collected = sum(other.init_episodes for other in stored.workers.values())
-        self._init_is_complete = collected >= self._params.n_buffer_init_episodes
+        self._init_is_complete = stored.init_episodes >= self._params.n_buffer_init_episodes
         self._iteration_done = record.iteration_done
         incarnation = max(time.time_ns(), record.incarnation + 1)
         self._sender = SegmentSender(self._connection, worker_id, incarnation, is_patient=role.deterministic)
@@ -195,7 +191,7 @@ class Worker:
             self._tell_evaluation_again(_TELL_RARELY_SECS)
 
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
-        agent = self._params.agent_ctor(time_step_spec, action_spec, tf.Variable(0, dtype=tf.int64, name="train_step"))
+        agent = make_worker_agent(self._params, time_step_spec, action_spec)
         return make_worker_policy(agent, seed, num_envs, self._params.frame_stack)
 
     def _eval_share(self) -> int:
@@ -236,18 +232,8 @@ class Worker:
         return tables.Stored.from_wire(arrays)
 
     def _newest_progress(self, wait_secs: float = 0.0) -> tables.Progress | None:
-        """How far the trainer is; waits up to `wait_secs` for news of it.
-
-        News reach a sleeping worker at once and cost nothing while there are none; in case one got lost, or the server
-        was restarted, the newest is read now and then as well.
-        """
-        arrays = self._news.get(wait_secs)
-        if arrays is None and time.monotonic() >= self._progress_due:
-            self._progress_due = time.monotonic() + _PROGRESS_SECS
-            arrays = self._progress_reader.get()
-        if arrays is not None:
-            self._progress = tables.Progress.from_wire(arrays)
-        return self._progress
+        """How far the trainer is; waits up to `wait_secs` for news of it."""
+        return self._progress.get(wait_secs)
 
     def _idle(self) -> None:
         """There is nothing to do until the trainer publishes something."""
@@ -513,7 +499,8 @@ class Worker:
             return False
         if self._role.joined.ended() is not None:
             return True
-        is_trained = self._progress is not None and self._progress.iteration >= self._params.num_iter
+        progress = self._progress.newest
+        is_trained = progress is not None and progress.iteration >= self._params.num_iter
         return is_trained and self._connection.size(tables.PROGRESS) is None
 
     def _check_stop(self) -> None:

@@ -11,6 +11,7 @@ from segments_for_tests import LAYOUT, append_more, content, filled_ring, number
 from tfagents_system.errors import UserError
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import NEVER, OverwrittenError, Ring
+from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.ring_header import DamagedHeaderError
 from tfagents_system.replay.segments import Column, Layout
 
@@ -336,3 +337,77 @@ def test_only_the_newest_iterations_are_told_apart():
         expected = sum(count for other, count in steps.items() if other <= iteration)
         assert ring_header.steps_up_to(header, iteration) == expected
     assert ring_header.steps_up_to(header, 0) == ring_header.steps_up_to(header, oldest)
+
+
+def old_ring(folder):
+    """As versions before made it: a header with records for all workers that there may ever be."""
+    ring = Ring.open(folder, LAYOUT, 100)
+    ring.append(numbered_segment(worker_id=1, steps=5))
+    ring.append(numbered_segment(worker_id=9, steps=5, iteration=3, end_of_iteration=True))
+    return ring
+
+
+def header_bytes(ring):
+    return (ring.folder / "header.bin").stat().st_size
+
+
+def test_a_header_has_records_for_the_runs_workers_and_no_more(tmp_path):
+    ring = Ring.open(tmp_path / "ring", LAYOUT, 100, max_workers=16)
+    assert len(ring.snapshot()) == header_bytes(ring) / 2 < 9000
+    assert len(ring.iterations_done) == 16
+    assert ring.append(numbered_segment(worker_id=15))
+    assert Ring.open(tmp_path / "ring", LAYOUT, 100).worker(15).number == 0, "as many as it has"
+
+
+@pytest.mark.parametrize(("wanted", "kept"), [(16, 16), (4, 10)])
+def test_a_ring_of_an_earlier_version_is_taken_over_with_all_that_is_stored(tmp_path, wanted, kept):
+    ring = old_ring(tmp_path / "ring")
+    assert header_bytes(ring) == 2 * 139352
+    before, snapshot = content(ring), ring.snapshot()
+    again = Ring.open(tmp_path / "ring", LAYOUT, 100, max_workers=wanted)
+    assert content(again) == before
+    assert len(again.iterations_done) == kept, "what is stored of a worker beyond is kept"
+    assert header_bytes(again) < 20_000
+    assert again.worker(9).iteration_done == 3 and again.worker(2).number == -1
+    assert again.append(numbered_segment(worker_id=9, number=1, steps=5))
+    again.rollback(snapshot)
+    assert content(again) == before, "a snapshot of that version can be gone back to"
+    last = Ring.open(tmp_path / "ring", LAYOUT, 100, max_workers=wanted)
+    assert content(last) == before and last.append(numbered_segment(worker_id=9, number=1, steps=5))
+
+
+def test_a_snapshot_with_more_workers_than_the_ring_makes_room_for_them(tmp_path):
+    ring = old_ring(tmp_path / "ring")
+    before, snapshot = content(ring), ring.snapshot()
+    (tmp_path / "ring" / "header.bin").write_bytes(b"")
+    files = RingFiles.prepare(tmp_path / "ring", LAYOUT, 100, max_workers=2)
+    assert files.mend_header()
+    small = Ring(files)
+    assert len(small.iterations_done) == 2
+    small.rollback(snapshot)
+    assert content(small) == before and small.worker(9).iteration_done == 3
+    assert content(Ring.open(tmp_path / "ring", LAYOUT, 100)) == before
+
+
+def test_a_resize_that_is_cut_short_leaves_the_ring_as_it_was(tmp_path, monkeypatch):
+    before = content(old_ring(tmp_path / "ring"))
+
+    def killed(source, target):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ring_header.os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Ring.open(tmp_path / "ring", LAYOUT, 100, max_workers=4)
+    assert content(Ring.open(tmp_path / "ring", LAYOUT, 100, max_workers=4)) == before
+
+
+@pytest.mark.parametrize("size", [0, 1, 2 * 139352 - 2, 2 * 139352 + 64, 300])
+def test_a_header_of_an_impossible_size_is_damaged(tmp_path, size):
+    path = old_ring(tmp_path / "ring").folder / "header.bin"
+    path.write_bytes(path.read_bytes()[:size].ljust(size, b"x"))
+    with pytest.raises(UserError, match=r"header.bin is damaged"):
+        Ring.open(tmp_path / "ring", LAYOUT, 100)
+    with pytest.raises(DamagedHeaderError):
+        ring_header.parse(b"x" * (size // 2), 7)
+    assert RingFiles.prepare(tmp_path / "ring", LAYOUT, 100).mend_header()

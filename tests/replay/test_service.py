@@ -1,6 +1,7 @@
 """Segments in, blocks out, over a real Reverb server."""
 
 import dataclasses
+import gc
 import socket
 import subprocess
 import sys
@@ -275,6 +276,17 @@ def test_news_that_nobody_reads_hold_nobody_up_and_the_newest_is_told(server):
     assert tables.Progress.from_wire(reader.get(20.0)).iteration == 29
 
 
+def test_news_for_many_workers_fill_no_log(tmp_path, capfd):
+    server = Server(tmp_path / "ring", free_port(), num_workers=300)
+    try:
+        names = [tables.PROGRESS, *(tables.news(worker_id) for worker_id in range(300))]
+        assert server.connection.try_put(names, tables.Progress(1, 2, 3, -1).to_wire(), 20.0)
+        assert [server.connection.size(name) for name in names[::60]] == [1] * 6
+    finally:
+        server.close()
+    assert "pending items" not in capfd.readouterr().err
+
+
 def test_the_stream_of_a_killed_reader_is_fed_with_what_nobody_needs(server):
     def item(number):
         return [np.array([number], np.int64)]
@@ -342,10 +354,27 @@ def test_the_trainer_is_told_that_a_checkpoint_is_wanted_and_when_it_is_no_more(
 
 
 def test_what_is_stored_travels_whole():
-    stored = tables.Stored(7, 100, {0: WorkerRecord(1, 2, 3, 4), 70: WorkerRecord(5, 6, 7, 8)}, True, 9)
-    assert tables.Stored.from_wire(stored.to_wire()) == stored
-    assert stored.worker(70).number == 6
-    assert stored.worker(3) == WorkerRecord(incarnation=0, number=-1, iteration_done=NEVER, init_episodes=0)
+    rows = np.array([[0, 1, 2, 3, 4], [70, 5, 6, 7, 8]], np.int64)
+    sent = tables.Stored(7, 100, rows, True, 9)
+    found = tables.Stored.from_wire(sent.to_wire())
+    assert (found.server, found.env_steps, found.checkpoint_wanted, found.received) == (7, 100, True, 9)
+    assert (found.worker(0), found.worker(70)) == (WorkerRecord(1, 2, 3, 4), WorkerRecord(5, 6, 7, 8))
+    assert found.init_episodes == 12
+    for nobody in (3, 71, 4000):
+        assert found.worker(nobody) == WorkerRecord(incarnation=0, number=-1, iteration_done=NEVER, init_episodes=0)
+
+
+def test_what_is_stored_of_a_thousand_workers_is_told_without_an_object_for_each(tmp_path):
+    ring = Ring.open(tmp_path / "ring", LAYOUT, 3000)
+    for worker_id in range(1000):
+        ring.append(numbered_segment(worker_id=worker_id, incarnation=worker_id + 1, steps=1, iteration=worker_id))
+    before = len(gc.get_objects())
+    stored = tables.Stored(1, ring.env_steps, ring.worker_rows())
+    told = tables.Stored.from_wire(stored.to_wire())
+    assert len(gc.get_objects()) - before < 100
+    for worker_id in (0, 1, 500, 999):
+        assert told.worker(worker_id) == ring.worker(worker_id)
+        assert told.worker(worker_id).incarnation == worker_id + 1
 
 
 def test_unused_slots_cost_nothing(tmp_path):
@@ -355,11 +384,49 @@ def test_unused_slots_cost_nothing(tmp_path):
     status = server.connection.newest(tables.STATUS)
     server.turn_until(lambda: len(status.get()[1]) == 1)
     stored = tables.Stored.from_wire(status.get())
-    assert list(stored.workers) == [499]
+    assert stored.workers[:, 0].tolist() == [499]
     assert sum(array.nbytes for array in stored.to_wire()) == 8 * (4 + 5)
     server.connection.put(tables.SEGMENTS, numbered_segment(worker_id=500).to_wire())
     server.turn_until(lambda: server.service.malformed == 1)
     server.close()
+
+
+def test_the_server_is_asked_only_while_something_is_unconfirmed(server):
+    sender = SegmentSender(server.connection, worker_id=0, incarnation=7)
+    asked = count_questions(sender)
+    for _ in range(3):
+        assert sender.confirm() is None
+    assert asked == []
+    sender.send(numbered_segment())
+    server.turn_until(lambda: sender.confirm() is not None and sender.unconfirmed_segments == 0)
+    before = len(asked)
+    assert before > 0
+    for _ in range(3):
+        assert sender.confirm() is None
+    assert len(asked) == before
+
+
+def count_questions(sender):
+    """A list that grows with each question of what is stored."""
+    asked, get = [], sender._status.get
+    sender._status.get = lambda: (asked.append(None), get())[1]
+    return asked
+
+
+def test_a_worker_keeps_few_bytes_of_what_is_stored_however_long_its_iteration(server, monkeypatch):
+    segment_bytes = sum(array.nbytes for array in numbered_segment(steps=50).to_wire())
+    monkeypatch.setattr(sender_module, "_ASK_BYTES", 4 * segment_bytes)
+    sender = SegmentSender(server.connection, worker_id=0, incarnation=7)
+    asked, kept = count_questions(sender), []
+    for number in range(40):
+        sender.send(numbered_segment(steps=50))
+        server.turn_until(lambda number=number: server.ring.env_steps == 50 * (number + 1))
+        server.service._publish_stored()
+        kept.append(sender.unconfirmed_segments)
+    assert max(kept) <= 5 and 5 <= len(asked) <= 20
+    assert sender._unconfirmed_bytes == sender.unconfirmed_segments * segment_bytes
+    sender.confirm()
+    assert (sender.unconfirmed_segments, sender._unconfirmed_bytes) == (0, 0)
 
 
 def test_a_worker_whose_segment_is_never_stored_ends_with_an_error(server, monkeypatch):

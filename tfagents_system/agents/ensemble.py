@@ -12,6 +12,7 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
 from tfagents_system.agents import algorithms, encoder, entropy
+from tfagents_system.agents.acting import Acting, build_acting
 from tfagents_system.agents.action_sampling import UnsupportedAgentError, mean_and_std
 from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.agents.optimizers import build_optimizer
@@ -46,16 +47,12 @@ class EnsembleAgent(tf_agent.TFAgent):
     ) -> None:
         tf.Module.__init__(self, name=type(self).__name__)
         observation_spec = time_step_spec.observation
-        self._encoder = encoder.make_encoder(params, observation_spec)
-        encoded_spec = observation_spec if self._encoder is None else self._encoder.encoded_spec
-        self._actor_network = params.actor_ctor(encoded_spec, action_spec)
-        learning_policy, self._train_policy = (
-            actor_policy.ActorPolicy(
-                ts.time_step_spec(encoded_spec), action_spec, self._actor_network, training=training
-            )
-            for training in (False, True)
+        acting = build_acting(params, time_step_spec, action_spec)
+        self._encoder, self._actor_network = acting.encoder, acting.actor
+        encoded_spec, learning_policy, policy = acting.encoded_spec, acting.learning_policy, acting.policy
+        self._train_policy = actor_policy.ActorPolicy(
+            ts.time_step_spec(encoded_spec), action_spec, self._actor_network, training=True
         )
-        policy = self._policy_of_environments(time_step_spec, action_spec) or learning_policy
         self._critic_networks = build_critics(params, encoded_spec, action_spec)
         self._target_critic_networks = [
             common.maybe_copy_target_network_with_checks(
@@ -101,16 +98,8 @@ class EnsembleAgent(tf_agent.TFAgent):
             eyes=encoder.make_eyes(params, self._encoder, observation_spec),
         )
         self._own_update: FusedUpdate | None = None
-        self._check_actor()
+        _check_actor(acting)
         self.initialize()
-
-    def _policy_of_environments(self, time_step_spec: ts.TimeStep, action_spec: Any) -> actor_policy.ActorPolicy | None:
-        """Takes what environments observe; None where that is what the actor sees."""
-        if self._encoder is None:
-            return None
-        return actor_policy.ActorPolicy(
-            time_step_spec, action_spec, encoder.EncodedActor(self._encoder, self._actor_network)
-        )
 
     def make_update(self, share_log_pi: bool = True, seed: int = 0, burn_in_steps: int = 0) -> FusedUpdate:
         """What a block loops over; arguments as of FusedUpdate."""
@@ -133,17 +122,13 @@ class EnsembleAgent(tf_agent.TFAgent):
         self._own_update = self._own_update or self.make_update()
         return self._own_update
 
-    def _check_actor(self) -> None:
-        observation = tf.nest.map_structure(
-            lambda spec: tf.zeros((1, *spec.shape), spec.dtype), self.time_step_spec.observation
-        )
-        state = self._policy.get_initial_state(1)
-        nest = self._policy.distribution(ts.restart(observation, 1), state).action
-        try:
-            for distribution in tf.nest.flatten(nest):
-                mean_and_std(distribution)
-        except UnsupportedAgentError as error:
-            raise UserError(f"{error}: let actor_ctor return one, or choose algorithm='sac'") from None
+
+def _check_actor(acting: Acting) -> None:
+    try:
+        for distribution in tf.nest.flatten(acting.first_actions()):
+            mean_and_std(distribution)
+    except UnsupportedAgentError as error:
+        raise UserError(f"{error}: let actor_ctor return one, or choose algorithm='sac'") from None
 
 
 def build_critics(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> list[Any]:

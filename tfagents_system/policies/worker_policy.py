@@ -88,7 +88,7 @@ def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: in
     """The fastest way to run the policy of `agent`. A fast path whose actions differ from the network's is not taken.
 
     Args:
-      agent: A TFAgent.
+      agent: A TFAgent, or what acts of one.
       seed: Of the exploration noise.
       num_envs: Environments that it acts in.
       frame_stack: Frames of an image; the policy takes single ones.
@@ -174,9 +174,10 @@ class NumpyWorkerPolicy(WorkerPolicy):
         from tf_agents.agents.sac.sac_agent import SacAgent
         from tf_agents.policies.actor_policy import ActorPolicy
 
+        from tfagents_system.agents.acting import Acting
         from tfagents_system.agents.ensemble import EnsembleAgent
 
-        if type(agent) not in (SacAgent, EnsembleAgent) or type(agent.collect_policy) is not ActorPolicy:
+        if type(agent) not in (SacAgent, EnsembleAgent, Acting) or type(agent.collect_policy) is not ActorPolicy:
             raise UnsupportedNetworkError(f"{type(agent).__name__} is neither TF-Agents' SacAgent nor one of its kin")
         network, variables = agent.collect_policy._actor_network, named_variables(agent.collect_policy)
         self._actor = NumpyActor(network, variables, rng, num_envs)

@@ -21,6 +21,7 @@ from tfagents_system.replay import peers
 _INFO_TIMEOUT_SECS = 5
 _PUT_TIMEOUT_SECS = 5.0
 _RECONNECT_SECS = 1.0
+_ITEMS_A_FLUSH = 40  # Where more wait to be confirmed, Reverb fills the log with warnings.
 _SPEAK_SECS = 60.0
 # Older kernels take a connection that our killed server left half closed for root's: for a minute at most.
 _HOLD_SECS = 75.0
@@ -168,9 +169,13 @@ class Connection:
             # A writer keeps the shapes of its first item, and items differ in length: one writer each (0.7 ms).
             writer = self._client.trajectory_writer(num_keep_alive_refs=1)
             writer.append(list(arrays))
-            for name in [table] if isinstance(table, str) else table:  # The data travel once.
+            timeout_ms = max(1, int(timeout_secs * 1000))
+            # The data travel once.
+            for number, name in enumerate([table] if isinstance(table, str) else table, 1):
                 writer.create_item(name, 1.0, [column[-1:] for column in writer.history])
-            writer.flush(timeout_ms=max(1, int(timeout_secs * 1000)))
+                if number % _ITEMS_A_FLUSH == 0:
+                    writer.flush(timeout_ms=timeout_ms)
+            writer.flush(timeout_ms=timeout_ms)
         except (reverb.errors.ReverbError, RuntimeError) as error:
             if not isinstance(error, reverb.errors.DeadlineExceededError):
                 logging.log_every_n_seconds(logging.WARNING, "put %s: %s", 60, table, error)

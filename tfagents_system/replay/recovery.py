@@ -57,6 +57,7 @@ def open_ring(
     newest_complete: Callable[[Path], Checkpoint | None],
     *,
     from_checkpoint: bool = False,
+    max_workers: int | None = None,
 ) -> tuple[Ring, RingCopy | None]:
     """Opens a run's ring, with its copy where it has one.
 
@@ -67,6 +68,7 @@ def open_ring(
       slack_rows: Of a new ring, see `Ring.open`.
       newest_complete: Finds the checkpoint to go back to.
       from_checkpoint: Go back to it also where the ring is as a killed process left it.
+      max_workers: Workers that the ring keeps records of, see RingFiles.
 
     Raises:
       UserError: The disk is too small, a folder can't be written or holds a ring of another kind, or scratch has
@@ -76,7 +78,7 @@ def open_ring(
     if places.is_copied:
         scratch.make_private(places.ring)
     is_as_it_was = _is_as_it_was(places)
-    files = RingFiles.prepare(places.ring, layout, capacity_rows, slack_rows)
+    files = RingFiles.prepare(places.ring, layout, capacity_rows, slack_rows, max_workers)
     has_copy = places.is_copied and dataclasses.replace(files, folder=places.home).exist()
     recovers = from_checkpoint or files.mend_header() or not is_as_it_was
     if recovers and has_copy:

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tfagents_system.errors import UserError
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring_files import RingFiles, row_ranges
 from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS, NEVER, NOTHING_STORED, WorkerRecord
@@ -63,10 +62,19 @@ class Ring:
             self._per_transition.append(self.returns)
         self._slots = files.map_header()
         self._header = self._newest_header()
+        if files.max_workers is not None:
+            self._fit_slots(ring_header.resized(self._header, files.max_workers))
         self._recount()
 
     @classmethod
-    def open(cls, folder: Path, layout: Layout, capacity_rows: int, slack_rows: int | None = None) -> Ring:
+    def open(
+        cls,
+        folder: Path,
+        layout: Layout,
+        capacity_rows: int,
+        slack_rows: int | None = None,
+        max_workers: int | None = None,
+    ) -> Ring:
         """Opens the ring in `folder` as it was left, or makes an empty one there, with its disk space reserved.
 
         Args:
@@ -74,11 +82,12 @@ class Ring:
           layout: The experience's columns.
           capacity_rows: Rows that it holds.
           slack_rows: Of a new ring, see the module; None is a quarter of the capacity, and at least four segments.
+          max_workers: Workers that it keeps records of, see RingFiles.
 
         Raises:
           UserError: The disk is too small, the folder can't be written, or it holds a ring of another kind.
         """
-        return cls(RingFiles.prepare(folder, layout, capacity_rows, slack_rows))
+        return cls(RingFiles.prepare(folder, layout, capacity_rows, slack_rows, max_workers))
 
     @property
     def folder(self) -> Path:
@@ -161,15 +170,16 @@ class Ring:
         with self.lock:
             return WorkerRecord(*self._header["workers"][worker_id].item())
 
-    def workers(self) -> dict[int, WorkerRecord]:
-        """What is stored of those workers of which anything is, by their numbers."""
+    def worker_rows(self) -> np.ndarray:
+        """`[n, 5]` int64: number and record of each worker of which anything is stored, by their numbers."""
         with self.lock:
-            used = np.flatnonzero(self._header["workers"]["incarnation"])
-            return {int(worker_id): self.worker(worker_id) for worker_id in used}
+            records = self._header["workers"]
+            used = np.flatnonzero(records["incarnation"])
+            return np.column_stack([used, *(records[name][used] for name in records.dtype.names or ())])
 
     @property
     def iterations_done(self) -> np.ndarray:
-        """`[MAX_WORKERS]` int64: the last iteration that each worker completed, `NEVER` of one that has none."""
+        """`[max_workers]` int64: the last iteration that each worker completed, `NEVER` of one that has none."""
         with self.lock:
             return np.array(self._header["workers"]["iteration_done"])
 
@@ -226,7 +236,7 @@ class Ring:
     def clear(self) -> None:
         """Forgets all experience, and what is stored of each worker."""
         with self.lock:
-            self._replace_header(ring_header.empty(self.files.fingerprint))
+            self._replace_header(ring_header.empty(self.files.fingerprint, len(self._header["workers"])))
 
     def check_covered(self, snapshot: bytes) -> None:
         """Whether a rollback to it is still possible.
@@ -341,9 +351,16 @@ class Ring:
     def _replace_header(self, header: np.ndarray) -> None:
         header["generation"] = self._header["generation"]
         header["written_rows"] = max(int(header["written_rows"]), int(self._header["written_rows"]))
-        self._header = header
+        self._fit_slots(ring_header.resized(header, len(self._header["workers"])))
         self._write_header()
         self._recount()
+
+    def _fit_slots(self, header: np.ndarray) -> None:
+        """Takes a header; where it has another number of workers, the file of the slots is made anew."""
+        self._header = header
+        if header.dtype != self._slots.dtype:
+            self.files.write_header(header)
+            self._slots = self.files.map_header()
 
     def _write_header(self) -> None:
         """Writes the older of the two slots, checksum last: one of them is whole at any moment."""
@@ -354,9 +371,7 @@ class Ring:
     def _newest_header(self) -> np.ndarray:
         newest = ring_header.newest_slot(self._slots, self.files.fingerprint)
         if newest is None:
-            raise UserError(
-                f"{self.files.header} is damaged (no valid checksum): restore it, or start a new run (SAC_EXP_NAME)"
-            )
+            raise self.files.damaged_header("no valid checksum")
         return newest
 
     def _check_covered(self, header: np.ndarray) -> None:

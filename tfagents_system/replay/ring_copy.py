@@ -46,8 +46,7 @@ class RingCopy:
           DamagedHeaderError: It is damaged, or of another ring.
         """
         if snapshot is None:
-            slots = np.fromfile(self._files.header, ring_header.DTYPE, 2)
-            newest = ring_header.newest_slot(slots, self._files.fingerprint)
+            newest = self._files.newest_header()
             snapshot = b"" if newest is None else newest.tobytes()
         first, last = _covered(snapshot, self._files)
         with self._ring.lock:

@@ -44,15 +44,25 @@ class RingFiles:
       layout: The experience's columns.
       capacity_rows: Rows that the ring holds.
       slack_rows: Rows beyond that, in which what was given up stays for a while.
+      max_workers: Workers that the header is to have records for; None: as many as it has, a new one for all that
+        there may ever be.
     """
 
     folder: Path
     layout: Layout
     capacity_rows: int
     slack_rows: int
+    max_workers: int | None = None
 
     @classmethod
-    def prepare(cls, folder: Path, layout: Layout, capacity_rows: int, slack_rows: int | None = None) -> RingFiles:
+    def prepare(
+        cls,
+        folder: Path,
+        layout: Layout,
+        capacity_rows: int,
+        slack_rows: int | None = None,
+        max_workers: int | None = None,
+    ) -> RingFiles:
         """Finds the files in `folder`, or makes them there, with their disk space reserved.
 
         Args:
@@ -60,13 +70,14 @@ class RingFiles:
           layout: The experience's columns.
           capacity_rows: Rows that the ring is to hold.
           slack_rows: For a new ring; None is `default_slack_rows`. One that is there keeps its own.
+          max_workers: See above.
 
         Raises:
           UserError: The disk is too small, the folder can't be written, or it holds a ring of another kind.
         """
         if slack_rows is None:
             slack_rows = default_slack_rows(capacity_rows, layout.max_segment_steps(None) + 1)
-        files = cls(folder, layout, capacity_rows, slack_rows)
+        files = cls(folder, layout, capacity_rows, slack_rows, max_workers)
         if files.exist():
             files = dataclasses.replace(files, slack_rows=files._check_layout())
             files._reserve()
@@ -127,30 +138,55 @@ class RingFiles:
         """The two header slots.
 
         Raises:
-          UserError: The file can't be opened for writing.
+          UserError: The file can't be opened for writing, or is damaged.
         """
         try:
-            return np.asarray(np.memmap(self.header, ring_header.DTYPE, "r+", shape=(2,)))
+            return ring_header.map_slots(self.header)
+        except OSError as error:
+            raise self._unusable(error) from None
+        except ring_header.DamagedHeaderError as error:
+            raise self.damaged_header(str(error)) from None
+
+    def damaged_header(self, why: str) -> UserError:
+        """What a user can do about a ring without a whole header."""
+        return UserError(f"{self.header} is damaged ({why}): restore it, or start a new run (SAC_EXP_NAME)")
+
+    def write_header(self, header: np.ndarray) -> None:
+        """Makes the file of the slots anew, with this header alone.
+
+        Raises:
+          UserError: It can't be written.
+        """
+        try:
+            ring_header.write_slots(self.header, header)
         except OSError as error:
             raise self._unusable(error) from None
 
-    def mend_header(self) -> bool:
-        """Makes an empty header if there is no whole one; returns whether it did."""
+    def newest_header(self) -> np.ndarray | None:
+        """A copy of the newest whole header, None if there is none.
+
+        Raises:
+          UserError: The file can't be opened.
+        """
+        if not self.header.exists():
+            return None
         try:
-            slots = np.fromfile(self.header, ring_header.DTYPE, 2) if self.header.exists() else np.zeros(0)
+            return ring_header.newest_slot(ring_header.map_slots(self.header), self.fingerprint)
         except OSError as error:
             raise self._unusable(error) from None
-        if len(slots) == 2 and ring_header.newest_slot(slots, self.fingerprint) is not None:
+        except ring_header.DamagedHeaderError:
+            return None
+
+    def mend_header(self) -> bool:
+        """Makes an empty header if there is no whole one; returns whether it did."""
+        if self.newest_header() is not None:
             return False
         self.reset_header()
         return True
 
     def reset_header(self) -> None:
         """Makes an empty header: what is in the files is forgotten."""
-        try:
-            ring_header.write_slots(self.header, ring_header.empty(self.fingerprint))
-        except OSError as error:
-            raise self._unusable(error) from None
+        self.write_header(ring_header.empty(self.fingerprint, self.max_workers or ring_header.MAX_WORKERS))
 
     def make_durable(self) -> None:
         """Writes to disk what has changed; what is stored meanwhile is not held up.

@@ -7,6 +7,8 @@ grow, so it is known from two of them whether a row has been overwritten since.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
 import zlib
 from pathlib import Path
 
@@ -20,24 +22,28 @@ COUNTED_ITERATIONS = 1024  # The newest ones, of which it is known how many step
 _WORKER_DTYPE = np.dtype(
     [("incarnation", "<i8"), ("number", "<i8"), ("iteration_done", "<i8"), ("init_episodes", "<i8")]
 )
-DTYPE = np.dtype(
-    [
-        ("crc", "<u4"),  # of all that follows
-        ("valid", "<u4"),
-        ("layout", "<u8"),  # checksum of what layout.json says: of which ring it is
-        ("generation", "<i8"),  # counts the headers of a ring
-        ("total_rows", "<i8"),  # the number that the next row gets
-        ("written_rows", "<i8"),  # the largest total_rows that the files have seen, what was rolled back included
-        ("filled_rows", "<i8"),
-        ("cut_crc", "<i8"),  # of the oldest rows up to their segment's end, in snapshots; -1 elsewhere
-        ("env_steps", "<i8"),
-        ("init_steps", "<i8"),
-        ("newest_iteration", "<i8"),  # that any step belongs to
-        ("iteration_steps", "<i8", (COUNTED_ITERATIONS,)),  # of iteration i at i % their number, see `count_steps`
-        ("segments", "<i8"),
-        ("workers", _WORKER_DTYPE, (MAX_WORKERS,)),
-    ]
+_FIELDS = (
+    ("crc", "<u4"),  # of all that follows
+    ("valid", "<u4"),
+    ("layout", "<u8"),  # checksum of what layout.json says: of which ring it is
+    ("generation", "<i8"),  # counts the headers of a ring
+    ("total_rows", "<i8"),  # the number that the next row gets
+    ("written_rows", "<i8"),  # the largest total_rows that the files have seen, what was rolled back included
+    ("filled_rows", "<i8"),
+    ("cut_crc", "<i8"),  # of the oldest rows up to their segment's end, in snapshots; -1 elsewhere
+    ("env_steps", "<i8"),
+    ("init_steps", "<i8"),
+    ("newest_iteration", "<i8"),  # that any step belongs to
+    ("iteration_steps", "<i8", (COUNTED_ITERATIONS,)),  # of iteration i at i % their number, see `count_steps`
+    ("segments", "<i8"),
 )
+_BYTES_BEFORE_WORKERS = np.dtype(list(_FIELDS)).itemsize
+
+
+@functools.cache
+def dtype(num_workers: int) -> np.dtype:
+    """A header with records for workers 0 to num_workers - 1. They come last: its size tells how many there are."""
+    return np.dtype([*_FIELDS, ("workers", _WORKER_DTYPE, (num_workers,))])
 
 
 class DamagedHeaderError(ValueError):
@@ -64,9 +70,9 @@ class WorkerRecord:
 NOTHING_STORED = WorkerRecord(incarnation=0, number=-1, iteration_done=NEVER, init_episodes=0)
 
 
-def empty(layout: int) -> np.ndarray:
+def empty(layout: int, num_workers: int = MAX_WORKERS) -> np.ndarray:
     """The header of a ring without experience, sealed. `layout` is the checksum of the ring's description."""
-    header = np.zeros((), DTYPE)
+    header = np.zeros((), dtype(num_workers))
     header["valid"] = 1
     header["layout"] = layout
     header["cut_crc"] = -1
@@ -112,14 +118,13 @@ def is_whole(header: np.ndarray, layout: int) -> bool:
 
 
 def parse(data: bytes, layout: int) -> np.ndarray:
-    """Reads the bytes of a header.
+    """Reads the bytes of a header with any number of workers.
 
     Raises:
       DamagedHeaderError: They are damaged, or the header of a ring of another layout.
     """
-    if len(data) != DTYPE.itemsize:
-        raise DamagedHeaderError(f"expected {DTYPE.itemsize} bytes but found {len(data)}")
-    header = np.array(np.frombuffer(data, DTYPE)[0], DTYPE)
+    found = _dtype_of(len(data))
+    header = np.array(np.frombuffer(data, found)[0], found)
     if header["crc"] != _checksum(header) or header["valid"] != 1:
         raise DamagedHeaderError("the checksum is wrong")
     if header["layout"] != layout:
@@ -127,18 +132,49 @@ def parse(data: bytes, layout: int) -> np.ndarray:
     return header
 
 
+def resized(header: np.ndarray, num_workers: int) -> np.ndarray:
+    """A copy, sealed, with records for so many workers, or for more where more are in use."""
+    used = np.flatnonzero(header["workers"]["incarnation"])
+    wanted = empty(int(header["layout"]), max(num_workers, int(used.max(initial=-1)) + 1))
+    for name in (str(field[0]) for field in _FIELDS):
+        wanted[name] = header[name]
+    wanted["workers"][used] = header["workers"][used]
+    seal(wanted)
+    return wanted
+
+
 def write_slots(path: Path, header: np.ndarray) -> None:
-    """Makes the file of the two slots, with one header in it."""
-    slots = np.zeros((2,), DTYPE)
+    """Makes the file of the two slots, with one header in it; whole or not at all."""
+    slots = np.zeros((2,), header.dtype)
     slots[int(header["generation"]) % 2] = header
-    slots.tofile(path)
+    temporary = path.with_suffix(".tmp")
+    slots.tofile(temporary)
+    os.replace(temporary, path)
+
+
+def map_slots(path: Path) -> np.ndarray:
+    """The two slots, which are the file.
+
+    Raises:
+      DamagedHeaderError: It has a size that no two headers have.
+      OSError: It can't be opened for writing.
+    """
+    return np.asarray(np.memmap(path, _dtype_of(path.stat().st_size / 2), "r+", shape=(2,)))
 
 
 def newest_slot(slots: np.ndarray, layout: int) -> np.ndarray | None:
     """A copy of the newest whole header of the two, None if both are damaged."""
     whole = [slot for slot in slots if is_whole(slot, layout)]
-    return np.array(max(whole, key=lambda slot: int(slot["generation"])), DTYPE) if whole else None
+    return np.array(max(whole, key=lambda slot: int(slot["generation"])), slots.dtype) if whole else None
+
+
+def _dtype_of(num_bytes: float) -> np.dtype:
+    """Of a header of this size."""
+    num_workers, rest = divmod(num_bytes - _BYTES_BEFORE_WORKERS, _WORKER_DTYPE.itemsize)
+    if rest or not 1 <= num_workers <= MAX_WORKERS:
+        raise DamagedHeaderError(f"{num_bytes:g} bytes are no header's")
+    return dtype(int(num_workers))
 
 
 def _checksum(header: np.ndarray) -> int:
-    return zlib.crc32(header.tobytes()[4:])
+    return zlib.crc32(np.asarray(header).reshape(1).view(np.uint8)[4:].data)

@@ -15,6 +15,7 @@ from tfagents_system.replay.segments import Segment
 _RESEND_SECS = 10.0
 _MAX_SENDS = 6  # Of one segment, to a server that takes in segments meanwhile.
 _POLL_SECS = 0.02
+_ASK_BYTES = 16 * 2**20  # With more than that unconfirmed, each further segment asks what is stored.
 
 
 class RefusedError(Exception):
@@ -39,6 +40,7 @@ class SegmentSender:
         self._is_patient = is_patient
         self._next_number = 0
         self._unconfirmed: collections.deque[Segment] = collections.deque()
+        self._unconfirmed_bytes = 0
         self._server: int | None = None
         self._received = 0  # Segments that the server had taken in when it was last heard of before sending again.
         self._first_sends: tuple[int, int] = (-1, 0)  # The oldest unconfirmed segment, and how often it was sent again.
@@ -50,28 +52,37 @@ class SegmentSender:
         return len(self._unconfirmed)
 
     def send(self, segment: Segment) -> None:
-        """Numbers a segment and sends it."""
+        """Numbers a segment and sends it.
+
+        Raises:
+          RefusedError: See `confirm`.
+        """
         segment = dataclasses.replace(
             segment, worker_id=self._worker_id, incarnation=self._incarnation, number=self._next_number
         )
         self._next_number += 1
         self._unconfirmed.append(segment)
+        self._unconfirmed_bytes += _num_bytes(segment)
         self._put(segment)
+        if self._unconfirmed_bytes > _ASK_BYTES:
+            self.confirm()
 
     def confirm(self) -> tables.Stored | None:
         """Forgets what is stored; sends the rest again if the server was restarted or has not stored it in time.
 
+        Asks the server only while there is anything to hear: many workers wait, and a question costs it 0.4 ms.
+
         Raises:
           RefusedError: A segment was sent again and again to a server that takes in segments, but not this one.
         """
-        arrays = self._status.get()
+        arrays = self._status.get() if self._unconfirmed else None
         if arrays is None:
             return None
         stored = tables.Stored.from_wire(arrays)
         record = stored.worker(self._worker_id)
         if record.incarnation == self._incarnation:
             while self._unconfirmed and self._unconfirmed[0].number <= record.number:
-                self._unconfirmed.popleft()
+                self._unconfirmed_bytes -= _num_bytes(self._unconfirmed.popleft())
         restarted = self._server not in (None, stored.server)
         self._server = stored.server
         if self._unconfirmed and (restarted or time.monotonic() - self._last_sent > _RESEND_SECS):
@@ -108,3 +119,7 @@ class SegmentSender:
     def _put(self, segment: Segment) -> None:
         self._connection.put(tables.SEGMENTS, segment.to_wire())
         self._last_sent = time.monotonic()
+
+
+def _num_bytes(segment: Segment) -> int:
+    return sum(array.nbytes for array in segment.to_wire())

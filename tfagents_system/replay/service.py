@@ -185,7 +185,8 @@ class ReplayService:
 
     def _publish_stored(self) -> None:
         wanted = self._snapshots.is_wanted
-        stored = tables.Stored(self._server_start, self._ring.env_steps, self._ring.workers(), wanted, self._received)
+        workers = self._ring.worker_rows()
+        stored = tables.Stored(self._server_start, self._ring.env_steps, workers, wanted, self._received)
         with self.time_shares.spend("telling what is stored"):
             self._connection.put(tables.STATUS, stored.to_wire())
         self._is_told, self._tell_at = True, time.monotonic() + _TELL_SECS

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import reverb
@@ -212,31 +212,36 @@ class Stored:
     Attributes:
       server: Start of the server's process, in ns: another value means that it was restarted.
       env_steps: Environment steps since the run began.
-      workers: One record for each worker of which anything is stored, by its number: unused slots cost nothing.
+      workers: `Ring.worker_rows()`. It travels as it is, and each worker reads the row that is its own: what costs is
+        to make Python objects of all of them, not their bytes.
       checkpoint_wanted: A checkpoint is to be made early: experience of the last one will be overwritten soon.
       received: Segments that the server has taken in since it was started, refused ones included.
     """
 
     server: int
     env_steps: int
-    workers: Mapping[int, WorkerRecord]
+    workers: np.ndarray
     checkpoint_wanted: bool = False
     received: int = 0
 
+    @property
+    def init_episodes(self) -> int:
+        """Episodes of the first random ones that are complete, of all workers."""
+        return int(self.workers[:, -1].sum())
+
     def worker(self, worker_id: int) -> WorkerRecord:
         """What is stored of one worker."""
-        return self.workers.get(worker_id, NOTHING_STORED)
+        place = int(np.searchsorted(self.workers[:, 0], worker_id))
+        is_there = place < len(self.workers) and self.workers[place, 0] == worker_id
+        return WorkerRecord(*self.workers[place, 1:].tolist()) if is_there else NOTHING_STORED
 
     def to_wire(self) -> list[np.ndarray]:
-        head = np.array([self.server, self.env_steps, self.checkpoint_wanted, self.received], np.int64)
-        rows = [(worker_id, *vars(record).values()) for worker_id, record in self.workers.items()]
-        return [head, np.array(rows, np.int64).reshape(-1, 1 + len(dataclasses.fields(WorkerRecord)))]
+        return [np.array([self.server, self.env_steps, self.checkpoint_wanted, self.received], np.int64), self.workers]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Stored:
-        head, rows = arrays
+        head, workers = arrays
         server, env_steps, checkpoint_wanted, received = (int(value) for value in head)
-        workers = {worker_id: WorkerRecord(*record) for worker_id, *record in rows.tolist()}
         return cls(server, env_steps, workers, bool(checkpoint_wanted), received)
 
 

@@ -1,0 +1,88 @@
+"""A worker that waits hears of the trainer at once, and asks the server rarely."""
+
+import pytest
+
+from tfagents_system.replay import progress, tables
+from tfagents_system.replay.progress import ProgressReader
+
+
+class Connection:
+    """Two tables; reads of the newest one are counted."""
+
+    def __init__(self):
+        self.news_items, self.newest_item, self.looks = [], None, 0
+
+    def news(self, table):
+        assert table == tables.news(3)
+        return self
+
+    def newest(self, table):
+        assert table == tables.PROGRESS
+        return Newest(self)
+
+    def get(self, wait_secs):
+        return self.news_items.pop(0) if self.news_items else None
+
+
+class Newest:
+    def __init__(self, connection):
+        self._connection = connection
+
+    def get(self):
+        self._connection.looks += 1
+        return self._connection.newest_item
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def version(iteration):
+    return tables.Progress(session=1, iteration=iteration, train_step=0, eval_iteration=-1)
+
+
+def wait(reader, clock, secs):
+    for _ in range(round(secs / 0.2)):
+        clock[0] += 0.2
+        reader.get(0.2)
+
+
+def test_a_long_wait_costs_ever_fewer_questions(clock):
+    connection = Connection()
+    connection.newest_item = version(0).to_wire()
+    reader = ProgressReader(connection, 3)
+    assert reader.get(0.0) == version(0)
+    wait(reader, clock, 60.0)
+    assert connection.looks == 5, "at once, then after 2, 4, 8, 16 and 30 s"
+    wait(reader, clock, 300.0)
+    assert connection.looks == 5 + 10
+
+
+def test_news_are_taken_without_a_question(clock):
+    connection = Connection()
+    reader = ProgressReader(connection, 3)
+    assert reader.get(0.0) is None and connection.looks == 1
+    connection.news_items.append(version(7).to_wire())
+    assert reader.get(0.2) == reader.newest == version(7)
+    assert connection.looks == 1
+
+
+def test_news_that_got_lost_are_found_soon_after_a_start_and_within_half_a_minute_later(clock):
+    connection = Connection()
+    reader = ProgressReader(connection, 3)
+    reader.get(0.0)
+    connection.newest_item = version(1).to_wire()
+    wait(reader, clock, 4.2)
+    assert reader.newest == version(1)
+    wait(reader, clock, 200.0)
+    connection.newest_item = version(2).to_wire()
+    lost_at = clock[0]
+    while reader.newest != version(2):
+        wait(reader, clock, 0.2)
+        assert clock[0] - lost_at < 30.5
+    before = connection.looks
+    wait(reader, clock, 2.2)
+    assert connection.looks == before + 1, "what was lost once may be lost again"
