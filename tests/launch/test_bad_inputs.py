@@ -185,6 +185,7 @@ BAD: dict[str, Bad] = {
     "misspelt attribute": params(
         "TrainParams.train_batchsize = 3", "train_batchsize is not known: train_batch_size is meant"
     ),
+    "another library's name": params("TrainParams.gamma = 0.9", "gamma=0.9 is a setting of", "SBX", ": set discount"),
     "misspelt hook": params("TrainParams.actor_ctr = lambda self: 0", "actor_ctr is not known: actor_ctor is meant"),
     "hook that is no method": params(
         "TrainParams.agent_ctor = 3", "agent_ctor must be a method, found 3", "rename yours"
