@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-import traceback
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system import other_libraries
+from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError, shown
 from tfagents_system.grid import noting_twice
 from tfagents_system.spelling import near_misses
@@ -372,9 +372,7 @@ def compute_config_from(environ: Mapping[str, str] = os.environ) -> dict[str, in
 
 
 def _where(error: BaseException, origin: Path) -> str:
-    """`ValueError: text (line 12)`, with the last line of the user's file that is on the stack."""
-    if isinstance(error, SyntaxError):
+    """`ValueError: text (params.py, line 12)`; see `describe_error`."""
+    if isinstance(error, SyntaxError) and error.filename == str(origin):
         return f"SyntaxError: {error.msg} (line {error.lineno})"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(origin)]
-    line = f" (line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{line}"
+    return describe_error(error)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checklist import Checklist
+from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 from tfagents_system.launch import pinned_packages, resources, run_directory
 from tfagents_system.launch.claims import Claims, RunLock, held_cpus, owner_of_run, port_is_free
@@ -312,6 +313,8 @@ def main() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # Names may hold any bytes.
+    if args.check:
+        os.environ[SHOW_TRACES] = "1"
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
     os.environ.update(settings.environ)
     fork_server = start_fork_server(os.environ, args.vars_file)
