@@ -299,7 +299,10 @@ class _Inspector:
         source: Path = self._values[kind]
         if self._paths is None:
             return source
-        path, note = run_directory.choose_input(getattr(self._paths, kind), source)
+        has_begun = "server" in self._values or run_directory.has_begun(
+            self._paths
+        )  # A joined run has begun elsewhere.
+        path, note = run_directory.choose_input(getattr(self._paths, kind), source, has_begun)
         if note:
             self._found.checks[kind].notes.append(note)
         return path

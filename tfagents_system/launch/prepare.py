@@ -137,6 +137,8 @@ class Preparation:
     def _state_of_run(self, paths: RunPaths) -> str:
         if not paths.run_json.exists():
             return "a new run"
+        if not run_directory.has_begun(paths):
+            return "a run without any update yet, which takes files and settings as they are now"
         return "finished" if run_directory.is_finished(paths) else "a run that goes on"
 
     def _check_machine(self) -> None:
@@ -250,6 +252,7 @@ def prepare(
             print(f"note: {note}")
     paths = RunPaths(variables.exp_dir)
     with RunLock(paths):
+        has_begun, changes = run_directory.has_begun(paths), run_directory.changes(paths, preparation.overrides)
         run_directory.write_inputs(paths, variables, inspection.num_iter, preparation.overrides)
         run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
         _write_specs(paths, inspection.specs)
@@ -260,11 +263,13 @@ def prepare(
     if run_directory.is_finished(paths):
         print(
             f"{variables.exp_name} is finished ({inspection.num_iter} iterations, {paths.exp_dir}): nothing to do. "
-            "Choose another SAC_EXP_NAME for a new run, or raise num_iter in "
-            f"{paths.overrides if 'num_iter' in preparation.overrides.params else paths.params} to go on with this one"
+            "Choose another SAC_EXP_NAME for a new run, or go on with this one with --set num_iter=N"
         )
         return False
-    print(f"{variables.exp_name}: params {variables.params}, config {variables.config}, run directory {paths.exp_dir}")
+    used = (paths.params, paths.config) if has_begun else (variables.params, variables.config)
+    print(f"{variables.exp_name}: params {used[0]}, config {used[1]}, run directory {paths.exp_dir}")
+    if changes:
+        print(f"changed for this run from now on: {changes}")
     if words := preparation.overrides.in_words():
         print(f"settings: {words}")
     if not quiet_plan:

@@ -1,0 +1,93 @@
+"""The folder of a params file, as runs and jobs keep it: what is imported and read from there stays as it was.
+
+    python3 params_folder.py LIST|COPY FOLDER TARGET [SKIPPED...]     for submit.sh
+
+Left out: what is hidden or made by programs, environments, runs, the toolkit itself. This file runs on login nodes as
+well: standard library only, Python 3.6.
+"""
+
+import os
+import shutil
+import sys
+import time
+
+MOST_FILES, LOOK_SECS, DEFAULT_MOST_MB = 5000, 20.0, 100
+_TOOLKIT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+_OF_PROGRAMS = ("__pycache__", "node_modules", "logs")
+_OF_THE_TOOLKIT = ("tests", "docs", "benchmarks")  # Beside the package, where the params are in its checkout.
+
+
+class TooLargeError(Exception):
+    """The folder is too large to be kept; the text says how large it is, and the limits."""
+
+
+def is_kept_otherwise(params):
+    """Whether a params file comes with the toolkit: that is the same for all runs."""
+    return os.path.realpath(params).startswith(_TOOLKIT + os.sep)
+
+
+def files_of(folder, skipped=(), most_mb=DEFAULT_MOST_MB):
+    """Relative paths of a folder's files, sorted; links are followed.
+
+    Args:
+      folder: The params file's.
+      skipped: Folders that are left out, such as the run directory.
+      most_mb: Most MiB of all files together.
+
+    Raises:
+      TooLargeError: More than MOST_FILES, more than `most_mb`, or more than can be looked at in LOOK_SECS.
+    """
+    skipped = {os.path.realpath(path) for path in skipped} | {_TOOLKIT}
+    if os.path.realpath(folder) == os.path.dirname(_TOOLKIT):
+        skipped |= {os.path.join(os.path.dirname(_TOOLKIT), name) for name in _OF_THE_TOOLKIT}
+    found, size_bytes, seen, deadline = [], 0, set(), time.time() + LOOK_SECS
+    for path, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(path)
+        folders[:] = sorted(name for name in folders if real not in seen and _is_own(os.path.join(path, name), skipped))
+        for name in files if real not in seen else ():
+            file = os.path.join(path, name)
+            if not name.startswith(".") and os.path.isfile(file):
+                found.append(os.path.relpath(file, folder))
+                size_bytes += os.path.getsize(file)
+        seen.add(real)
+        is_late = time.time() > deadline
+        if len(found) > MOST_FILES or size_bytes > most_mb << 20 or is_late:
+            raise TooLargeError(
+                "{} has {}{} files with {} MiB or more (at most {}, and SAC_SNAPSHOT_MB={})".format(
+                    folder, "more than " * is_late, len(found), size_bytes >> 20, MOST_FILES, most_mb
+                )
+            )
+    return sorted(found)
+
+
+def copy(folder, files, target):
+    """Copies files, by their relative paths, into a folder that is made."""
+    for name in files:
+        copied = os.path.join(str(target), name)
+        os.makedirs(os.path.dirname(copied), exist_ok=True)
+        shutil.copy2(os.path.join(str(folder), name), copied)
+
+
+def differences(kept, folder, files):
+    """`changed robot.py`, `new arm.xml`, `gone old.py`: what a folder has otherwise than a copy of it."""
+    before = set(files_of(kept, most_mb=sys.maxsize >> 20))
+    told = ["gone " + name for name in sorted(before - set(files))]
+    for name in files:
+        if name not in before:
+            told.append("new " + name)
+        elif not _is_same(os.path.join(str(kept), name), os.path.join(str(folder), name)):
+            told.append("changed " + name)
+    return told
+
+
+def _is_own(path, skipped):
+    name, has = os.path.basename(path), lambda entry: os.path.exists(os.path.join(path, entry))
+    is_foreign = name.startswith(".") or name in _OF_PROGRAMS or os.path.realpath(path) in skipped
+    return not (is_foreign or has("pyvenv.cfg") or has("conda-meta") or has("run.json"))
+
+
+def _is_same(one, other):
+    if os.path.getsize(one) != os.path.getsize(other):
+        return False
+    with open(one, "rb") as first, open(other, "rb") as second:
+        return first.read() == second.read()
