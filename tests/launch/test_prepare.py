@@ -332,8 +332,18 @@ def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(
 ) -> None:
     assert prepare.check(environ, None, server) == 0
     lines = capsys.readouterr().out.splitlines()
-    looked_at = ["variables", "run directory", "CPUs", "taskset", "open files", "packages", "config", "params"]
-    looked_at += ["environment", "episode", "reset and step", "evaluation", "seeding", "agent", "rendering"]
+    looked_at = ["variables", "run directory", "CPUs", "taskset", "open files", "packages", "params folder"]
+    looked_at += [
+        "config",
+        "params",
+        "environment",
+        "episode",
+        "reset and step",
+        "evaluation",
+        "seeding",
+        "agent",
+        "rendering",
+    ]
     found = list(dict.fromkeys(line[6:22].strip() for line in lines[:-1]))
     assert found == [*looked_at, "disk", "memory"]
     assert lines[-1].startswith("0 errors, ") and lines[-1].endswith("ready to start")

@@ -1,7 +1,5 @@
 """The folder of a params file, as runs and jobs keep it: what is imported and read from there stays as it was.
 
-    python3 params_folder.py LIST|COPY FOLDER TARGET [SKIPPED...]     for submit.sh
-
 Left out: what is hidden or made by programs, environments, runs, the toolkit itself. This file runs on login nodes as
 well: standard library only, Python 3.6.
 """
@@ -10,23 +8,28 @@ import os
 import shutil
 import sys
 import time
+from typing import Iterable, List, Set, Union
 
 MOST_FILES, LOOK_SECS, DEFAULT_MOST_MB = 5000, 20.0, 100
 _TOOLKIT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+_MARKS = ("pyvenv.cfg", "conda-meta", "run.json")  # Of environments and of runs.
 _OF_PROGRAMS = ("__pycache__", "node_modules", "logs")
 _OF_THE_TOOLKIT = ("tests", "docs", "benchmarks")  # Beside the package, where the params are in its checkout.
+
+
+Path = Union[str, "os.PathLike[str]"]
 
 
 class TooLargeError(Exception):
     """The folder is too large to be kept; the text says how large it is, and the limits."""
 
 
-def is_kept_otherwise(params):
+def is_kept_otherwise(params: Path) -> bool:
     """Whether a params file comes with the toolkit: that is the same for all runs."""
-    return os.path.realpath(params).startswith(_TOOLKIT + os.sep)
+    return os.path.realpath(str(params)).startswith(_TOOLKIT + os.sep)
 
 
-def files_of(folder, skipped=(), most_mb=DEFAULT_MOST_MB):
+def files_of(folder: Path, skipped: Iterable[Path] = (), most_mb: int = DEFAULT_MOST_MB) -> List[str]:
     """Relative paths of a folder's files, sorted; links are followed.
 
     Args:
@@ -37,19 +40,23 @@ def files_of(folder, skipped=(), most_mb=DEFAULT_MOST_MB):
     Raises:
       TooLargeError: More than MOST_FILES, more than `most_mb`, or more than can be looked at in LOOK_SECS.
     """
-    skipped = {os.path.realpath(path) for path in skipped} | {_TOOLKIT}
+    left_out = {os.path.realpath(path) for path in skipped} | {_TOOLKIT}
     if os.path.realpath(folder) == os.path.dirname(_TOOLKIT):
-        skipped |= {os.path.join(os.path.dirname(_TOOLKIT), name) for name in _OF_THE_TOOLKIT}
-    found, size_bytes, seen, deadline = [], 0, set(), time.time() + LOOK_SECS
-    for path, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(path)
-        folders[:] = sorted(name for name in folders if real not in seen and _is_own(os.path.join(path, name), skipped))
-        for name in files if real not in seen else ():
+        left_out |= {os.path.join(os.path.dirname(_TOOLKIT), name) for name in _OF_THE_TOOLKIT}
+    found = []  # type: List[str]
+    size_bytes, deadline = 0, time.time() + LOOK_SECS
+    above = {str(folder): {os.path.realpath(str(folder))}}  # Of each folder, and itself: no link leads back up.
+    for path, folders, files in os.walk(str(folder), followlinks=True):
+        around = above.pop(path)
+        folders[:] = sorted(name for name in folders if _is_own(os.path.join(path, name), left_out | around))
+        above.update(
+            (os.path.join(path, name), around | {os.path.realpath(os.path.join(path, name))}) for name in folders
+        )
+        for name in files:
             file = os.path.join(path, name)
             if not name.startswith(".") and os.path.isfile(file):
-                found.append(os.path.relpath(file, folder))
+                found.append(os.path.relpath(file, str(folder)))
                 size_bytes += os.path.getsize(file)
-        seen.add(real)
         is_late = time.time() > deadline
         if len(found) > MOST_FILES or size_bytes > most_mb << 20 or is_late:
             raise TooLargeError(
@@ -60,7 +67,7 @@ def files_of(folder, skipped=(), most_mb=DEFAULT_MOST_MB):
     return sorted(found)
 
 
-def copy(folder, files, target):
+def copy(folder: Path, files: Iterable[str], target: Path) -> None:
     """Copies files, by their relative paths, into a folder that is made."""
     for name in files:
         copied = os.path.join(str(target), name)
@@ -68,8 +75,9 @@ def copy(folder, files, target):
         shutil.copy2(os.path.join(str(folder), name), copied)
 
 
-def differences(kept, folder, files):
+def differences(kept: Path, folder: Path, files: Iterable[str]) -> List[str]:
     """`changed robot.py`, `new arm.xml`, `gone old.py`: what a folder has otherwise than a copy of it."""
+    files = list(files)
     before = set(files_of(kept, most_mb=sys.maxsize >> 20))
     told = ["gone " + name for name in sorted(before - set(files))]
     for name in files:
@@ -80,13 +88,13 @@ def differences(kept, folder, files):
     return told
 
 
-def _is_own(path, skipped):
-    name, has = os.path.basename(path), lambda entry: os.path.exists(os.path.join(path, entry))
+def _is_own(path: str, skipped: Set[str]) -> bool:
+    name = os.path.basename(path)
     is_foreign = name.startswith(".") or name in _OF_PROGRAMS or os.path.realpath(path) in skipped
-    return not (is_foreign or has("pyvenv.cfg") or has("conda-meta") or has("run.json"))
+    return not is_foreign and not any(os.path.exists(os.path.join(path, mark)) for mark in _MARKS)
 
 
-def _is_same(one, other):
+def _is_same(one: str, other: str) -> bool:
     if os.path.getsize(one) != os.path.getsize(other):
         return False
     with open(one, "rb") as first, open(other, "rb") as second:

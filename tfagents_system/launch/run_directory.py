@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import difflib
 import importlib.metadata
+import itertools
 import json
 import math
 import os
@@ -18,6 +19,8 @@ from typing import Any
 from tfagents_system import run_checkpoints
 from tfagents_system.errors import UserError, shown
 from tfagents_system.grid import in_words
+from tfagents_system.launch import params_folder
+from tfagents_system.launch.claims import RunLock
 from tfagents_system.launch.run_paths import TRAINER, RunPaths
 from tfagents_system.launch.variables import RunVariables, as_text, variable_name
 from tfagents_system.overrides import CONFIG, Overrides
@@ -65,6 +68,19 @@ def has_begun(paths: RunPaths | None) -> bool:
     )
 
 
+def origin_of_run(paths: RunPaths) -> Path | None:
+    """Stands for the run's params.py in `__file__` and on sys.path: modules and data files are found beside it.
+
+    In the run's own copy of the folder; in the folder itself where none is kept; None where neither is to be seen.
+    """
+    run = read_run_json(paths)
+    source, kept = run.get("params_source"), run.get("params_kept")
+    if not isinstance(source, str):
+        return None
+    candidates = [paths.params_folder / Path(source).name, *([Path(kept)] if kept else []), Path(source)]
+    return next((path for path in candidates if path.parent.is_dir()), None)
+
+
 def choose_input(copy: Path, source: Path, has_begun: bool = True) -> tuple[Path, str | None]:
     """The copy of a run that has begun wins over its source; a difference is told as a unified diff."""
     if not copy.exists() or not has_begun:
@@ -100,13 +116,15 @@ def seed_of_run(paths: RunPaths | None, wanted: int) -> int:
     return seed if isinstance(seed, int) else wanted
 
 
-def overrides_of_run(paths: RunPaths | None, given: Overrides) -> Overrides:
+def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = False) -> Overrides:
     """The overrides that the run began with, with what is given now and may change; `given` where it has not begun.
+
+    Workers that join take those of the run in any case.
 
     Raises:
       UserError: An attribute or a key that must stay is given another value than the run began with.
     """
-    if paths is None or not has_begun(paths):
+    if paths is None or not (has_begun(paths) or (joins and os.path.exists(paths.run_json))):
         return given
     began = Overrides.read(paths.overrides)
     known = began.settings()
@@ -144,23 +162,37 @@ def _copy_with(paths: RunPaths, name: str) -> Path:
     return paths.config if name.partition(".")[0] == CONFIG else paths.params
 
 
-def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int, overrides: Overrides | None = None) -> None:
+def write_inputs(
+    paths: RunPaths,
+    variables: RunVariables,
+    num_iter: int,
+    overrides: Overrides | None = None,
+    *,
+    folder: Path | None = None,
+    take_edits: bool = False,
+) -> None:
     """Copies params and configuration and writes run.json; what a run that has begun has of these stays.
 
     Where one that has not begun gets others, the experience that it may have is removed: it is of another environment,
     or was collected with other settings.
+
+    Args:
+      folder: What is kept of the folder of SAC_PARAMS; None: nothing.
+      take_edits: A run that has begun gets new copies as well; those that it had are moved to `before_edits_<n>`.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
     sources = {paths.params: variables.params, paths.config: variables.config}
-    if not has_begun(paths):
-        seed_before, kept = read_run_json(paths).get("seed", variables.seed), Overrides.read(paths.overrides)
-        is_same = all(not copy.exists() or copy.read_bytes() == source.read_bytes() for copy, source in sources.items())
-        if not is_same or seed_before != variables.seed or kept != _kept(overrides or Overrides(), variables.seed):
-            for folder in (paths.replay, paths.trainer_checkpoints, paths.policies, variables.replay_dir):
-                if folder is not None:
-                    shutil.rmtree(folder, ignore_errors=True)
-        for copy, source in sources.items():
-            write_atomically(copy, source.read_bytes())
+    edits = read_run_json(paths).get("edits", [])
+    if has_begun(paths):
+        if take_edits:
+            edits = [*edits, _set_aside(paths, len(edits) + 1)]
+            _copy_inputs(paths, sources, folder)
+    else:
+        if not _is_as_before(paths, variables, sources, folder, overrides or Overrides()):
+            for stale in (paths.replay, paths.trainer_checkpoints, paths.policies, variables.replay_dir):
+                if stale is not None:
+                    shutil.rmtree(stale, ignore_errors=True)
+        _copy_inputs(paths, sources, folder)
     for copy, source in sources.items():
         if not copy.exists():
             write_atomically(copy, source.read_bytes())
@@ -168,15 +200,72 @@ def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int, overri
     _write_overrides(paths, _kept(overrides or Overrides(), seed))
     run = {
         "params_source": str(variables.params),
+        "params_kept": str(paths.params_folder / variables.params.name) if paths.params_folder.is_dir() else None,
         "config_source": str(variables.config),
+        "edits": edits,
         "seed": seed,
         "num_iter": num_iter,
         "settings": {name: getattr(variables, name) for name in SETTINGS},
         "env_python": str(variables.env_python) if variables.env_python else None,
-        "created": before.get("created", datetime.datetime.now().astimezone().isoformat(timespec="seconds")),
+        "created": before.get("created", _now()),
         "versions": versions(),
     }
     write_atomically(paths.run_json, json.dumps(run, indent=2).encode() + b"\n")
+
+
+def _is_as_before(
+    paths: RunPaths, variables: RunVariables, sources: Mapping[Path, Path], folder: Path | None, overrides: Overrides
+) -> bool:
+    """Whether nothing is otherwise than at the start before; true where there was none."""
+    if not paths.run_json.exists():
+        return True
+    is_same = all(not copy.exists() or copy.read_bytes() == source.read_bytes() for copy, source in sources.items())
+    if folder is not None and paths.params_folder.is_dir():
+        is_same &= not params_folder.differences(paths.params_folder, folder, params_folder.files_of(folder))
+    seed = read_run_json(paths).get("seed", variables.seed)
+    return is_same and seed == variables.seed and Overrides.read(paths.overrides) == _kept(overrides, seed)
+
+
+def _copy_inputs(paths: RunPaths, sources: Mapping[Path, Path], folder: Path | None) -> None:
+    """Copies the files, and the folder, which is never there by half."""
+    for copy, source in sources.items():
+        write_atomically(copy, source.read_bytes())
+    shutil.rmtree(paths.params_folder, ignore_errors=True)
+    if folder is not None:
+        beside = paths.params_folder.with_name(f".{paths.params_folder.name}.{os.getpid()}")
+        shutil.copytree(folder, beside)
+        os.replace(beside, paths.params_folder)
+
+
+def _set_aside(paths: RunPaths, number: int) -> dict[str, Any]:
+    """Moves the copies that a run has away; returns what run.json tells of it."""
+    aside = paths.exp_dir / f"before_edits_{number}"
+    aside.mkdir()
+    for path in (paths.params, paths.config, paths.params_folder):
+        if path.exists():
+            os.replace(path, aside / path.name)
+    train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
+    return {"time": _now(), "train_step": train_step, "before": aside.name}
+
+
+def move_aside(paths: RunPaths) -> Path:
+    """Moves a whole run to `<its directory>_before_<n>`, for a fresh one; returns where it is.
+
+    Raises:
+      UserError: Another run works in it.
+    """
+    with RunLock(paths):
+        number = next(n for n in itertools.count(1) if not _before(paths, n).exists())
+        os.rename(paths.exp_dir, _before(paths, number))
+    return _before(paths, number)
+
+
+def _before(paths: RunPaths, number: int) -> Path:
+    return paths.exp_dir.with_name(f"{paths.exp_dir.name}_before_{number}")
+
+
+def _now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def write_resolved(

@@ -184,8 +184,16 @@ VARIABLES: tuple[Variable, ...] = (
         is_early=True,
     ),
     Variable(
+        "SAC_KEEP_FOLDER",
+        "1: a run keeps a copy of the folder of SAC_PARAMS and runs it; 0: of the file alone, what it imports and "
+        "reads is taken from its place at each start",
+        "1",
+        "flag",
+        "0",
+    ),
+    Variable(
         "SAC_SNAPSHOT_MB",
-        "most MiB that `submit.sh` copies from the folder of SAC_PARAMS",
+        "most MiB that a run and `submit.sh` copy from the folder of SAC_PARAMS",
         "100",
         "megabytes",
         "500",
@@ -267,6 +275,7 @@ class RunVariables:
     exec_prefix: str | None = None
     packed_env: Path | None = None
     mem_gb: int | None = None
+    keep_folder: bool = True
     snapshot_mb: int = 100
     allow_login: bool = False
     gateway_port: int | None = None
