@@ -4,11 +4,14 @@ set -euo pipefail
 
 usage() {
   cat <<'HELP'
-Usage: ./run_script.sh [--check] [--set NAME=VALUE]... VARS.sh
+Usage: ./run_script.sh [--check] [--set NAME=VALUE]... [--fresh | --keep | --take_edits] VARS.sh
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again goes on with a run that was stopped.
 --check makes the checks of a start, says what it looked at and found, and neither writes nor starts anything.
 --set overrides an attribute of TrainParams, a key of the JSON (config.KEY) or a SAC_ variable for this run alone.
+A run keeps a copy of its params' folder. Where that was edited since its start, it goes on with the copy and says so;
+--keep says that this is meant, --take_edits goes on with the files as they are now, and --fresh begins anew: the run that is
+there is moved aside.
 Ctrl-C or SIGTERM saves everything and ends; a second one ends at once.
 
 Exit codes: 0 finished, 1 failed, 2 something must be changed first, 75 stopped and saved.
@@ -35,7 +38,7 @@ while (($#)); do
       (($# > 1)) || fail "--set needs NAME=VALUE, as in --set train_batch_size=512"
       tfagents_options+=(--set "$2") && shift
       ;;
-    --set=*) tfagents_options+=("$1") ;;
+    --set=* | --fresh | --keep | --take_edits) tfagents_options+=("$1") ;;
     -*) usage >&2 && exit 2 ;;
     *) tfagents_files+=("$1") ;;
   esac

@@ -70,7 +70,7 @@ def test_a_copy_finds_what_lies_beside_its_origin(user_dir: Path, tmp_path: Path
     [
         ("x = 1 +", r"SyntaxError.*line 1"),
         ("import a_module_that_is_not_there", "ModuleNotFoundError"),
-        ("x = 1\ny = 1 / 0", r"ZeroDivisionError: division by zero \(line 2\)"),
+        ("x = 1\ny = 1 / 0", r"ZeroDivisionError: division by zero \(params.py, line 2\)"),
         ("x = 1", "has no `class TrainParams"),
         ("class TrainParams: pass", "must define `class TrainParams"),
         (

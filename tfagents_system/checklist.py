@@ -57,6 +57,12 @@ class Checklist:
             mine.notes += check.notes
             mine.errors += check.errors
 
+    def replace(self, text: str, by: str) -> None:
+        """Replaces a text in all that is told, such as the path of a copy by that of the original."""
+        for check in self._checks.values():
+            for told in (check.facts, check.notes, check.errors):
+                told[:] = [line.replace(text, by) for line in told]
+
     @property
     def errors(self) -> list[str]:
         """What the user must change, each once."""

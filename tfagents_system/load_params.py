@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-import traceback
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tfagents_system import other_libraries
+from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError, shown
 from tfagents_system.grid import noting_twice
 from tfagents_system.spelling import near_misses
@@ -349,6 +350,8 @@ def _fixed_attribute(params_class: type[TrainParamsBase], name: str) -> str | No
 def _unknown_attribute(params: TrainParamsBase, name: str, origin: Path) -> str:
     if name in params.env_config:
         return f"TrainParams of {origin} has no attribute {name}: the key of the JSON is config.{name}"
+    if setting := other_libraries.meant(name):
+        return f"{name} is a setting of {other_libraries.in_words(setting.libraries)}: {setting.ours}"
     names = [known for known in dir(params) if known != name and not inspect.isroutine(getattr(type(params), known, 0))]
     names.append("config")
     meant = [right for _, right in near_misses([name], names, 0.7)]
@@ -369,9 +372,7 @@ def compute_config_from(environ: Mapping[str, str] = os.environ) -> dict[str, in
 
 
 def _where(error: BaseException, origin: Path) -> str:
-    """`ValueError: text (line 12)`, with the last line of the user's file that is on the stack."""
-    if isinstance(error, SyntaxError):
+    """`ValueError: text (params.py, line 12)`; see `describe_error`."""
+    if isinstance(error, SyntaxError) and error.filename == str(origin):
         return f"SyntaxError: {error.msg} (line {error.lineno})"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(origin)]
-    line = f" (line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{line}"
+    return describe_error(error)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from tfagents_system import other_libraries, own_attributes
 from tfagents_system.agents.algorithms import ALGORITHMS, Algorithm
 from tfagents_system.agents.algorithms import value as value_of_algorithm
 from tfagents_system.agents.network_options import network_findings
@@ -140,8 +141,10 @@ def check_params(params: TrainParamsBase) -> list[str]:
     findings = [
         f"TrainParams.{wrong} is not known: {right} is meant"
         for is_hook in (True, False)
-        for wrong, right in near_misses(_own_names(params, is_hook), _known_names(is_hook))
+        for wrong, right in near_misses(own_attributes.own_names(params, is_hook), _known_names(is_hook))
+        if other_libraries.meant(wrong) is None  # Such as learning_rate, which looks like alpha_learning_rate.
     ]
+    findings += own_attributes.findings(params)
     wrong_values = {name: finding for name in _RULES if (finding := _check_value(params, name)) is not None}
     findings += wrong_values.values()
     findings += _check_hooks(params)
@@ -194,7 +197,7 @@ def resolved_attributes(params: TrainParamsBase) -> dict[str, Any]:
     names = [name for name in _known_names(is_hook=False) if name not in ("env_config", "compute_config", "horizon")]
     known = {name: value_of_algorithm(params, name) for name in names}
     known |= {f"{part}_optimizer": settings_in_use(params, part) for part in PARTS}
-    own = {name: inspect.getattr_static(params, name) for name in _own_names(params, is_hook=False)}
+    own = {name: inspect.getattr_static(params, name) for name in own_attributes.own_names(params, is_hook=False)}
     return known | {
         name: value for name, value in own.items() if name not in known and name[0] != "_" and _is_plain(value)
     }
@@ -218,24 +221,13 @@ def advice(params: TrainParamsBase) -> list[str]:
             f"algorithm={params.algorithm!r} without updates_per_env_step: the actor steps in each update, in the "
             "paper once in 20, once for each step of the environment. Set updates_per_env_step, or actor_update_period"
         )
-    return notes + without_effect(params)
+    return notes + without_effect(params) + own_attributes.notes(params)
 
 
 def _known_names(is_hook: bool) -> list[str]:
     names = [name for name in dir(TrainParamsBase) if not name.startswith("_")]
     known = [name for name in names if callable(getattr(TrainParamsBase, name)) == is_hook]
     return known if is_hook else [*known, "env_config", "compute_config"]
-
-
-def _own_names(params: TrainParamsBase, is_hook: bool) -> list[str]:
-    """Names of the user's, on the instance and on its own classes: methods, or values.
-
-    Apart, because a value such as `collect_env_kwargs` is a natural name beside the hook `collect_env_args_kwargs`.
-    """
-    classes = [cls for cls in type(params).__mro__ if cls not in TrainParamsBase.__mro__]
-    names = dict.fromkeys([*vars(params), *(name for cls in classes for name in vars(cls))])
-    # getattr_static: a property of the user's is not asked for its value, which may take long or raise.
-    return [name for name in names if inspect.isroutine(inspect.getattr_static(params, name)) == is_hook]
 
 
 def _check_hooks(params: TrainParamsBase) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import sys
 import traceback
@@ -17,6 +16,7 @@ import numpy as np
 from absl import flags, logging
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
+from tfagents_system.launch import run_directory
 from tfagents_system.launch.run_paths import RunPaths, worker_role
 from tfagents_system.launch.signals import StopFlag, die_with_parent
 from tfagents_system.launch.slots import SlotCounts
@@ -78,12 +78,11 @@ class Role:
         if os.environ.get(connect.SERVER):  # First of all: which worker this is and what the run is like is told there.
             joined = connect.join(name, stop.is_set, os.environ)
             heartbeat.tell_too(joined.tell)
-        origin = Path(json.loads(paths.run_json.read_text())["params_source"])
         overrides = Overrides.read(paths.overrides)
         params = load_params(
             paths.params,
             overrides.merged(load_env_config(paths.config)),
-            origin=origin,
+            origin=run_directory.origin_of_run(paths),
             compute_config=compute_config_from(os.environ),
             attributes=overrides.params,
         )

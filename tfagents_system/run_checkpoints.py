@@ -164,6 +164,13 @@ def newest_complete(checkpoints: Path) -> Checkpoint | None:
     return None
 
 
+def newest_train_step(checkpoints: Path) -> int:
+    """Updates before the newest checkpoint, by its name; -1 without one."""
+    folders = _complete_folders(checkpoints)
+    match = _NAME.fullmatch(folders[-1].name) if folders else None
+    return int(match[1]) if match else -1
+
+
 def why_not_of(checkpoint: Checkpoint, makeup: Makeup) -> str:
     """Why an agent can't go on from a checkpoint, in words; empty if nothing is known against it."""
     saved = checkpoint.makeup

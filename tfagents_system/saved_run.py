@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfagents_system.curriculum import check_curriculum
 from tfagents_system.errors import UserError
-from tfagents_system.launch.run_directory import read_run_json
+from tfagents_system.launch.run_directory import origin_of_run
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.load_params import load_env_config, load_params
 from tfagents_system.overrides import Overrides
@@ -147,7 +147,7 @@ def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag
     _check(env_config)
     if not _is_same(params_path, paths.params):
         return load_params(params_path, env_config)
-    return load_params(params_path, env_config, origin=_origin(paths), attributes=overrides.params)
+    return load_params(params_path, env_config, origin=origin_of_run(paths), attributes=overrides.params)
 
 
 def _check(env_config: dict) -> None:
@@ -157,10 +157,3 @@ def _check(env_config: dict) -> None:
 
 def _is_same(one: Path, other: Path) -> bool:
     return one.resolve() == other.resolve()
-
-
-def _origin(paths: RunPaths) -> Path | None:
-    """Where the run's own copy came from: modules beside the original are imported from there."""
-    source = read_run_json(paths).get("params_source")
-    origin = Path(source) if isinstance(source, str) else None
-    return origin if origin is not None and origin.parent.is_dir() else None

@@ -158,10 +158,10 @@ BAD: dict[str, Bad] = {
     "tabs and spaces": params("if True:\n\tx = 1\n        y = 2", "cannot be imported: SyntaxError", "line 34"),
     "zero bytes": params("x = '\0'", "cannot be imported", "null bytes"),
     "missing module": params(
-        "import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (line 32)"
+        "import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (params.py, line 32)"
     ),
-    "exception": params("1 / 0", "ZeroDivisionError: division by zero (line 32)", "correct it"),
-    "exit": params("raise SystemExit(3)", "cannot be imported: SystemExit: 3 (line 32)"),
+    "exception": params("1 / 0", "ZeroDivisionError: division by zero (params.py, line 32)", "correct it"),
+    "exit": params("raise SystemExit(3)", "cannot be imported: SystemExit: 3 (params.py, line 32)"),
     "no class": params(
         "Params = TrainParams; del TrainParams", "has no `class TrainParams(TrainParamsBase)`: rename Params"
     ),
@@ -175,7 +175,7 @@ BAD: dict[str, Bad] = {
     "constructor that raises": params(
         "def init(self, env_config): env_config['gravity']\nTrainParams.__init__ = init",
         "TrainParams(env_config)",
-        "raises KeyError: 'gravity' (line 32)",
+        "raises KeyError: 'gravity' (params.py, line 32)",
         "correct it",
     ),
     "constructor without super": params(
@@ -186,6 +186,7 @@ BAD: dict[str, Bad] = {
     "misspelt attribute": params(
         "TrainParams.train_batchsize = 3", "train_batchsize is not known: train_batch_size is meant"
     ),
+    "another library's name": params("TrainParams.gamma = 0.9", "gamma=0.9 is a setting of", "SBX", ": set discount"),
     "misspelt hook": params("TrainParams.actor_ctr = lambda self: 0", "actor_ctr is not known: actor_ctor is meant"),
     "hook that is no method": params(
         "TrainParams.agent_ctor = 3", "agent_ctor must be a method, found 3", "rename yours"

@@ -57,6 +57,11 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {**os.environ, **sizes, **inputs, **run}
 
 
+def train(paths: RunPaths) -> None:
+    """As if updates had been done."""
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+
+
 def test_a_gpu_that_is_not_there_is_told(environ: dict[str, str]) -> None:
     wanted = {**environ, "SAC_TRAIN_GPUS": "1"}
     preparation = prepare.Preparation({**wanted, "TFAGENTS_CUDA_VISIBLE_DEVICES": "-1"}, None)
@@ -131,6 +136,7 @@ def test_the_runs_own_copies_win_and_the_difference_is_shown(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert prepare.prepare(environ, None)
+    train(RunPaths(tmp_path / "run"))
     (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
     capsys.readouterr()
     assert prepare.prepare(environ | {"SAC_SEED": "6"}, None)
@@ -140,6 +146,63 @@ def test_the_runs_own_copies_win_and_the_difference_is_shown(
     paths = RunPaths(tmp_path / "run")
     assert paths.params.read_text() == PARAMS
     assert run_directory.read_run_json(paths)["num_iter"] == 3
+
+
+def test_a_run_without_an_update_takes_the_files_and_settings_as_they_are_now(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = RunPaths(tmp_path / "run")
+    assert prepare.prepare(environ, None)
+    for folder in (paths.replay, paths.trainer_checkpoints / "checkpoint_0000000000", paths.policies):
+        folder.mkdir(parents=True)
+    assert prepare.prepare(environ, None)
+    assert paths.replay.exists(), "nothing has changed: what was collected stays"
+    (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
+    capsys.readouterr()
+    settings = resolve(environ | {"SAC_SEED": "6"}, ["discount=0.5"], vars_file=None, root=tmp_path)
+    assert settings.findings == () and prepare.prepare(environ | {"SAC_SEED": "6"}, None, settings=settings)
+    out = capsys.readouterr().out
+    assert "own copy" not in out and f"params {environ['SAC_PARAMS']}" in out
+    assert "num_iter = 9" in paths.params.read_text()
+    run = run_directory.read_run_json(paths)
+    assert (run["seed"], run["num_iter"]) == (6, 9)
+    assert json.loads(paths.overrides.read_text())["params"] == {"discount": 0.5}
+    assert not (paths.replay.exists() or paths.trainer_checkpoints.exists() or paths.policies.exists())
+
+
+@pytest.mark.parametrize("evidence", ["status", "checkpoint", "metrics"])
+def test_one_update_is_enough_for_a_run_to_keep_what_it_has(
+    evidence: str, environ: dict[str, str], tmp_path: Path
+) -> None:
+    paths = RunPaths(tmp_path / "run")
+    assert prepare.prepare(environ, None)
+    paths.replay.mkdir()
+    if evidence == "status":
+        train(paths)
+    elif evidence == "checkpoint":
+        (paths.trainer_checkpoints / "checkpoint_0000000005").mkdir(parents=True)
+    else:
+        paths.metrics_csv.write_text("train_step,iteration\n0,0\n5,1\n")
+    (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
+    assert prepare.prepare(environ, None)
+    assert paths.params.read_text() == PARAMS and paths.replay.exists()
+
+
+def test_what_may_change_is_given_to_a_run_that_has_begun_and_kept(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = RunPaths(tmp_path / "run")
+    assert prepare.prepare(environ, None)
+    train(paths)
+    for assignments, told in ((["num_iter=7", "actor_learning_rate=0.001"], True), ([], False)):
+        capsys.readouterr()
+        settings = resolve(environ, assignments, vars_file=None, root=tmp_path)
+        assert settings.findings == () and prepare.prepare(environ, None, settings=settings)
+        out = capsys.readouterr().out
+        words = "changed for this run from now on: num_iter=7 (was 3) actor_learning_rate=0.001 (was 0.0003)"
+        assert (words in out) == told and f"params {paths.params}" in out
+        assert run_directory.read_run_json(paths)["num_iter"] == 7
+        assert json.loads(paths.overrides.read_text())["params"] == {"num_iter": 7, "actor_learning_rate": 0.001}
 
 
 def test_a_finished_run_says_so_until_it_is_to_be_longer(
@@ -184,6 +247,7 @@ with open({str(tmp_path / "pid")!r}, "w") as file:
     assert prepare.prepare(environ, None, fork_server=server)
     assert int((tmp_path / "pid").read_text()) not in (os.getpid(), server.pid)
     assert RunPaths(tmp_path / "run").specs.stat().st_size > 0
+    train(RunPaths(tmp_path / "run"))
     RunPaths(tmp_path / "run").params.write_text(PARAMS + "import os\nos.kill(os.getpid(), 11)\n")
     with pytest.raises(UserError, match="died with SIGSEGV"):
         prepare.prepare(environ, None, fork_server=server)
@@ -268,8 +332,18 @@ def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(
 ) -> None:
     assert prepare.check(environ, None, server) == 0
     lines = capsys.readouterr().out.splitlines()
-    looked_at = ["variables", "run directory", "CPUs", "taskset", "open files", "packages", "config", "params"]
-    looked_at += ["environment", "episode", "reset and step", "evaluation", "seeding", "agent", "rendering"]
+    looked_at = ["variables", "run directory", "CPUs", "taskset", "open files", "packages", "params folder"]
+    looked_at += [
+        "config",
+        "params",
+        "environment",
+        "episode",
+        "reset and step",
+        "evaluation",
+        "seeding",
+        "agent",
+        "rendering",
+    ]
     found = list(dict.fromkeys(line[6:22].strip() for line in lines[:-1]))
     assert found == [*looked_at, "disk", "memory"]
     assert lines[-1].startswith("0 errors, ") and lines[-1].endswith("ready to start")

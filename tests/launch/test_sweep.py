@@ -326,6 +326,7 @@ def test_tasks_that_began_otherwise_are_refused(vars_file: Path, started: list[T
     paths.params.write_text(PARAMS)
     paths.config.write_text('{"horizon": 20}')
     paths.overrides.write_text('{"params": {"discount": 0.5}}')
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
     with pytest.raises(UserError, match=r"task 1: discount=0.99 is not what this run began with \(discount=0.5\)"):
         sweep.main([str(vars_file), "--grid", grid_file(vars_file.parent, {"discount": [0.9, 0.99]})])
 

@@ -6,7 +6,7 @@ import pytest
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_for
-from tfagents_system.launch.variables import VARIABLES, RunVariables, _check_workers, documentation
+from tfagents_system.launch.variables import VARIABLES, RunVariables, _check_workers, documentation, read_variables
 from tfagents_system.workers import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,16 +42,47 @@ def test_reads_the_required_ones_and_fills_in_defaults(environ: dict[str, str], 
     assert (variables.save_deadline_secs, variables.straggler_secs) == (60.0, 120.0)
 
 
-def test_relative_files_are_looked_for_in_the_current_folder_first(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("beside_vars", [True, False])
+@pytest.mark.parametrize("in_current", [True, False])
+@pytest.mark.parametrize("in_root", [True, False])
+@pytest.mark.parametrize("name", ["p.py", "sub/p.py"])
+@pytest.mark.parametrize("variable", ["SAC_PARAMS", "SAC_CONFIG", "SAC_GRID", "SAC_EXPERT_POLICY"])
+def test_what_is_trained_is_what_the_vars_files_folder_has(
+    variable: str,
+    name: str,
+    in_root: bool,
+    in_current: bool,
+    beside_vars: bool,
+    environ: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    folders = {"vars": tmp_path / "project", "current": tmp_path / "here", "root": tmp_path / "root"}
+    for folder, has_it in zip(folders.values(), (beside_vars, in_current, in_root), strict=True):
+        (folder / "sub").mkdir(parents=True)
+        if has_it:
+            (folder / name).write_text("")
+    monkeypatch.chdir(folders["current"])
+    environ |= {"SAC_PARAMS": str(tmp_path / "my_params.py"), variable: name}
+    values, findings = read_variables(environ, vars_file=folders["vars"] / "vars.sh", root=folders["root"])
+    field = variable.removeprefix("SAC_").lower()
+    if beside_vars and in_current:
+        (finding,) = findings
+        assert str(folders["vars"] / name) in finding and str(folders["current"] / name) in finding
+        assert "absolute path" in finding and field not in values
+    elif beside_vars or in_current or in_root:
+        expected = folders["vars"] if beside_vars else folders["current"] if in_current else folders["root"]
+        assert (values[field], findings) == (expected / name, [])
+    else:
+        assert len(findings) == 1 and field not in values
+
+
+def test_one_file_by_two_paths_is_one(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = tmp_path / "here"
     here.mkdir()
-    (here / "my_params.py").write_text("")
+    (here / "my_params.py").symlink_to(tmp_path / "my_params.py")
     monkeypatch.chdir(here)
-    assert read(environ, tmp_path).params == here / "my_params.py"
-    environ["SAC_PARAMS"] = "tfagents_system/pendulum_params.py"
-    assert read(environ, tmp_path).params == ROOT / "tfagents_system/pendulum_params.py"
+    assert read(environ, tmp_path).params == tmp_path / "my_params.py"
 
 
 def test_how_a_worker_deals_with_its_environments(environ: dict[str, str], tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ Runs under SAC_ENV_PYTHON as well: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from pathlib import Path
 
-_OWN_DIR = str(Path(__file__).resolve().parent)
-_INSTALLED = re.compile(r"[/\\]lib[/\\]python3(\.\d+)?[/\\]|site-packages|<frozen ")
+SHOW_TRACES = "TFAGENTS_SHOW_TRACES"  # Set by `--check`; an environment's own process gets it, too.
+_OWN_DIR = str(Path(__file__).resolve().parents[1])
+_INSTALLED = re.compile(r"[/\\]lib[/\\]python3(\.\d+)?[/\\]|site-packages")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in ')
 
 
@@ -49,15 +51,23 @@ class EnvironmentProcessError(Exception):
 
 
 def describe_error(error: BaseException) -> str:
-    """`ValueError: text (my_env.py, line 12)`: the last line that is neither ours nor of an installed package."""
+    """`ValueError: text (my_env.py, line 12; raised in simulator/core.py, line 88)`.
+
+    The last line that is neither ours nor of an installed package, and the innermost one where that is another. An
+    error without a text is told with the line of code that raised it. With `--check` the traceback is printed as well.
+    """
     if isinstance(error, EnvironmentProcessError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
+    if os.environ.get(SHOW_TRACES) and frames and not _is_own(frames[-1].filename):
+        traceback.print_exception(type(error), error, error.__traceback__)
     outside = [frame for frame in frames if not _is_own(frame.filename)]
     users = [frame for frame in outside if not _is_installed(frame.filename)]
-    frame = (users or outside or [None])[-1]  # type: ignore[list-item]
-    where = f" ({Path(frame.filename).name}, line {frame.lineno})" if frame else ""
-    return f"{type(error).__name__}: {error}{where}"
+    text = str(error) or (outside[-1].line if outside else "") or ""
+    places = [f"{Path(frame.filename).name}, line {frame.lineno}" for frame in (users or outside)[-1:]]
+    if users and outside[-1] is not users[-1]:
+        places.append(f"raised in {'/'.join(Path(outside[-1].filename).parts[-2:])}, line {outside[-1].lineno}")
+    return f"{type(error).__name__}: {text}" + (f" ({'; '.join(places)})" if places else "")
 
 
 def line_of_trace(trace: str, through: str) -> str:
@@ -78,7 +88,8 @@ def line_of_trace(trace: str, through: str) -> str:
 
 
 def _is_own(filename: str) -> bool:
-    return filename.startswith(_OWN_DIR)
+    """Of the toolkit, the params files of its examples aside; or of Python's import machinery."""
+    return (filename.startswith(_OWN_DIR) and not filename.endswith("_params.py")) or filename.startswith("<frozen ")
 
 
 def _is_installed(filename: str) -> bool:

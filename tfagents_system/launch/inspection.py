@@ -37,6 +37,9 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS, CONFIG = "params", "config"
+# Tell the check of a start where the folder of SAC_PARAMS is copied to, and what is done with a run's edited files.
+FOLDER, EDITS = "TFAGENTS_PARAMS_FOLDER", "TFAGENTS_EDITS"
+KEEP, TAKE = "keep", "take"
 _MODULE = "tfagents_system.launch.inspection"
 _COMPUTE_FIELDS = ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
 _SPEAK_SECS = 20.0
@@ -223,6 +226,12 @@ class _Inspector:
         self._seed = run_directory.seed_of_run(self._paths, int(self._values.get("seed", 0)))
         self._progress = progress
         self._found = Inspection(pid=os.getpid())
+        self._folder = environ.get(FOLDER)
+        edits = environ.get(EDITS)
+        self._keeps = edits == KEEP
+        # A run that workers join has begun elsewhere.
+        has_begun = "server" in self._values or run_directory.has_begun(self._paths)
+        self._uses_copies = has_begun and edits != TAKE
 
     def run(self, render: bool) -> Inspection:
         before_bytes = psutil.Process().memory_info().rss
@@ -272,7 +281,7 @@ class _Inspector:
                 check.facts.append(f"{path}: {', '.join(config) or 'no keys'}")
         if "params" not in self._values:
             return None
-        check, path, origin = checks[PARAMS], self._choose(PARAMS), self._values["params"]
+        check, path, origin = checks[PARAMS], self._choose(PARAMS), self._origin()
         self._enter(f"importing {origin}")
         params = None
         with check.catching():
@@ -300,10 +309,19 @@ class _Inspector:
         source: Path = self._values[kind]
         if self._paths is None:
             return source
-        path, note = run_directory.choose_input(getattr(self._paths, kind), source)
-        if note:
+        path, note = run_directory.choose_input(getattr(self._paths, kind), source, self._uses_copies)
+        if note and not self._keeps:
             self._found.checks[kind].notes.append(note)
         return path
+
+    def _origin(self) -> Path:
+        """What the params file is run as."""
+        source: Path = self._values["params"]
+        if self._folder:
+            return Path(self._folder) / source.name
+        if self._uses_copies and self._paths is not None and self._paths.params_folder.is_dir():
+            return self._paths.params_folder / source.name
+        return source
 
     def _why_not_of_its_checkpoint(self, makeup: Makeup | None) -> str:
         """Why the run can't go on with this agent; empty if it can, or is new."""

@@ -16,19 +16,21 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.checklist import Checklist
+from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
-from tfagents_system.launch import pinned_packages, resources, run_directory, scratch
+from tfagents_system.launch import params_folder, pinned_packages, resources, run_directory, scratch
 from tfagents_system.launch.claims import Claims, held_cpus, port_is_free
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
 from tfagents_system.launch.gpus import FOUND, gpu_of_trainer
-from tfagents_system.launch.inspection import Inspection, run_inspection
+from tfagents_system.launch.inspection import EDITS, FOLDER, KEEP, TAKE, Inspection, run_inspection
 from tfagents_system.launch.run_lock import RunLock, owner_of_run
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import CARRIER, RunSettings, resolve
@@ -39,6 +41,7 @@ from tfagents_system.load_params import load_env_config
 from tfagents_system.replay import peers
 
 ROOT = Path(__file__).resolve().parents[2]
+_MOST_SHOWN = 8
 _PLAN_FIELDS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
 
 
@@ -55,6 +58,7 @@ class Preparation:
       overrides: What the run has otherwise than its files say.
       plan: The CPU plan; None where there is none.
       inspection: Of the user's files.
+      folder: A copy of the folder of SAC_PARAMS for the run; None where none is made.
     """
 
     def __init__(self, environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> None:
@@ -63,6 +67,7 @@ class Preparation:
         environ, self.overrides = settings.environ, settings.overrides
         self.plan: CpuPlan | None = None
         self.inspection = Inspection()
+        self.folder: Path | None = None
         self._environ = environ
         self._is_for_job = resources.JOB_MB in environ  # Which will have another machine than this one.
         self._vars_file = vars_file
@@ -92,10 +97,60 @@ class Preparation:
             self._check_gpu()
         self._check_packages()
         if not self.checks["run directory"].errors:
-            self.inspection = run_inspection(
-                self._environ, self._vars_file, fork_server, render=not (starts or self._is_for_job)
-            )
+            self._keep_folder()
+            environ = {**self._environ, FOLDER: str(self.folder)} if self.folder else self._environ
+            render = not (starts or self._is_for_job)
+            self.inspection = run_inspection(environ, self._vars_file, fork_server, render=render)
+            self._tell_of_folder()
             self.checks.extend(self.inspection.checks)
+
+    def close(self) -> None:
+        """Removes what only the checks needed."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def takes_edits(self) -> bool:
+        """Whether a run that has begun gets the files as they are now."""
+        return self._environ.get(EDITS) == TAKE
+
+    def _keep_folder(self) -> None:
+        """Copies the folder of SAC_PARAMS: what is checked is what runs. Or tells what was edited."""
+        params: Path | None = self._values.get("params")
+        keeps = self._values.get("keep_folder", True) and "server" not in self._values
+        if params is None or not keeps or params_folder.is_kept_otherwise(params):
+            return
+        paths, check = self._paths, self.checks["params folder"]
+        own = [paths.exp_dir] if paths else []
+        try:
+            files = params_folder.files_of(params.parent, own, self._values.get("snapshot_mb", 100))
+        except params_folder.TooLargeError as error:
+            check.notes.append(
+                f"of the folder of SAC_PARAMS only {params.name} is kept, {error}: an edit of what it imports would "
+                "change a resumed run. Move it and what it imports into a folder of their own"
+            )
+            return
+        if run_directory.has_begun(paths) and not self.takes_edits:
+            assert paths is not None
+            if paths.params_folder.is_dir() and self._environ.get(EDITS) != KEEP:
+                told = params_folder.differences(paths.params_folder, params.parent, files)
+                check.notes += [_edited(params.parent, told)] if told else []
+            return
+        self.folder = Path(tempfile.mkdtemp(prefix="sac_params_")).resolve()
+        params_folder.copy(params.parent, files, self.folder)
+        check.facts.append(f"{params.parent}: {len(files)} file{'s' if len(files) != 1 else ''} kept for the run")
+
+    def _tell_of_folder(self) -> None:
+        """Names the originals of what was checked, and says where a copy may be the reason of an error."""
+        if self.folder is None:
+            return
+        found, folder = self.inspection.checks, str(self._values["params"].parent)
+        found.replace(str(self.folder), folder)
+        if any(error in text for text in found.errors for error in ("ModuleNotFound", "ImportError", "FileNotFound")):
+            self.checks["params folder"].notes.append(
+                f"the run has a copy of {folder} and runs it: what lies outside of that folder is not found by a path "
+                "that is relative to a file in it. Give an absolute one, or set SAC_KEEP_FOLDER=0"
+            )
 
     @property
     def seed(self) -> int:
@@ -144,6 +199,8 @@ class Preparation:
     def _state_of_run(self, paths: RunPaths) -> str:
         if not paths.run_json.exists():
             return "a new run"
+        if not run_directory.has_begun(paths):
+            return "a run without any update yet, which takes files and settings as they are now"
         return "finished" if run_directory.is_finished(paths) else "a run that goes on"
 
     def _check_machine(self) -> None:
@@ -252,7 +309,14 @@ def prepare(
       UserError: With all findings.
     """
     preparation = Preparation(environ, vars_file, settings)
-    preparation.run(fork_server)
+    try:
+        preparation.run(fork_server)
+        return _write_run(preparation, quiet_plan)
+    finally:
+        preparation.close()
+
+
+def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
     variables, inspection = preparation.variables(), preparation.inspection
     assert preparation.plan is not None and inspection.num_iter is not None and inspection.specs is not None
     for note in preparation.checks.notes:
@@ -260,7 +324,16 @@ def prepare(
             print(f"note: {note}")
     paths = RunPaths(variables.exp_dir)
     with RunLock(paths):
-        run_directory.write_inputs(paths, variables, inspection.num_iter, preparation.overrides)
+        uses_copies = run_directory.has_begun(paths) and not preparation.takes_edits
+        changes = run_directory.changes(paths, preparation.overrides)
+        run_directory.write_inputs(
+            paths,
+            variables,
+            inspection.num_iter,
+            preparation.overrides,
+            folder=preparation.folder,
+            take_edits=preparation.takes_edits,
+        )
         run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
         _write_specs(paths, inspection.specs)
     if preparation.seed != variables.seed:
@@ -270,11 +343,13 @@ def prepare(
     if run_directory.is_finished(paths):
         print(
             f"{variables.exp_name} is finished ({inspection.num_iter} iterations, {paths.exp_dir}): nothing to do. "
-            "Choose another SAC_EXP_NAME for a new run, or raise num_iter in "
-            f"{paths.overrides if 'num_iter' in preparation.overrides.params else paths.params} to go on with this one"
+            "Choose another SAC_EXP_NAME for a new run, or go on with this one with --set num_iter=N"
         )
         return False
-    print(f"{variables.exp_name}: params {variables.params}, config {variables.config}, run directory {paths.exp_dir}")
+    used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)
+    print(f"{variables.exp_name}: params {used[0]}, config {used[1]}, run directory {paths.exp_dir}")
+    if changes:
+        print(f"changed for this run from now on: {changes}")
     if words := preparation.overrides.in_words():
         print(f"settings: {words}")
     if not quiet_plan:
@@ -290,9 +365,21 @@ def check(
 ) -> int:
     """Makes the checks of a start, prints what was looked at and found, and returns the exit code; writes nothing."""
     preparation = Preparation(environ, vars_file, settings)
-    preparation.run(fork_server, starts=False)
+    try:
+        preparation.run(fork_server, starts=False)
+    finally:
+        preparation.close()
     print(preparation.checks.report())
     return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
+
+
+def _edited(folder: Path, differences: Sequence[str]) -> str:
+    shown = ", ".join(differences[:_MOST_SHOWN])
+    more = f" and {len(differences) - _MOST_SHOWN} more" if len(differences) > _MOST_SHOWN else ""
+    return (
+        f"{folder} is not what this run began with ({shown}{more}), which goes on with its own copy: --take_edits goes "
+        "on with the files as they are now, --fresh begins anew, --keep says that this is meant"
+    )
 
 
 def _write_specs(paths: RunPaths, specs: bytes) -> None:
@@ -317,12 +404,46 @@ def main() -> int:
     parser.add_argument(
         "--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE", help="see overrides.py"
     )
+    edited = parser.add_mutually_exclusive_group()
+    edited.add_argument("--fresh", action="store_true", help="begin anew; the run that is there is moved aside")
+    edited.add_argument("--keep", action="store_true", help="go on with the run's own copies of files edited since")
+    edited.add_argument("--take_edits", action="store_true", help="go on with the files as they are now")
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # What TensorFlow says of itself would hide what the user must read.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # Names may hold any bytes.
+    if args.check:
+        os.environ[SHOW_TRACES] = "1"
+    if args.fresh and args.check:
+        raise UserError("--check moves nothing: check without --fresh, with --set SAC_EXP_NAME=another")
+    if args.keep or args.take_edits:
+        os.environ[EDITS] = KEEP if args.keep else TAKE
+    with _moved_aside(args) if args.fresh else contextlib.nullcontext():
+        return _start(args)
+
+
+@contextlib.contextmanager
+def _moved_aside(args: argparse.Namespace) -> Iterator[None]:
+    """The run that is there has another place, for good once a fresh one is prepared; on an error it comes back."""
+    environ = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT).environ
+    exp_dir = read_variables(environ, vars_file=args.vars_file, root=ROOT)[0].get("exp_dir")
+    if exp_dir is None or not RunPaths(exp_dir).run_json.exists():
+        yield
+        return
+    aside = run_directory.move_aside(RunPaths(exp_dir))
+    print(f"the run that was in {exp_dir} is in {aside} now")
+    try:
+        yield
+    except BaseException:
+        if not exp_dir.exists():
+            os.rename(aside, exp_dir)
+            print(f"the run is in {exp_dir} again")
+        raise
+
+
+def _start(args: argparse.Namespace) -> int:
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
     os.environ.update(settings.environ)
     fork_server = start_fork_server(os.environ, args.vars_file)
@@ -337,7 +458,8 @@ def main() -> int:
     if not is_to_run or args.then is None:
         return EXIT_DONE
     sys.stdout.flush()
-    os.environ.pop(CARRIER, None)  # From here on the run directory says it.
+    for name in (CARRIER, EDITS):  # From here on the run directory says it.
+        os.environ.pop(name, None)
     handed_over = 2
     if fork_server is not None:
         with contextlib.suppress(ForkServerError):  # The supervisor then starts another one.

@@ -6,20 +6,26 @@ import dataclasses
 import datetime
 import difflib
 import importlib.metadata
+import itertools
 import json
 import math
 import os
 import platform
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.errors import UserError
+from tfagents_system import run_checkpoints
+from tfagents_system.errors import UserError, shown
 from tfagents_system.grid import in_words
+from tfagents_system.launch import params_folder
+from tfagents_system.launch.run_lock import RunLock
 from tfagents_system.launch.run_paths import TRAINER, RunPaths
 from tfagents_system.launch.variables import RunVariables, as_text, variable_name
 from tfagents_system.overrides import CONFIG, Overrides
 from tfagents_system.report.heartbeat import read_json
+from tfagents_system.report.metrics import read_metrics
 
 # Variables that a worker which joins from elsewhere takes over from the run, by their field's names.
 SETTINGS = (
@@ -30,14 +36,54 @@ SETTINGS = (
     "deterministic",
     "step_timeout_secs",
 )
+# Attributes that `--set` may give a run which has begun: neither what was learned nor what is stored depends on them.
+MAY_CHANGE = (
+    "num_iter",
+    "n_eval_episodes",
+    "eval_period_itrs",
+    "log_period_itrs",
+    "checkpoint_period_itrs",
+    "actor_learning_rate",
+    "critic_learning_rate",
+    "alpha_learning_rate",
+)
 _PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
 _NAMES_OF_RUN = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_GRID")
 _SEED = variable_name("seed")
 
 
-def choose_input(copy: Path, source: Path) -> tuple[Path, str | None]:
-    """The run's own copy wins over its source, where there is one; a difference is told as a unified diff."""
-    if not copy.exists():
+def has_begun(paths: RunPaths | None) -> bool:
+    """Whether a run holds what was learned: it then goes on with the files and settings that it was begun with.
+
+    One that has done no update yet takes all of them as they are now.
+    """
+    if paths is None or not os.path.exists(paths.run_json):  # Where it is out of reach, others say so.
+        return False
+    trainer: Mapping[str, Any] = (read_json(paths.status_json) or {}).get("roles", {}).get(TRAINER, {})
+    return (
+        bool(trainer.get("train_step"))
+        or trainer.get("state") == "done"
+        or run_checkpoints.newest_train_step(paths.trainer_checkpoints) > 0
+        or any((row.get("train_step") or 0) > 0 for row in read_metrics(paths.metrics_csv))
+    )
+
+
+def origin_of_run(paths: RunPaths) -> Path | None:
+    """Stands for the run's params.py in `__file__` and on sys.path: modules and data files are found beside it.
+
+    In the run's own copy of the folder; in the folder itself where none is kept; None where neither is to be seen.
+    """
+    run = read_run_json(paths)
+    source, kept = run.get("params_source"), run.get("params_kept")
+    if not isinstance(source, str):
+        return None
+    candidates = [paths.params_folder / Path(source).name, *([Path(kept)] if kept else []), Path(source)]
+    return next((path for path in candidates if path.parent.is_dir()), None)
+
+
+def choose_input(copy: Path, source: Path, has_begun: bool = True) -> tuple[Path, str | None]:
+    """The copy of a run that has begun wins over its source; a difference is told as a unified diff."""
+    if not copy.exists() or not has_begun:
         return source, None
     if copy.read_bytes() == source.read_bytes():
         return copy, None
@@ -65,33 +111,50 @@ def environ_of_run(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def seed_of_run(paths: RunPaths | None, wanted: int) -> int:
-    """The seed that the run began with; `wanted` for one that was never prepared."""
-    seed = read_run_json(paths).get("seed") if paths is not None else None
+    """The seed that the run began with; `wanted` for one that has not begun."""
+    seed = read_run_json(paths).get("seed") if paths is not None and has_begun(paths) else None
     return seed if isinstance(seed, int) else wanted
 
 
-def overrides_of_run(paths: RunPaths | None, given: Overrides) -> Overrides:
-    """The overrides that the run began with, with the variables that are given now; `given` for a new run.
+def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = False) -> Overrides:
+    """The overrides that the run began with, with what is given now and may change; `given` where it has not begun.
+
+    Workers that join take those of the run in any case.
 
     Raises:
-      UserError: An attribute or a key is given another value than the run began with.
+      UserError: An attribute or a key that must stay is given another value than the run began with.
     """
-    if paths is None or not os.path.exists(paths.run_json):  # Where it is out of reach, others say so.
+    if paths is None or not (has_begun(paths) or (joins and os.path.exists(paths.run_json))):
         return given
     began = Overrides.read(paths.overrides)
     known = began.settings()
     changed = {
         name: value
         for name, value in given.settings().items()
-        if name not in given.variables and (name not in known or known[name] != value)
+        if name not in given.variables and name not in MAY_CHANGE and (name not in known or known[name] != value)
     }
     if changed:
         files = dict.fromkeys(str(paths.overrides if name in known else _copy_with(paths, name)) for name in changed)
         raise UserError(
             f"{in_words(changed)} is not what this run began with ({began.in_words() or 'no settings'}): choose "
-            f"another SAC_EXP_NAME, or change {' and '.join(files)} to go on with this run in another way"
+            f"another SAC_EXP_NAME, or change {' and '.join(files)} to go on with this run in another way (--set may "
+            f"change {', '.join(MAY_CHANGE)})"
         )
-    return dataclasses.replace(began, variables=began.variables | given.variables)
+    params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
+    return dataclasses.replace(began, params=began.params | params, variables=began.variables | given.variables)
+
+
+def changes(paths: RunPaths, overrides: Overrides) -> str:
+    """`num_iter=250 (was 100)`: the settings that a start gives a run which has begun, empty where it gives none."""
+    if not has_begun(paths):
+        return ""
+    before = Overrides.read(paths.overrides).params
+    resolved = (read_json(paths.resolved) or {}).get("params", {})
+    return " ".join(
+        f"{in_words({name: value})} (was {shown(before.get(name, resolved.get(name)))})"
+        for name, value in overrides.params.items()
+        if name in MAY_CHANGE and before.get(name, resolved.get(name)) != value
+    )
 
 
 def _copy_with(paths: RunPaths, name: str) -> Path:
@@ -99,25 +162,110 @@ def _copy_with(paths: RunPaths, name: str) -> Path:
     return paths.config if name.partition(".")[0] == CONFIG else paths.params
 
 
-def write_inputs(paths: RunPaths, variables: RunVariables, num_iter: int, overrides: Overrides | None = None) -> None:
-    """Copies params and configuration unless they are there, and writes run.json; the first start's seed stays."""
+def write_inputs(
+    paths: RunPaths,
+    variables: RunVariables,
+    num_iter: int,
+    overrides: Overrides | None = None,
+    *,
+    folder: Path | None = None,
+    take_edits: bool = False,
+) -> None:
+    """Copies params and configuration and writes run.json; what a run that has begun has of these stays.
+
+    Where one that has not begun gets others, the experience that it may have is removed: it is of another environment,
+    or was collected with other settings.
+
+    Args:
+      folder: What is kept of the folder of SAC_PARAMS; None: nothing.
+      take_edits: A run that has begun gets new copies as well; those that it had are moved to `before_edits_<n>`.
+    """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
-    for copy, source in ((paths.params, variables.params), (paths.config, variables.config)):
+    sources = {paths.params: variables.params, paths.config: variables.config}
+    edits = read_run_json(paths).get("edits", [])
+    if has_begun(paths):
+        if take_edits:
+            edits = [*edits, _set_aside(paths, len(edits) + 1)]
+            _copy_inputs(paths, sources, folder)
+    else:
+        if not _is_as_before(paths, variables, sources, folder, overrides or Overrides()):
+            for stale in (paths.replay, paths.trainer_checkpoints, paths.policies, variables.replay_dir):
+                if stale is not None:
+                    shutil.rmtree(stale, ignore_errors=True)
+        _copy_inputs(paths, sources, folder)
+    for copy, source in sources.items():
         if not copy.exists():
             write_atomically(copy, source.read_bytes())
     before, seed = read_run_json(paths), seed_of_run(paths, variables.seed)
-    _write_overrides(paths, overrides or Overrides(), seed)
+    _write_overrides(paths, _kept(overrides or Overrides(), seed))
     run = {
         "params_source": str(variables.params),
+        "params_kept": str(paths.params_folder / variables.params.name) if paths.params_folder.is_dir() else None,
         "config_source": str(variables.config),
+        "edits": edits,
         "seed": seed,
         "num_iter": num_iter,
         "settings": {name: getattr(variables, name) for name in SETTINGS},
         "env_python": str(variables.env_python) if variables.env_python else None,
-        "created": before.get("created", datetime.datetime.now().astimezone().isoformat(timespec="seconds")),
+        "created": before.get("created", _now()),
         "versions": versions(),
     }
     write_atomically(paths.run_json, json.dumps(run, indent=2).encode() + b"\n")
+
+
+def _is_as_before(
+    paths: RunPaths, variables: RunVariables, sources: Mapping[Path, Path], folder: Path | None, overrides: Overrides
+) -> bool:
+    """Whether nothing is otherwise than at the start before; true where there was none."""
+    if not paths.run_json.exists():
+        return True
+    is_same = all(not copy.exists() or copy.read_bytes() == source.read_bytes() for copy, source in sources.items())
+    if folder is not None and paths.params_folder.is_dir():
+        is_same &= not params_folder.differences(paths.params_folder, folder, params_folder.files_of(folder))
+    seed = read_run_json(paths).get("seed", variables.seed)
+    return is_same and seed == variables.seed and Overrides.read(paths.overrides) == _kept(overrides, seed)
+
+
+def _copy_inputs(paths: RunPaths, sources: Mapping[Path, Path], folder: Path | None) -> None:
+    """Copies the files, and the folder, which is never there by half."""
+    for copy, source in sources.items():
+        write_atomically(copy, source.read_bytes())
+    shutil.rmtree(paths.params_folder, ignore_errors=True)
+    if folder is not None:
+        beside = paths.params_folder.with_name(f".{paths.params_folder.name}.{os.getpid()}")
+        shutil.copytree(folder, beside)
+        os.replace(beside, paths.params_folder)
+
+
+def _set_aside(paths: RunPaths, number: int) -> dict[str, Any]:
+    """Moves the copies that a run has away; returns what run.json tells of it."""
+    aside = paths.exp_dir / f"before_edits_{number}"
+    aside.mkdir()
+    for path in (paths.params, paths.config, paths.params_folder):
+        if path.exists():
+            os.replace(path, aside / path.name)
+    train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
+    return {"time": _now(), "train_step": train_step, "before": aside.name}
+
+
+def move_aside(paths: RunPaths) -> Path:
+    """Moves a whole run to `<its directory>_before_<n>`, for a fresh one; returns where it is.
+
+    Raises:
+      UserError: Another run works in it.
+    """
+    with RunLock(paths):
+        number = next(n for n in itertools.count(1) if not _before(paths, n).exists())
+        os.rename(paths.exp_dir, _before(paths, number))
+    return _before(paths, number)
+
+
+def _before(paths: RunPaths, number: int) -> Path:
+    return paths.exp_dir.with_name(f"{paths.exp_dir.name}_before_{number}")
+
+
+def _now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def write_resolved(
@@ -145,12 +293,15 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _write_overrides(paths: RunPaths, overrides: Overrides, seed: int) -> None:
+def _kept(overrides: Overrides, seed: int) -> Overrides:
     """With the seed in use, and without the variables that name the run: its directory may be moved."""
     variables = {name: text for name, text in overrides.variables.items() if name not in _NAMES_OF_RUN}
     if _SEED in variables:
         variables[_SEED] = str(seed)
-    kept = dataclasses.replace(overrides, variables=variables)
+    return dataclasses.replace(overrides, variables=variables)
+
+
+def _write_overrides(paths: RunPaths, kept: Overrides) -> None:
     if kept == Overrides():
         paths.overrides.unlink(missing_ok=True)
     elif not paths.overrides.exists() or Overrides.read(paths.overrides) != kept:

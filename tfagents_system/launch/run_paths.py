@@ -41,6 +41,11 @@ class RunPaths:
         return self.exp_dir / "params.py"
 
     @property
+    def params_folder(self) -> Path:
+        """The run's own copy of the folder of SAC_PARAMS; absent where it is not kept (see params_folder.py)."""
+        return self.exp_dir / "params"
+
+    @property
     def overrides(self) -> Path:
         """What the run has otherwise than its copies of params and configuration say; absent where nothing is."""
         return self.exp_dir / "overrides.json"

@@ -61,7 +61,7 @@ def resolve(
     values, _ = read_variables({**environ, **overrides.variables}, vars_file=vars_file, root=root)
     try:
         overrides = run_directory.overrides_of_run(
-            RunPaths(values["exp_dir"]) if "exp_dir" in values else None, overrides
+            RunPaths(values["exp_dir"]) if "exp_dir" in values else None, overrides, joins="server" in values
         )
     except UserError as error:
         findings += error.findings

@@ -201,8 +201,16 @@ VARIABLES: tuple[Variable, ...] = (
         is_early=True,
     ),
     Variable(
+        "SAC_KEEP_FOLDER",
+        "1: a run keeps a copy of the folder of SAC_PARAMS and runs it; 0: of the file alone, what it imports and "
+        "reads is taken from its place at each start",
+        "1",
+        "flag",
+        "0",
+    ),
+    Variable(
         "SAC_SNAPSHOT_MB",
-        "most MiB that `submit.sh` copies from the folder of SAC_PARAMS",
+        "most MiB that a run and `submit.sh` copy from the folder of SAC_PARAMS",
         "100",
         "megabytes",
         "500",
@@ -293,6 +301,7 @@ class RunVariables:
     venv: str | None = None
     packed_env: Path | None = None
     mem_gb: int | None = None
+    keep_folder: bool = True
     snapshot_mb: int = 100
     allow_strangers: bool = False
     allow_login: bool = False
@@ -344,7 +353,7 @@ def read_variables(
     """Like RunVariables.from_environ, but gives what could be read (fields by name) beside the findings."""
     values: dict[str, Any] = {}
     findings = _near_misses(environ)
-    folders = [Path.cwd(), *([vars_file.resolve().parent] if vars_file else []), root]
+    folders = [*([vars_file.resolve().parent] if vars_file else []), Path.cwd(), root]
     for variable in VARIABLES:
         text = environ.get(variable.name, "").strip()
         field = variable.name.removeprefix("SAC_").lower()
@@ -432,7 +441,6 @@ def _find_program(text: str, folders: list[Path]) -> Path:
 
 
 def _find_file(text: str, folders: list[Path]) -> Path:
-    """The first existing `folder / text`; an absolute path is the same in all folders."""
     return _find(text, folders, "file", Path.is_file)
 
 
@@ -441,13 +449,29 @@ def _find_either(text: str, folders: list[Path]) -> Path:
 
 
 def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
+    """`text` below the first folder that has it; the last folder, the repository, is only a fallback.
+
+    Raises:
+      ValueError: None has it; or two before the last have different ones, so that where the command was given would
+        decide what is trained.
+    """
     path = Path(_path(text))
     candidates = list(dict.fromkeys((folder / path).absolute() for folder in folders))
+    found = []
     for candidate in candidates:
         with contextlib.suppress(OSError):  # Too long, or below a folder that is not ours to look into.
             if is_one(candidate):
-                return Path(os.path.normpath(candidate))
-    raise ValueError(f"an existing {what}, none of these is one: {', '.join(_plain(str(c)) for c in candidates)}")
+                found.append(candidate)
+    if not found:
+        raise ValueError(f"an existing {what}, none of these is one: {', '.join(_plain(str(c)) for c in candidates)}")
+    fallback = (folders[-1] / path).absolute()
+    others = [other for other in found[1:] if other != fallback and not other.samefile(found[0])]
+    if others:
+        raise ValueError(
+            f"one {what}, there is one beside the vars file and another one in the current folder: {found[0]} and "
+            f"{others[0]}: give the absolute path of the one that is meant"
+        )
+    return Path(os.path.normpath(found[0]))
 
 
 def _path(text: str) -> str:
@@ -535,9 +559,10 @@ def documentation() -> str:
     lines = [
         "# Variables of a run",
         "",
-        "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS, SAC_CONFIG,",
-        "SAC_GRID, SAC_EXPERT_POLICY, SAC_ENV_PYTHON and SAC_PACKED_ENV are looked for in the current folder, beside",
-        "the vars file and in the repository; SAC_EXP_DIR, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE",
+        "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,",
+        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_ENV_PYTHON and SAC_PACKED_ENV are looked for beside the vars",
+        "file, then in the current folder, then in the repository; where the first two have different files of",
+        "that name, the start is refused. SAC_EXP_DIR, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE",
         "are relative to the repository. The ring lies in a folder of the run's own below SAC_REPLAY_DIR.",
         "",
         ", ".join(v.name for v in VARIABLES if v.is_early),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.report.heartbeat import read_json
 
 _COLUMNS = (
     "train_step",
@@ -39,6 +40,8 @@ _NO_SUMMARY = ("train_step", "wall_time_s")  # TensorBoard has both by itself: i
 class MetricsLog:
     """Appends rows to metrics.csv and to TensorBoard summaries under `train/` and `eval/`.
 
+    `edits` counts how often the run has taken edited files (`--take_edits`), where it has.
+
     A row of a log period has the training columns, a row of an evaluation the `eval` ones; what a row has not is empty.
     Columns that appear later (an environment's `log/...` values) widen the header. TensorBoard's tags are the names of
     the columns, its step is `train_step`. A full disk ends no training: it is told once on standard error, and the rows
@@ -54,6 +57,7 @@ class MetricsLog:
         self._folders = {"train": paths.train_summaries, "eval": paths.eval_summaries}
         self._writers: dict[str, Any] = {}
         self._complained = False
+        self._edits = len((read_json(paths.run_json) or {}).get("edits", []))
         rows = read_metrics(self._path)
         known = [*_COLUMNS, *(f"curriculum/{name}" for name in curriculum_names)]
         self._columns = list(dict.fromkeys([*known, *(name for row in rows for name in row)]))
@@ -73,6 +77,8 @@ class MetricsLog:
           row: Numbers by column; `train_step` must be there. What is None, NaN or infinite is left empty.
         """
         full = {**_numbers(row), "wall_time_s": time.monotonic() - self._began}
+        if self._edits:
+            full["edits"] = self._edits
         new = [name for name in full if name not in self._columns]
         self._columns += new
         self._unwritten.append(full)

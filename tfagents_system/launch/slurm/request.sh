@@ -21,11 +21,11 @@ require_flag() { # NAME
   [[ ${!1:-0} == [01] ]] || finding "$1=${!1} must be 0 or 1"
 }
 
-# As run_script.sh looks for files: in the current folder, beside the vars file and in the repository.
+# As run_script.sh looks for files: beside the vars file, in the current folder and in the repository.
 find_file() { # NAME -> prints an absolute path
   local text=${!1:-} folder
   text=${text/#\~\//$HOME/}
-  for folder in "$PWD" "${tfagents_vars%/*}" "$tfagents_root"; do
+  for folder in "${tfagents_vars%/*}" "$PWD" "$tfagents_root"; do
     [[ $text != /* ]] || folder=
     if [[ -f ${folder:+$folder/}$text ]]; then
       echo "$(cd "$(dirname "${folder:+$folder/}$text")" && pwd)/${text##*/}" && return
@@ -38,8 +38,17 @@ require_file() { # NAME MEANING EXAMPLE
   if [[ -z ${!1:-} ]]; then
     finding "$1 is missing ($2): add $1=$3 to $tfagents_vars"
   elif ! find_file "$1" >/dev/null; then
-    finding "$1=${!1} must be an existing file: it is neither in $PWD, nor beside the vars file, nor in $tfagents_root"
+    finding "$1=${!1} must be an existing file: it is neither beside the vars file, nor in $PWD, nor in $tfagents_root"
+  elif is_ambiguous "$1"; then
+    finding "$1=${!1} must be one file, there is one beside the vars file and another one in $PWD: give the absolute path" \
+      "of the one that is meant"
   fi
+}
+
+is_ambiguous() { # NAME: the current folder has another file of that name than the vars file's
+  local text=${!1}
+  [[ $text != [/~]* && $PWD != "$tfagents_root" && -f $PWD/$text && -f ${tfagents_vars%/*}/$text ]] \
+    && ! [[ $PWD/$text -ef ${tfagents_vars%/*}/$text ]]
 }
 
 check_request() {

@@ -1,0 +1,64 @@
+"""How an exception of a user's environment is told: its text, the user's line, and the line that raised it."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tfagents_system.envs.faults import SHOW_TRACES, describe_error
+
+CORE = """
+class State:
+    def step(self, force):
+        assert force < 10
+        raise ValueError("too late")
+"""
+PARAMS = """
+from simulator.core import State
+
+def env_ctor():
+    State().step({force})
+"""
+
+
+def raised(folder: Path, force: int, monkeypatch: pytest.MonkeyPatch) -> BaseException:
+    package = folder / "site-packages/simulator"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "core.py").write_text(CORE)
+    (folder / "p.py").write_text(PARAMS.format(force=force))
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.delitem(__import__("sys").modules, "simulator.core", raising=False)
+    with pytest.raises((AssertionError, ValueError)) as error:
+        runpy.run_path(str(folder / "p.py"))["env_ctor"]()
+    return error.value
+
+
+def test_the_users_line_and_the_innermost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = describe_error(raised(tmp_path, 3, monkeypatch))
+    assert told == "ValueError: too late (p.py, line 5; raised in simulator/core.py, line 5)"
+
+
+def test_an_error_without_a_text_is_told_with_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = describe_error(raised(tmp_path, 30, monkeypatch))
+    assert told == "AssertionError: assert force < 10 (p.py, line 5; raised in simulator/core.py, line 4)"
+
+
+def test_an_error_of_the_users_own_line_has_one_place() -> None:
+    with pytest.raises(ZeroDivisionError) as error:
+        1 / 0  # noqa: B018
+    assert describe_error(error.value).startswith("ZeroDivisionError: division by zero (test_faults.py, line ")
+    assert ";" not in describe_error(error.value)
+
+
+def test_check_prints_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError) as error:
+        1 / 0  # noqa: B018
+    describe_error(error.value)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv(SHOW_TRACES, "1")
+    describe_error(error.value)
+    told = capsys.readouterr().err
+    assert told.startswith("Traceback (most recent call last):") and "1 / 0" in told

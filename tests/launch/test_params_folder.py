@@ -1,0 +1,257 @@
+"""A run keeps the folder of its params file, and runs it: an edit of a module beside them changes nothing unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import pytest
+
+from tfagents_system.errors import exit_with
+from tfagents_system.launch import params_folder, prepare, run_directory
+from tfagents_system.launch.inspection import EDITS, KEEP, TAKE
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.variables import RunVariables, read_variables
+from tfagents_system.report.metrics import MetricsLog, read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+PARAMS = """
+import gymnasium
+from pathlib import Path
+import mass_of_robot
+from tfagents_system.train_params_base import TrainParamsBase
+
+class TrainParams(TrainParamsBase):
+    num_iter = 3
+    train_batch_size = 32
+    n_episodes_in_buffer = 10
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        assert mass_of_robot.MASS and (Path(__file__).parent / "models/robot.xml").exists()
+        return gymnasium.make("Pendulum-v1")
+"""
+LOADS = """
+import sys
+from pathlib import Path
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.saved_run import load_run_params
+load_run_params(RunPaths(Path(sys.argv[1])), None, None)
+import mass_of_robot
+print(mass_of_robot.MASS, mass_of_robot.__file__)
+"""
+
+
+Starter = Callable[..., "Start"]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "models").mkdir(parents=True)
+    (folder / "params.py").write_text(PARAMS)
+    (folder / "mass_of_robot.py").write_text("MASS = 1\n")
+    (folder / "models/robot.xml").write_text("<robot/>")
+    (folder / "config.json").write_text('{"horizon": 20}')
+    return folder
+
+
+@pytest.fixture
+def environ(project: Path, tmp_path: Path) -> dict[str, str]:
+    counts = ("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS", "SAC_NUM_COLLECT_WORKERS", "SAC_COLLECT_WORKER_CPUS")
+    files = {"SAC_PARAMS": str(project / "params.py"), "SAC_CONFIG": str(project / "config.json")}
+    run = {"SAC_EXP_NAME": "try", "SAC_EXP_DIR": str(tmp_path / "run"), "SAC_SHARE_CPUS": "1"}
+    return {**os.environ, **dict.fromkeys(counts, "1"), **files, **run, "PYTHONPATH": str(ROOT)}
+
+
+class Start(NamedTuple):
+    code: int
+    told: str
+
+
+@pytest.fixture
+def start(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Starter:
+    """A start up to where the supervisor would begin, as run_script.sh makes it."""
+
+    def run(*options: str, **variables: str) -> Start:
+        monkeypatch.setattr("sys.argv", ["prepare", *options])
+        monkeypatch.delitem(sys.modules, "mass_of_robot", raising=False)
+        monkeypatch.setattr("sys.path", list(sys.path))
+        capsys.readouterr()
+        given = {**environ, **variables, "SAC_FORK_ROLES": "0"}
+        with mock.patch.dict(os.environ, given, clear=True), pytest.raises(SystemExit) as ended:
+            exit_with(prepare.main)
+        told = capsys.readouterr()
+        return Start(int(ended.value.code or 0), told.out + told.err)
+
+    return run
+
+
+def write(environ: dict[str, str], *, folder: Path, take_edits: bool = False) -> RunPaths:
+    """What a start leaves once its checks have passed."""
+    values, findings = read_variables(environ, vars_file=None, root=ROOT)
+    assert findings == []
+    paths = RunPaths(values["exp_dir"])
+    run_directory.write_inputs(paths, RunVariables(**values), 3, folder=folder, take_edits=take_edits)
+    return paths
+
+
+def train(paths: RunPaths) -> None:
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+
+
+def loaded_mass(paths: RunPaths) -> tuple[str, Path]:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, str(paths.exp_dir)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    mass, file = done.stdout.split()
+    return mass, Path(file)
+
+
+def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:
+    for name in (".git/config", "__pycache__/a.pyc", "logs/try/run.json", "env/pyvenv.cfg", "old/run.json", "own/x.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("")
+    (project / "linked").symlink_to(project / "models")
+    (project / "round").symlink_to(project)  # Followed once.
+    kept = params_folder.files_of(project, [project / "own"])
+    assert kept == ["config.json", "linked/robot.xml", "mass_of_robot.py", "models/robot.xml", "params.py"]
+    params_folder.copy(project, kept, tmp_path / "copy")
+    assert params_folder.differences(tmp_path / "copy", project, kept) == []
+    (project / "models/robot.xml").write_text("<ROBOT/>")  # As long as before.
+    (project / "own.py").write_text("")
+    (tmp_path / "copy/gone.py").write_text("")
+    told = params_folder.differences(tmp_path / "copy", project, [*kept, "own.py"])
+    assert told == ["gone gone.py", "changed linked/robot.xml", "changed models/robot.xml", "new own.py"]
+
+
+@pytest.mark.parametrize("limit", ["files", "bytes", "time"])
+def test_a_folder_that_is_too_large_is_told(limit: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    most_mb = 100
+    if limit == "files":
+        monkeypatch.setattr(params_folder, "MOST_FILES", 3)
+    elif limit == "time":
+        monkeypatch.setattr(params_folder, "LOOK_SECS", -1.0)
+    else:
+        most_mb = 1
+        (project / "weights.bin").write_bytes(bytes((1 << 20) + 1))
+    with pytest.raises(params_folder.TooLargeError, match=f"{project} has .* files with . MiB or more"):
+        params_folder.files_of(project, most_mb=most_mb)
+
+
+def test_the_checkouts_own_files_are_none_of_the_users() -> None:
+    kept = params_folder.files_of(ROOT)
+    assert "training_variables.sh" in kept
+    assert not [name for name in kept if name.startswith(("tests/", "tfagents_system/", "docs/"))]
+    assert params_folder.is_kept_otherwise(ROOT / "tfagents_system/pendulum_params.py")
+
+
+def test_a_run_goes_on_with_the_modules_that_it_began_with(
+    environ: dict[str, str], project: Path, start: Starter
+) -> None:
+    done = start()
+    assert done.code == 0, done.told
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    train(paths)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    (project / "models/robot.xml").unlink()
+    assert loaded_mass(paths) == ("1", paths.params_folder / "mass_of_robot.py")
+    told = start()
+    assert told.code == 0, told.told  # The copy has the robot's model.
+    assert f"{project} is not what this run began with" in told.told
+    assert "(gone models/robot.xml, changed mass_of_robot.py)" in told.told and "--take_edits" in told.told
+    assert "is not what" not in start("--keep").told
+    moved = paths.exp_dir.rename(paths.exp_dir.with_name("moved"))
+    assert loaded_mass(RunPaths(moved)) == ("1", moved / "params/mass_of_robot.py")
+
+
+def test_edits_are_taken_when_asked_and_what_was_there_is_kept(
+    environ: dict[str, str], project: Path, start: Starter
+) -> None:
+    assert start().code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    train(paths)
+    (paths.trainer_checkpoints / "checkpoint_0000000005").mkdir(parents=True)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
+    done = start("--take_edits")
+    assert done.code == 0, done.told
+    assert loaded_mass(paths) == ("2", paths.params_folder / "mass_of_robot.py")
+    assert "num_iter = 4" in paths.params.read_text()
+    before = paths.exp_dir / "before_edits_1"
+    assert (before / "params.py").read_text() == PARAMS and (
+        before / "params/mass_of_robot.py"
+    ).read_text() == "MASS = 1\n"
+    run = run_directory.read_run_json(paths)
+    assert [(edit["train_step"], edit["before"]) for edit in run["edits"]] == [(5, "before_edits_1")]
+    assert run["num_iter"] == 4
+    log = MetricsLog(paths, [])
+    log.write({"train_step": 6})
+    log.close()
+    assert read_metrics(paths.metrics_csv)[-1]["edits"] == 1
+    assert "is not what" not in start().told
+
+
+def test_a_fresh_run_moves_the_one_before_aside(environ: dict[str, str], project: Path, start: Starter) -> None:
+    assert start().code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    train(paths)
+    (project / "params.py").write_text("import no_such_module\n")
+    failed = start("--fresh")
+    assert failed.code == 2 and "no_such_module" in failed.told
+    assert paths.status_json.exists() and paths.params.read_text() == PARAMS, "it came back"
+    (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
+    for number in (1, 2):
+        done = start("--fresh", "--set", "discount=0.5")
+        assert done.code == 0, done.told
+        assert not paths.status_json.exists() and "num_iter = 4" in paths.params.read_text()
+        aside = RunPaths(paths.exp_dir.with_name(f"run_before_{number}"))
+        assert f"is in {aside.exp_dir} now" in done.told and aside.status_json.exists()
+        train(paths)
+    assert RunPaths(paths.exp_dir.with_name("run_before_1")).params.read_text() == PARAMS
+    refused = start("--fresh", "--check")
+    assert refused.code == 2 and "--check moves nothing" in refused.told
+
+
+def test_what_lies_outside_of_the_folder_is_told_with_the_remedy(
+    environ: dict[str, str], project: Path, start: Starter
+) -> None:
+    (project.parent / "outside_of_project.py").write_text("")
+    outside = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parents[1]))\n"
+    (project / "params.py").write_text(f"{outside}import outside_of_project\n{PARAMS}")
+    refused = start("--check")
+    assert refused.code == 2
+    lines = refused.told.splitlines()
+    assert any(line.startswith("ERROR params") and str(project / "params.py") in line for line in lines), lines
+    assert any("set SAC_KEEP_FOLDER=0" in line and str(project) in line for line in lines), lines
+    done = start(SAC_KEEP_FOLDER="0")
+    assert done.code == 0, done.told
+    assert not RunPaths(Path(environ["SAC_EXP_DIR"])).params_folder.exists()
+
+
+def test_a_folder_beyond_the_limits_is_a_note(
+    environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(params_folder, "MOST_FILES", 3)
+    preparation = prepare.Preparation(environ, None)
+    preparation._keep_folder()
+    (note,) = preparation.checks["params folder"].notes
+    assert preparation.folder is None and "only params.py is kept" in note and "folder of their own" in note
+
+
+def test_a_run_without_an_update_takes_the_folder_as_it_is_now(environ: dict[str, str], project: Path) -> None:
+    paths = write(environ, folder=project)
+    paths.replay.mkdir()
+    write(environ, folder=project)
+    assert paths.replay.exists()
+    (project / "mass_of_robot.py").write_text("MASS = 3\n")
+    write(environ, folder=project)
+    assert not paths.replay.exists() and (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 3\n"
+    assert json.loads(paths.run_json.read_text())["params_kept"] == str(paths.params_folder / "params.py")
+    assert (EDITS, KEEP, TAKE) == ("TFAGENTS_EDITS", "keep", "take")

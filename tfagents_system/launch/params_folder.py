@@ -1,0 +1,101 @@
+"""The folder of a params file, as runs and jobs keep it: what is imported and read from there stays as it was.
+
+Left out: what is hidden or made by programs, environments, runs, the toolkit itself. This file runs on login nodes as
+well: standard library only, Python 3.6.
+"""
+
+import os
+import shutil
+import sys
+import time
+from typing import Iterable, List, Set, Union
+
+MOST_FILES, LOOK_SECS, DEFAULT_MOST_MB = 5000, 20.0, 100
+_TOOLKIT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+_MARKS = ("pyvenv.cfg", "conda-meta", "run.json")  # Of environments and of runs.
+_OF_PROGRAMS = ("__pycache__", "node_modules", "logs")
+_OF_THE_TOOLKIT = ("tests", "docs", "benchmarks")  # Beside the package, where the params are in its checkout.
+
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+class TooLargeError(Exception):
+    """The folder is too large to be kept; the text says how large it is, and the limits."""
+
+
+def is_kept_otherwise(params: Path) -> bool:
+    """Whether a params file comes with the toolkit: that is the same for all runs."""
+    return os.path.realpath(str(params)).startswith(_TOOLKIT + os.sep)
+
+
+def files_of(folder: Path, skipped: Iterable[Path] = (), most_mb: int = DEFAULT_MOST_MB) -> List[str]:
+    """Relative paths of a folder's files, sorted; links are followed.
+
+    Args:
+      folder: The params file's.
+      skipped: Folders that are left out, such as the run directory.
+      most_mb: Most MiB of all files together.
+
+    Raises:
+      TooLargeError: More than MOST_FILES, more than `most_mb`, or more than can be looked at in LOOK_SECS.
+    """
+    left_out = {os.path.realpath(path) for path in skipped} | {_TOOLKIT}
+    if os.path.realpath(folder) == os.path.dirname(_TOOLKIT):
+        left_out |= {os.path.join(os.path.dirname(_TOOLKIT), name) for name in _OF_THE_TOOLKIT}
+    found = []  # type: List[str]
+    size_bytes, deadline = 0, time.time() + LOOK_SECS
+    above = {str(folder): {os.path.realpath(str(folder))}}  # Of each folder, and itself: no link leads back up.
+    for path, folders, files in os.walk(str(folder), followlinks=True):
+        around = above.pop(path)
+        folders[:] = sorted(name for name in folders if _is_own(os.path.join(path, name), left_out | around))
+        above.update(
+            (os.path.join(path, name), around | {os.path.realpath(os.path.join(path, name))}) for name in folders
+        )
+        for name in files:
+            file = os.path.join(path, name)
+            if not name.startswith(".") and os.path.isfile(file):
+                found.append(os.path.relpath(file, str(folder)))
+                size_bytes += os.path.getsize(file)
+        is_late = time.time() > deadline
+        if len(found) > MOST_FILES or size_bytes > most_mb << 20 or is_late:
+            raise TooLargeError(
+                "{} has {}{} files with {} MiB or more (at most {}, and SAC_SNAPSHOT_MB={})".format(
+                    folder, "more than " * is_late, len(found), size_bytes >> 20, MOST_FILES, most_mb
+                )
+            )
+    return sorted(found)
+
+
+def copy(folder: Path, files: Iterable[str], target: Path) -> None:
+    """Copies files, by their relative paths, into a folder that is made."""
+    for name in files:
+        copied = os.path.join(str(target), name)
+        os.makedirs(os.path.dirname(copied), exist_ok=True)
+        shutil.copy2(os.path.join(str(folder), name), copied)
+
+
+def differences(kept: Path, folder: Path, files: Iterable[str]) -> List[str]:
+    """`changed robot.py`, `new arm.xml`, `gone old.py`: what a folder has otherwise than a copy of it."""
+    files = list(files)
+    before = set(files_of(kept, most_mb=sys.maxsize >> 20))
+    told = ["gone " + name for name in sorted(before - set(files))]
+    for name in files:
+        if name not in before:
+            told.append("new " + name)
+        elif not _is_same(os.path.join(str(kept), name), os.path.join(str(folder), name)):
+            told.append("changed " + name)
+    return told
+
+
+def _is_own(path: str, skipped: Set[str]) -> bool:
+    name = os.path.basename(path)
+    is_foreign = name.startswith(".") or name in _OF_PROGRAMS or os.path.realpath(path) in skipped
+    return not is_foreign and not any(os.path.exists(os.path.join(path, mark)) for mark in _MARKS)
+
+
+def _is_same(one: str, other: str) -> bool:
+    if os.path.getsize(one) != os.path.getsize(other):
+        return False
+    with open(one, "rb") as first, open(other, "rb") as second:
+        return first.read() == second.read()
