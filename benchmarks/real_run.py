@@ -119,7 +119,7 @@ class RealRun:
 
     def heartbeat(self, role: str) -> dict[str, Any]:
         """The last heartbeat of a role; empty before the first."""
-        return read_heartbeat(self.paths.heartbeat(role)) or {}
+        return dict(read_heartbeat(self.paths.heartbeat(role)) or {})
 
     def iterations(self) -> list[dict[str, Any]]:
         """Rows of the metrics, one for each iteration that is done."""

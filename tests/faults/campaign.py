@@ -136,7 +136,7 @@ class NumberedRun(UserRun):
 
     def beat(self, role: str) -> dict[str, Any]:
         """The role's last heartbeat, empty where there is none."""
-        return read_heartbeat(self.paths.heartbeat(role)) or {}
+        return dict(read_heartbeat(self.paths.heartbeat(role)) or {})
 
     def balance(self) -> Balance:
         """See `ledger.balance`; of a run that has ended."""

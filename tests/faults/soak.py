@@ -110,7 +110,7 @@ def soak(folder: Path, secs: float) -> list[Sample]:
         began = time.monotonic()
         names = _names(run, paths, process.pid)
         while (now := time.monotonic() - began) < secs and process.poll() is None:
-            env_steps = int((read_heartbeat(paths.heartbeat(REPLAY)) or {}).get("env_steps", 0))
+            env_steps = (read_heartbeat(paths.heartbeat(REPLAY)) or {}).get("env_steps") or 0
             samples += [sample for pid, name in names.items() if (sample := _sample(pid, name, now, env_steps))]
             time.sleep(SAMPLE_SECS)
         restarts = sum(role.get("restarts", 0) for role in run.status().get("roles", {}).values())

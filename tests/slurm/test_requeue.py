@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
@@ -111,6 +112,10 @@ class Job:
         return self.output
 
 
+def has_started_twice(job: Job, task: int) -> bool:
+    return len(job.starts(task)) == 2
+
+
 def every_signal_saves_and_requeues_until_it_is_done(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = Job(cluster, tmp_path, "saves")
     job.wait_for("at work")
@@ -189,7 +194,7 @@ def a_task_of_an_array_is_requeued_alone(cluster: SlurmCluster, tmp_path: Path) 
     for task, (signal, step) in enumerate(ends):
         job.signal(signal, part=f"_{task}{step}")
         expected[task].append(10)
-        cluster.wait_until(lambda task=task: len(job.starts(task)) == 2, 60.0, f"task {task} again in\n{job.output}")
+        cluster.wait_until(functools.partial(has_started_twice, job, task), 60.0, f"task {task} again in\n{job.output}")
         assert [job.starts(each) for each in range(3)] == expected, job.output
     assert job.output.count("and requeued") == 3 and "from train step 10: " in job.output
     assert [cluster.job(f"{job.id}_{task}")["Restarts"] for task in range(3)] == ["1"] * 3

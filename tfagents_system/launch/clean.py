@@ -197,7 +197,8 @@ def _read_json(path: str) -> Dict[str, Any]:
 
 def find_leftovers(directories: Sequence[str], *, rings: bool) -> Tuple[List[Leftover], List[str]]:
     """What may go, and what the user should know."""
-    found, notes = [], []
+    found = []  # type: List[Leftover]
+    notes = []  # type: List[str]
     scripts = scripts_of_jobs() if any(snapshots_below(directory) for directory in directories) else ""
     if scripts is None:
         notes.append("squeue does not say what is queued: all snapshots stay")
