@@ -16,7 +16,7 @@ import numpy as np
 from absl import flags, logging
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
-from tfagents_system.launch import run_directory
+from tfagents_system.launch import run_inputs
 from tfagents_system.launch.run_paths import RunPaths, worker_role
 from tfagents_system.launch.signals import StopFlag, die_with_parent
 from tfagents_system.launch.slots import SlotCounts
@@ -82,7 +82,7 @@ class Role:
         params = load_params(
             paths.params,
             overrides.merged(load_env_config(paths.config)),
-            origin=run_directory.origin_of_run(paths),
+            origin=run_inputs.origin_of_run(paths),
             compute_config=compute_config_from(os.environ),
             attributes=overrides.params,
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfagents_system.curriculum import check_curriculum
 from tfagents_system.errors import UserError
-from tfagents_system.launch.run_directory import origin_of_run
+from tfagents_system.launch.run_inputs import origin_of_run
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.load_params import load_env_config, load_params
 from tfagents_system.overrides import Overrides

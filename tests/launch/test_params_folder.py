@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +18,8 @@ from unittest import mock
 import pytest
 
 from tfagents_system.errors import exit_with
-from tfagents_system.launch import params_folder, prepare, run_directory
-from tfagents_system.launch.inspection import EDITS, KEEP, TAKE
+from tfagents_system.launch import params_folder, prepare, run_directory, run_inputs
+from tfagents_system.launch.run_inputs import Inputs
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.variables import RunVariables, read_variables
 from tfagents_system.report.metrics import MetricsLog, read_metrics
@@ -97,7 +101,9 @@ def write(environ: dict[str, str], *, folder: Path, take_edits: bool = False) ->
     values, findings = read_variables(environ, vars_file=None, root=ROOT)
     assert findings == []
     paths = RunPaths(values["exp_dir"])
-    run_directory.write_inputs(paths, RunVariables(**values), 3, folder=folder, take_edits=take_edits)
+    files = params_folder.files_of(folder)
+    inputs = Inputs(values["params"], values["config"], folder, params_folder.digests(folder, files))
+    run_directory.write_inputs(paths, RunVariables(**values), 3, inputs=inputs, take_edits=take_edits)
     return paths
 
 
@@ -123,11 +129,11 @@ def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:
     kept = params_folder.files_of(project, [project / "own"])
     assert kept == ["config.json", "linked/robot.xml", "mass_of_robot.py", "models/robot.xml", "params.py"]
     params_folder.copy(project, kept, tmp_path / "copy")
-    assert params_folder.differences(tmp_path / "copy", project, kept) == []
+    before = params_folder.digests(tmp_path / "copy", kept)
+    assert params_folder.differences(before, params_folder.digests(project, kept)) == []
     (project / "models/robot.xml").write_text("<ROBOT/>")  # As long as before.
     (project / "own.py").write_text("")
-    (tmp_path / "copy/gone.py").write_text("")
-    told = params_folder.differences(tmp_path / "copy", project, [*kept, "own.py"])
+    told = params_folder.differences({**before, "gone.py": ""}, params_folder.digests(project, [*kept, "own.py"]))
     assert told == ["gone gone.py", "changed linked/robot.xml", "changed models/robot.xml", "new own.py"]
 
 
@@ -205,7 +211,7 @@ def test_a_fresh_run_moves_the_one_before_aside(environ: dict[str, str], project
     (project / "params.py").write_text("import no_such_module\n")
     failed = start("--fresh")
     assert failed.code == 2 and "no_such_module" in failed.told
-    assert paths.status_json.exists() and paths.params.read_text() == PARAMS, "it came back"
+    assert paths.status_json.exists() and paths.params.read_text() == PARAMS, "it stays where it is"
     (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
     for number in (1, 2):
         done = start("--fresh", "--set", "discount=0.5")
@@ -215,8 +221,113 @@ def test_a_fresh_run_moves_the_one_before_aside(environ: dict[str, str], project
         assert f"is in {aside.exp_dir} now" in done.told and aside.status_json.exists()
         train(paths)
     assert RunPaths(paths.exp_dir.with_name("run_before_1")).params.read_text() == PARAMS
-    refused = start("--fresh", "--check")
-    assert refused.code == 2 and "--check moves nothing" in refused.told
+    checked = start("--fresh", "--check")
+    assert checked.code == 0 and "a new run, the one that is there is moved aside" in checked.told
+    assert paths.status_json.exists(), "a check moves nothing"
+
+
+def test_what_a_run_writes_beside_its_params_is_no_edit(environ: dict[str, str], project: Path) -> None:
+    paths = write(environ, folder=project)
+    (paths.params_folder / "models/robot.xml").write_text("<compiled/>")
+    (paths.params_folder / "cache.npz").write_bytes(b"")
+    paths.replay.mkdir()
+    write(environ, folder=project)
+    assert paths.replay.exists(), "nothing of the user's was edited: what was collected stays"
+
+
+def test_edits_are_taken_once(environ: dict[str, str], project: Path) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    for expected in (0, 1, 1):
+        write(environ, folder=project, take_edits=True)
+        assert len(run_directory.read_run_json(paths)["edits"]) == expected
+        (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    assert [path.name for path in paths.exp_dir.glob("before_edits_*")] == ["before_edits_1"]
+
+
+@pytest.mark.parametrize("killed_at", range(8))
+def test_copies_are_all_new_or_all_old_whenever_a_start_is_killed(
+    killed_at: int, environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
+    calls = itertools.count()
+
+    def dying(call: Callable[..., object]) -> Callable[..., object]:
+        def run(*args: object, **kwargs: object) -> object:
+            if next(calls) == killed_at:
+                raise KeyboardInterrupt
+            return call(*args, **kwargs)
+
+        return run
+
+    with monkeypatch.context() as patched:
+        for name in ("rename", "replace", "rmdir"):
+            patched.setattr(os, name, dying(getattr(os, name)))
+        with contextlib.suppress(KeyboardInterrupt):
+            write(environ, folder=project, take_edits=True)
+    run_inputs.finish_install(paths)
+    run = run_directory.read_run_json(paths)
+    is_new = len(run.get("edits", [])) == 1
+    assert ("num_iter = 4" in paths.params.read_text()) == is_new
+    assert (paths.params_folder / "mass_of_robot.py").read_text() == f"MASS = {2 if is_new else 1}\n"
+    digests = params_folder.digests(paths.params_folder, params_folder.files_of(paths.params_folder))
+    assert run_inputs.kept_digests(paths) == digests
+    write(environ, folder=project, take_edits=True)
+    assert len(run_directory.read_run_json(paths)["edits"]) == 1 and "num_iter = 4" in paths.params.read_text()
+
+
+def test_a_requeued_job_does_not_begin_anew_again(environ: dict[str, str], project: Path, start: Starter) -> None:
+    assert start("--fresh", SLURM_RESTART_COUNT="0").code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    train(paths)
+    done = start("--fresh", SLURM_RESTART_COUNT="1")
+    assert done.code == 0 and "was done by its first start" in done.told
+    assert paths.status_json.exists() and not list(paths.exp_dir.parent.glob("run_before_*"))
+
+
+def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], project: Path, tmp_path: Path) -> None:
+    environ["SAC_REPLAY_DIR"] = str(tmp_path / "scratch")
+    ring = read_variables(environ, vars_file=None, root=ROOT)[0]["replay_dir"]
+    ring.mkdir(parents=True)
+    write(environ, folder=project)
+    assert not ring.exists(), "it was of a run that is elsewhere now"
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: Path, files: list[str]) -> dict[str, str]:
+        raise PermissionError(13, "Permission denied", str(project / "secret.key"))
+
+    monkeypatch.setattr(params_folder, "digests", refuse)
+    preparation = prepare.Preparation(environ, None)
+    preparation._keep_folder()
+    (error,) = preparation.checks["params folder"].errors
+    assert f"{project}/secret.key in the folder of SAC_PARAMS can't be read" in error and "SAC_KEEP_FOLDER=0" in error
+
+
+def test_a_signal_leaves_no_copy_behind(environ: dict[str, str], tmp_path: Path, project: Path) -> None:
+    (project / "params.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w')\ntime.sleep(60)\n{PARAMS}")
+    (tmp_path / "tmp").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "tfagents_system.launch.prepare"],
+        env={**environ, "TMPDIR": str(tmp_path / "tmp"), "SAC_FORK_ROLES": "0"},
+    )
+    try:
+        deadline = time.monotonic() + 60.0
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        assert list((tmp_path / "tmp").glob("sac_params_*"))
+        process.terminate()
+        assert process.wait(10) == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+    assert not list((tmp_path / "tmp").glob("sac_params_*"))
 
 
 def test_what_lies_outside_of_the_folder_is_told_with_the_remedy(
@@ -242,7 +353,7 @@ def test_a_folder_beyond_the_limits_is_a_note(
     preparation = prepare.Preparation(environ, None)
     preparation._keep_folder()
     (note,) = preparation.checks["params folder"].notes
-    assert preparation.folder is None and "only params.py is kept" in note and "folder of their own" in note
+    assert preparation.files().folder is None and "only params.py is kept" in note and "folder of their own" in note
 
 
 def test_a_run_without_an_update_takes_the_folder_as_it_is_now(environ: dict[str, str], project: Path) -> None:
@@ -254,4 +365,3 @@ def test_a_run_without_an_update_takes_the_folder_as_it_is_now(environ: dict[str
     write(environ, folder=project)
     assert not paths.replay.exists() and (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 3\n"
     assert json.loads(paths.run_json.read_text())["params_kept"] == str(paths.params_folder / "params.py")
-    assert (EDITS, KEEP, TAKE) == ("TFAGENTS_EDITS", "keep", "take")

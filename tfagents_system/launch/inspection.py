@@ -25,11 +25,11 @@ from tfagents_system.checklist import Checklist
 from tfagents_system.curriculum import check_curriculum
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, build_timeout_secs
 from tfagents_system.errors import EXIT_BAD_INPUT, print_findings
-from tfagents_system.launch import resources, run_directory
+from tfagents_system.launch import resources, run_directory, run_inputs
 from tfagents_system.launch.fork_server import CallDiedError, ForkServer, ForkServerError
 from tfagents_system.launch.processes import kill_session
 from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.run_settings import carried
+from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, TAKE, carried
 from tfagents_system.launch.variables import read_variables
 from tfagents_system.load_params import compute_config_from, load_env_config, load_params, load_params_class
 from tfagents_system.run_checkpoints import Makeup
@@ -37,9 +37,6 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS, CONFIG = "params", "config"
-# Tell the check of a start where the folder of SAC_PARAMS is copied to, and what is done with a run's edited files.
-FOLDER, EDITS = "TFAGENTS_PARAMS_FOLDER", "TFAGENTS_EDITS"
-KEEP, TAKE = "keep", "take"
 _MODULE = "tfagents_system.launch.inspection"
 _COMPUTE_FIELDS = ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
 _SPEAK_SECS = 20.0
@@ -223,14 +220,15 @@ class _Inspector:
         self._environ = environ
         self._overrides = carried(environ)
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
-        self._seed = run_directory.seed_of_run(self._paths, int(self._values.get("seed", 0)))
+        edits = environ.get(EDITS)
+        self._run = None if edits == FRESH else self._paths  # What is gone on with.
+        self._seed = run_directory.seed_of_run(self._run, int(self._values.get("seed", 0)))
         self._progress = progress
         self._found = Inspection(pid=os.getpid())
         self._folder = environ.get(FOLDER)
-        edits = environ.get(EDITS)
         self._keeps = edits == KEEP
         # A run that workers join has begun elsewhere.
-        has_begun = "server" in self._values or run_directory.has_begun(self._paths)
+        has_begun = "server" in self._values or run_directory.has_begun(self._run)
         self._uses_copies = has_begun and edits != TAKE
 
     def run(self, render: bool) -> Inspection:
@@ -307,9 +305,9 @@ class _Inspector:
 
     def _choose(self, kind: str) -> Path:
         source: Path = self._values[kind]
-        if self._paths is None:
+        if self._run is None:
             return source
-        path, note = run_directory.choose_input(getattr(self._paths, kind), source, self._uses_copies)
+        path, note = run_inputs.choose_input(getattr(self._run, kind), source, self._uses_copies)
         if note and not self._keeps:
             self._found.checks[kind].notes.append(note)
         return path
@@ -319,15 +317,15 @@ class _Inspector:
         source: Path = self._values["params"]
         if self._folder:
             return Path(self._folder) / source.name
-        if self._uses_copies and self._paths is not None and self._paths.params_folder.is_dir():
-            return self._paths.params_folder / source.name
+        if self._uses_copies and self._run is not None and self._run.params_folder.is_dir():
+            return self._run.params_folder / source.name
         return source
 
     def _why_not_of_its_checkpoint(self, makeup: Makeup | None) -> str:
         """Why the run can't go on with this agent; empty if it can, or is new."""
-        if self._paths is None or makeup is None or "server" in self._values:
+        if self._run is None or makeup is None or "server" in self._values:
             return ""
-        newest = run_checkpoints.newest_complete(self._paths.trainer_checkpoints)
+        newest = run_checkpoints.newest_complete(self._run.trainer_checkpoints)
         return "" if newest is None else run_checkpoints.why_not_of(newest, makeup)
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:

@@ -4,11 +4,11 @@ Left out: what is hidden or made by programs, environments, runs, the toolkit it
 well: standard library only, Python 3.6.
 """
 
+import hashlib
 import os
 import shutil
-import sys
 import time
-from typing import Iterable, List, Set, Union
+from typing import Dict, Iterable, List, Mapping, Set, Union
 
 MOST_FILES, LOOK_SECS, DEFAULT_MOST_MB = 5000, 20.0, 100
 _TOOLKIT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -75,15 +75,26 @@ def copy(folder: Path, files: Iterable[str], target: Path) -> None:
         shutil.copy2(os.path.join(str(folder), name), copied)
 
 
-def differences(kept: Path, folder: Path, files: Iterable[str]) -> List[str]:
-    """`changed robot.py`, `new arm.xml`, `gone old.py`: what a folder has otherwise than a copy of it."""
-    files = list(files)
-    before = set(files_of(kept, most_mb=sys.maxsize >> 20))
-    told = ["gone " + name for name in sorted(before - set(files))]
+def digests(folder: Path, files: Iterable[str]) -> Dict[str, str]:
+    """SHA-256 of files, by their relative paths.
+
+    Raises:
+      OSError: One can't be read.
+    """
+    found = {}
     for name in files:
+        with open(os.path.join(str(folder), name), "rb") as file:
+            found[name] = hashlib.sha256(file.read()).hexdigest()
+    return found
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
+    """`changed robot.py`, `new arm.xml`, `gone old.py`: what digests tell of a folder and of what was kept of it."""
+    told = ["gone " + name for name in sorted(set(before) - set(now))]
+    for name in sorted(now):
         if name not in before:
             told.append("new " + name)
-        elif not _is_same(os.path.join(str(kept), name), os.path.join(str(folder), name)):
+        elif before[name] != now[name]:
             told.append("changed " + name)
     return told
 
@@ -92,10 +103,3 @@ def _is_own(path: str, skipped: Set[str]) -> bool:
     name = os.path.basename(path)
     is_foreign = name.startswith(".") or name in _OF_PROGRAMS or os.path.realpath(path) in skipped
     return not is_foreign and not any(os.path.exists(os.path.join(path, mark)) for mark in _MARKS)
-
-
-def _is_same(one: str, other: str) -> bool:
-    if os.path.getsize(one) != os.path.getsize(other):
-        return False
-    with open(one, "rb") as first, open(other, "rb") as second:
-        return first.read() == second.read()

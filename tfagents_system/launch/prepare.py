@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,15 +26,17 @@ from typing import Any
 from tfagents_system.checklist import Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
-from tfagents_system.launch import params_folder, pinned_packages, resources, run_directory, scratch
+from tfagents_system.launch import params_folder, pinned_packages, resources, run_directory, run_inputs, scratch
 from tfagents_system.launch.claims import Claims, held_cpus, port_is_free
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
 from tfagents_system.launch.gpus import FOUND, gpu_of_trainer
-from tfagents_system.launch.inspection import EDITS, FOLDER, KEEP, TAKE, Inspection, run_inspection
+from tfagents_system.launch.inspection import Inspection, run_inspection
+from tfagents_system.launch.run_inputs import Inputs
 from tfagents_system.launch.run_lock import RunLock, owner_of_run
 from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.run_settings import CARRIER, RunSettings, resolve
+from tfagents_system.launch.run_settings import CARRIER, EDITS, FOLDER, FRESH, KEEP, TAKE, RunSettings, resolve
+from tfagents_system.launch.signals import STOP_SIGNALS
 from tfagents_system.launch.slots import COLLECT
 from tfagents_system.launch.topology import format_cpu_list
 from tfagents_system.launch.variables import RunVariables, read_variables
@@ -42,6 +45,7 @@ from tfagents_system.replay import peers
 
 ROOT = Path(__file__).resolve().parents[2]
 _MOST_SHOWN = 8
+_COPY = "sac_params_"  # Folders of that name in the temporary one are ours.
 _PLAN_FIELDS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
 
 
@@ -58,7 +62,6 @@ class Preparation:
       overrides: What the run has otherwise than its files say.
       plan: The CPU plan; None where there is none.
       inspection: Of the user's files.
-      folder: A copy of the folder of SAC_PARAMS for the run; None where none is made.
     """
 
     def __init__(self, environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> None:
@@ -67,7 +70,8 @@ class Preparation:
         environ, self.overrides = settings.environ, settings.overrides
         self.plan: CpuPlan | None = None
         self.inspection = Inspection()
-        self.folder: Path | None = None
+        self._copied_folder: Path | None = None  # A copy of the folder of SAC_PARAMS.
+        self._digests: dict[str, str] = {}
         self._environ = environ
         self._is_for_job = resources.JOB_MB in environ  # Which will have another machine than this one.
         self._vars_file = vars_file
@@ -98,7 +102,7 @@ class Preparation:
         self._check_packages()
         if not self.checks["run directory"].errors:
             self._keep_folder()
-            environ = {**self._environ, FOLDER: str(self.folder)} if self.folder else self._environ
+            environ = {**self._environ, FOLDER: str(self._copied_folder)} if self._copied_folder else self._environ
             render = not (starts or self._is_for_job)
             self.inspection = run_inspection(environ, self._vars_file, fork_server, render=render)
             self._tell_of_folder()
@@ -106,46 +110,63 @@ class Preparation:
 
     def close(self) -> None:
         """Removes what only the checks needed."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._copied_folder is not None:
+            shutil.rmtree(self._copied_folder, ignore_errors=True)
 
     @property
-    def takes_edits(self) -> bool:
-        """Whether a run that has begun gets the files as they are now."""
-        return self._environ.get(EDITS) == TAKE
+    def edits(self) -> str | None:
+        """What is done with files that were edited since the run began; see run_settings.py."""
+        return self._environ.get(EDITS)
+
+    @property
+    def _run_before(self) -> RunPaths | None:
+        """The run that is gone on with, if there is one."""
+        return None if self.edits == FRESH else self._paths
 
     def _keep_folder(self) -> None:
         """Copies the folder of SAC_PARAMS: what is checked is what runs. Or tells what was edited."""
         params: Path | None = self._values.get("params")
-        keeps = self._values.get("keep_folder", True) and "server" not in self._values
-        if params is None or not keeps or params_folder.is_kept_otherwise(params):
+        if params is None or "server" in self._values or params_folder.is_kept_otherwise(params):
             return
-        paths, check = self._paths, self.checks["params folder"]
-        own = [paths.exp_dir] if paths else []
+        check, kept = self.checks["params folder"], None
+        if run_directory.has_begun(self._run_before) and self.edits != TAKE:
+            assert self._run_before is not None
+            kept = run_inputs.kept_digests(self._run_before)
+            if kept is None:
+                return
+        elif not self._values.get("keep_folder", True):
+            return
+        own = [self._paths.exp_dir] if self._paths else []
         try:
             files = params_folder.files_of(params.parent, own, self._values.get("snapshot_mb", 100))
+            digests = params_folder.digests(params.parent, files)
+            if kept is None:
+                self._copied_folder = Path(tempfile.mkdtemp(prefix=_COPY)).resolve()
+                params_folder.copy(params.parent, files, self._copied_folder)
+                self._digests = digests
+                check.facts.append(f"{params.parent}: {len(files)} file{'s' * (len(files) != 1)} kept for the run")
+            elif self.edits != KEEP and (told := params_folder.differences(kept, digests)):
+                check.notes.append(_edited(params.parent, told))
         except params_folder.TooLargeError as error:
             check.notes.append(
-                f"of the folder of SAC_PARAMS only {params.name} is kept, {error}: an edit of what it imports would "
-                "change a resumed run. Move it and what it imports into a folder of their own"
+                f"{error}: {'it is not compared with the copy that the run has' if kept else _only_the_file(params)}"
             )
-            return
-        if run_directory.has_begun(paths) and not self.takes_edits:
-            assert paths is not None
-            if paths.params_folder.is_dir() and self._environ.get(EDITS) != KEEP:
-                told = params_folder.differences(paths.params_folder, params.parent, files)
-                check.notes += [_edited(params.parent, told)] if told else []
-            return
-        self.folder = Path(tempfile.mkdtemp(prefix="sac_params_")).resolve()
-        params_folder.copy(params.parent, files, self.folder)
-        check.facts.append(f"{params.parent}: {len(files)} file{'s' if len(files) != 1 else ''} kept for the run")
+        except OSError as error:
+            check.errors.append(
+                f"{error.filename} in the folder of SAC_PARAMS can't be read ({error.strerror}): the run keeps a copy "
+                "of the folder. Make it readable, or set SAC_KEEP_FOLDER=0"
+            )
+
+    def files(self) -> Inputs:
+        """The user's files, for the run."""
+        return Inputs(self._values["params"], self._values["config"], self._copied_folder, self._digests)
 
     def _tell_of_folder(self) -> None:
         """Names the originals of what was checked, and says where a copy may be the reason of an error."""
-        if self.folder is None:
+        if self._copied_folder is None:
             return
         found, folder = self.inspection.checks, str(self._values["params"].parent)
-        found.replace(str(self.folder), folder)
+        found.replace(str(self._copied_folder), folder)
         if any(error in text for text in found.errors for error in ("ModuleNotFound", "ImportError", "FileNotFound")):
             self.checks["params folder"].notes.append(
                 f"the run has a copy of {folder} and runs it: what lies outside of that folder is not found by a path "
@@ -155,7 +176,7 @@ class Preparation:
     @property
     def seed(self) -> int:
         """The seed that the run began with, else SAC_SEED."""
-        return run_directory.seed_of_run(self._paths, int(self._values.get("seed", 0)))
+        return run_directory.seed_of_run(self._run_before, int(self._values.get("seed", 0)))
 
     def variables(self) -> RunVariables:
         """All variables, checked.
@@ -197,8 +218,8 @@ class Preparation:
             )
 
     def _state_of_run(self, paths: RunPaths) -> str:
-        if not paths.run_json.exists():
-            return "a new run"
+        if self.edits == FRESH or not paths.run_json.exists():
+            return "a new run" + (", the one that is there is moved aside" if paths.run_json.exists() else "")
         if not run_directory.has_begun(paths):
             return "a run without any update yet, which takes files and settings as they are now"
         return "finished" if run_directory.is_finished(paths) else "a run that goes on"
@@ -309,10 +330,30 @@ def prepare(
       UserError: With all findings.
     """
     preparation = Preparation(environ, vars_file, settings)
-    try:
+    with _closed_on_signals(preparation):
         preparation.run(fork_server)
         return _write_run(preparation, quiet_plan)
+
+
+@contextlib.contextmanager
+def _closed_on_signals(preparation: Preparation) -> Iterator[None]:
+    """Closes it at the end, also where a signal ends this process: a copied folder may be large."""
+
+    def end(number: int, frame: types.FrameType | None) -> None:
+        del frame
+        preparation.close()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    ends = [number for number in STOP_SIGNALS if is_main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in ends:
+        signal.signal(number, end)
+    try:
+        yield
     finally:
+        for number in ends:
+            signal.signal(number, signal.SIG_DFL)
         preparation.close()
 
 
@@ -323,16 +364,18 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
         if note not in preparation.plan.notes:  # Those stand below the plan.
             print(f"note: {note}")
     paths = RunPaths(variables.exp_dir)
+    if preparation.edits == FRESH and paths.run_json.exists():
+        print(f"the run that was in {paths.exp_dir} is in {run_inputs.move_aside(paths)} now")
     with RunLock(paths):
-        uses_copies = run_directory.has_begun(paths) and not preparation.takes_edits
+        uses_copies = run_directory.has_begun(paths) and preparation.edits != TAKE
         changes = run_directory.changes(paths, preparation.overrides)
         run_directory.write_inputs(
             paths,
             variables,
             inspection.num_iter,
             preparation.overrides,
-            folder=preparation.folder,
-            take_edits=preparation.takes_edits,
+            inputs=preparation.files(),
+            take_edits=preparation.edits == TAKE,
         )
         run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
         _write_specs(paths, inspection.specs)
@@ -365,12 +408,17 @@ def check(
 ) -> int:
     """Makes the checks of a start, prints what was looked at and found, and returns the exit code; writes nothing."""
     preparation = Preparation(environ, vars_file, settings)
-    try:
+    with _closed_on_signals(preparation):
         preparation.run(fork_server, starts=False)
-    finally:
-        preparation.close()
     print(preparation.checks.report())
     return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
+
+
+def _only_the_file(params: Path) -> str:
+    return (
+        f"only {params.name} is kept, and an edit of what it imports would change a resumed run. Move it and what it "
+        "imports into a folder of their own"
+    )
 
 
 def _edited(folder: Path, differences: Sequence[str]) -> str:
@@ -416,34 +464,12 @@ def main() -> int:
             stream.reconfigure(errors="backslashreplace")  # Names may hold any bytes.
     if args.check:
         os.environ[SHOW_TRACES] = "1"
-    if args.fresh and args.check:
-        raise UserError("--check moves nothing: check without --fresh, with --set SAC_EXP_NAME=another")
-    if args.keep or args.take_edits:
-        os.environ[EDITS] = KEEP if args.keep else TAKE
-    with _moved_aside(args) if args.fresh else contextlib.nullcontext():
-        return _start(args)
-
-
-@contextlib.contextmanager
-def _moved_aside(args: argparse.Namespace) -> Iterator[None]:
-    """The run that is there has another place, for good once a fresh one is prepared; on an error it comes back."""
-    environ = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT).environ
-    exp_dir = read_variables(environ, vars_file=args.vars_file, root=ROOT)[0].get("exp_dir")
-    if exp_dir is None or not RunPaths(exp_dir).run_json.exists():
-        yield
-        return
-    aside = run_directory.move_aside(RunPaths(exp_dir))
-    print(f"the run that was in {exp_dir} is in {aside} now")
-    try:
-        yield
-    except BaseException:
-        if not exp_dir.exists():
-            os.rename(aside, exp_dir)
-            print(f"the run is in {exp_dir} again")
-        raise
-
-
-def _start(args: argparse.Namespace) -> int:
+    edits = KEEP if args.keep else TAKE if args.take_edits else FRESH if args.fresh else None
+    if edits in (TAKE, FRESH) and int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:
+        print("note: the job was requeued: what --fresh or --take_edits asked for was done by its first start")
+        edits = None
+    if edits is not None:
+        os.environ[EDITS] = edits
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
     os.environ.update(settings.environ)
     fork_server = start_fork_server(os.environ, args.vars_file)

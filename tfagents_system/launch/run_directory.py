@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import difflib
 import importlib.metadata
-import itertools
 import json
 import math
 import os
@@ -19,8 +17,8 @@ from typing import Any
 from tfagents_system import run_checkpoints
 from tfagents_system.errors import UserError, shown
 from tfagents_system.grid import in_words
-from tfagents_system.launch import params_folder
-from tfagents_system.launch.run_lock import RunLock
+from tfagents_system.launch import run_inputs
+from tfagents_system.launch.run_inputs import Inputs
 from tfagents_system.launch.run_paths import TRAINER, RunPaths
 from tfagents_system.launch.variables import RunVariables, as_text, variable_name
 from tfagents_system.overrides import CONFIG, Overrides
@@ -66,37 +64,6 @@ def has_begun(paths: RunPaths | None) -> bool:
         or run_checkpoints.newest_train_step(paths.trainer_checkpoints) > 0
         or any((row.get("train_step") or 0) > 0 for row in read_metrics(paths.metrics_csv))
     )
-
-
-def origin_of_run(paths: RunPaths) -> Path | None:
-    """Stands for the run's params.py in `__file__` and on sys.path: modules and data files are found beside it.
-
-    In the run's own copy of the folder; in the folder itself where none is kept; None where neither is to be seen.
-    """
-    run = read_run_json(paths)
-    source, kept = run.get("params_source"), run.get("params_kept")
-    if not isinstance(source, str):
-        return None
-    candidates = [paths.params_folder / Path(source).name, *([Path(kept)] if kept else []), Path(source)]
-    return next((path for path in candidates if path.parent.is_dir()), None)
-
-
-def choose_input(copy: Path, source: Path, has_begun: bool = True) -> tuple[Path, str | None]:
-    """The copy of a run that has begun wins over its source; a difference is told as a unified diff."""
-    if not copy.exists() or not has_begun:
-        return source, None
-    if copy.read_bytes() == source.read_bytes():
-        return copy, None
-    return copy, (
-        f"{source} is not what this run began with; the run goes on with its own copy {copy}. "
-        f"Choose another SAC_EXP_NAME for a run with the changes:\n{_diff(copy, source)}"
-    )
-
-
-def _diff(copy: Path, source: Path) -> str:
-    ours, theirs = (path.read_text(errors="replace").splitlines(keepends=True) for path in (copy, source))
-    lines = difflib.unified_diff(ours, theirs, str(copy), str(source))
-    return "".join(line if line.endswith("\n") else line + "\n" for line in lines).rstrip("\n")
 
 
 def read_run_json(paths: RunPaths) -> dict[str, Any]:
@@ -168,39 +135,36 @@ def write_inputs(
     num_iter: int,
     overrides: Overrides | None = None,
     *,
-    folder: Path | None = None,
+    inputs: Inputs | None = None,
     take_edits: bool = False,
 ) -> None:
-    """Copies params and configuration and writes run.json; what a run that has begun has of these stays.
+    """Copies the user's files and writes run.json; what a run that has begun has of these stays.
 
     Where one that has not begun gets others, the experience that it may have is removed: it is of another environment,
     or was collected with other settings.
 
     Args:
-      folder: What is kept of the folder of SAC_PARAMS; None: nothing.
-      take_edits: A run that has begun gets new copies as well; those that it had are moved to `before_edits_<n>`.
+      inputs: The user's files; by default without a folder.
+      take_edits: A run that has begun gets new copies as well, where they differ. Those that it had are copied to
+        `before_edits_<n>`.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
-    sources = {paths.params: variables.params, paths.config: variables.config}
-    edits = read_run_json(paths).get("edits", [])
-    if has_begun(paths):
-        if take_edits:
-            edits = [*edits, _set_aside(paths, len(edits) + 1)]
-            _copy_inputs(paths, sources, folder)
-    else:
-        if not _is_as_before(paths, variables, sources, folder, overrides or Overrides()):
-            for stale in (paths.replay, paths.trainer_checkpoints, paths.policies, variables.replay_dir):
-                if stale is not None:
-                    shutil.rmtree(stale, ignore_errors=True)
-        _copy_inputs(paths, sources, folder)
-    for copy, source in sources.items():
-        if not copy.exists():
-            write_atomically(copy, source.read_bytes())
-    before, seed = read_run_json(paths), seed_of_run(paths, variables.seed)
-    _write_overrides(paths, _kept(overrides or Overrides(), seed))
+    run_inputs.finish_install(paths)
+    inputs = inputs or Inputs(variables.params, variables.config)
+    is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
+    kept, is_same = _kept(overrides or Overrides(), seed), run_inputs.are_same(paths, inputs)
+    edits = before.get("edits", [])
+    if not is_begun and not (is_same and before.get("seed") == seed and Overrides.read(paths.overrides) == kept):
+        _remove_experience(paths, variables.replay_dir)
+    if is_begun and take_edits and not is_same:
+        edits = [*edits, _edit(paths, run_inputs.copy_aside(paths))]
+    _write_overrides(paths, kept)
+    are_new = not is_begun or (take_edits and not is_same) or not (paths.params.exists() and paths.config.exists())
+    has_folder = inputs.folder is not None if are_new else paths.params_folder.is_dir()
     run = {
         "params_source": str(variables.params),
-        "params_kept": str(paths.params_folder / variables.params.name) if paths.params_folder.is_dir() else None,
+        "params_kept": str(paths.params_folder / variables.params.name) if has_folder else None,
+        "params_files": dict(inputs.digests if are_new else before.get("params_files", {})),
         "config_source": str(variables.config),
         "edits": edits,
         "seed": seed,
@@ -210,58 +174,25 @@ def write_inputs(
         "created": before.get("created", _now()),
         "versions": versions(),
     }
-    write_atomically(paths.run_json, json.dumps(run, indent=2).encode() + b"\n")
+    content = json.dumps(run, indent=2).encode() + b"\n"
+    if are_new:
+        run_inputs.install(paths, inputs, content)
+    else:
+        write_atomically(paths.run_json, content)
 
 
-def _is_as_before(
-    paths: RunPaths, variables: RunVariables, sources: Mapping[Path, Path], folder: Path | None, overrides: Overrides
-) -> bool:
-    """Whether nothing is otherwise than at the start before; true where there was none."""
-    if not paths.run_json.exists():
-        return True
-    is_same = all(not copy.exists() or copy.read_bytes() == source.read_bytes() for copy, source in sources.items())
-    if folder is not None and paths.params_folder.is_dir():
-        is_same &= not params_folder.differences(paths.params_folder, folder, params_folder.files_of(folder))
-    seed = read_run_json(paths).get("seed", variables.seed)
-    return is_same and seed == variables.seed and Overrides.read(paths.overrides) == _kept(overrides, seed)
+def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
+    folders = [paths.replay, paths.trainer_checkpoints, paths.policies, *([replay_dir] if replay_dir else [])]
+    if any(folder.exists() for folder in folders) and paths.run_json.exists():
+        print(f"no update was done in {paths.exp_dir} yet, and files or settings are others now: it begins anew")
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copy_inputs(paths: RunPaths, sources: Mapping[Path, Path], folder: Path | None) -> None:
-    """Copies the files, and the folder, which is never there by half."""
-    for copy, source in sources.items():
-        write_atomically(copy, source.read_bytes())
-    shutil.rmtree(paths.params_folder, ignore_errors=True)
-    if folder is not None:
-        beside = paths.params_folder.with_name(f".{paths.params_folder.name}.{os.getpid()}")
-        shutil.copytree(folder, beside)
-        os.replace(beside, paths.params_folder)
-
-
-def _set_aside(paths: RunPaths, number: int) -> dict[str, Any]:
-    """Moves the copies that a run has away; returns what run.json tells of it."""
-    aside = paths.exp_dir / f"before_edits_{number}"
-    aside.mkdir()
-    for path in (paths.params, paths.config, paths.params_folder):
-        if path.exists():
-            os.replace(path, aside / path.name)
+def _edit(paths: RunPaths, before: Path) -> dict[str, Any]:
+    """What run.json tells of edits that a run takes."""
     train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
-    return {"time": _now(), "train_step": train_step, "before": aside.name}
-
-
-def move_aside(paths: RunPaths) -> Path:
-    """Moves a whole run to `<its directory>_before_<n>`, for a fresh one; returns where it is.
-
-    Raises:
-      UserError: Another run works in it.
-    """
-    with RunLock(paths):
-        number = next(n for n in itertools.count(1) if not _before(paths, n).exists())
-        os.rename(paths.exp_dir, _before(paths, number))
-    return _before(paths, number)
-
-
-def _before(paths: RunPaths, number: int) -> Path:
-    return paths.exp_dir.with_name(f"{paths.exp_dir.name}_before_{number}")
+    return {"time": _now(), "train_step": train_step, "before": before.name}
 
 
 def _now() -> str:

@@ -19,6 +19,9 @@ from tfagents_system.overrides import Overrides, Setting, parse_assignments
 
 # Carries the overrides from the start to the check of params and environment, which is another process.
 CARRIER = "TFAGENTS_OVERRIDES"
+# Tell it what is done with files that were edited since the run began, and where the folder of SAC_PARAMS is copied.
+EDITS, KEEP, TAKE, FRESH = "TFAGENTS_EDITS", "keep", "take", "fresh"
+FOLDER = "TFAGENTS_PARAMS_FOLDER"
 _GRID, _TASK, _SEED = "SAC_GRID", "SLURM_ARRAY_TASK_ID", "SAC_SEED"
 _NAME, _DIR, _SERVER = "SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_SERVER"
 
@@ -60,8 +63,9 @@ def resolve(
     findings += found + _name_without_effect(environ, overrides)
     values, _ = read_variables({**environ, **overrides.variables}, vars_file=vars_file, root=root)
     try:
+        is_of_run = "exp_dir" in values and environ.get(EDITS) != FRESH
         overrides = run_directory.overrides_of_run(
-            RunPaths(values["exp_dir"]) if "exp_dir" in values else None, overrides, joins="server" in values
+            RunPaths(values["exp_dir"]) if is_of_run else None, overrides, joins="server" in values
         )
     except UserError as error:
         findings += error.findings
