@@ -1,5 +1,6 @@
 """Settings that hold for every test: quiet TensorFlow, no GPU, the same random inputs in every run."""
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import pytest  # noqa: E402
 from absl import logging  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+_PR_SET_CHILD_SUBREAPER = 36
+
 settings.register_profile("seeded", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("seeded")
 
@@ -22,6 +25,13 @@ def warnings_told() -> Iterator[None]:
     before = logging.get_verbosity()
     yield
     logging.set_verbosity(before)
+
+
+@pytest.fixture(autouse=True)
+def no_subreaper_left() -> Iterator[None]:
+    """A supervisor that a test runs in this process adopts orphans; those of later tests are not this process's."""
+    yield
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 @pytest.fixture(autouse=True)

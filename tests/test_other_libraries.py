@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import FakeParams
 from tfagents_system import other_libraries, own_attributes, params_check
 from tfagents_system.errors import UserError
 from tfagents_system.load_params import load_params
@@ -53,11 +52,6 @@ class TrainParams(TrainParamsBase):
 """
 
 
-def params_with(**attributes: Any) -> TrainParamsBase:
-    params: TrainParamsBase = type("TrainParams", (FakeParams,), attributes)({"horizon": 100})
-    return params
-
-
 def loaded(folder: Path, body: str, environment: str = "None", **attributes: Any) -> TrainParamsBase:
     path = folder / "params.py"
     path.write_text(PARAMS.format(body=body, environment=environment))
@@ -68,7 +62,7 @@ def loaded(folder: Path, body: str, environment: str = "None", **attributes: Any
 def test_every_setting_of_theirs_is_ours_or_refused_with_ours(name: str, tmp_path: Path) -> None:
     params = loaded(tmp_path, f"    {name} = 0.5\n")
     if not hasattr(TrainParamsBase, name):
-        (finding,) = params_check.check_params(params)
+        (finding,) = [*own_attributes.findings(params), *params_check.check_params(params)]
         assert finding.startswith((f"TrainParams.{name}=0.5 is a setting of ", f"TrainParams.{name} is not known: "))
         assert finding.partition(": ")[2]  # The remedy.
 
@@ -81,16 +75,18 @@ def test_what_is_meant_is_an_attribute_a_variable_or_a_hook_of_ours() -> None:
             assert wanted in known, setting
 
 
-def test_a_learning_rate_is_no_misspelt_alpha_learning_rate() -> None:
-    (finding,) = params_check.check_params(params_with(learning_rate=1e-3))
+def test_a_learning_rate_is_no_misspelt_alpha_learning_rate(tmp_path: Path) -> None:
+    params = loaded(tmp_path, "    learning_rate = 1e-3\n")
+    assert params_check.check_params(params) == []
+    (finding,) = own_attributes.findings(params)
     assert finding == (
         "TrainParams.learning_rate=0.001 is a setting of Stable-Baselines3 and SBX: set actor_learning_rate, "
         "critic_learning_rate and alpha_learning_rate"
     )
 
 
-def test_the_units_that_differ_are_told() -> None:
-    (finding,) = params_check.check_params(params_with(learning_starts=1000))
+def test_the_units_that_differ_are_told(tmp_path: Path) -> None:
+    (finding,) = own_attributes.findings(loaded(tmp_path, "    learning_starts = 1000\n"))
     assert "n_buffer_init_episodes: episodes" in finding and "(there steps)" in finding
 
 
@@ -101,7 +97,7 @@ def test_a_setting_of_this_run_is_told_in_the_same_words(tmp_path: Path) -> None
 
 def test_a_name_that_the_users_code_reads_is_the_users(tmp_path: Path) -> None:
     params = loaded(tmp_path, "    gamma = 0.9\n", "self.gamma")
-    assert params_check.check_params(params) == []
+    assert own_attributes.findings(params) == []
     (note,) = params_check.advice(params)
     assert "gamma=0.9 is read by your own code alone" in note and "set discount" in note
 
@@ -110,7 +106,7 @@ def test_a_module_beside_the_params_may_read_it(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "shaping_beside_params.py").write_text("def shape(params):\n    return getattr(params, 'tau')\n")
     params = loaded(tmp_path, "    import shaping_beside_params\n    tau = 0.1\n    mass = 2.0\n")
-    assert params_check.check_params(params) == []
+    assert own_attributes.findings(params) == []
     assert "tau" in own_attributes.names_read(params)
     notes = params_check.advice(params)
     assert [("tau" in note, "mass=2.0 is read by nothing" in note) for note in notes] == [(True, False), (False, True)]
@@ -119,7 +115,7 @@ def test_a_module_beside_the_params_may_read_it(tmp_path: Path, monkeypatch: pyt
 def test_only_plain_values_that_nothing_reads_are_noted(tmp_path: Path) -> None:
     body = "    import math\n    _private = 1\n    wind = 0.3\n    other = object()\n    used = wind * 2\n"
     params = loaded(tmp_path, body, "self.used")
-    assert params_check.check_params(params) == [] and params_check.advice(params) == []
+    assert own_attributes.findings(params) == [] and params_check.advice(params) == []
 
 
 def test_the_document_is_made_from_the_table() -> None:

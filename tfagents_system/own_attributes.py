@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from tfagents_system import other_libraries
 from tfagents_system.errors import shown
 from tfagents_system.train_params_base import TrainParamsBase
 
-_NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parent, sys.prefix, sys.base_prefix))
+_INSTALLED = (Path(__file__).parent, *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+_NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in _INSTALLED)
 _OURS = ("env_config", "compute_config")  # They are on the instance, not on the class.
 _PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
@@ -30,19 +33,21 @@ def own_names(params: TrainParamsBase, is_hook: bool) -> list[str]:
 
 def findings(params: TrainParamsBase) -> list[str]:
     """Names of other libraries' settings, which would change nothing, one sentence each."""
-    read = names_read(params)
+    names = [name for name in _own_values(params) if other_libraries.meant(name)]
+    read = names_read(params) if names else set()
     return [
         f"{_with_value(params, name)} is a setting of {other_libraries.in_words(setting.libraries)}: {setting.ours}"
-        for name in _own_values(params)
-        if (setting := other_libraries.meant(name)) and name not in read
+        for name in names
+        if name not in read and (setting := other_libraries.meant(name))
     ]
 
 
 def notes(params: TrainParamsBase) -> list[str]:
     """Values that nothing reads, and values that only the user's own code reads though another library has the name."""
-    read = names_read(params)
+    names = _own_values(params)
+    read = names_read(params) if names else set()
     told = []
-    for name in _own_values(params):
+    for name in names:
         setting = other_libraries.meant(name)
         if setting and name in read:
             told.append(
@@ -62,14 +67,15 @@ def names_read(params: TrainParamsBase) -> set[str]:
 
     A text counts as well: it may be the argument of a `getattr`.
     """
-    read: set[str] = set()
-    for path in _own_files(params):
-        try:
-            tree = ast.parse(Path(path).read_bytes())
-        except (OSError, SyntaxError, ValueError):
-            continue
-        read.update(_names_read_in(tree))
-    return read
+    return {name for path in _own_files(params) for name in _names_read_of(path)}
+
+
+@functools.lru_cache(maxsize=1000)
+def _names_read_of(path: str) -> frozenset[str]:
+    try:
+        return frozenset(_names_read_in(ast.parse(Path(path).read_bytes())))
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
 
 
 def _names_read_in(tree: ast.AST) -> Iterator[str]:

@@ -144,7 +144,6 @@ def check_params(params: TrainParamsBase) -> list[str]:
         for wrong, right in near_misses(own_attributes.own_names(params, is_hook), _known_names(is_hook))
         if other_libraries.meant(wrong) is None  # Such as learning_rate, which looks like alpha_learning_rate.
     ]
-    findings += own_attributes.findings(params)
     wrong_values = {name: finding for name in _RULES if (finding := _check_value(params, name)) is not None}
     findings += wrong_values.values()
     findings += _check_hooks(params)

@@ -126,7 +126,8 @@ def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:
         (project / name).write_text("")
     (project / "linked").symlink_to(project / "models")
     (project / "round").symlink_to(project)  # Followed once.
-    kept = params_folder.files_of(project, [project / "own"])
+    (project / "password").write_text("secret")
+    kept = params_folder.files_of(project, [project / "own", project / "password"])
     assert kept == ["config.json", "linked/robot.xml", "mass_of_robot.py", "models/robot.xml", "params.py"]
     params_folder.copy(project, kept, tmp_path / "copy")
     before = params_folder.digests(tmp_path / "copy", kept)

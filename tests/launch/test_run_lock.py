@@ -144,13 +144,18 @@ def test_an_owner_on_another_host_counts_as_alive_while_it_is_heard_of(
     match sign:
         case "status" | "heartbeat":
             write_run(paths, "running", age_secs=1.0 if sign == "status" else 100.0)
-            write_json(paths.heartbeat("trainer"), {"host": "node1", "time": time.time() if sign[0] == "h" else 0.0})
+            write_json(
+                paths.heartbeat("trainer"),
+                {"state": "waiting", "host": "node1", "time": time.time() if sign[0] == "h" else 0.0},
+            )
         case "ended" | "ended before":
             write_run(paths, "stopped", age_secs=1.0 if sign == "ended" else 200.0)
-            write_json(paths.heartbeat("trainer"), {"host": "node1", "time": time.time()})
+            write_json(paths.heartbeat("trainer"), {"state": "waiting", "host": "node1", "time": time.time()})
         case "another's":
             write_run(paths, "running", host="node3")
-            write_json(paths.heartbeat("worker_5"), {"host": "node3", "time": time.time(), "remote": True})
+            write_json(
+                paths.heartbeat("worker_5"), {"state": "waiting", "host": "node3", "time": time.time(), "remote": True}
+            )
     assert (owner_of_run(paths) is not None) == is_alive
     lock = RunLock(paths, {}, "node2")
     if is_alive:

@@ -90,12 +90,12 @@ import sys
 from pathlib import Path
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.signals import StopFlag
-from tfagents_system.launch.sweep_tasks import Task, TaskRunner
+from tfagents_system.launch.sweep_tasks import Place, Task, TaskRunner
 
 traps = "trap 'echo got TERM' TERM; trap 'echo got QUIT' QUIT; trap 'echo got INT; exit 75' INT; "
 run = traps + "echo up; while :; do sleep 0.02; done"
 tasks = [Task(0, {}, ["bash", "-c", run], {"PATH": "/usr/bin:/bin"}, RunPaths(Path(sys.argv[1])))]
-sys.exit(TaskRunner(tasks, [[]], StopFlag.of_supervisor(), lambda tasks: None).run())
+sys.exit(TaskRunner(tasks, [Place()], StopFlag.of_supervisor(), lambda tasks: None).run())
 """
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from tfagents_system import params_check, run_checkpoints
+from tfagents_system import own_attributes, params_check, run_checkpoints
 from tfagents_system.checklist import Checklist
 from tfagents_system.curriculum import check_curriculum
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, build_timeout_secs
@@ -294,6 +294,8 @@ class _Inspector:
                 path, config, origin=origin, compute_config=compute_config, attributes=self._overrides.params
             )
             check.errors += params_check.check_params(params)
+            # A run that was begun before these were refused goes on.
+            (check.notes if self._uses_copies else check.errors).extend(own_attributes.findings(params))
             if self._values.get("deterministic"):
                 check.errors += params_check.check_deterministic(params)
             if not check.errors:

@@ -34,7 +34,7 @@ def files_of(folder: Path, skipped: Iterable[Path] = (), most_mb: int = DEFAULT_
 
     Args:
       folder: The params file's.
-      skipped: Folders that are left out, such as the run directory.
+      skipped: Files and folders that are left out, such as the run directory and passwords.
       most_mb: Most MiB of all files together.
 
     Raises:
@@ -54,7 +54,7 @@ def files_of(folder: Path, skipped: Iterable[Path] = (), most_mb: int = DEFAULT_
         )
         for name in files:
             file = os.path.join(path, name)
-            if not name.startswith(".") and os.path.isfile(file):
+            if not name.startswith(".") and os.path.isfile(file) and os.path.realpath(file) not in left_out:
                 found.append(os.path.relpath(file, str(folder)))
                 size_bytes += os.path.getsize(file)
         is_late = time.time() > deadline

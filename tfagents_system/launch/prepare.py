@@ -136,7 +136,8 @@ class Preparation:
                 return
         elif not self._values.get("keep_folder", True):
             return
-        own = [self._paths.exp_dir] if self._paths else []
+        secrets = [self._values[name] for name in ("password_file", "credentials_dir") if name in self._values]
+        own = [*([self._paths.exp_dir] if self._paths else []), *secrets]
         try:
             files = params_folder.files_of(params.parent, own, self._values.get("snapshot_mb", 100))
             digests = params_folder.digests(params.parent, files)
