@@ -498,8 +498,9 @@ def players_of(capfd: pytest.CaptureFixture[str]) -> list[int]:
     return [int(pid) for pid in told.split()]
 
 
+@pytest.mark.parametrize("shows_environment", [True, False])  # One that is stuck while it ends shows none.
 def test_a_process_that_the_kernel_does_not_let_go_is_told_and_not_waited_for(
-    user: Folder, monkeypatch: pytest.MonkeyPatch
+    user: Folder, monkeypatch: pytest.MonkeyPatch, shows_environment: bool
 ) -> None:
     env = user.make(does="hang", timeout_secs=1.0)
     pid = pid_of(env)
@@ -508,6 +509,8 @@ def test_a_process_that_the_kernel_does_not_let_go_is_told_and_not_waited_for(
         patch.setattr(processes, "KILL_SECS", 0.3)
         patch.setattr(os, "killpg", lambda *_: None)
         patch.setattr(processes, "kill_all", lambda *_: None)
+        if not shows_environment:
+            patch.setattr(processes, "environment_of", lambda pid: set())
         patch.setattr(env_process.logging, "warning", lambda text, *more: told.append(text % more))
         began = time.monotonic()
         fault_of(env)

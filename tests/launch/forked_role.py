@@ -45,6 +45,14 @@ def main() -> None:
             import tensorflow as tf
 
             print(float(tf.reduce_sum(tf.matmul(tf.ones((4, 4)), tf.ones((4, 4))))), flush=True)
+        case "daemon":
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    print(json.dumps({"daemon": os.getpid()}), flush=True)
+                    time.sleep(300)
+                os._exit(0)
+            time.sleep(300)
         case "wait":
             subprocess.Popen(["sleep", "300"])
             time.sleep(300)

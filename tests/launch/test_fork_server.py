@@ -20,7 +20,7 @@ import pytest
 
 from tests.launch.test_signals import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import fork_server, role_starter
+from tfagents_system.launch import fork_server, processes, role_starter
 from tfagents_system.launch.claims import processes_of_run
 from tfagents_system.launch.fork_server import (
     HANDLE_VARIABLE,
@@ -30,6 +30,7 @@ from tfagents_system.launch.fork_server import (
     ForkServerError,
 )
 from tfagents_system.launch.processes import kill_session
+from tfagents_system.launch.role_process import MARK_VARIABLE
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE
 
@@ -342,6 +343,46 @@ def test_orphans_of_roles_are_waited_for_and_exit_codes_of_roles_are_left(server
     starter.reap_strangers([roles[1].pid])  # What an exit code that nobody had taken may have hidden.
     assert not psutil.pid_exists(orphans[0].pid)
     assert psutil.pid_exists(server.pid)
+
+
+def test_what_a_forked_role_forks_has_its_mark(server: ForkServer, tmp_path: Path) -> None:
+    """Without another program, in a session of its own, as a child of the supervisor: like a simulator's daemon."""
+    marks = [f"worker_{k}.{uuid.uuid4()}" for k in range(2)]
+    logs = [tmp_path / f"{k}.log" for k in range(2)]
+    roles = [
+        server.fork(ROLE, "sac_worker", environ("daemon", **{MARK_VARIABLE: mark}), log, [])
+        for mark, log in zip(marks, logs, strict=True)
+    ]
+    try:
+        assert processes.wait_until(lambda: all("daemon" in told(log) for log in logs), 30.0)
+        daemons = [told(log)["daemon"] for log in logs]
+        for mark, role, daemon in zip(marks, roles, daemons, strict=True):
+            for pid in (role.pid, daemon):
+                shown = processes.environment_of(pid)
+                assert f"{MARK_VARIABLE}={mark}".encode() in shown and f"SAC_EXP_DIR={EXP_DIR}".encode() in shown
+            assert os.getsid(daemon) != role.pid
+        assert processes.end_marked([f"{MARK_VARIABLE}={marks[0]}"]) == []
+        assert [processes.is_alive(pid) for pid in daemons] == [False, True]
+        assert roles[0].poll() == -signal.SIGKILL and roles[1].poll() is None
+    finally:
+        assert processes.end_marked([f"{MARK_VARIABLE}={mark}" for mark in marks]) == []
+    assert roles[1].wait() == -signal.SIGKILL
+
+
+def test_a_child_of_the_start_that_has_ended_hides_no_orphans() -> None:
+    """A vars file with `something &` leaves the supervisor such a child."""
+    child = subprocess.Popen(["sleep", "300"])
+    starter = RoleStarter()
+    starter.adopt()
+    orphan = int(subprocess.check_output(["sh", "-c", "sleep 0.1 > /dev/null & echo $!"]))
+    starter.reap_strangers([])
+    assert processes.is_alive(child.pid)
+    child.kill()
+    assert processes.wait_until(lambda: is_zombie(child.pid) and is_zombie(orphan), 10.0)
+    starter.reap_strangers([])
+    assert not psutil.pid_exists(orphan) and not psutil.pid_exists(child.pid)
+    assert child.pid not in starter._others
+    child.wait()
 
 
 def test_where_the_kernel_lets_nothing_be_adopted_roles_are_programs(

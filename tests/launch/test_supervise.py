@@ -216,6 +216,54 @@ def test_roles_that_the_kernel_does_not_let_go_are_waited_for_once_and_told(
     assert "worker_1 has not ended" in (tmp_path / "1").read_text()
 
 
+@pytest.fixture
+def started(run_dir: Path, stop: StopFlag, fast: None) -> Iterator[Callable[..., supervise.Supervisor]]:
+    """Starts supervisors whose steps the test makes."""
+    supervisors: list[supervise.Supervisor] = []
+
+    def start(roles: dict[str, str], **more: Any) -> supervise.Supervisor:
+        supervisors.append(make_supervisor(run_dir, stop, roles, **more))
+        supervisors[-1]._start()
+        return supervisors[-1]
+
+    yield start
+    for supervisor in supervisors:
+        supervisor._kill_all()
+        supervisor._end_strangers(spared=set())
+        supervisor._view.stop([])
+        assert supervisor._directory is not None
+        os.close(supervisor._directory)
+
+
+def test_what_roles_that_end_together_have_left_is_waited_for_once(
+    started: Callable[..., supervise.Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[str]] = []
+    supervisor = started({"worker": "exit 1"}, workers=3)
+    assert processes.wait_until(lambda: not any(worker.is_running() for worker in supervisor._workers), 10.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "end_marked", lambda marks: asked.append(set(marks)) or [])
+        supervisor.step()
+    assert asked == [{worker.mark for worker in supervisor._workers}]
+    assert [worker.failures for worker in supervisor._workers] == [1, 1, 1]
+
+
+def test_what_is_in_a_living_roles_session_is_spared_when_another_role_has_ended(
+    started: Callable[..., supervise.Supervisor], run_dir: Path
+) -> None:
+    file = run_dir / "helpers"
+    starts = f"( env -i {{}} sleep 600 & echo $! >> {file} ); "
+    supervisor = started({"worker": starts.format("") + starts.format("setsid") + SAVES})
+    pids = supervisor._pids()
+    assert processes.wait_until(lambda: len(supervisor._starter.strangers(pids)) == 2, 10.0)
+    helper, nobodys = map(int, file.read_text().split())
+    assert processes.wait_until(lambda: os.getsid(nobodys) == nobodys, 10.0)
+    supervisor._end_strangers(spared=set())
+    assert processes.is_alive(helper) and not processes.is_alive(nobodys)
+    supervisor._kill_all()
+    assert gone(helper, 5.0)
+
+
 def works(role: str, key: str, number: str) -> str:
     """A role that tells how far it has come."""
     beat = f'{{\\"state\\": \\"at work\\", \\"pid\\": $$, \\"{key}\\": {number}}}'

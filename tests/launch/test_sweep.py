@@ -23,6 +23,7 @@ from tfagents_system.launch.signals import StopFlag
 from tfagents_system.launch.sweep import parse_seeds
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Place, Task, TaskRunner
 from tfagents_system.launch.topology import split_cpus
+from tfagents_system.overrides import Overrides
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = """
@@ -149,6 +150,22 @@ def test_a_stop_is_handed_on_and_nothing_more_starts(tmp_path: Path, stop: StopF
     thread.join()
     assert code == 75 and [t.state for t in tasks] == [STOPPED, STOPPED, WAITING]
     assert {path.name for path in tmp_path.glob("saved_*")} == {"saved_0", "saved_1"}
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "USR1", "USR2"])
+def test_a_run_that_the_stop_signal_ends_before_it_is_up_was_stopped(tmp_path: Path, stop: StopFlag, name: str) -> None:
+    dies = f'trap "trap - {name}; kill -{name} $$" TERM; touch $FOLDER/up; while :; do sleep 0.02; done'
+    one = task(tmp_path, 0, dies)
+
+    def stop_when_up() -> None:
+        wait_for(tmp_path / "up")
+        stop.set()
+
+    thread = threading.Thread(target=stop_when_up)
+    thread.start()
+    code, _ = run([one], stop)
+    thread.join()
+    assert (code, one.state) == (75, STOPPED)
 
 
 def test_a_run_that_does_not_stop_is_ended(tmp_path: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,6 +320,28 @@ def test_what_is_done_is_not_started_again(vars_file: Path, started: list[Task])
     paths.status_json.write_text(json.dumps({"run": {}, "roles": {"trainer": {"state": "done", "num_iter": 3}}}))
     assert sweep.main([str(vars_file), "--seeds", "0-2"]) == 0
     assert [t.state for t in started] == [WAITING, DONE, WAITING]
+
+
+@pytest.mark.parametrize(
+    ("began", "options", "state"),
+    [
+        (None, ["--set", "num_iter=5"], WAITING),
+        (None, ["--set", "num_iter=3"], DONE),
+        ({"num_iter": 3}, [], DONE),  # Given at an earlier start, and kept.
+        ({"num_iter": 3}, ["--set", "num_iter=5"], WAITING),
+    ],
+)
+def test_more_iterations_are_asked_of_what_is_done(
+    vars_file: Path, started: list[Task], began: dict[str, int] | None, options: list[str], state: str
+) -> None:
+    paths = RunPaths(vars_file.parent / "logs/try_task_0")
+    paths.exp_dir.mkdir(parents=True)
+    paths.run_json.write_text('{"num_iter": 3, "seed": 0}')
+    paths.status_json.write_text(json.dumps({"run": {}, "roles": {"trainer": {"state": "done", "num_iter": 3}}}))
+    if began is not None:
+        paths.overrides.write_text(Overrides(params=began, variables={"SAC_SEED": "0"}).to_json())
+    assert sweep.main([str(vars_file), "--seeds", "0", *options]) == 0
+    assert [t.state for t in started] == [state]
 
 
 def test_all_findings_come_before_anything_starts(vars_file: Path, started: list[Task]) -> None:

@@ -332,10 +332,14 @@ class EnvProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             stuck = processes.end_marked([f"{_MARK_VARIABLE}={self._mark}"])
+            # One that is stuck while it ends has no environment any more: it is not found by its mark.
+            if not stuck and not processes.wait_until(self._has_ended, processes.KILL_SECS):
+                stuck = [self._process.pid]
             if stuck:
                 logging.warning("%s", processes.describe_stuck("the process of an environment", stuck))
-            else:
-                self._process.wait(_CLOSE_SECS)
+
+    def _has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
 
     def _trace_text(self) -> str:
         """What the process told of its threads."""

@@ -38,6 +38,7 @@ from tfagents_system.errors import EXIT_FAILED, UserError
 from tfagents_system.launch import memory
 from tfagents_system.launch.processes import KILL_SECS, describe_stuck, end_all, is_alive, kill_session, wait_until
 from tfagents_system.launch.python_path import folders_of_python_path, run_python_path
+from tfagents_system.launch.role_process import MARK_VARIABLE
 from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent, role_stop_signal
 
 HANDLE_VARIABLE = "TFAGENTS_FORK_SERVER"  # `<file descriptor>,<pid>`, for the program that takes prepare's place.
@@ -59,6 +60,8 @@ _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 # NumPy's BLAS starts its threads when it is imported.
 # TensorFlow reads both when it is imported, for all that is forked later: roles write its errors, as programs would.
 _TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+# Long enough for a role's own: see `_write_over_mark`.
+_NO_MARK = 100 * "-"
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -132,7 +135,7 @@ class ForkServer:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tfagents_system.launch.fork_server", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
-            env={**environ, **_SINGLE_THREADED, **own},
+            env={**environ, **_SINGLE_THREADED, **own, MARK_VARIABLE: _NO_MARK},
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # A Ctrl-C in the terminal reaches the supervisor alone.
         )
@@ -249,10 +252,7 @@ class ForkServer:
     def reap(self) -> None:
         """Takes note of a server that has ended: from then on its pid may be another process's."""
         if not self._has_ended:
-            try:
-                self._has_ended = os.waitpid(self.pid, os.WNOHANG) != (0, 0)
-            except ChildProcessError:
-                self._has_ended = True
+            self._has_ended = has_ended(self.pid)
 
     def _send(self, message: _Fork | _Call, pipe: Connection | None = None) -> None:
         try:
@@ -331,6 +331,14 @@ def become_subreaper() -> None:
 def _set_subreaper(value: bool) -> bool:
     """Returns whether the kernel refuses."""
     return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(value), 0, 0, 0))
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a child of this process has ended; takes its exit code then: from now on its pid may be another's."""
+    try:
+        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+    except ChildProcessError:
+        return True
 
 
 def reap_strangers(own: Collection[int]) -> None:
@@ -473,6 +481,8 @@ def _become_role(request: _Fork, connection: Connection, begin: Connection) -> N
         run = f" (run {request.environ['SAC_EXP_NAME']})" if "SAC_EXP_NAME" in request.environ else ""
         title = f"{request.module} {request.name.removeprefix('sac_')}{run}"
         _fresh_process(request.environ, request.name, title)
+        if MARK_VARIABLE in request.environ:
+            _write_over_mark(request.environ[MARK_VARIABLE])
         _wait_for_the_word(begin)
         if request.cpus:
             ids = ",".join(map(str, request.cpus))
@@ -584,13 +594,30 @@ def _fresh_process(environ: Mapping[str, str], name: str, title: str) -> None:
 
 def _write_over_command_line(title: str) -> None:
     """The server's own command line is what a forked process has: nobody reads it there but /proc."""
-    # proc_pid_stat(5): arg_start and arg_end, fields 48 and 49 of which the first two end with the last parenthesis.
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    start, end = (int(field) for field in fields[45:47])
+    start, end = _place_in_stat(48)
     if 0 < start < end:
         # It stays as long as it is, and ends with a zero: else the kernel takes what follows, the environment, for it.
         length = end - start
         ctypes.memmove(start, title.encode()[: length - 1].ljust(length, b"\0"), length)
+
+
+def _write_over_mark(mark: str) -> None:
+    """Where /proc tells of a forked process's environment, the server's, it tells the role's own mark from now on.
+
+    So whatever the role forks without starting a program is known as the role's, too, in whatever session it is.
+    """
+    start, end = _place_in_stat(50)
+    if 0 < start < end:
+        own, name = _NO_MARK.encode(), f"{MARK_VARIABLE}=".encode()
+        place = ctypes.string_at(start, end - start).find(name + own)
+        if place >= 0 and len(mark) <= len(own):
+            ctypes.memmove(start + place + len(name), mark.encode().ljust(len(own), b"\0"), len(own))
+
+
+def _place_in_stat(field: int) -> tuple[int, int]:
+    """Two neighbouring fields of this process, from 3 on: 48 and 49 are arg_start and arg_end, 50 and 51 of env_."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()  # See proc_pid_stat(5).
+    return int(fields[field - 3]), int(fields[field - 2])
 
 
 def main() -> NoReturn:

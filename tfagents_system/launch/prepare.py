@@ -223,7 +223,7 @@ class Preparation:
             return "a new run" + (", the one that is there is moved aside" if paths.run_json.exists() else "")
         if not run_directory.has_begun(paths):
             return "a run without any update yet, which takes files and settings as they are now"
-        return "finished" if run_directory.is_finished(paths) else "a run that goes on"
+        return "finished" if run_directory.is_finished(paths, self.overrides) else "a run that goes on"
 
     def _check_machine(self) -> None:
         knows_share = "share_cpus" in self._values or not self._environ.get("SAC_SHARE_CPUS")

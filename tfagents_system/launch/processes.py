@@ -75,6 +75,14 @@ def environment_of(pid: int) -> set[bytes]:
         return set()
 
 
+def session_of(pid: int) -> int | None:
+    """The session that a process is in; None for one that is gone."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process is there and has not ended: one that nobody has waited for yet has."""
     try:

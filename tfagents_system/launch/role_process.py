@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -142,7 +142,7 @@ class RoleProcess:
         """Starts it when a restart is due.
 
         Returns:
-          The exit code, once, when the process has ended or could not be started.
+          The exit code, once, when the process has ended or could not be started; `end_what_is_left` comes then.
         """
         if self._process is None:
             return self._start_if_due()
@@ -151,8 +151,6 @@ class RoleProcess:
             return None
         self.exit_code = code
         self._process = None
-        # What it left behind must not meet its successor.
-        _end_what_is_left([self])
         return code
 
     def _start_if_due(self) -> int | None:
@@ -286,15 +284,15 @@ def kill_roles(roles: Sequence[RoleProcess]) -> None:
         if not processes.wait_until(functools.partial(_has_ended, process), deadline - time.monotonic()):
             role._tell_stuck([process.pid])
         role.exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
-    _end_what_is_left(roles)
+    end_what_is_left(roles)
 
 
 def _has_ended(process: Process) -> bool:
     return process.poll() is not None
 
 
-def _end_what_is_left(roles: Sequence[RoleProcess]) -> None:
-    """Ends what roles that have ended left behind: in their sessions, or in others with their marks."""
+def end_what_is_left(roles: Collection[RoleProcess]) -> None:
+    """Ends what roles that have ended left behind, in their sessions or in others with their marks, with one wait."""
     begun = {role._session: role for role in roles if role._session is not None}
     if not begun:
         return

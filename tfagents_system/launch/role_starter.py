@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from tfagents_system.launch import memory, processes
-from tfagents_system.launch.fork_server import ForkServer, ForkServerError, become_subreaper, reap_strangers
+from tfagents_system.launch.fork_server import ForkServer, ForkServerError, become_subreaper, has_ended, reap_strangers
 from tfagents_system.launch.role_process import Process, start_program
 from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER
 
@@ -87,6 +87,8 @@ class RoleStarter:
         if self._fork_server is not None:
             self._fork_server.reap()
         if self._adopts:
+            # By their pids: one of them that has ended would hide all strangers that end after it.
+            self._others = {pid for pid in self._others if not has_ended(pid)}
             reap_strangers(self._own(roles))
 
     def strangers(self, roles: Collection[int]) -> set[int]:

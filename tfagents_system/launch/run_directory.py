@@ -259,8 +259,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def is_finished(paths: RunPaths) -> bool:
-    """The trainer has said that it is done, with as many iterations as the run's params ask for."""
+def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
+    """The trainer has said that it is done, with as many iterations as the run's params ask for.
+
+    Args:
+      wanted: What a start that is not prepared yet asks for: another num_iter than the start before, perhaps.
+    """
     trainer: Mapping[str, Any] = (read_json(paths.status_json) or {}).get("roles", {}).get(TRAINER, {})
-    num_iter = read_run_json(paths).get("num_iter")
+    num_iter = (wanted or Overrides()).params.get("num_iter", read_run_json(paths).get("num_iter"))
     return trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter

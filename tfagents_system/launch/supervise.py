@@ -38,7 +38,7 @@ from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.gpus import gpu_of_trainer
 from tfagents_system.launch.python_path import ROOT, run_python_path
-from tfagents_system.launch.role_process import RoleProcess, kill_roles
+from tfagents_system.launch.role_process import RoleProcess, end_what_is_left, kill_roles
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER, RunPaths, is_worker
@@ -186,13 +186,12 @@ class Supervisor:
 
     def step(self) -> None:
         """Looks at every role once: restarts what died, sees the end."""
-        strangers, some_ended = self._starter.strangers(self._pids()), False
-        for role in self._roles.values():
-            code = role.poll()
-            if code is not None:
-                some_ended = True
+        strangers = self._starter.strangers(self._pids())
+        ended = {role: code for role in self._roles.values() if (code := role.poll()) is not None}
+        if ended:
+            end_what_is_left(ended)  # It must not meet their successors.
+            for role, code in ended.items():
                 self._ended(role, code)
-        if some_ended:
             self._end_strangers(spared=self._strangers)
         self._strangers = strangers
         self._starter.reap_strangers(self._pids())
@@ -210,13 +209,19 @@ class Supervisor:
         their marks: what has come to it since a moment at which they were alive.
 
         Args:
-          spared: What was there before. It may be of a role that goes on, as what has a living role's mark is.
+          spared: What was there before. It may be of a role that goes on, as what is in a living role's session or
+            has its mark is.
         """
 
         def find() -> list[int]:
-            marks = {role.mark.encode() for role in self._roles.values() if role.is_running()}
+            living = [role for role in self._roles.values() if role.is_running()]
+            marks, sessions = {role.mark.encode() for role in living}, {role.pid for role in living}
             found = self._starter.strangers(self._pids()) - spared
-            return [pid for pid in found if not marks & processes.environment_of(pid)]
+            return [
+                pid
+                for pid in found
+                if not marks & processes.environment_of(pid) and processes.session_of(pid) not in sessions
+            ]
 
         if stuck := processes.end_all(find):
             self._say(f"note: {processes.describe_stuck('what a role has left', stuck)}")

@@ -111,7 +111,7 @@ class _Plan:
             save_secs=values.get("save_deadline_secs", 60.0),
         )
         if "exp_dir" in values:
-            if run_directory.is_finished(paths):
+            if run_directory.is_finished(paths, resolved.overrides):
                 task.state = DONE
             elif (owner := owner_of_run(paths)) is not None:
                 self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])

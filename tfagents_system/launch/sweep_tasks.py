@@ -17,7 +17,7 @@ from tfagents_system.grid import in_words
 from tfagents_system.launch.gpus import FOUND
 from tfagents_system.launch.processes import kill_session
 from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.signals import StopFlag, die_with_parent
+from tfagents_system.launch.signals import STOP_SIGNALS, StopFlag, die_with_parent
 from tfagents_system.launch.topology import format_cpu_list
 
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
@@ -150,7 +150,7 @@ class TaskRunner:
         if code == EXIT_DONE:
             return DONE
         # Before its supervisor is up, a run just ends.
-        was_stopped = code == EXIT_RESUMABLE or (self._stop.is_set() and -code in (signal.SIGTERM, signal.SIGINT))
+        was_stopped = code == EXIT_RESUMABLE or (self._stop.is_set() and -code in STOP_SIGNALS)
         return STOPPED if was_stopped else FAILED
 
     def _hand_on_stop(self) -> None:
