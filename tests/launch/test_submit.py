@@ -611,6 +611,7 @@ def test_an_environment_that_a_clean_up_takes_away_is_unpacked_anew(user: User, 
     shutil.rmtree(tmp_path / "aside")
     assert "unpacking" in told[0].stderr and f"trains with {folder}/env/bin/python" in told[0].stdout
     assert (folder / "env/bin/python").exists() and (folder / ".complete").exists()
+    assert lock.exists() and folder.stat().st_mode & 0o777 == 0o700  # With a lock of its own.
 
 
 def test_a_package_that_cannot_be_written_runs_all_the_same(user: User, tmp_path: Path) -> None:
