@@ -31,6 +31,7 @@ fail() {
   exit 2
 }
 
+[[ $1 != -* ]] || fail "$1: the vars file comes first, as in ./sweep.sh my_vars.sh --seeds 0-4"
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 # SAC_PYTHON and SAC_VENV may be in the vars file. All else in it is read anew for each task.
 python=$(

@@ -1,4 +1,4 @@
-"""What nobody needs goes, and all else stays: snapshots, unpacked environments, rings of finished runs."""
+"""What nobody needs goes, and all else stays: snapshots, environments, temporary folders, rings of finished runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tfagents_system.launch import clean
 
 ROOT = Path(__file__).resolve().parents[2]
 CLEAN = ROOT / "tfagents_system/launch/clean.py"
@@ -44,8 +47,8 @@ class Cluster:
         age(path, secs)
         return path
 
-    def environment(self, name: str, secs: float) -> Path:
-        path = self.scratch / f"sac_env_{os.getuid()}_{name}"
+    def environment(self, name: str, secs: float, *, host: str = os.uname().nodename) -> Path:
+        path = self.scratch / f"sac_env_{os.getuid()}_{name * 12}_{host}"
         (path / "env/bin").mkdir(parents=True)
         (path / ".lock").touch()
         age(path, secs)
@@ -64,7 +67,9 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    return Cluster(tmp_path)
+    made = Cluster(tmp_path)
+    made.clean("--unasked")  # What is in /tmp itself is found as well.
+    return made
 
 
 def test_snapshots_go_that_no_job_and_no_run_needs(cluster: Cluster) -> None:
@@ -96,7 +101,7 @@ def test_an_arrays_snapshots_are_those_of_its_tasks(cluster: Cluster) -> None:
         source = needed if task == 14 else cluster.logs
         (cluster.logs / f"run_task_{task}/run.json").write_text(json.dumps({"params_source": f"{source}/params/p.py"}))
     done = cluster.clean("--unasked", "run_array")
-    assert done.stdout == "note: removed 1 earlier snapshot or environment that no job needs any more\n"
+    assert done.stdout == "note: removed 1 folder of earlier runs and jobs that nobody needs any more\n"
     assert needed.exists() and not unneeded.exists()
     assert cluster.clean("--unasked", "run_array").stdout == ""
 
@@ -120,12 +125,139 @@ def test_an_environment_goes_a_day_after_its_last_use(cluster: Cluster, tmp_path
         with (locked / ".lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             age(locked / ".lock", 2 * DAY)
-            assert "removed 1 earlier" in cluster.clean("--unasked").stdout
+            assert "removed 1 folder" in cluster.clean("--unasked").stdout
     finally:
         program.kill()
         program.wait()
     assert sorted(cluster.scratch.iterdir()) == sorted([recent, running, locked, link])
     assert not unused.exists()
+
+
+def test_environments_of_other_machines_are_left_to_them(cluster: Cluster) -> None:
+    """Scratch may be a shared file system: what uses an environment elsewhere is in no /proc here."""
+    host = os.uname().nodename
+    others = [cluster.environment("a", 9 * DAY, host=name) for name in ("node7", f"{host}7", f"7{host}", f"x_{host}")]
+    earlier = cluster.scratch / f"sac_env_{os.getuid()}_0123456789ab"  # Of a version that did not say whose it is.
+    shutil.copytree(others[0], earlier)
+    for path in (earlier, earlier / ".lock"):
+        age(path, 9 * DAY)
+    assert "nothing to remove" in cluster.clean("--yes").stdout
+    assert sorted(cluster.scratch.iterdir()) == sorted([*others, earlier])
+
+
+def lock_it(path: Path) -> Callable[[], object]:
+    lock = (path / ".lock").open()  # As a start has it that unpacks, or looks whether all is there.
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    age(path / ".lock", 2 * DAY)
+    return lock.close
+
+
+def use_it(path: Path) -> Callable[[], object]:
+    (path / ".lock").open("w").close()  # A start has been there and gone on.
+    return lambda: None
+
+
+def run_in_it(path: Path) -> Callable[[], object]:
+    program = subprocess.Popen(["sleep", "60"], env={**os.environ, "VIRTUAL_ENV": f"{path}/env"})
+
+    def end() -> None:
+        program.kill()
+        program.wait()
+
+    return end
+
+
+@pytest.mark.parametrize("begin", [lock_it, use_it, run_in_it])
+def test_what_is_used_again_after_it_was_found_stays(
+    cluster: Cluster, begin: Callable[[Path], Callable[[], object]]
+) -> None:
+    path = cluster.environment("a", 2 * DAY)
+    (found,) = clean.unused_environments(str(cluster.scratch))
+    end = begin(path)
+    try:
+        assert found.remove() == "it is in use again" and (path / "env/bin").is_dir()
+    finally:
+        end()
+    for file in (path, path / ".lock"):
+        age(file, 2 * DAY)
+    assert found.remove() == "" and not list(cluster.scratch.iterdir())
+    assert found.remove() == ""  # Another clean-up was faster.
+
+
+def test_a_ring_that_is_trained_on_again_stays(cluster: Cluster) -> None:
+    run = cluster.logs / "run"
+    (run / "replay").mkdir(parents=True)
+    (run / "status.json").write_text(json.dumps({"run": {"state": "done"}}))
+    (run / "run.lock").touch()
+    age(run / "replay", 7200.0)
+    (found,) = clean.rings_of_finished_runs(str(run))
+    with (run / "run.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert found.remove() == "it is in use again"
+    (run / "status.json").write_text(json.dumps({"run": {"state": "stopped"}}))
+    assert found.remove() == "it is in use again" and (run / "replay").is_dir()
+
+
+def test_the_lock_is_held_until_the_folder_is_renamed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = cluster.environment("a", 2 * DAY)
+    (found,) = clean.unused_environments(str(cluster.scratch))
+    rename, was_free = os.rename, []
+
+    def rename_slowly(source: str, target: str) -> None:
+        with (path / ".lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                was_free.append(True)
+            except BlockingIOError:
+                was_free.append(False)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", rename_slowly)
+    assert found.remove() == "" and was_free == [False]
+
+
+def test_the_rest_of_an_interrupted_clean_up_goes(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot, joined = cluster.snapshot("run", 1), cluster.snapshot("run", 2)
+    (cluster.logs / "run/joined/snapshot").mkdir(parents=True)
+    joined = joined.rename(cluster.logs / "run/joined/snapshot" / joined.name)
+    (cluster.logs / "run/replay").mkdir()
+    made = [snapshot, joined, cluster.logs / "run/replay", cluster.environment("a", 60.0, host="node7")]
+    made += [cluster.scratch / "sac_params_x"]
+    made[-1].mkdir()
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupt)
+        for path in made:
+            with pytest.raises(KeyboardInterrupt):
+                clean.Leftover(str(path), "").remove()
+    mine = cluster.logs / "run/snapshot/mine.removed_7"
+    mine.mkdir()
+    shown = cluster.clean("run", answer="n\n").stdout
+    assert "in 5 folders" in shown and shown.count("rest of an interrupted clean-up") == 5
+    assert "removed 5 folders" in cluster.clean("run", "--unasked").stdout
+    left = [path for path in (*cluster.logs.rglob("*.removed_*"), *cluster.scratch.iterdir())]
+    assert left == [mine]
+
+
+def test_temporary_folders_of_killed_starts_go_after_a_day(cluster: Cluster) -> None:
+    names = ("sac_check_a_b1", "sac_params_x", "sac_check_young", "sac_other", "my_sac_params_y")
+    folders = [cluster.scratch / name for name in names]
+    for folder in folders:
+        (folder / "deep").mkdir(parents=True)
+        age(folder, DAY / 2 if "young" in folder.name else 2 * DAY)
+    (cluster.scratch / "sac_params_link").symlink_to(folders[3])
+    if os.geteuid() == 0:
+        foreign = cluster.scratch / "sac_params_foreign"
+        foreign.mkdir()
+        age(foreign, 2 * DAY)
+        os.chown(foreign, 65534, 65534)
+        folders.append(foreign)
+    assert "removed 2 folders" in cluster.clean("--unasked").stdout
+    expected = [*folders[2:], cluster.scratch / "sac_params_link"]
+    assert sorted(cluster.scratch.iterdir()) == sorted(expected)
 
 
 def test_rings_of_finished_runs_go_where_that_is_asked_for(cluster: Cluster) -> None:

@@ -336,3 +336,10 @@ def test_the_components_of_a_job_with_one_gpu(job: Job) -> None:
     assert ended == 0, output
     assert "srun --nodes=1 --ntasks=1 --het-group=0 --cpus-per-task=9" in output
     assert "srun --nodes=3 --ntasks=3 --het-group=1 --cpus-per-task=9" in output and "relative" not in output
+
+
+def test_each_job_cleans_its_node_beside_the_run(job: Job) -> None:
+    job.write("python3", '#!/usr/bin/env bash\necho "$*" >>"$CALLS.cleaned"\nexit 1\n')
+    assert job.attempt(0, does="until [[ -e $CALLS.cleaned ]]; do sleep 0.02; done")[0] == 0
+    (call,) = (job.folder / "calls.cleaned").read_text().splitlines()
+    assert call.startswith("-S -E ") and call.endswith("/slurm/../clean.py --unasked")

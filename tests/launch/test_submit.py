@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tfagents_system.launch import clean
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
@@ -325,6 +330,52 @@ def test_where_the_check_can_not_be_made_the_job_makes_it(
     assert done.returncode == 0 and len(user.calls) == 1 and told in done.stderr
 
 
+def test_a_python_that_only_nodes_have_is_left_to_the_job(user: User) -> None:
+    """The start is refused here, which says nothing of the place where the job runs."""
+    user.write_vars("SAC_PYTHON=/opt/on_nodes/bin/python\n")
+    done = user.submit()
+    assert done.returncode == 0 and len(user.calls) == 1 and (user.snapshot / "job.sbatch").exists(), done
+    assert "checked by the job, not here: SAC_PYTHON=/opt/on_nodes/bin/python is no program here" in done.stderr
+    assert "nothing was submitted" not in done.stderr
+    user.write_vars("SAC_VENV=env\n")
+    assert refused(user.submit()) == ["SAC_VENV=env must be an absolute path: jobs start in other folders"]
+
+
+@pytest.mark.parametrize("where", ["", "/", "/new/run", "/new//run/", "/../empty/run"])
+def test_folders_that_were_there_outlive_a_refusal(user: User, where: str) -> None:
+    checks(user, "exit 2")
+    mine = user.folder / "mine/empty"
+    mine.mkdir(parents=True)
+    user.write_vars(f"SAC_EXP_DIR={shlex.quote(f'{mine}{where}')}\n")
+    assert user.submit().returncode == 2
+    assert mine.is_dir() and not list(mine.iterdir())
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30.0
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_nobody_waits_for_the_clean_up(user: User) -> None:
+    old = user.exp_dir / "snapshot/20260101-000001-1"
+    old.mkdir(parents=True)
+    os.utime(old, (1, 1))
+    # It takes as long as the queue does not answer, and 10 s at most.
+    user.add_tool(
+        "squeue",
+        '#!/usr/bin/env bash\ncut -d" " -f6 /proc/$$/stat >"$0.session"\nuntil [[ -e $0.go ]]; do sleep 0.02; done\n',
+    )
+    done = user.submit("--no_check")
+    assert done.returncode == 0 and len(user.calls) == 1 and old.exists()
+    (user.tools / "squeue.go").touch()
+    wait_until(lambda: not old.exists())
+    # A Ctrl-C, or the terminal's end, does not reach it.
+    assert int((user.tools / "squeue.session").read_text()) != os.getsid(0)
+    assert len(list((user.exp_dir / "snapshot").iterdir())) == 1
+
+
 def test_a_check_that_hangs_or_breaks_holds_nothing_up(user: User) -> None:
     checks(user, "exit 1")
     done = user.submit()
@@ -503,13 +554,18 @@ def test_the_prefix_wraps_the_whole_run_once(user: User) -> None:
     assert "there is no program no_such_program" in refused(done)[0]
 
 
-def test_a_packed_environment_is_unpacked_once(user: User, tmp_path: Path) -> None:
-    packed, scratch = tmp_path / "packed", tmp_path / "scratch"
+def pack_environment(user: User, folder: Path) -> tuple[str, Path]:
+    """More variables, and an empty scratch folder."""
+    packed, scratch = folder / "packed", folder / "scratch"
     (packed / "bin").mkdir(parents=True)
     scratch.mkdir()
     shutil.copy2(user.tools / "../env/bin/python", packed / "bin/python")
-    subprocess.run(["tar", "-czf", str(tmp_path / "env.tar.gz"), "-C", str(packed), "."], check=True)
-    more = f"SAC_PACKED_ENV={tmp_path}/env.tar.gz\n"
+    subprocess.run(["tar", "-czf", str(folder / "env.tar.gz"), "-C", str(packed), "."], check=True)
+    return f"SAC_PACKED_ENV={folder}/env.tar.gz\n", scratch
+
+
+def test_a_packed_environment_is_unpacked_once(user: User, tmp_path: Path) -> None:
+    more, scratch = pack_environment(user, tmp_path)
     environ = {"VIRTUAL_ENV": "", "TMPDIR": str(scratch), "SLURM_JOB_ID": "7"}
     for words in (1, 0):
         for lock in scratch.glob("*/.lock"):
@@ -533,6 +589,29 @@ def test_a_packed_environment_is_unpacked_once(user: User, tmp_path: Path) -> No
         os.chown(folder, 65534, 65534)
         done = surrounded(user, more=more, **environ)
         assert "is a link, or is another user's: set TMPDIR" in done.stderr and "trains with" not in done.stdout
+
+
+def test_an_environment_that_a_clean_up_takes_away_is_unpacked_anew(user: User, tmp_path: Path) -> None:
+    more, scratch = pack_environment(user, tmp_path)
+    environ = {"VIRTUAL_ENV": "", "TMPDIR": str(scratch), "SLURM_JOB_ID": "7"}
+    assert surrounded(user, more=more, **environ).returncode == 0
+    (folder,) = scratch.iterdir()
+    lock = folder / ".lock"
+    for path in (folder, lock):
+        os.utime(path, (1, 1))
+    assert [found.path for found in clean.unused_environments(str(scratch))] == [str(folder)]
+    told: list[subprocess.CompletedProcess[str]] = []
+    start = threading.Thread(target=lambda: told.append(surrounded(user, more=more, **environ)))
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # As a clean-up does.
+        start.start()
+        wait_until(lambda: lock.stat().st_mtime > 1)  # The start has opened it.
+        folder.rename(tmp_path / "aside")
+    start.join()
+    shutil.rmtree(tmp_path / "aside")
+    assert "unpacking" in told[0].stderr and f"trains with {folder}/env/bin/python" in told[0].stdout
+    assert (folder / "env/bin/python").exists() and (folder / ".complete").exists()
+    assert lock.exists() and folder.stat().st_mode & 0o777 == 0o700  # With a lock of its own.
 
 
 def test_a_package_that_cannot_be_written_runs_all_the_same(user: User, tmp_path: Path) -> None:

@@ -407,3 +407,11 @@ def test_the_script_refuses_with_2_and_no_traceback(vars_file: Path) -> None:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
     assert done.returncode == 2 and "error: --set nonsense: it must be NAME=VALUE" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_script_wants_the_vars_file_first(vars_file: Path) -> None:
+    """Only there does it look for SAC_PYTHON and SAC_VENV."""
+    command = [str(ROOT / "sweep.sh"), "--seeds", "0-1", str(vars_file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert done.stderr == "error: --seeds: the vars file comes first, as in ./sweep.sh my_vars.sh --seeds 0-4\n"

@@ -3,15 +3,18 @@
     python -m tfagents_system.launch.clean RUN_DIRECTORY... [--rings] [--yes]
 
 Shows all of it, asks, and removes it: snapshots of submissions that no queued or running job needs, nor a run whose
-params are in it; environments that were unpacked on this machine (SAC_PACKED_ENV) and have not been used for a day;
-with --rings the experience of finished runs, too. Whatever is less than an hour old stays.
+params are in it; environments that this machine has unpacked (SAC_PACKED_ENV) and not used for a day; temporary folders
+of starts and checks that were killed; with --rings the experience of finished runs, too. Whatever is less than an hour
+old stays.
 
-Needs nothing but Python's own library, 3.6 or later: ./submit.sh calls it on login nodes with --unasked, which removes
-snapshots and environments without a question.
+Needs nothing but Python's own library, 3.6 or later: ./submit.sh calls it on login nodes, and each job on its node,
+with --unasked, which removes all but rings without a question.
 """
 
 import argparse
+import contextlib
 import fcntl
+import functools
 import glob
 import json
 import os
@@ -21,13 +24,16 @@ import stat
 import subprocess
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 _YOUNG_SECS = 3600.0  # A submission that is under way has no job yet.
 _UNUSED_SECS = 24 * 3600.0
 _SQUEUE_SECS = 10.0
 _SNAPSHOT = re.compile(r"\d{8}-\d{6}-\d+")  # As submit.sh names them.
 _RING = "replay"
+_REMOVED = ".removed_"
+_ASIDE = re.compile(re.escape(_REMOVED) + r"\d+$")
+_TEMPORARY = ("sac_check_*", "sac_params_*")
 
 
 class Leftover:
@@ -38,8 +44,10 @@ class Leftover:
       what: It is, in words.
     """
 
-    def __init__(self, path: str, what: str) -> None:
+    def __init__(self, path: str, what: str, lock: str = "", may_go: Callable[[], bool] = lambda: True) -> None:
+        """`lock` is the file that who begins to use the folder locks; `may_go` looks once more, with that lock held."""
         self.path, self.what = path, what
+        self._lock, self._may_go = lock, may_go
 
     def num_bytes(self) -> int:
         """What it takes on the disk; files that are gone meanwhile count nothing."""
@@ -52,15 +60,53 @@ class Leftover:
                     pass
         return total
 
-    def remove(self) -> bool:
-        """Whether nothing is left of it. It is renamed first: who comes meanwhile finds all of it, or nothing."""
-        aside = f"{self.path}.removed_{os.getpid()}"
-        try:
-            os.rename(self.path, aside)
-        except OSError:
-            return False
+    def remove(self) -> str:
+        """Why it stays; nothing where it is gone, be it by another clean-up.
+
+        It is renamed first: who comes meanwhile finds all of it, or nothing. The next clean-up finds
+        what an interrupted one has renamed.
+        """
+        aside = self.path if _ASIDE.search(self.path) else f"{self.path}{_REMOVED}{os.getpid()}"
+        with _locked(self._lock) as is_free:
+            if not is_free or not self._may_go():
+                return "it is in use again" if os.path.lexists(self.path) else ""
+            try:
+                os.rename(self.path, aside)
+            except FileNotFoundError:
+                return ""
+            except OSError as error:
+                return f"it can't be renamed ({error.strerror})"
         shutil.rmtree(aside, ignore_errors=True)
-        return not os.path.lexists(aside)
+        return f"{aside} can't be removed: look at its permissions" if os.path.lexists(aside) else ""
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[bool]:
+    """Whether nobody else has locked a file; nobody else can meanwhile. A file that is not there is free."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        yield isinstance(error, FileNotFoundError)
+        return
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def half_removed(pattern: str) -> Iterator[Leftover]:
+    """What interrupted clean-ups have renamed, of the folders that a glob pattern names."""
+    for path in sorted(glob.glob(pattern + _REMOVED + "*")):
+        if _ASIDE.search(path) and _is_own(path, 0.0):
+            yield Leftover(path, "rest of an interrupted clean-up")
 
 
 # Snapshots.
@@ -123,24 +169,35 @@ def _asks_for_another_cluster(snapshot: str) -> bool:
         return False
 
 
-# Unpacked environments of this machine.
+# On this machine.
 
 
-def unused_environments() -> Iterator[Leftover]:
-    """Those of this user that no program has been started in for a day, and none runs in."""
-    tops = {os.environ.get(name) for name in ("SLURM_TMPDIR", "TMPDIR")} | {"/tmp"}
-    found = [
-        path
-        for top in tops
-        if top
-        for path in glob.glob(f"{glob.escape(top)}/sac_env_{os.getuid()}_*")
-        if _is_own(path, _UNUSED_SECS) and _is_own(os.path.join(path, ".lock"), _UNUSED_SECS, stat.S_ISREG)
-    ]
-    in_use = _environs_of_processes() if found else []
-    for path in sorted(found):
-        marker = os.fsencode(path) + b"/"
-        if not any(marker in environ for environ in in_use) and not _is_locked(os.path.join(path, ".lock")):
-            yield Leftover(path, "unpacked environment, unused for a day")
+def scratch_folders() -> List[str]:
+    """Where environments are unpacked, and temporary folders made."""
+    return sorted({top for top in (os.environ.get("SLURM_TMPDIR"), os.environ.get("TMPDIR"), "/tmp") if top})
+
+
+def unused_environments(top: str) -> Iterator[Leftover]:
+    """Those of this user that no program has been started in for a day, and none runs in.
+
+    Each machine unpacks its own, with its name in the folder's. Those of others, on a shared file system, are left to
+    them: what runs there can't be seen from here.
+    """
+    ours = f"sac_env_{os.getuid()}_????????????_" + glob.escape(os.uname().nodename)
+    for path in sorted(glob.glob(os.path.join(glob.escape(top), ours))):
+        lock = os.path.join(path, ".lock")
+        if _is_unused(path) and _is_free(lock):
+            yield Leftover(path, "unpacked environment, unused for a day", lock, functools.partial(_is_unused, path))
+
+
+def _is_unused(environment: str) -> bool:
+    lock = os.path.join(environment, ".lock")
+    marker = os.fsencode(environment) + b"/"
+    return (
+        _is_own(environment, _UNUSED_SECS)
+        and _is_own(lock, _UNUSED_SECS, stat.S_ISREG)
+        and not any(marker in environ for environ in _environs_of_processes())
+    )
 
 
 def _environs_of_processes() -> List[bytes]:
@@ -154,27 +211,32 @@ def _environs_of_processes() -> List[bytes]:
     return environs
 
 
+def old_temporary_folders(top: str) -> Iterator[Leftover]:
+    """Those of starts and checks that were killed before they could remove them."""
+    for name in _TEMPORARY:
+        for path in sorted(glob.glob(os.path.join(glob.escape(top), name))):
+            if not _ASIDE.search(path) and _is_own(path, _UNUSED_SECS):
+                yield Leftover(path, "temporary folder of a start or check")
+
+
 # Rings.
 
 
 def rings_of_finished_runs(directory: str) -> Iterator[Leftover]:
     """The experience of a run that is done, and that nobody goes on with now."""
-    status = _read_json(os.path.join(directory, "status.json"))
-    ring = os.path.join(directory, _RING)
-    is_done = status.get("run", {}).get("state") == "done" if isinstance(status.get("run"), dict) else False
-    if is_done and _is_own(ring, _YOUNG_SECS) and not _is_locked(os.path.join(directory, "run.lock")):
-        yield Leftover(ring, "experience of a finished run")
+    ring, lock = os.path.join(directory, _RING), os.path.join(directory, "run.lock")
+    if _is_done(directory) and _is_own(ring, _YOUNG_SECS) and _is_free(lock):
+        yield Leftover(ring, "experience of a finished run", lock, functools.partial(_is_done, directory))
 
 
-def _is_locked(path: str) -> bool:
-    try:
-        with open(path, "r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
+def _is_done(directory: str) -> bool:
+    run = _read_json(os.path.join(directory, "status.json")).get("run")
+    return isinstance(run, dict) and run.get("state") == "done"
+
+
+def _is_free(lock: str) -> bool:
+    with _locked(lock) as is_free:
+        return is_free
 
 
 def _is_own(path: str, age_secs: float, is_kind: Any = stat.S_ISDIR) -> bool:
@@ -207,7 +269,13 @@ def find_leftovers(directories: Sequence[str], *, rings: bool) -> Tuple[List[Lef
             found += unneeded_snapshots(directory, scripts)
         if rings:
             found += rings_of_finished_runs(directory)
-    return found + list(unused_environments()), notes
+        for parts in (("snapshot", "[0-9]*"), ("joined", "snapshot", "[0-9]*"), (_RING,)):
+            found += half_removed(os.path.join(glob.escape(directory), *parts))
+    for top in scratch_folders():
+        found += [*unused_environments(top), *old_temporary_folders(top)]
+        for name in (f"sac_env_{os.getuid()}_*", *_TEMPORARY):
+            found += half_removed(os.path.join(glob.escape(top), name))
+    return found, notes
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -222,10 +290,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     directories = sorted({os.path.abspath(path) for path in args.directories if os.path.isdir(path)})
     found, notes = find_leftovers(directories, rings=args.rings)
     if args.unasked:
-        removed = sum(leftover.remove() for leftover in found)
+        removed = sum(not leftover.remove() for leftover in found)
         if removed:
             print(
-                "note: removed {} that no job needs any more".format(_count(removed, "earlier snapshot or environment"))
+                "note: removed {} of earlier runs and jobs that nobody needs any more".format(_count(removed, "folder"))
             )
         return 0
     for note in notes:
@@ -242,9 +310,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     if not args.yes and not _agrees("Remove them? [y/N] "):
         print("nothing was removed")
         return 0
-    stays = [leftover.path for leftover in found if not leftover.remove()]
-    for path in stays:
-        print(f"error: {path} could not be removed: look at its permissions", file=sys.stderr)
+    stays = [(leftover.path, why) for leftover in found for why in [leftover.remove()] if why]
+    for path, why in stays:
+        print(f"error: {path} stays: {why}", file=sys.stderr)
     return 1 if stays else 0
 
 

@@ -5,19 +5,25 @@
 # SAC_EXEC_PREFIX starts once more, inside. The second time nothing is left to do but to forget the host's environment
 # of Python: setup.sh looks for one inside.
 
+# Others know the name and may have made it, or a link: what is used is a folder of ours, which nobody can exchange. Fails
+# as well where launch/clean.py takes the folder away meanwhile.
+lock_environment() { # FOLDER: holds its lock, as 9
+  mkdir -m 700 "$1" 2>/dev/null || true
+  [[ $(LC_ALL=C stat --format='%u %F' -- "$1" 2>/dev/null) == "$EUID directory" ]] || return 1
+  chmod 700 "$1" && { exec 9>"$1/.lock"; } 2>/dev/null || return 1
+  flock --timeout 1800 9 || fail "$1 has been locked for 30 minutes: end who unpacks there, then try again"
+  [[ /dev/fd/9 -ef $1/.lock ]]
+}
+
 unpack_environment() { # ARCHIVE
   local scratch=${SLURM_TMPDIR:-${TMPDIR:-/tmp}} identity folder
   [[ -f $1 && -r $1 ]] || fail "SAC_PACKED_ENV=$1 is missing or cannot be read: give the path of an archive"
   identity=$(stat --dereference --format='%n %s %Y' -- "$1" | sha256sum)
-  folder=$scratch/sac_env_${UID}_${identity:0:12}
-  # Others know the name and may have made it, or a link: what is used is a folder of ours, which nobody can exchange.
+  # Of this machine: launch/clean.py on another one that shares the file system does not see who uses it here.
+  folder=$scratch/sac_env_${UID}_${identity:0:12}_$(uname -n)
   mkdir -p "$scratch" 2>/dev/null || true
-  mkdir -m 700 "$folder" 2>/dev/null || true
-  [[ $(LC_ALL=C stat --format='%u %F' -- "$folder" 2>/dev/null) == "$EUID directory" ]] \
+  lock_environment "$folder" || lock_environment "$folder" \
     || fail "$folder can't be made, is a link, or is another user's: set TMPDIR to a folder on this node that is yours"
-  chmod 700 "$folder"
-  exec 9>"$folder/.lock"
-  flock --timeout 1800 9 || fail "$folder has been locked for 30 minutes: end who unpacks there, then try again"
   if [[ ! -e $folder/.complete ]]; then
     echo "unpacking $1 into $folder" >&2
     mkdir -p "$folder/env"

@@ -17,6 +17,9 @@ check_job() { # SNAPSHOT
   case $code in
     0) grep '^note ' "$1/check.txt" >&2 || true ;;
     2)
+      if why=$(python_fault "$1/package"); then
+        echo "note: params and memory are checked by the job, not here: $why" >&2 && return
+      fi
       grep -E '^(ERROR|error:|note) ' "$1/check.txt" >&2 || cat "$1/check.txt" >&2
       drop_snapshot "$1"
       fail "nothing was submitted: correct what is said above (--no_check submits without this check)"
@@ -36,6 +39,14 @@ why_unchecked() { # -> the reason; fails where the check can be made
   return 1
 }
 
+# Why the run's Python can't be had on this machine, which need not be so where the job runs; fails where it can.
+python_fault() { # PACKAGE
+  local told
+  # As in a job: nothing is installed.
+  if told=$(SLURM_JOB_ID=0 timeout "$CHECK_SECS" "$1/setup.sh" --print-python 2>&1 >/dev/null); then return 1; fi
+  echo "${told##*error: }"
+}
+
 # MiB of the job on its first node; nothing where a user's option leaves that to the cluster.
 job_memory_mb() {
   local text
@@ -50,16 +61,20 @@ job_memory_mb() {
   esac
 }
 
-# What was written a moment ago, for nothing.
+# What was written a moment ago, for nothing; folders that were there before stay.
 drop_snapshot() { # SNAPSHOT
+  local folder
   rm -rf -- "$1"
-  rmdir -p --ignore-fail-on-non-empty -- "${1%/*}" 2>/dev/null || true
+  folder=$(dirname "$1")
+  while [[ ! $folder -ef $tfagents_existing ]] && rmdir -- "$folder" 2>/dev/null; do folder=$(dirname "$folder"); done
 }
 
-# Snapshots of this run that no job needs any more, and environments that were unpacked on this machine.
+# Snapshots of this run that no job needs any more, and what is left on this machine. Nobody waits for it: there may be
+# hundreds, on a slow file system.
 remove_leftovers() {
   local python
   if python=$(command -v python3); then
-    "$python" -S -E "$tfagents_root/tfagents_system/launch/clean.py" --unasked "$tfagents_submit_dir" >&2 || true
+    setsid "$python" -S -E "$tfagents_root/tfagents_system/launch/clean.py" --unasked "$tfagents_submit_dir" \
+      </dev/null >/dev/null 2>&1 &
   fi
 }

@@ -34,14 +34,11 @@ begin_attempt || end 1 "not started: it has died $idle times in a row, and no up
   "$exp_dir/logs; a shorter SAC_CHECKPOINT_MINUTES saves more often"
 say "attempt $((${SLURM_RESTART_COUNT:-0} + 1)) on ${SLURMD_NODENAME:-$(hostname)}, from train step $last_step: $exp_dir"
 
-# Environments that earlier jobs have unpacked on this node, and nobody uses.
-if compgen -G "${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/sac_env_${UID}_*" >/dev/null && command -v python3 >/dev/null; then
-  python3 -S -E "$folder/../clean.py" --unasked &
-fi
-
 told='' memory_before=$(memory_faults)
 for name in TERM USR1 USR2; do trap 'forward '$name "$name"; done
 start_run "${@:3}"
+# What earlier jobs have left behind on this node. The run comes first.
+if command -v python3 >/dev/null; then python3 -S -E "$folder/../clean.py" --unasked & fi
 if [[ -n $told ]]; then forward "$told"; fi
 wait_for_run
 leave_nodes
