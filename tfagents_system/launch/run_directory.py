@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -178,13 +179,15 @@ def write_inputs(
 
     Args:
       folder: What is kept of the folder of SAC_PARAMS; None: nothing.
-      take_edits: A run that has begun gets new copies as well; those that it had are moved to `before_edits_<n>`.
+      take_edits: A run that has begun gets new copies as well, where they differ from those that it has; these are
+        moved to `before_edits_<n>`.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
     sources = {paths.params: variables.params, paths.config: variables.config}
     edits = read_run_json(paths).get("edits", [])
     if has_begun(paths):
-        if take_edits:
+        is_kept_alike = paths.params_folder.is_dir() == (folder is not None)
+        if take_edits and not (is_kept_alike and _has_copies(paths, sources, folder)):
             edits = [*edits, _set_aside(paths, len(edits) + 1)]
             _copy_inputs(paths, sources, folder)
     else:
@@ -219,11 +222,22 @@ def _is_as_before(
     """Whether nothing is otherwise than at the start before; true where there was none."""
     if not paths.run_json.exists():
         return True
+    seed = read_run_json(paths).get("seed", variables.seed)
+    return (
+        _has_copies(paths, sources, folder)
+        and seed == variables.seed
+        and Overrides.read(paths.overrides) == _kept(overrides, seed)
+    )
+
+
+def _has_copies(paths: RunPaths, sources: Mapping[Path, Path], folder: Path | None) -> bool:
+    """Whether none of the copies that a run has differs from what it would be a copy of."""
     is_same = all(not copy.exists() or copy.read_bytes() == source.read_bytes() for copy, source in sources.items())
     if folder is not None and paths.params_folder.is_dir():
-        is_same &= not params_folder.differences(paths.params_folder, folder, params_folder.files_of(folder))
-    seed = read_run_json(paths).get("seed", variables.seed)
-    return is_same and seed == variables.seed and Overrides.read(paths.overrides) == _kept(overrides, seed)
+        most_mb = sys.maxsize >> 20  # It was looked at before.
+        files = params_folder.files_of(folder, most_mb=most_mb)
+        is_same &= not params_folder.differences(paths.params_folder, folder, files)
+    return is_same
 
 
 def _copy_inputs(paths: RunPaths, sources: Mapping[Path, Path], folder: Path | None) -> None:
