@@ -42,6 +42,7 @@ if (($# == 0)) || [[ $1 == -* ]]; then
 fi
 [[ -f $1 && -r $1 ]] || fail "vars file $1 is missing or cannot be read: give the path of a file such as training_variables.sh"
 tfagents_vars=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+tfagents_vars_folder=$(dirname "$(readlink -f "$tfagents_vars")") # As Python has it.
 shift
 # shellcheck source=tfagents_system/launch/slurm/options.sh
 source "$tfagents_root/tfagents_system/launch/slurm/options.sh"
@@ -64,7 +65,11 @@ eval "$tfagents_saved"
 
 tfagents_python=$(login_python || true)
 tfagents_findings=()
-tfagents_exp_dir=$(absolute "${tfagents_to:-${SAC_EXP_DIR:-logs/${SAC_EXP_NAME:-}}}")
+tfagents_logs_dir=$(absolute "${SAC_LOGS_DIR:-$tfagents_root/logs}" "$tfagents_vars_folder")
+tfagents_exp_dir=$(absolute "${SAC_EXP_DIR:-$tfagents_logs_dir/${SAC_EXP_NAME:-}}")
+if [[ -n $tfagents_to ]]; then # As it is given, or relative to the repository: as for join_script.sh.
+  if [[ -d $tfagents_to ]]; then tfagents_exp_dir=$(absolute "$tfagents_to" "$PWD"); else tfagents_exp_dir=$(absolute "$tfagents_to"); fi
+fi
 tfagents_submit_dir=$tfagents_exp_dir${tfagents_array:+_array}${tfagents_add:+/joined}
 tfagents_snapshot=$tfagents_submit_dir/snapshot/$(date +%Y%m%d-%H%M%S)-$$
 check_request

@@ -272,6 +272,18 @@ def test_the_command_line_lists_and_copies(project: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "other").exists()
 
 
+def test_runs_beside_the_params_are_not_kept(environ: dict[str, str], project: Path) -> None:
+    (project / "runs/sweep").mkdir(parents=True)
+    (project / "runs/sweep/task_0.log").touch()
+    del environ["SAC_EXP_DIR"]
+    preparation = prepare.Preparation(environ | {"SAC_LOGS_DIR": str(project / "runs")}, None)
+    preparation._keep_folder()
+    assert preparation.folder is not None
+    kept = params_folder.files_of(preparation.folder)
+    preparation.close()
+    assert kept == ["config.json", "mass_of_robot.py", "models/robot.xml", "params.py"]
+
+
 def test_a_folder_beyond_the_limits_is_a_note(
     environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,10 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tfagents_system.launch import params_folder
+from tfagents_system.launch.variables import read_variables
+from tfagents_system.launch.vars_file import read_vars_file
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
@@ -538,6 +541,34 @@ def test_variables_are_resolved_when_submitted_but_for_what_only_the_job_knows(u
     assert values["SAC_ENV_PYTHON"] == str(user.folder / "my_params.py")
     assert values["VIRTUAL_ENV"] == f"{user.tools.parent}/env"
     assert (user.snapshot / "variables.sh").stat().st_mode & 0o777 == 0o600, "people put tokens into preludes"
+
+
+@pytest.mark.parametrize(
+    "places",
+    ["", "SAC_LOGS_DIR=runs", "SAC_LOGS_DIR=../of_all/./runs", "SAC_LOGS_DIR=~/runs", "SAC_LOGS_DIR=/runs/../x",
+     "SAC_EXP_DIR=logs/x SAC_LOGS_DIR=runs", "SAC_EXP_DIR=~/x"],
+)  # fmt: skip
+def test_the_run_directory_is_that_of_a_start(user: User, places: str) -> None:
+    (user.folder / "linked").mkdir()
+    (user.folder / "linked/vars.sh").symlink_to("../vars.sh")
+    user.write_vars(f"unset SAC_EXP_DIR\n{places}\n")
+    environ = read_vars_file(user.folder / "vars.sh", {"PATH": os.environ["PATH"], "HOME": "/home/user"})
+    for path in ("vars.sh", "linked/vars.sh"):
+        done = user.run("submit.sh", path, "--dry_run", HOME="/home/user")
+        assert done.returncode == 0, done.stderr
+        (told,) = re.findall(r"(?m)^    SAC_EXP_DIR=(.*)$", done.stderr)
+        with mock.patch.dict(os.environ, {"HOME": "/home/user"}):
+            values, findings = read_variables(environ, vars_file=user.folder / path, root=ROOT)
+        assert findings == [] and Path(shlex.split(told)[0]) == values["exp_dir"]
+        assert "SAC_LOGS_DIR=" not in done.stderr
+
+
+def test_other_runs_are_not_copied(user: User) -> None:
+    user.write_vars("unset SAC_EXP_DIR\nSAC_LOGS_DIR=runs\n")
+    snapshots = [user.submit("--array=0-1"), user.submit()]
+    assert [done.returncode for done in snapshots] == [0, 0], snapshots
+    (params,) = user.folder.glob("runs/test/snapshot/*/params")
+    assert {path.name for path in params.iterdir()} == {"my_params.py", "my.json", "vars.sh"}
 
 
 def test_a_grid_is_frozen_too(user: User) -> None:

@@ -121,7 +121,7 @@ class Preparation:
         if params is None or not keeps or params_folder.is_kept_otherwise(params):
             return
         paths, check = self._paths, self.checks["params folder"]
-        own = [paths.exp_dir] if paths else []
+        own = [self._values[name] for name in ("exp_dir", "logs_dir") if name in self._values]
         try:
             files = params_folder.files_of(params.parent, own, self._values.get("snapshot_mb", 100))
         except params_folder.TooLargeError as error:

@@ -25,7 +25,7 @@ require_flag() { # NAME
 find_file() { # NAME -> prints an absolute path
   local text=${!1:-} folder
   text=${text/#\~\//$HOME/}
-  for folder in "${tfagents_vars%/*}" "$PWD" "$tfagents_root"; do
+  for folder in "$tfagents_vars_folder" "$PWD" "$tfagents_root"; do
     [[ $text != /* ]] || folder=
     if [[ -f ${folder:+$folder/}$text ]]; then
       echo "$(cd "$(dirname "${folder:+$folder/}$text")" && pwd)/${text##*/}" && return
@@ -47,8 +47,8 @@ require_file() { # NAME MEANING EXAMPLE
 
 is_ambiguous() { # NAME: the current folder has another file of that name than the vars file's
   local text=${!1}
-  [[ $text != [/~]* && $PWD != "$tfagents_root" && -f $PWD/$text && -f ${tfagents_vars%/*}/$text ]] \
-    && ! [[ $PWD/$text -ef ${tfagents_vars%/*}/$text ]]
+  [[ $text != [/~]* && $PWD != "$tfagents_root" && -f $PWD/$text && -f $tfagents_vars_folder/$text ]] \
+    && ! [[ $PWD/$text -ef $tfagents_vars_folder/$text ]]
 }
 
 check_request() {

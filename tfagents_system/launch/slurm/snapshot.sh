@@ -52,7 +52,7 @@ login_python() { # -> its path; fails where there is none
 # As a run copies it (launch/params_folder.py). Prints the files, and copies them where there is a target.
 params_folder() { # FOLDER [TARGET]
   "$tfagents_python" -S -E "$tfagents_root/tfagents_system/launch/params_folder.py" --most_mb "${SAC_SNAPSHOT_MB:-100}" \
-    --skip "$tfagents_exp_dir" --skip "$tfagents_submit_dir" "$@"
+    --skip "$tfagents_exp_dir" --skip "$tfagents_submit_dir" --skip "$tfagents_logs_dir" "$@"
 }
 
 # Sets tfagents_copied, the files that are copied.
@@ -97,7 +97,7 @@ variables_script() { # TARGET
       SAC_PARAMS) echo "SAC_PARAMS=$(quoted "$params")" ;;
       SAC_CONFIG) echo "SAC_CONFIG=$(quoted "$1/config.json")" ;;
       SAC_GRID) if [[ -n ${SAC_GRID:-} ]]; then echo "SAC_GRID=$(quoted "$1/grid.json")"; fi ;;
-      SAC_EXP_DIR) ;;
+      SAC_EXP_DIR | SAC_LOGS_DIR) ;; # The one below says both.
       SAC_ENV_PYTHON | SAC_PACKED_ENV) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
       SAC_REPLAY_DIR) echo "$name=$(quoted "$(absolute "$SAC_REPLAY_DIR")")" ;;
       *) if [[ -n ${!name:-} ]]; then echo "$name=$(quoted "${!name}")"; fi ;;
@@ -111,11 +111,11 @@ variables_script() { # TARGET
   fi
 }
 
-# Relative to the repository, as run directories are; what begins with a reference is left as it is.
-absolute() { # PATH
+# Relative to the repository, as run directories are, or to a folder; what begins with a reference is left as it is.
+absolute() { # PATH [FOLDER]
   local path=${1/#\~\//$HOME/}
-  [[ $path == /* || $path == @* ]] || path=$tfagents_root/$path
-  echo "$path"
+  [[ $path == /* || $path == @* ]] || path=${2:-$tfagents_root}/$path
+  if [[ $path == /* ]]; then realpath -ms -- "$path"; else echo "$path"; fi
 }
 
 write_snapshot() { # TARGET
