@@ -68,7 +68,7 @@ tfagents_findings=()
 tfagents_logs_dir=$(absolute "${SAC_LOGS_DIR:-$tfagents_root/logs}" "$tfagents_vars_folder")
 tfagents_exp_dir=$(absolute "${SAC_EXP_DIR:-$tfagents_logs_dir/${SAC_EXP_NAME:-}}")
 if [[ -n $tfagents_to ]]; then # As it is given, or relative to the repository: as for join_script.sh.
-  if [[ -d $tfagents_to ]]; then tfagents_exp_dir=$(absolute "$tfagents_to" "$PWD"); else tfagents_exp_dir=$(absolute "$tfagents_to"); fi
+  tfagents_exp_dir=$(absolute "$tfagents_to" "$([[ ! -d $tfagents_to ]] || echo "$PWD")")
 fi
 tfagents_submit_dir=$tfagents_exp_dir${tfagents_array:+_array}${tfagents_add:+/joined}
 tfagents_snapshot=$tfagents_submit_dir/snapshot/$(date +%Y%m%d-%H%M%S)-$$

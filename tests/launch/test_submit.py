@@ -340,6 +340,8 @@ def test_workers_are_added_to_a_run_that_lets_them_in(user: User) -> None:
         "--add_workers: workers take the settings and files of their run: remove --set, --keep and --take_edits"
     ]
     cpus = int(re.findall(r"SAC_COLLECT_WORKER_CPUS=(\d+)", (user.folder / "vars.sh").read_text())[0])
+    beside = user.submit("--add_workers", "5", "--to", "run", "--dry_run").stdout
+    assert shlex.split(beside.splitlines()[-1])[-4:] == ["--to", str(user.exp_dir), "--workers", "5"]
     done = user.submit(*add)
     assert done.returncode == 0, done.stderr
     (snapshot,) = user.exp_dir.glob("joined/snapshot/*")
