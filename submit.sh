@@ -4,18 +4,21 @@ set -euo pipefail
 
 usage() {
   cat <<'HELP'
-Usage: ./submit.sh VARS.sh [--dry_run] [--no_check] [--array IDS] [--nodes K] [--set NAME=VALUE]...
-                   [SBATCH_OPTION...]
+Usage: ./submit.sh VARS.sh [--dry_run] [--no_check] [--array IDS] [--nodes K] [--set NAME=VALUE]... [--keep | --take_edits]
+                   [SBATCH_OPTION...] [-- OPTION_OF_THIS_CLUSTER...]
        ./submit.sh VARS.sh --add_workers N --to RUN [--dry_run] [--nodes K] [SBATCH_OPTION...]
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The job has the CPUs and the memory that they ask for; it is
 requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --partition long, win over what is asked for here.
 
-  --dry_run    print the job script; write and submit nothing
+  --dry_run    print the job script, and on standard error the sbatch command and what would be frozen; make the checks; write
+               and submit nothing
   --no_check   submit without the check of params, environment and memory, which takes up to 20 s
   --array IDS  one run for each id, such as 0-9: run directory logs/<name>_task_<id>, seed SAC_SEED + id
   --nodes K    replay server and trainer on the first node, with the GPU, and SAC_NUM_COLLECT_WORKERS workers on each
   --set ...    overrides an attribute or a key of the JSON, as for run_script.sh; variables (SAC_...) belong into VARS.sh
+  --keep, --take_edits
+               what a run that goes on does with files that were edited since its start, as for run_script.sh
   --add_workers N --to RUN
                a job with N more workers for a run that goes on, such as logs/pendulum; it needs a gateway (SAC_GATEWAY_PORT)
 
@@ -39,6 +42,7 @@ if (($# == 0)) || [[ $1 == -* ]]; then
 fi
 [[ -f $1 && -r $1 ]] || fail "vars file $1 is missing or cannot be read: give the path of a file such as training_variables.sh"
 tfagents_vars=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+tfagents_vars_folder=$(dirname "$(readlink -f "$tfagents_vars")") # As Python has it.
 shift
 # shellcheck source=tfagents_system/launch/slurm/options.sh
 source "$tfagents_root/tfagents_system/launch/slurm/options.sh"
@@ -50,6 +54,8 @@ source "$tfagents_root/tfagents_system/launch/slurm/snapshot.sh"
 source "$tfagents_root/tfagents_system/launch/slurm/request.sh"
 # shellcheck source=tfagents_system/launch/slurm/check.sh
 source "$tfagents_root/tfagents_system/launch/slurm/check.sh"
+# shellcheck source=tfagents_system/launch/slurm/dry_run.sh
+source "$tfagents_root/tfagents_system/launch/slurm/dry_run.sh"
 tfagents_saved=$(declare -p "${LATE[@]}" 2>/dev/null || true)
 for tfagents_name in "${LATE[@]}"; do declare "$tfagents_name=@$tfagents_name@"; done
 # shellcheck source=tfagents_system/launch/vars_file.sh
@@ -57,8 +63,13 @@ source "$tfagents_root/tfagents_system/launch/vars_file.sh"
 unset "${LATE[@]}"
 eval "$tfagents_saved"
 
+tfagents_python=$(login_python || true)
 tfagents_findings=()
-tfagents_exp_dir=$(absolute "${tfagents_to:-${SAC_EXP_DIR:-logs/${SAC_EXP_NAME:-}}}")
+tfagents_logs_dir=$(absolute "${SAC_LOGS_DIR:-$tfagents_root/logs}" "$tfagents_vars_folder")
+tfagents_exp_dir=$(absolute "${SAC_EXP_DIR:-$tfagents_logs_dir/${SAC_EXP_NAME:-}}")
+if [[ -n $tfagents_to ]]; then # As it is given, or relative to the repository: as for join_script.sh.
+  tfagents_exp_dir=$(absolute "$tfagents_to" "$([[ ! -d $tfagents_to ]] || echo "$PWD")")
+fi
 tfagents_submit_dir=$tfagents_exp_dir${tfagents_array:+_array}${tfagents_add:+/joined}
 tfagents_snapshot=$tfagents_submit_dir/snapshot/$(date +%Y%m%d-%H%M%S)-$$
 check_request
@@ -69,11 +80,11 @@ if ((${#tfagents_findings[@]})); then
   exit 2
 fi
 if ((tfagents_dry_run)); then
-  job_script "$tfagents_snapshot"
+  dry_run "$tfagents_snapshot"
   exit 0
 fi
 write_snapshot "$tfagents_snapshot"
-check_job "$tfagents_snapshot"
+check_job "$tfagents_snapshot/package" "$tfagents_snapshot/variables.sh" "$tfagents_snapshot/check.txt" "$tfagents_snapshot"
 echo "run directory $tfagents_exp_dir${tfagents_array:+_task_<id>}, job script $tfagents_snapshot/job.sbatch" >&2
-submit_job "$tfagents_snapshot/job.sbatch"
+submit_job sbatch "$tfagents_snapshot/job.sbatch"
 remove_leftovers

@@ -25,6 +25,7 @@ _PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 _NOT_IN_A_GRID = {
     "SAC_EXP_NAME": "each task has a run directory of its own, <name>_task_<id>",
     "SAC_EXP_DIR": "each task has a run directory of its own, <name>_task_<id>",
+    "SAC_LOGS_DIR": "all tasks have their run directories in one folder",
     "SAC_GRID": "a grid names no other grid",
 }
 _MOST_TASKS = 1000000

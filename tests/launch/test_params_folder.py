@@ -96,7 +96,7 @@ def start(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pyte
     return run
 
 
-def write(environ: dict[str, str], *, folder: Path, take_edits: bool = False) -> RunPaths:
+def write(environ: dict[str, str], *, folder: Path | None, take_edits: bool = False) -> RunPaths:
     """What a start leaves once its checks have passed."""
     values, findings = read_variables(environ, vars_file=None, root=ROOT)
     assert findings == []
@@ -203,6 +203,22 @@ def test_edits_are_taken_when_asked_and_what_was_there_is_kept(
     log.close()
     assert read_metrics(paths.metrics_csv)[-1]["edits"] == 1
     assert "is not what" not in start().told
+
+
+def test_edits_are_taken_once_however_often_a_job_is_requeued(environ: dict[str, str], project: Path) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    for mass in (2, 2, 3, 3, 3):
+        (project / "mass_of_robot.py").write_text(f"MASS = {mass}\n")
+        write(environ, folder=project, take_edits=True)
+    before = {
+        path.name: (path / "params/mass_of_robot.py").read_text() for path in paths.exp_dir.glob("before_edits_*")
+    }
+    assert before == {"before_edits_1": "MASS = 1\n", "before_edits_2": "MASS = 2\n"}
+    assert [edit["before"] for edit in run_directory.read_run_json(paths)["edits"]] == sorted(before)
+    for _ in range(2):  # From now on the file alone is kept.
+        write(environ, folder=None, take_edits=True)
+    assert len(run_directory.read_run_json(paths)["edits"]) == 3 and not paths.params_folder.exists()
 
 
 def test_a_fresh_run_moves_the_one_before_aside(environ: dict[str, str], project: Path, start: Starter) -> None:
@@ -345,6 +361,39 @@ def test_what_lies_outside_of_the_folder_is_told_with_the_remedy(
     done = start(SAC_KEEP_FOLDER="0")
     assert done.code == 0, done.told
     assert not RunPaths(Path(environ["SAC_EXP_DIR"])).params_folder.exists()
+
+
+def test_the_command_line_lists_and_copies(project: Path, tmp_path: Path) -> None:
+    (project / "own").mkdir()
+    (project / "own/x.py").touch()
+    (project / os.fsdecode(b"caf\xe9.txt")).touch()
+    command = ["/usr/bin/python3", "-S", "-E", params_folder.__file__, "--skip", str(project / "own"), str(project)]
+
+    def call(*options: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([*command, *options], env={}, capture_output=True, timeout=60)
+
+    names = [b"caf\xe9.txt", b"config.json", b"mass_of_robot.py", b"models/robot.xml", b"params.py"]
+    assert call().stdout.splitlines() == names
+    done = call(str(tmp_path / "copy"), "--most_mb", "1")
+    assert done.returncode == 0 and done.stdout.splitlines() == names, done
+    kept = params_folder.files_of(project, [project / "own"])
+    assert params_folder.differences(tmp_path / "copy", project, kept) == []
+    (project / "weights.bin").write_bytes(bytes((1 << 20) + 1))
+    done = call(str(tmp_path / "other"), "--most_mb", "1")
+    assert done.returncode == 2 and b"SAC_SNAPSHOT_MB=1" in done.stderr and b"Traceback" not in done.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_runs_beside_the_params_are_not_kept(environ: dict[str, str], project: Path) -> None:
+    (project / "runs/sweep").mkdir(parents=True)
+    (project / "runs/sweep/task_0.log").touch()
+    del environ["SAC_EXP_DIR"]
+    preparation = prepare.Preparation(environ | {"SAC_LOGS_DIR": str(project / "runs")}, None)
+    preparation._keep_folder()
+    assert preparation.folder is not None
+    kept = params_folder.files_of(preparation.folder)
+    preparation.close()
+    assert kept == ["config.json", "mass_of_robot.py", "models/robot.xml", "params.py"]
 
 
 def test_a_folder_beyond_the_limits_is_a_note(

@@ -197,3 +197,21 @@ def test_a_damaged_overrides_file_is_told(environ: dict[str, str]) -> None:
     paths = begin(environ, "train_batch_size=512")
     paths.overrides.write_text("{")
     assert "overrides.json cannot be read" in settle(environ).findings[0]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "told"),
+    [
+        (("SAC_EXP_NAME=b",), "--set SAC_EXP_NAME=b has no effect, SAC_EXP_DIR={dir} says where the run is: add --set "
+         "SAC_EXP_DIR=logs/b,"),
+        (("SAC_LOGS_DIR=runs",), "--set SAC_LOGS_DIR=runs has no effect, SAC_EXP_DIR={dir} says where the run is: add "
+         "--set SAC_EXP_DIR=runs/try,"),
+        (("SAC_LOGS_DIR=runs", "SAC_EXP_NAME=b"), "--set SAC_EXP_NAME=b SAC_LOGS_DIR=runs has no effect"),
+        (("SAC_LOGS_DIR=runs", "SAC_EXP_DIR=x"), ""),
+    ],
+)  # fmt: skip
+def test_a_place_that_the_run_directory_overrules_is_refused(
+    environ: dict[str, str], assignments: tuple[str, ...], told: str
+) -> None:
+    findings = settle(environ, *assignments).findings
+    assert [finding.startswith(told.format(dir=environ["SAC_EXP_DIR"])) for finding in findings] == [True] * bool(told)

@@ -13,10 +13,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from tfagents_system.launch import clean
+from tfagents_system.launch import clean, params_folder
+from tfagents_system.launch.variables import read_variables
+from tfagents_system.launch.vars_file import read_vars_file
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
@@ -125,6 +128,79 @@ def test_the_dry_run_prints_the_job_script_and_writes_nothing(user: User) -> Non
     assert not user.exp_dir.exists() and user.calls == []
 
 
+def test_the_dry_run_tells_what_would_be_submitted_frozen_and_run(user: User) -> None:
+    (user.folder / "parts").mkdir()
+    (user.folder / "parts/robot.xml").touch()
+    (user.folder / "my_grid.json").write_text("[{}]")
+    user.write_vars("SAC_GRID=my_grid.json\nSAC_ROBOT=$((3 + 4))\nSAC_JOB_PRELUDE='export TOKEN=123\nmodule load x'\n")
+    options = ("--array=0-149", "--time=5", "--hold", "--set", "config.note=a b", "--take_edits")
+    told = user.submit("--dry_run", *options).stderr
+    assert not list(user.folder.glob("run*")) and user.calls == [] and "TOKEN" not in told
+    done = user.submit(*options)
+    assert done.returncode == 0, done.stderr
+    snapshot = str(user.snapshot)
+    told = re.sub(r"(?<![\w-])/[^\n]*?snapshot/\d{8}-\d{6}-\d+", "SNAPSHOT", told)
+    commands = re.findall(r"(?m)^  sbatch (.*)$", told)
+    assert commands == [call.replace(snapshot, "SNAPSHOT") for call in user.calls] and len(commands) == 2
+    assert "SNAPSHOT/package/run_script.sh SNAPSHOT/variables.sh --set config.note=a\\ b --take_edits\n" in told
+    frozen = told.split("frozen in SNAPSHOT:\n")[1].split("the job script:\n")[0]
+    copied = {
+        str(path.relative_to(user.snapshot / "params")) for path in user.snapshot.glob("params/**/*") if path.is_file()
+    }
+    assert (
+        set(re.findall(r"(?m)^    ([^S]\S*)$", frozen.split("params/ of ")[1].split("config.json")[0]))
+        == copied
+        >= {"parts/robot.xml"}
+    )
+    assert (
+        f"grid.json of {user.folder}/my_grid.json\n" in frozen and f"config.json of {user.folder}/my.json\n" in frozen
+    )
+    assert "    SAC_ROBOT='7'\n" in frozen and "    SAC_PARAMS='SNAPSHOT/params/my_params.py'\n" in frozen
+
+
+def test_the_dry_run_makes_the_checks(user: User) -> None:
+    checks(user, "echo 'ERROR settings  no such attribute discont'; exit 2")
+    done = user.submit("--dry_run", "--set", "discont=0.9", "--array=7-9")
+    assert (
+        done.returncode == 2 and "no such attribute discont" in done.stderr and "nothing was submitted" in done.stderr
+    )
+    assert done.stdout.startswith("#!/usr/bin/env bash\n#SBATCH")
+    command, given = (user.tools / "../env/bin/python.check").read_text().splitlines()
+    assert f"{user.folder}/vars.sh" in command and command.endswith("--set discont=0.9 --check")
+    assert given == "job 0 task 7 memory 4500"
+    assert user.submit("--dry_run", "--no_check").returncode == 0 and not user.exp_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "near"),
+    [
+        ("--aray=0-9", "array"), ("--dryrun", "dry_run"), ("--dry-run", "dry_run"), ("--arra=0-3", "array"),
+        ("--node=3", "nodes"), ("--partitoin=long", "partition"), ("--no-check", "no_check"),
+        ("--take-edits", "take_edits"), ("--zzz", ""),
+    ],
+)  # fmt: skip
+def test_an_option_that_nobody_has_is_refused(user: User, option: str, near: str) -> None:
+    (finding,) = refused(user.submit(option))
+    assert finding.startswith(f"{option}: neither submit.sh nor sbatch has such an option")
+    assert re.findall(r", is --(\S+) meant", finding) == [near] * bool(near)
+    assert user.calls == [] and not user.exp_dir.exists()
+    done = user.submit("--time=5", "--", option)  # A plugin of the site's may have it.
+    assert done.returncode == 0, done
+    assert user.calls == [f"--time=5 {option} {user.snapshot}/job.sbatch"]
+
+
+def test_what_sbatch_knows_in_short_passes(user: User) -> None:
+    assert user.submit("--part=long", "--mail-user", "me", "--exclusive", "-C", "fast").returncode == 0
+    assert user.calls[0].startswith("--part=long --mail-user me --exclusive -C fast ")
+
+
+def test_edits_of_a_run_that_goes_on_are_kept_or_taken_but_it_is_not_moved_aside(user: User) -> None:
+    assert refused(user.submit("--fresh"))[0].startswith("--fresh would begin anew each time that the job is requeued")
+    for option in ("--keep", "--take_edits"):
+        script = user.submit("--dry_run", option).stdout
+        assert shlex.split(script.splitlines()[-1])[-1] == option and "#SBATCH --keep" not in script
+
+
 def test_the_job_script_that_is_submitted_is_the_one_that_was_shown(user: User) -> None:
     shown = user.submit("--dry_run", "--time=5").stdout
     done = user.submit("--time=5", "--hold")
@@ -181,7 +257,7 @@ def test_a_gpu_is_asked_for_where_the_trainer_has_one(user: User) -> None:
     assert "#SBATCH --gpus-per-node=1\n" in user.submit("--dry_run").stdout
     for own in (
         ("--gres=gpu:a100:1",), ("--gres", "gpu"), ("-G", "2"), ("-G2",), ("--gpus=1",), ("--gpus-per-task", "1"),
-        ("--tres-per-node=gres/gpu:1",),
+        ("--tres-per-task=gres/gpu:1",),
     ):  # fmt: skip
         script = user.submit("--dry_run", "--nodes=2", *own).stdout
         assert "--gpus-per-node" not in script and "hetjob" not in script and f"#SBATCH {' '.join(own)}\n" in script
@@ -264,9 +340,11 @@ def test_workers_are_added_to_a_run_that_lets_them_in(user: User) -> None:
     assert "start it with SAC_GATEWAY_PORT=0" in refused(user.submit(*add))[0]
     (user.exp_dir / "gateway.json").write_text("{}")
     assert refused(user.submit(*add, "--set", "discount=0.9")) == [
-        "--set and --add_workers: workers take the settings of their run: remove --set"
+        "--add_workers: workers take the settings and files of their run: remove --set, --keep and --take_edits"
     ]
     cpus = int(re.findall(r"SAC_COLLECT_WORKER_CPUS=(\d+)", (user.folder / "vars.sh").read_text())[0])
+    beside = user.submit("--add_workers", "5", "--to", "run", "--dry_run").stdout
+    assert shlex.split(beside.splitlines()[-1])[-4:] == ["--to", str(user.exp_dir), "--workers", "5"]
     done = user.submit(*add)
     assert done.returncode == 0, done.stderr
     (snapshot,) = user.exp_dir.glob("joined/snapshot/*")
@@ -453,7 +531,12 @@ def test_a_folder_that_is_too_large_is_refused(user: User) -> None:
     (user.folder / "data.bin").write_bytes(bytes(3 * 2**20))
     user.write_vars("SAC_SNAPSHOT_MB=2\n")
     (finding,) = refused(user.submit())
-    assert "has 4 files with 3 MiB" in finding and "SAC_SNAPSHOT_MB=2" in finding and "a folder of their own" in finding
+    assert (
+        "has 4 files with 3 MiB" in finding
+        and "Traceback" not in finding
+        and "SAC_SNAPSHOT_MB=2" in finding
+        and "a folder of their own" in finding
+    )
 
 
 def test_the_snapshot_holds_what_the_run_needs_and_nothing_else(user: User) -> None:
@@ -479,6 +562,23 @@ def test_the_snapshot_holds_what_the_run_needs_and_nothing_else(user: User) -> N
     assert (user.snapshot / "package.commit").read_text() in (head, "no git repository\n")
 
 
+def test_the_snapshot_has_what_a_run_keeps(user: User) -> None:
+    (user.folder / "parts").mkdir()
+    (user.folder / "parts/loop").symlink_to(user.folder)
+    (user.folder / "parts/größe.xml").write_text("<robot/>")
+    assert user.submit().returncode == 0
+    files = params_folder.files_of(user.folder, [user.exp_dir])
+    assert "parts/größe.xml" in files
+    assert params_folder.differences(user.snapshot / "params", user.folder, files) == []
+
+
+def test_without_any_python_the_remedy_is_told(user: User) -> None:
+    for name in ("python3", "python"):
+        user.add_tool(name, "#!/bin/sh\nexit 1\n")
+    (finding,) = refused(user.submit(SAC_VENV="/nowhere"))
+    assert "no Python here that copies the folder of SAC_PARAMS" in finding and "3.6 or later" in finding
+
+
 def test_variables_are_resolved_when_submitted_but_for_what_only_the_job_knows(user: User) -> None:
     user.write_vars('SAC_REPLAY_DIR="$SLURM_TMPDIR/ring"\nSAC_ROBOT="it\'s $(date +%s) \\$HOME"\n')
     assert user.submit(SAC_ENV_PYTHON="my_params.py").returncode == 0
@@ -492,6 +592,34 @@ def test_variables_are_resolved_when_submitted_but_for_what_only_the_job_knows(u
     assert values["SAC_ENV_PYTHON"] == str(user.folder / "my_params.py")
     assert values["VIRTUAL_ENV"] == f"{user.tools.parent}/env"
     assert (user.snapshot / "variables.sh").stat().st_mode & 0o777 == 0o600, "people put tokens into preludes"
+
+
+@pytest.mark.parametrize(
+    "places",
+    ["", "SAC_LOGS_DIR=runs", "SAC_LOGS_DIR=../of_all/./runs", "SAC_LOGS_DIR=~/runs", "SAC_LOGS_DIR=/runs/../x",
+     "SAC_EXP_DIR=logs/x SAC_LOGS_DIR=runs", "SAC_EXP_DIR=~/x"],
+)  # fmt: skip
+def test_the_run_directory_is_that_of_a_start(user: User, places: str) -> None:
+    (user.folder / "linked").mkdir()
+    (user.folder / "linked/vars.sh").symlink_to("../vars.sh")
+    user.write_vars(f"unset SAC_EXP_DIR\n{places}\n")
+    environ = read_vars_file(user.folder / "vars.sh", {"PATH": os.environ["PATH"], "HOME": "/home/user"})
+    for path in ("vars.sh", "linked/vars.sh"):
+        done = user.run("submit.sh", path, "--dry_run", HOME="/home/user")
+        assert done.returncode == 0, done.stderr
+        (told,) = re.findall(r"(?m)^    SAC_EXP_DIR=(.*)$", done.stderr)
+        with mock.patch.dict(os.environ, {"HOME": "/home/user"}):
+            values, findings = read_variables(environ, vars_file=user.folder / path, root=ROOT)
+        assert findings == [] and Path(shlex.split(told)[0]) == values["exp_dir"]
+        assert "SAC_LOGS_DIR=" not in done.stderr
+
+
+def test_other_runs_are_not_copied(user: User) -> None:
+    user.write_vars("unset SAC_EXP_DIR\nSAC_LOGS_DIR=runs\n")
+    snapshots = [user.submit("--array=0-1"), user.submit()]
+    assert [done.returncode for done in snapshots] == [0, 0], snapshots
+    (params,) = user.folder.glob("runs/test/snapshot/*/params")
+    assert {path.name for path in params.iterdir()} == {"my_params.py", "my.json", "vars.sh"}
 
 
 def test_a_grid_is_frozen_too(user: User) -> None:

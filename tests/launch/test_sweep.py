@@ -211,7 +211,7 @@ def vars_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "c.json").write_text('{"horizon": 20}')
     (tmp_path / "v.sh").write_text(
         "SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1 SAC_SHARE_CPUS=1\n"
-        f"SAC_PARAMS=p.py SAC_CONFIG=c.json SAC_EXP_NAME=try SAC_EXP_DIR={tmp_path}/logs/try\n"
+        "SAC_PARAMS=p.py SAC_CONFIG=c.json SAC_EXP_NAME=try SAC_LOGS_DIR=logs\n"
     )
     monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
     for name in [name for name in os.environ if name.startswith("SAC_")]:

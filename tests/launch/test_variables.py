@@ -122,6 +122,15 @@ def test_a_job_array_task_gets_its_own_directory_once(environ: dict[str, str], t
     assert again == variables
 
 
+def test_runs_lie_where_the_vars_file_says(environ: dict[str, str], tmp_path: Path) -> None:
+    environ["SAC_LOGS_DIR"] = "project/../runs"
+    variables = read(environ | {"SLURM_ARRAY_TASK_ID": "7"}, tmp_path)
+    assert (variables.logs_dir, variables.exp_dir) == (tmp_path / "runs", tmp_path / "runs/swing_task_7")
+    assert read(variables.to_environ(), Path("/elsewhere")) == variables  # As roles have them.
+    assert read(environ | {"SAC_EXP_DIR": "other/place"}, tmp_path).exp_dir == ROOT / "other/place"
+    assert read(environ | {"SAC_LOGS_DIR": "/runs"}, tmp_path).exp_dir == Path("/runs/swing")
+
+
 def test_runs_that_share_a_scratch_folder_do_not_share_a_ring(environ: dict[str, str], tmp_path: Path) -> None:
     environ["SAC_REPLAY_DIR"] = str(tmp_path / "scratch")
     first = read(environ, tmp_path)

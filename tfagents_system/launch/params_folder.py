@@ -1,12 +1,16 @@
 """The folder of a params file, as runs and jobs keep it: what is imported and read from there stays as it was.
 
-Left out: what is hidden or made by programs, environments, runs, the toolkit itself. This file runs on login nodes as
-well: standard library only, Python 3.6.
+    python3 -S -E params_folder.py [--most_mb N] [--skip FOLDER]... FOLDER [TARGET]
+
+prints the files, and copies them where there is a TARGET. Left out: what is hidden or made by programs, environments,
+runs, the toolkit itself. This file runs on login nodes as well: standard library only, Python 3.6.
 """
 
+import argparse
 import hashlib
 import os
 import shutil
+import sys
 import time
 from typing import Dict, Iterable, List, Mapping, Set, Union
 
@@ -103,3 +107,26 @@ def _is_own(path: str, skipped: Set[str]) -> bool:
     name = os.path.basename(path)
     is_foreign = name.startswith(".") or name in _OF_PROGRAMS or os.path.realpath(path) in skipped
     return not is_foreign and not any(os.path.exists(os.path.join(path, mark)) for mark in _MARKS)
+
+
+def main() -> int:
+    """The command line; 2 where the folder can't be copied."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("target", nargs="?", default=None)
+    parser.add_argument("--most_mb", type=int, default=DEFAULT_MOST_MB)
+    parser.add_argument("--skip", action="append", default=[], help="a folder that is left out")
+    args = parser.parse_args()
+    try:
+        files = files_of(args.folder, args.skip, args.most_mb)
+        if args.target is not None:
+            copy(args.folder, files, args.target)
+    except (TooLargeError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    sys.stdout.buffer.write(b"".join(os.fsencode(name) + b"\n" for name in files))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -136,8 +136,8 @@ class Preparation:
                 return
         elif not self._values.get("keep_folder", True):
             return
-        secrets = [self._values[name] for name in ("password_file", "credentials_dir") if name in self._values]
-        own = [*([self._paths.exp_dir] if self._paths else []), *secrets]
+        left_out = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
+        own = [self._values[name] for name in left_out if name in self._values]
         try:
             files = params_folder.files_of(params.parent, own, self._values.get("snapshot_mb", 100))
             digests = params_folder.digests(params.parent, files)

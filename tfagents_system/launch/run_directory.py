@@ -46,7 +46,7 @@ MAY_CHANGE = (
     "alpha_learning_rate",
 )
 _PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
-_NAMES_OF_RUN = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_GRID")
+_NAMES_OF_RUN = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_LOGS_DIR", "SAC_GRID")
 _SEED = variable_name("seed")
 
 

@@ -23,7 +23,7 @@ CARRIER = "TFAGENTS_OVERRIDES"
 EDITS, KEEP, TAKE, FRESH = "TFAGENTS_EDITS", "keep", "take", "fresh"
 FOLDER = "TFAGENTS_PARAMS_FOLDER"
 _GRID, _TASK, _SEED = "SAC_GRID", "SLURM_ARRAY_TASK_ID", "SAC_SEED"
-_NAME, _DIR, _SERVER = "SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_SERVER"
+_NAME, _LOGS, _DIR, _SERVER = "SAC_EXP_NAME", "SAC_LOGS_DIR", "SAC_EXP_DIR", "SAC_SERVER"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,13 +83,16 @@ def carried(environ: Mapping[str, str]) -> Overrides:
 
 
 def _name_without_effect(environ: Mapping[str, str], overrides: Overrides) -> list[str]:
-    """A new name for a run directory that SAC_EXP_DIR names; workers that join have one of their own in any case."""
-    name, folder = overrides.variables.get(_NAME), environ.get(_DIR)
-    if name in (None, environ.get(_NAME)) or not folder or _DIR in overrides.variables or environ.get(_SERVER):
+    """A new place for a run directory that SAC_EXP_DIR names; workers that join have one of their own in any case."""
+    given = {name: overrides.variables.get(name) for name in (_NAME, _LOGS)}
+    changed = {name: text for name, text in given.items() if text not in (None, environ.get(name))}
+    folder = environ.get(_DIR)
+    if not changed or not folder or _DIR in overrides.variables or environ.get(_SERVER):
         return []
+    wanted = f"{given[_LOGS] or 'logs'}/{given[_NAME] or environ.get(_NAME, '')}"
     return [
-        f"--set {_NAME}={name} has no effect, {_DIR}={folder} says where the run is: add --set {_DIR}=logs/{name}, or "
-        f"remove {_DIR} from the vars file"
+        f"--set {' '.join(f'{name}={text}' for name, text in changed.items())} has no effect, {_DIR}={folder} says "
+        f"where the run is: add --set {_DIR}={wanted}, or remove {_DIR} from the vars file"
     ]
 
 

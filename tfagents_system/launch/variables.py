@@ -83,7 +83,14 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SAC_PARAMS", "Python file with `class TrainParams(TrainParamsBase)`", None, "file", "my_params.py"),
     Variable("SAC_CONFIG", "JSON file with `horizon`, environment arguments and curriculum", None, "file", "my.json"),
     Variable("SAC_EXP_NAME", "name of the run", None, "name", "my_run"),
-    Variable("SAC_EXP_DIR", "run directory", "logs/<SAC_EXP_NAME>", "path"),
+    Variable(
+        "SAC_LOGS_DIR",
+        "folder of run directories, such as `runs` for one beside the vars file",
+        "`logs` in the repository",
+        "path",
+        "runs",
+    ),
+    Variable("SAC_EXP_DIR", "run directory", "<SAC_LOGS_DIR>/<SAC_EXP_NAME>", "path"),
     Variable(
         "SAC_REVERB_PORT", "TCP port of the replay server", "the first free one from 8008 upwards", "port", "8008"
     ),
@@ -274,6 +281,7 @@ class RunVariables:
     config: Path
     exp_name: str
     exp_dir: Path
+    logs_dir: Path | None = None
     local_workers: int | None = None
     max_workers: int | None = None
     server: str | None = None
@@ -370,7 +378,7 @@ def read_variables(
         except ValueError as error:
             findings.append(f"{variable.name}={_plain(text)} must be {error}")
     findings += _check_workers(values)
-    _resolve_directories(values, environ, root)
+    _resolve_directories(values, environ, root, folders[0] if vars_file else root)
     return values, findings
 
 
@@ -405,10 +413,16 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
     return findings
 
 
-def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], root: Path) -> None:
-    """Makes `exp_dir` and `replay_dir` absolute, one for each task of a job array and for each run."""
+def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], root: Path, beside: Path) -> None:
+    """Makes folders absolute, `exp_dir` and `replay_dir` one for each task of a job array and for each run.
+
+    Args:
+      beside: The vars file's folder.
+    """
+    if "logs_dir" in values:
+        values["logs_dir"] = Path(os.path.normpath(beside / values["logs_dir"]))
     if "exp_dir" in values or "exp_name" in values:
-        exp_dir = str(root / (values.get("exp_dir") or f"logs/{values['exp_name']}"))
+        exp_dir = str(root / (values.get("exp_dir") or values.get("logs_dir", Path("logs")) / values["exp_name"]))
         task = environ.get("SLURM_ARRAY_TASK_ID", "")
         if task and not exp_dir.endswith(f"_task_{task}"):
             exp_dir += f"_task_{task}"
@@ -562,8 +576,9 @@ def documentation() -> str:
         "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,",
         "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_ENV_PYTHON and SAC_PACKED_ENV are looked for beside the vars",
         "file, then in the current folder, then in the repository; where the first two have different files of",
-        "that name, the start is refused. SAC_EXP_DIR, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE",
-        "are relative to the repository. The ring lies in a folder of the run's own below SAC_REPLAY_DIR.",
+        "that name, the start is refused. SAC_LOGS_DIR is relative to the vars file's folder; SAC_EXP_DIR, which wins",
+        "over it, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the repository.",
+        "The ring lies in a folder of the run's own below SAC_REPLAY_DIR.",
         "",
         ", ".join(v.name for v in VARIABLES if v.is_early),
         "are read before `--set` and grids, which can't change them.",

@@ -4,28 +4,32 @@
 
 readonly CHECK_SECS=20
 
-# Checks what was frozen, as the job will run it. What follows from the job's machine is left to the job.
-check_job() { # SNAPSHOT
-  local code=0 why
+# Checks what was frozen, as the job will run it. What follows from the job's machine is left to the job. A dry run has
+# frozen nothing, and checks what would be.
+check_job() { # PACKAGE VARS REPORT [SNAPSHOT]
+  local code=0 why where=${4:+$4/check.txt}
   if why=$(why_unchecked); then
     echo "note: params and memory are checked by the job, not here: $why" >&2 && return
   fi
   echo "checking params, environment and memory, for at most $CHECK_SECS s (--no_check leaves it out)" >&2
   SLURM_JOB_ID=0 SLURM_ARRAY_TASK_ID=${tfagents_array%%[!0-9]*} TFAGENTS_JOB_MB=$(job_memory_mb) \
-    timeout --foreground --kill-after=2 "$CHECK_SECS" "$1/package/run_script.sh" --check \
-    ${tfagents_settings[@]+"${tfagents_settings[@]}"} "$1/variables.sh" >"$1/check.txt" 2>&1 </dev/null || code=$?
+    timeout --foreground --kill-after=2 "$CHECK_SECS" "$1/run_script.sh" --check \
+    ${tfagents_settings[@]+"${tfagents_settings[@]}"} "$2" >"$3" 2>&1 </dev/null || code=$?
   case $code in
-    0) grep '^note ' "$1/check.txt" >&2 || true ;;
+    0) grep '^note ' "$3" >&2 || true ;;
     2)
-      if why=$(python_fault "$1/package"); then
+      if why=$(python_fault "$1"); then
         echo "note: params and memory are checked by the job, not here: $why" >&2 && return
       fi
-      grep -E '^(ERROR|error:|note) ' "$1/check.txt" >&2 || cat "$1/check.txt" >&2
-      drop_snapshot "$1"
+      grep -E '^(ERROR|error:|note) ' "$3" >&2 || cat "$3" >&2
+      if (($# > 3)); then drop_snapshot "$4"; fi
       fail "nothing was submitted: correct what is said above (--no_check submits without this check)"
       ;;
     124 | 137) echo "note: params and memory could not be checked within $CHECK_SECS s: the job does it" >&2 ;;
-    *) echo "note: params and memory could not be checked here (exit code $code, see $1/check.txt): the job does it" >&2 ;;
+    *)
+      if (($# < 4)); then tail -n 5 "$3" >&2; fi
+      echo "note: params and memory could not be checked here (exit code $code, see ${where:-above}): the job does it" >&2
+      ;;
   esac
 }
 
@@ -72,9 +76,8 @@ drop_snapshot() { # SNAPSHOT
 # Snapshots of this run that no job needs any more, and what is left on this machine. Nobody waits for it: there may be
 # hundreds, on a slow file system.
 remove_leftovers() {
-  local python
-  if python=$(command -v python3); then
-    setsid "$python" -S -E "$tfagents_root/tfagents_system/launch/clean.py" --unasked "$tfagents_submit_dir" \
+  if [[ -n $tfagents_python ]]; then
+    setsid "$tfagents_python" -S -E "$tfagents_root/tfagents_system/launch/clean.py" --unasked "$tfagents_submit_dir" \
       </dev/null >/dev/null 2>&1 &
   fi
 }

@@ -5,6 +5,19 @@ tfagents_dry_run=0 tfagents_check=1 tfagents_array='' tfagents_nodes=1 tfagents_
 tfagents_settings=() # --set, for run_script.sh.
 tfagents_options=() # For sbatch, as they were given.
 tfagents_lasting=() # Those of them that also hold when the job is submitted once more.
+tfagents_unknown=() # Long options that sbatch does not have.
+readonly OWN_OPTIONS="dry_run no_check add_workers to set array nodes keep take_edits fresh help"
+# Of sbatch up to SLURM 25.05. What a site has added (SPANK) is given behind `--`.
+readonly SBATCH_OPTIONS="account acctg-freq batch bb bbf begin chdir cluster cluster-constraint clusters comment
+  consolidate-segments constraint container container-id contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu
+  cpus-per-task deadline delay-boot dependency distribution error exclude exclusive export export-file extra extra-node-info
+  get-user-env gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint hold ignore-pbs
+  input job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus
+  network nice no-kill no-requeue nodefile nodelist ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket
+  oom-kill-step open-mode output overcommit oversubscribe parsable partition power prefer priority profile propagate qos
+  quiet reboot requeue reservation resv-ports segment share signal sockets-per-node spread-job spread-segments stepmgr
+  switches test-only thread-spec threads-per-core time time-min tmp tres-bind tres-per-task uid usage use-min-nodes verbose
+  version wait wait-all-nodes wckey wrap"
 
 read_options() {
   while (($#)); do
@@ -17,7 +30,11 @@ read_options() {
       --to) value_of "$@" && tfagents_to=$2 && shift ;;
       --to=*) tfagents_to=${1#*=} ;;
       --set) value_of "$@" && tfagents_settings+=(--set "$2") && shift ;;
-      --set=*) tfagents_settings+=("$1") ;;
+      --set=* | --keep | --take_edits) tfagents_settings+=("$1") ;;
+      --fresh)
+        fail "--fresh would begin anew each time that the job is requeued: choose another SAC_EXP_NAME, or move the run's" \
+          "directory away yourself"
+        ;;
       -a | --array) value_of "$@" && tfagents_array=$2 && shift ;;
       --array=*) tfagents_array=${1#*=} ;;
       -a?*) tfagents_array=${1#-a} ;;
@@ -29,10 +46,49 @@ read_options() {
       -H | --hold | -W | --wait | --parsable | --test-only | -Q | --quiet | -v | --verbose | --begin=* | --dependency=*)
         tfagents_options+=("$1")
         ;;
+      --)
+        tfagents_options+=("${@:2}") tfagents_lasting+=("${@:2}")
+        return
+        ;;
+      --*)
+        if ! is_of_sbatch "${1#--}"; then tfagents_unknown+=("$1"); fi
+        tfagents_options+=("$1") tfagents_lasting+=("$1")
+        ;;
       *) tfagents_options+=("$1") tfagents_lasting+=("$1") ;;
     esac
     shift
   done
+}
+
+# Shortened ones, too (`--part=long`), but for those that can be meant for submit.sh, which would not see them.
+is_of_sbatch() { # OPTION[=VALUE]
+  local name known
+  name=${1%%=*}
+  for known in $OWN_OPTIONS; do
+    if [[ $known == "$name"* && " ${SBATCH_OPTIONS//$'\n'/ } " != *" $name "* ]]; then return 1; fi
+  done
+  for known in $SBATCH_OPTIONS; do
+    if [[ $known == "$name"* ]]; then return 0; fi
+  done
+  return 1
+}
+
+check_options() {
+  local option near
+  for option in ${tfagents_unknown[@]+"${tfagents_unknown[@]}"}; do
+    near=$(near_option "${option%%=*}")
+    finding "$option: neither submit.sh nor sbatch has such an option${near:+, is --$near meant?} One that this cluster has" \
+      "added to sbatch is given behind --, as in: -- $option"
+  done
+}
+
+near_option() { # --NAME -> the known one that looks most like it, if any
+  # shellcheck disable=SC2086
+  if [[ -n $tfagents_python ]]; then
+    "$tfagents_python" -S -E -c 'import difflib, sys
+print("".join(difflib.get_close_matches(sys.argv[1].replace("_", "-"), sys.argv[2:], 1, 0.6)))' \
+      "${1#--}" $OWN_OPTIONS $SBATCH_OPTIONS
+  fi
 }
 
 value_of() { # OPTION VALUE...
@@ -135,16 +191,16 @@ header() { # WORD...
   echo "$line"
 }
 
-submit_job() { # JOB_SCRIPT
+submit_job() { # SBATCH JOB_SCRIPT
   local offset ids at_once=$TASKS_AT_ONCE
   # sbatch hands its environment on. What another job has there, in which this is called, is not the new one's.
   unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_HET_SIZE
   if [[ -z $tfagents_array ]]; then
-    sbatch ${tfagents_options[@]+"${tfagents_options[@]}"} "$1"
+    "$1" ${tfagents_options[@]+"${tfagents_options[@]}"} "$2"
     return
   fi
   if [[ $tfagents_array == *%* ]]; then at_once=${tfagents_array#*%}; fi
   while read -r offset ids; do
-    sbatch ${tfagents_options[@]+"${tfagents_options[@]}"} --array="$ids%$at_once" "$1" "$offset" </dev/null
+    "$1" ${tfagents_options[@]+"${tfagents_options[@]}"} --array="$ids%$at_once" "$2" "$offset" </dev/null
   done < <(split_array "${tfagents_array%%%*}" "$(most_array_ids)")
 }

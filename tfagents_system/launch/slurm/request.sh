@@ -25,7 +25,7 @@ require_flag() { # NAME
 find_file() { # NAME -> prints an absolute path
   local text=${!1:-} folder
   text=${text/#\~\//$HOME/}
-  for folder in "${tfagents_vars%/*}" "$PWD" "$tfagents_root"; do
+  for folder in "$tfagents_vars_folder" "$PWD" "$tfagents_root"; do
     [[ $text != /* ]] || folder=
     if [[ -f ${folder:+$folder/}$text ]]; then
       echo "$(cd "$(dirname "${folder:+$folder/}$text")" && pwd)/${text##*/}" && return
@@ -47,11 +47,12 @@ require_file() { # NAME MEANING EXAMPLE
 
 is_ambiguous() { # NAME: the current folder has another file of that name than the vars file's
   local text=${!1}
-  [[ $text != [/~]* && $PWD != "$tfagents_root" && -f $PWD/$text && -f ${tfagents_vars%/*}/$text ]] \
-    && ! [[ $PWD/$text -ef ${tfagents_vars%/*}/$text ]]
+  [[ $text != [/~]* && $PWD != "$tfagents_root" && -f $PWD/$text && -f $tfagents_vars_folder/$text ]] \
+    && ! [[ $PWD/$text -ef $tfagents_vars_folder/$text ]]
 }
 
 check_request() {
+  check_options
   require_whole SAC_REVERB_CPUS "CPUs of the replay server"
   require_whole SAC_TRAIN_CPUS "CPUs of the policy updates"
   require_whole SAC_NUM_COLLECT_WORKERS "workers"
@@ -71,7 +72,10 @@ check_request() {
   [[ $tfagents_nodes =~ ^[1-9][0-9]{0,3}$ ]] || finding "--nodes=$tfagents_nodes must be a number of nodes, such as 2"
   local setting
   for setting in ${tfagents_settings[@]+"${tfagents_settings[@]}"}; do
-    if [[ $setting != --set ]]; then check_setting "${setting#--set=}"; fi
+    case $setting in
+      --set | --keep | --take_edits) ;;
+      *) check_setting "${setting#--set=}" ;;
+    esac
   done
   if [[ -n $tfagents_add$tfagents_to ]]; then check_added; fi
   [[ -z $tfagents_array || $tfagents_array =~ ^[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?(,[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?)*(%[1-9][0-9]*)?$ ]] \
@@ -93,7 +97,7 @@ check_added() {
   [[ $tfagents_add =~ ^[1-9][0-9]{0,3}$ ]] \
     || finding "--add_workers=$tfagents_add must be a number of workers, such as 32, with --to RUN"
   [[ -z $tfagents_array ]] || finding "--array and --add_workers: workers are added to one run at a time"
-  ((${#tfagents_settings[@]} == 0)) || finding "--set and --add_workers: workers take the settings of their run: remove --set"
+  ((${#tfagents_settings[@]} == 0)) || finding "--add_workers: workers take the settings and files of their run: remove --set, --keep and --take_edits"
   if [[ -z $tfagents_to || ! -f $tfagents_exp_dir/run.json ]]; then
     finding "--to=$tfagents_to must be the directory of a run, such as logs/my_run"
   elif [[ ! -f $tfagents_exp_dir/gateway.json ]]; then

@@ -7,7 +7,7 @@
 #   snapshot/<time>/variables.sh    the variables as they were resolved
 #   snapshot/<time>/job.sbatch      the job script
 
-readonly MOST_FILES=5000 LOOK_SECS=20
+readonly LOOK_SECS=20
 readonly PACKAGE=(run_script.sh train_script.sh join_script.sh setup.sh submit.sh pyproject.toml requirements.lock config tfagents_system)
 # What the vars file may name and only the job knows: it stays a reference.
 readonly LATE=(SLURM_JOB_ID SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_TMPDIR TMPDIR)
@@ -38,32 +38,39 @@ is_late() { # TEXT
   return 1
 }
 
-# Lines `BYTES ./PATH` of the files beside the params file, links followed; without what is hidden or made by programs,
-# environments, runs and this repository.
-files_of_params() { # FOLDER
-  # shellcheck disable=SC2016
-  local is_foreign='test -e "$1/pyvenv.cfg" -o -e "$1/conda-meta" -o -e "$1/run.json" -o "$1/tfagents_system" -ef "$2"'
-  (
-    cd "$1"
-    timeout "$LOOK_SECS" find -L . -mindepth 1 -type d \( -name '.*' -o -name __pycache__ -o -name logs -o -name node_modules \
-      -o -path "./${tfagents_exp_dir#"$1"/}" -o -path "./${tfagents_submit_dir#"$1"/}" \
-      -o -exec sh -c "$is_foreign" sh '{}' "$tfagents_root/tfagents_system" \; \) -prune \
-      -o -type f ! -name '.*' ! -name $'*\n*' -printf '%s ./%P\n'
-  )
+# A Python for what needs no package: 3.6 will do.
+login_python() { # -> its path; fails where there is none
+  local python
+  for python in python3 /usr/libexec/platform-python "${SAC_PYTHON:-python}" "${SAC_VENV:-$tfagents_root/.venv}/bin/python"; do
+    if "$python" -S -E -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null; then
+      echo "$python" && return
+    fi
+  done
+  return 1
 }
 
+# As a run copies it (launch/params_folder.py). Prints the files, and copies them where there is a target.
+params_folder() { # FOLDER [TARGET]
+  local secret secrets=()
+  for secret in "${SAC_PASSWORD_FILE:-}" "${SAC_CREDENTIALS_DIR:-}"; do
+    if [[ -n $secret ]]; then secrets+=(--skip "$(absolute "$secret")"); fi
+  done
+  "$tfagents_python" -S -E "$tfagents_root/tfagents_system/launch/params_folder.py" --most_mb "${SAC_SNAPSHOT_MB:-100}" \
+    --skip "$tfagents_exp_dir" --skip "$tfagents_submit_dir" --skip "$tfagents_logs_dir" \
+    ${secrets[@]+"${secrets[@]}"} "$@"
+}
+
+# Sets tfagents_copied, the files that are copied.
 check_params_folder() {
-  local most_mb=${SAC_SNAPSHOT_MB:-100} params folder listing count bytes
-  params=$(find_file SAC_PARAMS) && [[ $most_mb =~ ^[0-9]+$ ]] || return 0
+  local params
+  tfagents_copied=''
+  params=$(find_file SAC_PARAMS) && [[ ${SAC_SNAPSHOT_MB:-100} =~ ^[0-9]+$ ]] || return 0
   if is_in_package "$params"; then return; fi
-  folder=${params%/*}
-  # More than `head` takes is too much already; find then ends by SIGPIPE, or by its time limit.
-  listing=$(files_of_params "$folder" 2>/dev/null | head -n $((MOST_FILES + 1)) || true)
-  read -r count bytes < <(awk '{bytes += $1} END {print NR, int(bytes / 1048576)}' <<<"$listing")
-  if ((count > MOST_FILES || bytes >= most_mb)); then
-    if ((count > MOST_FILES)); then count="more than $MOST_FILES"; fi
-    finding "the folder of SAC_PARAMS is copied for the job, and $folder has $count files with $bytes MiB or more (at most" \
-      "$MOST_FILES, and SAC_SNAPSHOT_MB=$most_mb): move ${params##*/} and what it imports into a folder of their own"
+  if [[ -z $tfagents_python ]]; then
+    finding "there is no Python here that copies the folder of SAC_PARAMS for the job: load the module of one, 3.6 or later"
+  elif ! tfagents_copied=$(params_folder "${params%/*}" 2>&1); then
+    finding "the folder of SAC_PARAMS is copied for the job, and $tfagents_copied: move ${params##*/} and what it imports" \
+      "into a folder of their own"
   fi
 }
 
@@ -80,27 +87,22 @@ copy_package() { # TARGET
   timeout "$LOOK_SECS" git -C "$tfagents_root" diff HEAD >"$1/package.diff" 2>/dev/null || true
 }
 
-copy_params() { # TARGET -> prints the path of the copied params file
+copied_params() { # TARGET -> the path of the copied params file
   local params
   params=$(find_file SAC_PARAMS)
-  if is_in_package "$params"; then
-    echo "$1/package/${params#"$tfagents_root"/}" && return
-  fi
-  mkdir -p "$1/params"
-  files_of_params "${params%/*}" | cut -d' ' -f2- | tar -C "${params%/*}" --dereference -cf - -T - \
-    | tar -C "$1/params" -xf -
-  echo "$1/params/${params##*/}"
+  if is_in_package "$params"; then echo "$1/package/${params#"$tfagents_root"/}"; else echo "$1/params/${params##*/}"; fi
 }
 
-write_variables() { # TARGET PARAMS
-  local name
+variables_script() { # TARGET
+  local name params
+  params=$(copied_params "$1")
   echo "# What $tfagents_vars said on $(date '+%F %T')."
   for name in $(compgen -A variable SAC_) PYTHONPATH VIRTUAL_ENV CONDA_PREFIX; do
     case $name in
-      SAC_PARAMS) echo "SAC_PARAMS=$(quoted "$2")" ;;
+      SAC_PARAMS) echo "SAC_PARAMS=$(quoted "$params")" ;;
       SAC_CONFIG) echo "SAC_CONFIG=$(quoted "$1/config.json")" ;;
-      SAC_GRID) if [[ -e $1/grid.json ]]; then echo "SAC_GRID=$(quoted "$1/grid.json")"; fi ;;
-      SAC_EXP_DIR) ;;
+      SAC_GRID) if [[ -n ${SAC_GRID:-} ]]; then echo "SAC_GRID=$(quoted "$1/grid.json")"; fi ;;
+      SAC_EXP_DIR | SAC_LOGS_DIR) ;; # The one below says both.
       SAC_ENV_PYTHON | SAC_PACKED_ENV) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
       SAC_REPLAY_DIR) echo "$name=$(quoted "$(absolute "$SAC_REPLAY_DIR")")" ;;
       *) if [[ -n ${!name:-} ]]; then echo "$name=$(quoted "${!name}")"; fi ;;
@@ -114,11 +116,11 @@ write_variables() { # TARGET PARAMS
   fi
 }
 
-# Relative to the repository, as run directories are; what begins with a reference is left as it is.
-absolute() { # PATH
+# Relative to the repository, as run directories are, or to a folder; what begins with a reference is left as it is.
+absolute() { # PATH [FOLDER]
   local path=${1/#\~\//$HOME/}
-  [[ $path == /* || $path == @* ]] || path=$tfagents_root/$path
-  echo "$path"
+  [[ $path == /* || $path == @* ]] || path=${2:-$tfagents_root}/$path
+  if [[ $path == /* ]]; then realpath -ms -- "$path"; else echo "$path"; fi
 }
 
 write_snapshot() { # TARGET
@@ -127,7 +129,8 @@ write_snapshot() { # TARGET
   copy_package "$1"
   cp -- "$(find_file SAC_CONFIG)" "$1/config.json"
   if [[ -n ${SAC_GRID:-} ]]; then cp -- "$(find_file SAC_GRID)" "$1/grid.json"; fi
-  params=$(copy_params "$1")
-  (umask 077 && write_variables "$1" "$params" >"$1/variables.sh") # People put tokens into SAC_JOB_PRELUDE.
+  params=$(find_file SAC_PARAMS)
+  if ! is_in_package "$params"; then params_folder "${params%/*}" "$1/params" >/dev/null; fi
+  (umask 077 && variables_script "$1" >"$1/variables.sh") # People put tokens into SAC_JOB_PRELUDE.
   job_script "$1" >"$1/job.sbatch"
 }

@@ -1,0 +1,55 @@
+# shellcheck shell=bash
+# What a submission would do; nothing is written. Sourced by submit.sh.
+
+# The job script is all that standard output has: `submit.sh ... --dry_run >job.sbatch`.
+dry_run() { # SNAPSHOT
+  local report
+  show_submission "$1" >&2
+  job_script "$1"
+  report=$(mktemp)
+  # shellcheck disable=SC2064
+  trap "rm -f -- $(quoted "$report")" EXIT
+  check_job "$tfagents_root" "$tfagents_vars" "$report"
+}
+
+show_submission() { # SNAPSHOT
+  echo "nothing is submitted. Without --dry_run, from $PWD:"
+  submit_job show_sbatch "$1/job.sbatch"
+  echo "run directory: $tfagents_exp_dir${tfagents_array:+_task_<id>}"
+  echo "each attempt of the job runs:"
+  if [[ -n $tfagents_add ]]; then
+    show_command "$1/package/join_script.sh" "$1/variables.sh" --to "$tfagents_exp_dir" --workers "$(added_workers_a_node)"
+  else
+    show_command "$1/package/run_script.sh" "$1/variables.sh" ${tfagents_settings[@]+"${tfagents_settings[@]}"}
+  fi
+  echo "frozen in $1:"
+  show_snapshot "$1" | sed 's/^/  /'
+  echo "the job script:"
+}
+
+show_sbatch() { show_command sbatch "$@"; }
+
+show_command() { # WORD...
+  local line
+  printf -v line ' %q' "$@"
+  echo " $line"
+}
+
+show_snapshot() { # SNAPSHOT
+  local path
+  echo "package/ of $tfagents_root, $(git -C "$tfagents_root" describe --always --dirty 2>/dev/null || echo "no git repository"):"
+  echo "  ${PACKAGE[*]}"
+  if [[ -n $tfagents_copied ]]; then
+    path=$(find_file SAC_PARAMS)
+    echo "params/ of ${path%/*}:"
+    echo "  ${tfagents_copied//$'\n'/$'\n'  }"
+  fi
+  echo "config.json of $(find_file SAC_CONFIG)"
+  if [[ -n ${SAC_GRID:-} ]]; then echo "grid.json of $(find_file SAC_GRID)"; fi
+  echo "job.sbatch, as below"
+  echo "variables.sh:"
+  (
+    if [[ -n ${SAC_JOB_PRELUDE:-} ]]; then SAC_JOB_PRELUDE="(not shown, it may have tokens)"; fi
+    variables_script "$1"
+  ) | sed 's/^/  /'
+}
