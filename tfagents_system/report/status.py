@@ -18,6 +18,7 @@ from typing import Any
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
 from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths, is_worker
 from tfagents_system.report.beats import read_status
+from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.heartbeat import write_json
 
 STALE_SECS = 30.0  # Where a status of an earlier version does not say it.
@@ -65,18 +66,25 @@ def state_of(status: dict[str, Any], now: float) -> str:
     if is_dead(status, now):
         return "dead"
     state, trainer = str(status["run"].get("state")), status["roles"].get(TRAINER, {}).get("state", "starting")
-    return trainer if state in _LIVE_STATES and trainer in ("starting", "saving") else state
+    shown = {"starting": "starting", "saving": "saving", "stopped": "saving"}  # Stopped: the others are still saving.
+    return shown.get(trainer, state) if state in _LIVE_STATES else state
 
 
 def problems(status: dict[str, Any], now: float) -> list[str]:
     """What looks wrong, a sentence each.
 
-    A supervisor that is gone; roles that are down, do not answer, wait for long or report an error; why a run failed.
+    A supervisor that is gone; roles that are down, do not answer, wait for long or report an error; why a run failed;
+    simulators that fail.
 
     Args:
       status: Content of a status.json.
       now: Unix seconds.
     """
+    return [*state_problems(status, now), *fault_lines(status["run"])]
+
+
+def state_problems(status: dict[str, Any], now: float) -> list[str]:
+    """`problems` without what simulators have done: that was, and stays told."""
     run = status["run"]
     if not is_live(run):
         message = [str(run["message"])] if run.get("state") == "failed" and run.get("message") else []
@@ -198,6 +206,24 @@ def format_return(trainer: dict[str, Any]) -> str:
     """The last evaluation, `-310.2 ± 40.1`."""
     mean, std = trainer.get("eval_return"), trainer.get("eval_return_std")
     return format_number(mean) if mean is None or std is None else f"{format_number(mean)} ± {format_number(std)}"
+
+
+def format_results(trainer: dict[str, Any], name: str = "eval") -> list[str]:
+    """`eval -310.2 ± 40.1`, `best -298.7`, `success 85%`: of those that there are yet."""
+    texts = {
+        name: None if trainer.get("eval_return") is None else format_return(trainer),
+        "best": None if trainer.get("best_eval_return") is None else format_number(trainer["best_eval_return"]),
+        "success": None if trainer.get("eval_success") is None else f"{trainer['eval_success']:.0%}",
+    }
+    return [f"{label} {text}" for label, text in texts.items() if text is not None]
+
+
+def curriculum_values(status: dict[str, Any]) -> dict[str, str]:
+    """Those in force: the trainer's word, or that of the first worker that has any."""
+    values: dict[str, float] = next(
+        (beat["curriculum"] for beat in status["roles"].values() if beat.get("curriculum")), {}
+    )
+    return {name: format_number(value) for name, value in values.items()}
 
 
 def format_secs(secs: float | None) -> str:

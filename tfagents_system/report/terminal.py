@@ -21,16 +21,20 @@ from rich.text import Text
 
 from tfagents_system.launch.cpus import format_cpu_list
 from tfagents_system.launch.run_paths import REPLAY, TRAINER, is_worker
+from tfagents_system.report.env_faults import fault_words
 from tfagents_system.report.status import (
     COLUMNS,
     LEFT_ALIGNED,
+    curriculum_values,
     format_number,
     format_rate,
+    format_results,
     format_return,
     format_secs,
     problem_lines,
     problems,
     state_of,
+    state_problems,
     summary,
     time_shares,
 )
@@ -192,12 +196,12 @@ def progress_line(status: dict[str, Any]) -> str:
     ]
     if trainer.get("train_return") is not None:
         parts.append(f"train {format_number(trainer['train_return'])}")
-    if trainer.get("eval_return") is not None:
-        parts.append(f"eval {format_return(trainer)}")
+    parts += format_results(trainer)
+    parts += [f"{name} {value}" for name, value in curriculum_values(status).items()]
     if trainer.get("alpha") is not None:
         parts.append(f"alpha {format_number(trainer['alpha'])}")
     parts.append(f"left {format_secs(trainer.get('time_left_s'))}")
-    return "  ".join([f"{head} {parts[0]}", *parts[1:], *(f"! {problem}" for problem in _problems(status))])
+    return "  ".join([f"{head} {parts[0]}", *parts[1:], *_warnings(status)])
 
 
 def _starting_line(status: dict[str, Any]) -> str:
@@ -205,7 +209,13 @@ def _starting_line(status: dict[str, Any]) -> str:
     states = ", ".join(f"{role} {beat['state']}" for role, beat in _collapsed(status, max_workers=2))
     env_steps = status["roles"].get(REPLAY, {}).get("env_steps")
     parts = [states, f"env_steps {format_number(env_steps)}" if env_steps else ""]
-    return "  ".join([*filter(None, parts), *(f"! {problem}" for problem in _problems(status))])
+    return "  ".join([*filter(None, parts), *_warnings(status)])
+
+
+def _warnings(status: dict[str, Any]) -> list[str]:
+    """`! worker_0: down`; of what simulators have raised only how often, since a line is one of many."""
+    found = [*state_problems(status, status["run"]["updated_at"]), fault_words(status["run"])]
+    return [f"! {problem}" for problem in found if problem]
 
 
 def render(status: dict[str, Any], width: int = 80, height: int = 50) -> RenderableType:
@@ -217,10 +227,10 @@ def render(status: dict[str, Any], width: int = 80, height: int = 50) -> Rendera
     title = f"[bold]{escape(str(run['name']))}[/]  [{_COLORS.get(state, 'default')}]{escape(state)}[/]  {elapsed}"
     left = trainer.get("time_left_s")
     width = min(width, _MAX_WIDTH)
-    problem_texts = [Text(problem, style="red") for problem in _problems(status)]
+    problem_texts = [Text(problem, style="red") for problem in problems(status, run["updated_at"])]
     blocks: list[Sequence[RenderableType]] = [
         [_progress(trainer)],
-        [_numbers(status, width), *_pairs_line("curriculum", _curriculum(status))],
+        [_numbers(status, width), *_pairs_line("curriculum", curriculum_values(status))],
         [part for owner, shares in time_shares(status).items() for part in _pairs_line(f"{owner} time", shares)],
         [_roles(status, max(1, min(_MAX_WORKER_LINES, height - _LINES_BESIDE_WORKERS)))],
         problem_texts,
@@ -285,14 +295,6 @@ def _pairs_line(label: str, pairs: dict[str, str]) -> list[RenderableType]:
     return [Text(f"{label}  ", style="dim").append("  ".join(words), "default")] if words else []
 
 
-def _curriculum(status: dict[str, Any]) -> dict[str, str]:
-    """The values in force: the trainer's word, or that of the first worker that has any."""
-    values: dict[str, float] = next(
-        (beat["curriculum"] for beat in status["roles"].values() if beat.get("curriculum")), {}
-    )
-    return {name: format_number(value) for name, value in values.items()}
-
-
 def _roles(status: dict[str, Any], max_workers: int) -> RenderableType:
     """One line a role: CPU ids, state, age of the heartbeat, restarts."""
     grid = Table.grid(padding=(0, 2))
@@ -340,10 +342,6 @@ def _state(beat: dict[str, Any]) -> str:
         return "given up"
     state = str(beat.get("state", "starting"))
     return state if beat.get("alive", True) or state in ("done", "stopped") else "down"
-
-
-def _problems(status: dict[str, Any]) -> list[str]:
-    return problems(status, status["run"]["updated_at"])
 
 
 def render_runs(statuses: Sequence[dict[str, Any]], now: float, width: int) -> RenderableType:
