@@ -231,3 +231,18 @@ def test_a_narrow_terminal_does_without_the_columns_that_matter_least(width, mis
     assert [name for name in terminal.COLUMNS if name not in names] == list(missing)
     assert "-310.2 ± 40.1" in lines[0] and "dead" in lines[1]
     assert "halfcheetah: the supervisor" in lines[2]
+
+
+@pytest.mark.parametrize("width", [50, 80, 100, 130, 200])
+def test_settings_are_cut_and_take_what_room_there_is(width):
+    long = "discount=0.9 train_batch_size=512 config.env.mass=2.5 SAC_SEED="
+    statuses = [{**status(name=f"exp_task_{k}"), "settings": {"discount": k, "long": long}} for k in range(2)]
+    statuses[1]["settings"]["long"] = long * 2
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    with StatusView(in_place=False, console=console) as view:
+        view.show(statuses, NOW)
+    header, *lines = console.file.getvalue().splitlines()
+    assert len(lines) == 2 and max(map(len, lines)) <= width
+    names = header.split()
+    assert names[:3] == ["run", "settings", "state"] and "iteration" in names
+    assert all(f"exp_task_{k}  discount={k}" in line and "12/25" in line for k, line in enumerate(lines)), lines

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
+from tfagents_system.grid import by_name, differing, in_words
 from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths, is_worker
-from tfagents_system.report.beats import read_status
+from tfagents_system.report.beats import clean_text, read_status
 from tfagents_system.report.env_faults import fault_lines
-from tfagents_system.report.heartbeat import write_json
+from tfagents_system.report.heartbeat import read_json, write_json
 
 STALE_SECS = 30.0  # Where a status of an earlier version does not say it.
 _LONG_WAIT_SECS = 60.0
@@ -29,8 +30,10 @@ _ENDED_STATES = ("done", "stopped")
 _MAX_NAMES = 4
 _INTERRUPTED = 130
 
+# Between the first two there is a column of the settings that differ, where several runs are shown.
 COLUMNS = ("run", "state", "iteration", "env steps", "updates/s", "steps/s", "eval return", "best", "left", "restarts")
-LEFT_ALIGNED = ("run", "state")
+SETTINGS = "settings"
+LEFT_ALIGNED = ("run", SETTINGS, "state")
 
 _complained: set[Path] = set()
 
@@ -142,6 +145,15 @@ def _names(roles: Sequence[str]) -> str:
     return ", ".join(roles[:_MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def summaries(statuses: Sequence[dict[str, Any]], now: float) -> list[dict[str, str]]:
+    """Several runs as lines of the table, with the settings in which they differ, where they do."""
+    rows = [summary(status, now) for status in statuses]
+    words = [clean_text(in_words(own)) for own in differing([status.get(SETTINGS) or {} for status in statuses])]
+    if len(rows) < 2 or not any(words):
+        return rows
+    return [{"run": row["run"], SETTINGS: own, **row} for row, own in zip(rows, words, strict=True)]
+
+
 def summary(status: dict[str, Any], now: float) -> dict[str, str]:
     """One run as a line of the table: texts by column."""
     run, trainer = status["run"], status["roles"].get(TRAINER, {})
@@ -239,12 +251,14 @@ def format_secs(secs: float | None) -> str:
 
 def plain_table(statuses: Sequence[dict[str, Any]], now: float) -> str:
     """The table in aligned columns, and below it what looks wrong."""
-    rows = [dict(zip(COLUMNS, COLUMNS, strict=True)), *(summary(status, now) for status in statuses)]
-    widths = {name: max(len(row[name]) for row in rows) for name in COLUMNS}
+    rows = summaries(statuses, now)
+    names = list(rows[0]) if rows else list(COLUMNS)
+    rows = [dict(zip(names, names, strict=True)), *rows]
+    widths = {name: max(len(row[name]) for row in rows) for name in names}
     lines = []
     for row in rows:
         cells = [
-            row[name].ljust(widths[name]) if name in LEFT_ALIGNED else row[name].rjust(widths[name]) for name in COLUMNS
+            row[name].ljust(widths[name]) if name in LEFT_ALIGNED else row[name].rjust(widths[name]) for name in names
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join([*lines, *problem_lines(statuses, now)])
@@ -262,7 +276,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/*")
     parser.add_argument("--follow", action="store_true", help="refresh every 2 s until all runs have ended")
-    parser.add_argument("--json", action="store_true", help="print a list of the status.json files, with `problems`")
+    parser.add_argument(
+        "--json", action="store_true", help="print a list of the status.json files, with `problems`, `settings`"
+    )
     args = parser.parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
@@ -277,8 +293,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    found = [read_status(RunPaths(folder).status_json) for folder in folders]
-    return [status for status in found if status is not None]
+    found = [(RunPaths(folder), read_status(RunPaths(folder).status_json)) for folder in folders]
+    return [{**status, SETTINGS: _settings_of(paths)} for paths, status in found if status is not None]
+
+
+def _settings_of(paths: RunPaths) -> dict[str, Any]:
+    """What a run has otherwise than its files say; nothing where that can't be read."""
+    content = read_json(paths.overrides) or {}
+    parts = [content.get(kind) for kind in ("params", "config", "variables")]
+    return by_name(*(part if isinstance(part, dict) else {} for part in parts))
 
 
 def _print_missing(folders: Sequence[Path]) -> None:

@@ -7,9 +7,9 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -25,6 +25,7 @@ from tfagents_system.report.env_faults import fault_words
 from tfagents_system.report.status import (
     COLUMNS,
     LEFT_ALIGNED,
+    SETTINGS,
     curriculum_values,
     format_number,
     format_rate,
@@ -35,7 +36,7 @@ from tfagents_system.report.status import (
     problems,
     state_of,
     state_problems,
-    summary,
+    summaries,
     time_shares,
 )
 
@@ -44,7 +45,16 @@ _SAME_LINE_SECS = 60.0
 _MAX_WIDTH = 100
 _MAX_WORKER_LINES = 8
 _LINES_BESIDE_WORKERS = 18
-_SPARED_FIRST = ("steps/s", "best", "updates/s", "restarts")  # Columns that a narrow terminal does without.
+_SETTINGS_WIDTH = 30  # They get more where there is room.
+_SPARED_FIRST = (
+    "steps/s",
+    "best",
+    "updates/s",
+    "restarts",
+    "left",
+    "env steps",
+    "eval return",
+)  # Columns that a narrow terminal does without.
 _COLORS = {
     "starting": "cyan",
     "running": "green",
@@ -344,19 +354,41 @@ def _state(beat: dict[str, Any]) -> str:
     return state if beat.get("alive", True) or state in ("done", "stopped") else "down"
 
 
+def fitting(natural: Mapping[str, int], width: int, spared_first: Sequence[str]) -> dict[str, int]:
+    """Widths of a table's columns, without those that a terminal has no room for; settings are cut where they must be.
+
+    Args:
+      natural: The longest text of each column, by name; they stand two characters apart.
+      width: The terminal's.
+      spared_first: What a narrow terminal does without.
+    """
+    widths = dict(natural)
+    longest = widths.get(SETTINGS, 0)
+    if longest:
+        widths[SETTINGS] = min(longest, _SETTINGS_WIDTH)
+    for name in spared_first:
+        if sum(widths.values()) + 2 * len(widths) > width:
+            widths.pop(name, None)
+    if longest:
+        rest = sum(widths.values()) + 2 * len(widths) - widths[SETTINGS]
+        widths[SETTINGS] = min(longest, max(1, width - rest))
+    return widths
+
+
 def render_runs(statuses: Sequence[dict[str, Any]], now: float, width: int) -> RenderableType:
     """Several runs as a table, and below it what looks wrong.
 
     A terminal that is too narrow for all columns gets the table without those that matter least.
     """
-    rows = [summary(status, now) for status in statuses]
-    widths = {name: max([len(name), *(len(row[name]) for row in rows)]) + 2 for name in COLUMNS}
-    for name in _SPARED_FIRST:
-        if sum(widths.values()) > width:
-            del widths[name]
+    rows = summaries(statuses, now)
+    names = list(rows[0]) if rows else list(COLUMNS)
+    widths = fitting(
+        {name: max([len(name), *(len(row[name]) for row in rows)]) for name in names}, width, _SPARED_FIRST
+    )
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in widths:
-        table.add_column(name, justify="left" if name in LEFT_ALIGNED else "right", no_wrap=True)
+        justify: Literal["left", "right"] = "left" if name in LEFT_ALIGNED else "right"
+        table.add_column(name, justify=justify, no_wrap=True, max_width=widths[name] if name == SETTINGS else None)
     for row in rows:
         cells = {
             name: Text(text, style=_COLORS.get(text, "default") if name == "state" else "")
