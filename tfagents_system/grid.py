@@ -18,7 +18,7 @@ import json
 import math
 import re
 import sys
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 _EXIT_BAD_INPUT = 2
 _PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
@@ -201,6 +201,31 @@ def _shown(value: Any) -> str:
 def in_words(settings: Mapping[str, Any]) -> str:
     """`train_batch_size=256 config.horizon=200 SAC_SEED=3`, as --set takes them."""
     return " ".join(assignment(name, value) for name, value in settings.items())
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
+    """Of each run's settings those that not all runs share; of a single run all."""
+    texts = [{name: _canonical(value) for name, value in each.items()} for each in settings]
+    shared = set.intersection(*(set(each.items()) for each in texts)) if len(texts) > 1 else set()
+    return [
+        {name: value for name, value in each.items() if (name, texts[k][name]) not in shared}
+        for k, each in enumerate(settings)
+    ]
+
+
+def by_name(params: Mapping[str, Any], config: Mapping[str, Any], variables: Mapping[str, Any]) -> Dict[str, Any]:
+    """What an overrides.json holds as --set takes it: a name for each key of the JSON and of dictionaries."""
+    leaves = [*leaves_of(params), *leaves_of({"config": config} if config else {})]
+    return dict([(".".join(path), value) for path, value in leaves], **variables)
+
+
+def leaves_of(content: Mapping[str, Any], path: Tuple[str, ...] = ()) -> Iterator[Tuple[Tuple[str, ...], Any]]:
+    """(keys, value) of all that is no object; an empty object is a value."""
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from leaves_of(value, path + (key,))
+        else:
+            yield path + (key,), value
 
 
 def assignment(name: str, value: Any) -> str:

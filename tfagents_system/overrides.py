@@ -13,12 +13,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfagents_system.errors import UserError, shown
-from tfagents_system.grid import in_words, parse_value, variable_text
+from tfagents_system.grid import by_name, in_words, leaves_of, parse_value, variable_text
 from tfagents_system.launch.variables import VARIABLES
 from tfagents_system.load_params import merge
 from tfagents_system.params_check import CONFIG_KEYS
@@ -105,8 +105,7 @@ class Overrides:
 
     def settings(self) -> dict[str, Any]:
         """Values by name, as --set takes them; one name for each key of the configuration and of dictionaries."""
-        leaves = [*_leaves(self.params), *_leaves({CONFIG: self.config} if self.config else {})]
-        return {".".join(path): value for path, value in leaves} | self.variables
+        return by_name(self.params, self.config, self.variables)
 
     def removed(self) -> list[str]:
         """Names of the keys that null removes."""
@@ -123,7 +122,7 @@ class Overrides:
           UserError: A key that is overridden is not in it. Nobody would read it, and the run would be as without.
             Or see `merge`.
         """
-        if findings := [finding for path, _ in _leaves(self.config) if (finding := _unknown_key(path, env_config))]:
+        if findings := [finding for path, _ in leaves_of(self.config) if (finding := _unknown_key(path, env_config))]:
             raise UserError(*findings)
         return merge(copy.deepcopy(dict(env_config)), self.config, CONFIG)
 
@@ -160,7 +159,7 @@ def _put(tree: dict[str, Any], path: Sequence[str], value: Any, where: tuple[str
     for key in reversed(path):
         value = {key: value}
     names = []
-    for leaf, new in _leaves(value):
+    for leaf, new in leaves_of(value):
         name, (*parents, last) = ".".join((*where, *leaf)), leaf
         node = tree
         for key in parents:
@@ -205,15 +204,6 @@ def _check_attribute_name(name: str, attribute: str) -> None:
         raise ValueError(f"{name} is private: override an attribute without a leading underscore")
     if attribute == "compute_config":
         raise ValueError("compute_config follows from the variables: override those, as in SAC_TRAIN_CPUS=2")
-
-
-def _leaves(config: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(keys, value) of all that is no object; an empty object is a value."""
-    for key, value in config.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, (*path, key))
-        else:
-            yield (*path, key), value
 
 
 def _unknown_key(path: Sequence[str], env_config: Mapping[str, Any]) -> str | None:

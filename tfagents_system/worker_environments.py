@@ -67,7 +67,7 @@ class WorkerEnvironments:
 
     Attributes:
       collect, evaluation: The environments.
-      faults: How many there were.
+      faults, eval_faults: How many there were; those of evaluation alone.
       last_fault: The last one's text.
     """
 
@@ -96,7 +96,7 @@ class WorkerEnvironments:
         self._too_large: dict[Place, str] = {}
         self._excess = ""
         self._look_due = 0.0
-        self.faults = 0
+        self.faults = self.eval_faults = 0
         self.last_fault = ""
         self.collect: list[TrainingEnvironment] = []
         self.evaluation: list[TrainingEnvironment] = []
@@ -164,6 +164,7 @@ class WorkerEnvironments:
     def _note(self, place: Place, fault: EnvironmentFault) -> None:
         self._in_a_row[place] += 1
         self.faults += 1
+        self.eval_faults += place.is_eval
         self.last_fault = str(fault)
         count = f"fault {self._in_a_row[place]} of at most {MAX_FAULTS_IN_A_ROW - 1} in a row"
         if self._in_a_row[place] >= MAX_FAULTS_IN_A_ROW:

@@ -166,7 +166,8 @@ class Worker:
             self._sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
         except StoppedError:
             logging.warning("%d segments are not known to be stored", self._sender.unconfirmed_segments)
-        self._beat("stopped")
+        joined = self._role.joined
+        self._beat("stopped", run_is=joined.ended() if joined is not None else None)
         self._watchdog.arm(f"worker {self._id}: close() of its environments")
         self._environments.close()
         self._watchdog.cancel()
@@ -543,6 +544,7 @@ class Worker:
             inference=self._policy.inference,
             curriculum=self._curriculum.values,
             env_faults=self._environments.faults,
+            eval_env_faults=self._environments.eval_faults,
             last_env_fault=self._environments.last_fault,
             time_shares={**shares, "other": max(0.0, 1.0 - sum(shares.values()))},
             **{**self._told, "waiting_for": fields.get("waiting_for")},

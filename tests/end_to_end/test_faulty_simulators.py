@@ -161,6 +161,11 @@ def test_a_run_survives_simulators_that_raise_lie_hang_and_grow(tmp_path):
     assert f"(faulty.py, line {line_of('the motor is always off')})" in log
     assert status["roles"]["worker_1"]["given_up"] is True
     assert "worker_1: given up after 1 restarts: exit code 1 (error: worker 1: environment 0 failed in step 1" in output
+    # Of worker 1 both lives count, each to its last fault.
+    faults = status["run"]["env_faults"]
+    assert faults >= status["roles"]["worker_0"]["env_faults"] + 6
+    assert re.search(rf"^{faults} environment faults .*last: worker \d: environment 0 failed", output, re.MULTILINE)
+    assert re.search(r"^final evaluation: return ", output, re.MULTILINE)
 
     # Worker 2 hung once: its line, and ours before it.
     log = run.log("worker_2")

@@ -246,18 +246,44 @@ def test_a_stopped_run_is_told_from_one_that_is_done(folder: Path, stop: StopFla
     assert workers_in(folder, stop, "exit 75").run() == 75
 
 
-def test_a_signal_ends_them_alone(folder: Path, stop: StopFlag) -> None:
+@pytest.mark.parametrize(
+    ("own_words", "run_says", "closing"),
+    [
+        ("", "", "the workers here were told to stop by another program, not by the run"),
+        ("stopped", "", "the run was stopped where it was started"),
+        ("stopped", "stopped by SIGUSR1", "the run was stopped by SIGUSR1 on this_machine"),
+    ],
+)
+def test_the_closing_line_says_who_has_stopped_them(
+    folder: Path,
+    running: RunPaths,
+    stop: StopFlag,
+    capfd: pytest.CaptureFixture[str],
+    own_words: str,
+    run_says: str,
+    closing: str,
+) -> None:
+    tell(running, "running", message=run_says)
+    beat = f"""echo '{{"state": "stopped", "run_is": "{own_words}"}}' > {folder}/heartbeats/worker_0.json; """
+    assert workers_in(folder, stop, f"{beat * bool(own_words)} exit 75", running).run() == 75
+    assert f"joined: {closing}; the workers here have left the run" in capfd.readouterr().out
+
+
+def test_a_signal_ends_them_alone(folder: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]) -> None:
     after(0.5, stop.set)
     assert workers_in(folder, stop, SAVES).run() == 75
+    assert "joined: this command was stopped by SIGTERM; the workers here have left the run" in capfd.readouterr().out
     assert "saved" in (folder / "logs/worker_0.log").read_text()
 
 
 @pytest.mark.parametrize(("state", "code"), [("done", 0), ("stopped", 75), ("failed", 1)])
 def test_what_the_run_directory_says_ends_them(
-    folder: Path, running: RunPaths, stop: StopFlag, state: str, code: int
+    folder: Path, running: RunPaths, stop: StopFlag, state: str, code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    after(0.5, tell, running, state)
+    threading.Timer(0.5, tell, (running, state), {"message": f"{state} by SIGINT"}).start()
     assert workers_in(folder, stop, SAVES, running).run() == code
+    closings = {"done": "is done", "stopped": "was stopped by SIGINT on", "failed": "has failed: failed by SIGINT"}
+    assert f"joined: the run {closings[state]}" in capfd.readouterr().out
 
 
 def test_a_crashed_worker_is_restarted_and_given_up(

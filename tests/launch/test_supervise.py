@@ -586,6 +586,52 @@ def beating(exp_dir: Path, state: str) -> str:
     return f"""echo '{{"role": "trainer", "state": "{state}"}}' > {exp_dir}/heartbeats/trainer.json; """
 
 
+def test_a_normal_stop_shows_no_role_as_down(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervise, "_VIEW_SECS", 0.02)
+    saves = "trap 'sleep {secs}; exit 75' TERM; while :; do sleep 0.02; done"
+    told = '"updates_per_s": 9, "eval_return": -310.21, "best_eval_return": -298.7, "eval_success": 0.5'
+    beat = f"""echo '{{"state": "saving", {told}}}' > {run_dir}/heartbeats/trainer.json; """
+    roles = {"replay": saves.format(secs=0.5), "trainer": beat + saves.format(secs=0), "worker": saves.format(secs=0)}
+    supervisor = make_supervisor(run_dir, stop, roles)
+    supervisor._view = ProgressView(Console(force_terminal=False), line_secs=0.01)
+    looks: list[dict[str, Any]] = []
+    monkeypatch.setattr(supervise, "write_status", lambda path, status: looks.append(status))
+    supervisor._beat_secs = 0.02
+    threading.Timer(0.8, stop.set).start()
+    assert supervisor.run() == 75
+    out = capfd.readouterr().out
+    assert "iteration" in out and "down" not in out
+    assert "\nlast evaluation: return -310.2, best -298.7, success 50%\nrun: stopped by SIGTERM" in out
+    waiting = [look["roles"] for look in looks if look["roles"]["replay"]["alive"]]
+    assert any(not roles["trainer"]["alive"] for roles in waiting), "it was seen while the others were saving"
+    assert not any(problems(look, look["run"]["updated_at"]) for look in looks)
+    (first, *_) = [look["run"] for look in looks if look["run"]["message"]]
+    assert (first["state"], first["message"]) == ("running", "stopped by SIGTERM"), "joined workers read it there"
+
+
+def test_simulator_faults_are_counted_over_restarts_and_starts(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    beat = (
+        """echo "{\\"state\\": \\"collecting\\", \\"pid\\": $$, \\"env_faults\\": 4, \\"episodes\\": 16, """
+        f"""\\"last_env_fault\\": \\"boom of $SLURM_PROCID\\"}}" > {run_dir}/heartbeats/worker_$SLURM_PROCID.json; """
+    )
+    # Its last words, and another one of it before the next look.
+    once = f"{beat} if [[ ! -e {run_dir}/again_$SLURM_PROCID ]]; then touch {run_dir}/again_$SLURM_PROCID; exit 1; fi; "
+    trainer = f'until grep -q \'"restarts": 1.*"restarts": 1\' {run_dir}/status.json; do sleep 0.02; done; exit 0'
+    roles = {"worker": once + SAVES, "trainer": trainer}
+    supervisor = make_supervisor(run_dir, stop, roles, workers=2)
+    supervisor._beat_secs = 0.02
+    assert supervisor.run() == 0
+    assert "16 environment faults (it learns from cut episodes: 20% of them), last: boom of" in capfd.readouterr().out
+    again = make_supervisor(run_dir, stop, {"trainer": "sleep 1; exit 0", "worker": beat + SAVES}, workers=2)
+    assert again.run() == 0
+    status = read_status(run_dir / "status.json")
+    assert status is not None and (status["run"]["env_faults"], status["run"]["episodes"]) == (24, 96)
+
+
 @pytest.mark.parametrize(("state", "code"), [("updating", 1), ("starting", 75)])
 def test_a_trainer_that_dies_unsaved_is_not_called_saved(
     run_dir: Path, stop: StopFlag, fast: None, state: str, code: int

@@ -60,7 +60,7 @@ def a_run(steps: Sequence[float], returns: Sequence[float], state: str = "done")
 
 def test_our_runs_are_read_with_their_settings_but_the_seed(tmp_path: Path) -> None:
     (run,) = read_runs([our_run(tmp_path / "exp_task_3", [1.0, 2.0, 4.0], params={"discount": 0.9}, seed=7)])
-    assert run.steps.tolist() == [0.0, 100.0, 200.0] and run.returns.tolist() == [1.0, 2.0, 4.0]
+    assert run.steps.tolist() == [0.0, 100.0, 200.0] and run.values.tolist() == [1.0, 2.0, 4.0]
     assert (run.experiment, dict(run.settings), run.state) == ("exp", {"discount": 0.9}, "done")
     assert not run.is_unfinished
 
@@ -68,15 +68,15 @@ def test_our_runs_are_read_with_their_settings_but_the_seed(tmp_path: Path) -> N
 def test_peers_are_read(tmp_path: Path) -> None:
     evaluated = evaluations(tmp_path / "SAC_2", [2000, 1000], [[-1.0, -3.0], [-10.0, -20.0]])
     (run,) = read_runs([evaluated])
-    assert run.steps.tolist() == [1000.0, 2000.0] and run.returns.tolist() == [-15.0, -2.0]
+    assert run.steps.tolist() == [1000.0, 2000.0] and run.values.tolist() == [-15.0, -2.0]
     assert (run.experiment, run.state, run.is_unfinished) == ("SAC", "-", False)
     # Two environments, their episodes in the order of time; means over the last ten.
     monitor(tmp_path / "ppo" / "0.monitor.csv", (1.0, 10, 0.5), (3.0, 10, 2.5))
     monitor(tmp_path / "ppo" / "1.monitor.csv", (2.0, 5, 1.5))
     (run,) = read_runs([tmp_path / "ppo"])
-    assert run.steps.tolist() == [10.0, 15.0, 25.0] and run.returns.tolist() == [1.0, 1.5, 2.0]
+    assert run.steps.tolist() == [10.0, 15.0, 25.0] and run.values.tolist() == [1.0, 1.5, 2.0]
     monitor(tmp_path / "long" / "monitor.csv", *((float(k), 1, float(k)) for k in range(30)))
-    assert read_runs([tmp_path / "long"])[0].returns[-1] == np.mean(range(20, 30))
+    assert read_runs([tmp_path / "long"])[0].values[-1] == np.mean(range(20, 30))
 
 
 @pytest.mark.parametrize("state", ["running", "stopped", "failed"])
@@ -107,6 +107,61 @@ def test_all_that_cant_be_read_is_named(tmp_path: Path) -> None:
         assert str(folder) in finding and part in finding
 
 
+# Success.
+
+
+def with_success(folder: Path, rates: Sequence[float | None], state: str = "done") -> Path:
+    our_run(folder, [], state)
+    rows = [f"{100 * k},{100 * k},1.5,{'' if rate is None else rate}" for k, rate in enumerate(rates)]
+    (folder / "metrics.csv").write_text("\n".join(["train_step,env_steps,eval_return,eval_success", *rows]) + "\n")
+    return folder
+
+
+def test_success_rates_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], figures: list[Figure], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    logs = tmp_path / "logs"
+    folders = [with_success(logs / f"exp_task_{k}", [0.0, None, 0.25 * (k + 1)]) for k in range(2)]
+    folders.append(with_success(logs / "exp_task_2", [], "running"))
+    assert compare.main([*map(str, folders), "--metric", "eval_success"]) == 0
+    with (logs / "compare.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["runs"], row["unfinished"], row["final_iqm"], row["best"]) == ("3", "1", "0.375", "0.5")
+    assert row["metric"] == "eval_success" and (logs / "compare.png").exists()
+    assert not (tmp_path / "compare.png").exists()
+    assert figures[0].axes[0].get_ylabel() == "success rate of an evaluation"
+    assert np.asarray(thick_lines(figures[0])[-1].get_xdata()).tolist() == [0, 200]
+
+
+def test_runs_without_success_are_refused_with_what_they_have(tmp_path: Path) -> None:
+    good = with_success(tmp_path / "logs/good", [0.5])
+    none = with_success(tmp_path / "logs/none", [None, None])
+    old = our_run(tmp_path / "logs/old", [1.0])
+    peer = evaluations(tmp_path / "peer", [1], [[1.0]])
+    monitor(tmp_path / "sb3" / "monitor.csv", (1.0, 10, 0.5))
+    folders = [good, none, old, peer, tmp_path / "sb3"]
+    with pytest.raises(UserError) as raised:
+        compare.main([*map(str, folders), "--metric", "eval_success"])
+    findings = raised.value.findings
+    assert len(findings) == 4
+    assert all(str(folder) in finding for folder, finding in zip(folders[1:], findings, strict=True))
+    assert all("no eval_success" in finding for finding in findings)
+    assert "compare what it has (env_steps, eval_return, train_step)" in findings[0]
+    np.savez(peer / "evaluations.npz", timesteps=[5], results=[[1.0]], successes=[[True, False]])
+    assert read_runs([peer], "eval_success")[0].values.tolist() == [0.5]
+
+
+def test_the_picture_lies_where_all_runs_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    assert compare._beside([Path("logs/a"), Path("logs/b")]) == tmp_path / "logs/compare.png"
+    assert compare._beside([Path("logs/a"), Path("b")]) == Path("compare.png")
+    assert compare._beside([Path("a"), Path("b")]) == Path("compare.png")
+    monkeypatch.setattr(compare.os, "access", lambda *_: False)
+    assert compare._beside([Path("logs/a")]) == Path("compare.png")
+
+
 # Grouping.
 
 
@@ -119,7 +174,27 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path: Path) -> Non
     assert [(group.name, len(group.runs)) for group in groups] == [("discount=0.9", 2), ("discount=0.99", 2)]
     peers = [evaluations(tmp_path / f"SAC_{k}", [1], [[1.0]]) for k in range(3)]
     groups = group_runs(read_runs([*folders[:2], *peers]))
-    assert [(group.name, len(group.runs)) for group in groups] == [("exp discount=0.9", 2), ("SAC", 3)]
+    assert [(group.name, len(group.runs)) for group in groups] == [("exp", 2), ("SAC", 3)]
+    groups = group_runs(read_runs([*folders, *peers[:1]]))
+    assert [group.name for group in groups] == ["exp discount=0.9", "exp discount=0.99", "SAC"]
+    assert [group.name for group in group_runs(read_runs(folders[:1]))] == ["discount=0.9"]
+
+
+def test_groups_are_named_by_what_not_all_runs_share(tmp_path: Path) -> None:
+    shared = {"train_batch_size": 64, "critic_optimizer": {"name": "sgd", "beta_1": None}}
+    folders = [
+        our_run(tmp_path / f"exp_task_{k}", [1.0], params={**shared, **own})
+        for k, own in enumerate([{}, {"tau": 1}, {"tau": True}, {"tau": 1, "critic_optimizer": {"name": "adam"}}])
+    ]
+    names = [group.name for group in group_runs(read_runs(folders))]
+    sgd = "critic_optimizer.name=sgd critic_optimizer.beta_1=null"
+    assert names == [sgd, f"tau=1 {sgd}", f"tau=true {sgd}", "tau=1 critic_optimizer.name=adam"] or names == [
+        sgd,
+        f"{sgd} tau=1",
+        f"{sgd} tau=true",
+        "critic_optimizer.name=adam tau=1",
+    ]
+    assert [group.name for group in group_runs(read_runs(folders[1:3]))] == ["tau=1", "tau=true"]
 
 
 def test_patterns_decide_first(tmp_path: Path) -> None:
@@ -247,6 +322,6 @@ def test_bad_arguments_are_told_together(tmp_path: Path) -> None:
 
 def test_nothing_to_draw_is_told(tmp_path: Path) -> None:
     folder = our_run(tmp_path / "exp_task_0", [], "running")
-    with pytest.raises(UserError, match="no run has an evaluation yet"):
+    with pytest.raises(UserError, match="no run has an evaluation with eval_return yet"):
         compare.main([str(folder), "--output", str(tmp_path / "x.png")])
     assert not (tmp_path / "x.png").exists()

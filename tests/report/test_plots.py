@@ -130,6 +130,46 @@ def test_values_of_many_magnitudes_get_a_log_scale(paths, figure):
     assert scales == {"critic loss": "log", "actor loss": "linear", "alpha (temperature)": "linear"}
 
 
+def panel(figure, title):
+    (axes,) = [axes for axes in figure.axes if axes.get_title("left") == title]
+    return axes
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_first_loss_does_not_stretch_its_panel(paths, figure, sign):
+    losses = [5e4, 3.0, 2.5, 2.0, 2.2]
+    write(paths, *(train(step, critic_loss=sign * loss) for step, loss in enumerate(losses)))
+    draw_learning_curve(paths)
+    axes = panel(figure(), "critic loss")
+    low, high = axes.get_ylim()
+    assert (axes.get_yscale(), axes.get_title("right")) == ("linear", f"first: {sign * 5e4:.3g}")
+    assert sorted([low * sign, high * sign]) == pytest.approx([1.95, 3.05])
+    assert len(line(axes, "trained on")) == 5
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [5e4, 3.0, 2.5, 2.0],  # Too few to know what is usual.
+        [3.9, 3.0, 2.5, 2.0, 2.2],
+        [1e5, 1e4, 1e3, 1e2, 1.0],  # A log scale has room for all.
+        [2.0, 2.5, 5e4, 2.0, 2.2],  # A later one is news.
+    ],
+)
+def test_other_losses_are_drawn_whole(paths, figure, losses):
+    write(paths, *(train(step, critic_loss=loss) for step, loss in enumerate(losses)))
+    draw_learning_curve(paths)
+    axes = panel(figure(), "critic loss")
+    low, high = axes.get_ylim()
+    assert low <= min(losses) and high >= max(losses) and axes.get_title("right") == ""
+
+
+def test_a_loss_that_is_the_same_but_for_its_first_can_be_drawn(paths, figure):
+    write(paths, *(train(step, actor_loss=loss) for step, loss in enumerate([7.0, 0.0, 0.0, 0.0, 0.0])))
+    draw_learning_curve(paths)
+    assert panel(figure(), "actor loss").get_ylim() == (-1.0, 1.0)
+
+
 def test_losses_of_held_out_episodes_are_drawn_beside_the_others(paths, figure):
     rows = [train(step, **{"validation/critic_loss": 200.0 + step}) for step in (1, 2)]
     write(paths, *rows)

@@ -122,6 +122,39 @@ def test_columns_are_aligned_whatever_the_lengths():
     assert lines[3].split() == ["new", "starting", "0/?", "-", "-", "-", "-", "-", "-", "0"]
 
 
+def test_runs_of_a_sweep_are_told_apart_by_the_settings_that_differ(tmp_path, capsys, at_now):
+    folders = []
+    for k, discount in enumerate((0.9, 0.99)):
+        folders.append(put(tmp_path / f"exp_task_{k}", status(name=f"exp_task_{k}")))
+        overrides = {"params": {"discount": discount, "tau": 1}, "config": {"env": {"mass": 2}}, "variables": {}}
+        (folders[-1] / "overrides.json").write_text(json.dumps(overrides))
+    folders.append(put(tmp_path / "plain", status(name="plain")))
+    (folders[-1] / "overrides.json").write_text('{"params": 3')
+    assert main([str(folder) for folder in folders[:2]]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["run", "settings", "state"]
+    assert [line.split()[:3] for line in lines] == [
+        ["exp_task_0", "discount=0.9", "running"],
+        ["exp_task_1", "discount=0.99", "running"],
+    ]
+    assert main([str(folder) for folder in folders]) == 0
+    _, first, _, last = capsys.readouterr().out.splitlines()
+    assert "discount=0.9 tau=1 config.env.mass=2 " in first and last.split()[:2] == ["plain", "running"]
+    for alike in ([folders[0]], [folders[0], folders[0]]):
+        assert main([str(folder) for folder in alike]) == 0
+        assert "settings" not in capsys.readouterr().out
+    assert main([str(folders[0]), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["settings"] == {"discount": 0.9, "tau": 1, "config.env.mass": 2}
+
+
+def test_a_setting_can_not_steer_a_terminal(tmp_path, capsys, at_now):
+    folders = [put(tmp_path / name, status(name=name)) for name in "ab"]
+    (folders[0] / "overrides.json").write_text(json.dumps({"variables": {"SAC_X": "\x1b[2J\nx"}}))
+    assert main([str(folder) for folder in folders]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and out.count("\n") == 3
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, WAITING, Task
-from tfagents_system.report.sweep_view import SweepView, row, totals
+from tfagents_system.report.sweep_view import SweepView, own_settings, row, totals
 
 
 def task(folder: Path, number: int, state: str, **more: object) -> Task:
@@ -29,9 +29,9 @@ def with_status(one: Task, state: str, started_at: float) -> Task:
 
 def test_a_row_tells_of_this_start(tmp_path: Path) -> None:
     now = time.time()
-    assert row(task(tmp_path, 0, WAITING), now)["state"] == "waiting"
-    assert row(task(tmp_path, 1, RUNNING, started_at=now), now)["state"] == "starting"
-    live = row(with_status(task(tmp_path, 2, RUNNING, started_at=now - 5), "running", now - 3), now)
+    assert row(task(tmp_path, 0, WAITING), "", now)["state"] == "waiting"
+    assert row(task(tmp_path, 1, RUNNING, started_at=now), "", now)["state"] == "starting"
+    live = row(with_status(task(tmp_path, 2, RUNNING, started_at=now - 5), "running", now - 3), "x=1", now)
     assert (live["state"], live["iteration"], live["env steps"], live["eval return"]) == (
         "running",
         "3/9",
@@ -39,9 +39,9 @@ def test_a_row_tells_of_this_start(tmp_path: Path) -> None:
         "-310.2",
     )
     # A status that an earlier start left: how far it was counts, what it was doing does not.
-    old = row(with_status(task(tmp_path, 3, RUNNING, started_at=now), "stopped", now - 100), now)
+    old = row(with_status(task(tmp_path, 3, RUNNING, started_at=now), "stopped", now - 100), "", now)
     assert (old["state"], old["iteration"]) == ("starting", "3/9")
-    ends = row(with_status(task(tmp_path, 4, RUNNING, started_at=now - 5), "done", now - 3), now)
+    ends = row(with_status(task(tmp_path, 4, RUNNING, started_at=now - 5), "done", now - 3), "", now)
     assert ends["state"] == "finishing"
 
 
@@ -55,9 +55,9 @@ def test_changes_are_told_once_where_there_is_no_terminal(tmp_path: Path) -> Non
         view.show(tasks)
     lines = out.getvalue().splitlines()
     assert len(lines) == 3
-    assert lines[0].startswith("task 0 (discount=0.9 SAC_SEED=0): running (log in ")
-    assert lines[1].startswith("task 0 (discount=0.9 SAC_SEED=0): failed, exit code 1: no luck (log in ")
-    assert lines[2] == "task 1 (discount=0.9 SAC_SEED=1): done, eval return -, best -"
+    assert lines[0].startswith("task 0 (SAC_SEED=0): running (log in ")
+    assert lines[1].startswith("task 0 (SAC_SEED=0): failed, exit code 1: no luck (log in ")
+    assert lines[2] == "task 1 (SAC_SEED=1): done, eval return -, best -"
     assert totals(tasks) == "1 done, 1 failed"
 
 
@@ -69,3 +69,10 @@ def test_a_low_terminal_shows_what_runs(tmp_path: Path) -> None:
     text = out.getvalue()
     assert "SAC_SEED=20" in text and "SAC_SEED=21" in text and "SAC_SEED=1 " in text and "SAC_SEED=15" not in text
     assert "2 running, 20 done" in text
+
+
+def test_tasks_are_told_apart_by_what_differs_and_a_single_one_by_all(tmp_path: Path) -> None:
+    tasks = [task(tmp_path, k, WAITING) for k in range(3)]
+    assert own_settings(tasks) == {k: f"SAC_SEED={k}" for k in range(3)}
+    assert own_settings(tasks[:1]) == {0: "discount=0.9 SAC_SEED=0"}
+    assert own_settings([]) == {}

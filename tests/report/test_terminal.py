@@ -23,8 +23,22 @@ def words(text):
 def test_the_line_says_it_all():
     assert progress_line(status()) == (
         "[00:42] iteration 12/25  env_steps 4,800  updates/s 181  steps/s 172  "
-        "train -423.1  eval -310.2 ± 40.1  alpha 0.213  left 01:10"
+        "train -423.1  eval -310.2 ± 40.1  best -298.7  mass 1.5  alpha 0.213  left 01:10"
     )
+
+
+def test_the_line_has_success_and_the_trainers_curriculum():
+    content = status()
+    content["roles"]["trainer"] |= {"eval_success": 0.845, "curriculum": {"wind": 0.3, "mass": 2}}
+    assert "  best -298.7  success 84%  wind 0.3  mass 2  alpha" in progress_line(content)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_what_simulators_have_done_is_in_the_live_view(width):
+    content = status(workers=64)
+    content["run"] |= {"env_faults": 8, "episodes": 50, "last_env_fault": "worker 1, environment 0, episode 3: boom"}
+    words_of_it = "8 environment faults (it learns from cut episodes: 14% of them)"
+    assert f"{words_of_it}, last: worker 1, environment 0, episode 3: boom" in words(rendered(content, width))
 
 
 def test_before_there_are_numbers_the_line_says_what_the_roles_do():
@@ -39,8 +53,9 @@ def test_before_there_are_numbers_the_line_says_what_the_roles_do():
 
 def test_what_is_not_known_yet_is_left_out_of_the_line():
     content = status()
-    content["roles"]["trainer"] |= {"eval_return": None, "alpha": None, "train_return": None, "time_left_s": None}
-    assert progress_line(content).endswith("steps/s 172  left -")
+    unknown = ("eval_return", "best_eval_return", "alpha", "train_return", "time_left_s")
+    content["roles"]["trainer"] |= dict.fromkeys(unknown)
+    assert progress_line(content).endswith("steps/s 172  mass 1.5  left -")
 
 
 def test_the_live_view_shows_every_number_and_role():
@@ -216,3 +231,18 @@ def test_a_narrow_terminal_does_without_the_columns_that_matter_least(width, mis
     assert [name for name in terminal.COLUMNS if name not in names] == list(missing)
     assert "-310.2 ± 40.1" in lines[0] and "dead" in lines[1]
     assert "halfcheetah: the supervisor" in lines[2]
+
+
+@pytest.mark.parametrize("width", [50, 80, 100, 130, 200])
+def test_settings_are_cut_and_take_what_room_there_is(width):
+    long = "discount=0.9 train_batch_size=512 config.env.mass=2.5 SAC_SEED="
+    statuses = [{**status(name=f"exp_task_{k}"), "settings": {"discount": k, "long": long}} for k in range(2)]
+    statuses[1]["settings"]["long"] = long * 2
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    with StatusView(in_place=False, console=console) as view:
+        view.show(statuses, NOW)
+    header, *lines = console.file.getvalue().splitlines()
+    assert len(lines) == 2 and max(map(len, lines)) <= width
+    names = header.split()
+    assert names[:3] == ["run", "settings", "state"] and "iteration" in names
+    assert all(f"exp_task_{k}  discount={k}" in line and "12/25" in line for k, line in enumerate(lines)), lines

@@ -44,6 +44,8 @@ from tfagents_system.launch.slots import KINDS
 from tfagents_system.launch.supervise import Supervisor, claim_cpus, end_orphans
 from tfagents_system.launch.variables import RunVariables, read_variables
 from tfagents_system.overrides import Overrides
+from tfagents_system.report.env_faults import fault_lines
+from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.status import is_dead, read_status
 
 _WAIT_SECS = 600.0  # For a run that is just being started.
@@ -77,6 +79,7 @@ class JoinedWorkers(Supervisor):
         super().__init__(variables, plan, claims, 0, variables.seed, stop, starter, **options)
         self._target = target
         self._look_at = 0.0
+        self._why = ""  # Why the workers have left, where nothing has failed here.
         # The params of all workers shall see the same numbers, though nobody here has these CPUs.
         counts = {name: os.environ[name] for name in ("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS") if name in os.environ}
         for role in self._roles.values():
@@ -89,13 +92,14 @@ class JoinedWorkers(Supervisor):
             self._look_at = time.monotonic() + _LOOK_SECS
             state = state_of_run(self._target.run)
             if state in _OUTCOMES:
-                self._exit_code, self._message = _OUTCOMES[state], f"the run is {state}"
+                self._exit_code = _OUTCOMES[state]
+                self._message = self._why = how_it_ended(state, self._target.run)
 
     def _ended(self, role: RoleProcess, code: int) -> None:
         if self._exit_code is not None or self._stop.is_set():
             return
         if code in (EXIT_DONE, EXIT_RESUMABLE):
-            self._say(f"{role.name} has left: the run is {'done' if code == EXIT_DONE else 'stopped'}")
+            self._say(f"{role.name} has left{': the run is done' if code == EXIT_DONE else ''}")
         elif code == EXIT_BAD_INPUT:
             role.given_up, role.given_up_because = True, "; ".join(role.error_lines()) or "it was refused"
             self._say(f"{role.name} can't join: {role.given_up_because}")
@@ -108,17 +112,21 @@ class JoinedWorkers(Supervisor):
             return
         codes = {worker.exit_code for worker in self._workers if not worker.given_up}
         if EXIT_RESUMABLE in codes:
-            self._exit_code, self._message = EXIT_RESUMABLE, "the run is stopped"
+            told = any((read_heartbeat(self.paths.heartbeat(w.name)) or {}).get("run_is") for w in self._workers)
+            by_others = "the workers here were told to stop by another program, not by the run"
+            self._message = self._why = how_it_ended("stopped", self._target.run) if told else by_others
+            self._exit_code = EXIT_RESUMABLE
         elif codes:
-            self._exit_code, self._message = EXIT_DONE, "the run is done"
+            self._exit_code, self._why = EXIT_DONE, "the run is done"
         else:
             refused = all(worker.exit_code == EXIT_BAD_INPUT for worker in self._workers)
             reasons = dict.fromkeys(worker.given_up_because for worker in self._workers)
             self._fail(EXIT_BAD_INPUT if refused else EXIT_FAILED, "no worker could stay in the run", list(reasons))
 
     def _stop_all(self) -> int:
-        self._message = f"stopped by {signal.Signals(self._stop.signal_number or signal.SIGTERM).name}"
-        self._say(f"{self._message}: the workers send what they have, and leave")
+        number = signal.Signals(self._stop.signal_number or signal.SIGTERM)
+        self._message = self._why = f"this command was stopped by {number.name}"
+        self._say(f"{self._why}: the workers send what they have, and leave")
         return EXIT_RESUMABLE
 
     def _end_in_order(self, deadline_secs: float) -> None:
@@ -128,15 +136,24 @@ class JoinedWorkers(Supervisor):
         return []
 
     def _closing_lines(self, code: int) -> list[str]:
-        return [
-            f"{self._variables.exp_name}: {self._message}; the workers here have left it (logs in {self.paths.logs})"
-        ]
+        left = f"{self._why or self._message}; the workers here have left the run (logs in {self.paths.logs})"
+        return [*fault_lines(self.status()["run"]), f"{self._variables.exp_name}: {left}"]
 
 
 def state_of_run(run: RunPaths) -> str | None:
     """What a run directory says: `starting`, `running`, `done`, `stopped` or `failed`; None for one that is dead."""
     status = read_status(run.status_json)
     return None if status is None or is_dead(status, time.time()) else str(status["run"].get("state"))
+
+
+def how_it_ended(state: str, run: RunPaths | None) -> str:
+    """`the run was stopped by SIGINT on node7`, as far as its directory can be seen and says so."""
+    own = ((read_status(run.status_json) if run is not None else None) or {}).get("run", {})
+    message = str(own.get("message") or "")
+    if state == "stopped":
+        by = f"{message} on {own.get('host')}" if message.startswith("stopped by ") else "stopped where it was started"
+        return f"the run was {by}"
+    return f"the run has failed: {message}" if state == "failed" and message else f"the run is {state}"
 
 
 def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool]) -> RunPaths | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tfagents_system.errors import EXIT_FAILED
+from tfagents_system.errors import EXIT_FAILED, EXIT_RESUMABLE
 from tfagents_system.launch import processes
 from tfagents_system.launch.signals import role_stop_signal
 
@@ -137,6 +137,12 @@ class RoleProcess:
     def is_over(self) -> bool:
         """It does not run and will not be started again."""
         return self._process is None and self._restart_at is None
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether it has ended as it was told to, and will not be started again."""
+        code = self.exit_code if self._process is None else self._process.poll()
+        return code in (EXIT_RESUMABLE, -role_stop_signal()) and self._restart_at is None
 
     def poll(self) -> int | None:
         """Starts it when a restart is due.

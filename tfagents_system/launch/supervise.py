@@ -44,8 +44,9 @@ from tfagents_system.launch.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER, RunPaths, is_worker
 from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.launch.variables import RunVariables
+from tfagents_system.report.env_faults import FaultTally, fault_lines
 from tfagents_system.report.heartbeat import beat_secs, read_heartbeat, stale_secs
-from tfagents_system.report.status import given_up_lines, time_shares, write_status
+from tfagents_system.report.status import format_results, given_up_lines, read_status, time_shares, write_status
 from tfagents_system.report.terminal import ProgressView
 
 _STEP_SECS = 0.2
@@ -91,6 +92,7 @@ class Supervisor:
         self._lock = lock
         self._is_ours = True  # The run directory.
         self._lock_due = 0.0
+        self._faults = FaultTally(read_status(self.paths.status_json))
         self._most_done: dict[str, float] = {}  # By role: how far it had come at a failure.
         self._strangers: set[int] = set()  # That have been there at the last step's beginning.
         self._variables = variables
@@ -191,6 +193,7 @@ class Supervisor:
         if ended:
             end_what_is_left(ended)  # It must not meet their successors.
             for role, code in ended.items():
+                self._faults.take(role.name, read_heartbeat(self.paths.heartbeat(role.name)) or {})  # Its last words.
                 self._ended(role, code)
             self._end_strangers(spared=self._strangers)
         self._strangers = strangers
@@ -421,7 +424,7 @@ class Supervisor:
     def _stop_all(self) -> int:
         """The trainer and the workers save first; the replay server stores what they still send, then saves too."""
         signal_name = signal.Signals(self._stop.signal_number or signal.SIGTERM).name
-        self._message = f"stopped by {signal_name}"
+        self._tell(self._state, f"stopped by {signal_name}")  # Now: who has joined leaves, and says why.
         deadline_secs = self._variables.save_deadline_secs
         self._say(f"{signal_name}: saving, within {deadline_secs:g} s; a second signal stops at once, unsaved")
         trainer, replay = self._roles[TRAINER], self._roles[REPLAY]
@@ -514,9 +517,12 @@ class Supervisor:
             name: {**(read_heartbeat(self.paths.heartbeat(name)) or {})}
             | {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
             | ({"given_up_because": role.given_up_because} if role.given_up_because else {})
+            | ({"state": "stopped"} if role.has_stopped else {})
             for name, role in self._roles.items()
         }
         roles |= remote_roles(self.paths, known=roles, stale_secs=self._stale_secs)
+        for name, beat in roles.items():
+            self._faults.take(name, beat)
         run = {
             "name": self._variables.exp_name,
             "exp_dir": str(self.paths.exp_dir),
@@ -529,24 +535,32 @@ class Supervisor:
             "port": self._port,
             "exit_code": self._exit_code,
             "message": self._message,
+            **self._faults.to_json(),
         }
         return {"run": run, "plan": self._plan.to_json(), "pinned": self._plan.pinned, "roles": roles}
 
     def _closing_lines(self, code: int) -> list[str]:
-        name, logs = self._variables.exp_name, self.paths.logs
-        lost = given_up_lines(self.status())
+        name, logs, status = self._variables.exp_name, self.paths.logs, self.status()
+        lost = [*given_up_lines(status), *fault_lines(status["run"])]
         if code == EXIT_DONE:
-            return [*self._time_lines(), *lost, f"{name} is finished"]
+            return [*_time_lines(status), *lost, *_result_lines("final", status), f"{name} is finished"]
         if code == EXIT_RESUMABLE:
             saved = f"{name}: {self._message}; everything is saved, the same command goes on from here"
-            return [*self._time_lines(), *lost, saved]
-        return [*lost, f"{name} failed: {self._message} (logs in {logs})"]
+            return [*_time_lines(status), *lost, *_result_lines("last", status), saved]
+        return [*lost, *_result_lines("last", status), f"{name} failed: {self._message} (logs in {logs})"]
 
-    def _time_lines(self) -> list[str]:
-        """`trainer's time: updates 93%, waiting 4%`, a line for each kind of role."""
-        shares = time_shares(self.status())
-        pairs = {owner: [f"{name} {share}" for name, share in each.items()] for owner, each in shares.items()}
-        return [f"{owner} time: {', '.join(each)}" for owner, each in pairs.items()]
+
+def _time_lines(status: dict[str, Any]) -> list[str]:
+    """`trainer's time: updates 93%, waiting 4%`, a line for each kind of role."""
+    shares = time_shares(status)
+    pairs = {owner: [f"{name} {share}" for name, share in each.items()] for owner, each in shares.items()}
+    return [f"{owner} time: {', '.join(each)}" for owner, each in pairs.items()]
+
+
+def _result_lines(which: str, status: dict[str, Any]) -> list[str]:
+    """`final evaluation: return -310.2 ± 40.1, best -298.7, success 85%`; none before the first one."""
+    results = format_results(status["roles"].get(TRAINER, {}), "return")
+    return [f"{which} evaluation: {', '.join(results)}"] if results else []
 
 
 def remote_roles(paths: RunPaths, known: Collection[str], stale_secs: float) -> dict[str, dict[str, Any]]:

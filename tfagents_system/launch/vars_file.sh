@@ -5,6 +5,7 @@
 # that fails, a syntax error or an `exit` is reported with the file's name, by the trap on EXIT.
 tfagents_line=
 tfagents_pwd=$PWD
+# shellcheck disable=SC2034
 tfagents_virtual_env=${VIRTUAL_ENV:-} tfagents_conda_prefix=${CONDA_PREFIX:-} # In a container: the image's own.
 trap 'tfagents_line=$LINENO' ERR
 trap 'trap - EXIT; fail "vars file $tfagents_vars fails${tfagents_line:+ (line $tfagents_line)}: see above, and correct it"' EXIT

@@ -43,6 +43,10 @@ class Beat(TypedDict, total=False):
     episodes: _Int
     steps: _Int
     steps_per_s: float | None
+    env_faults: _Int
+    eval_env_faults: _Int
+    last_env_fault: str
+    run_is: str | None
     updates_per_s: float | None
     env_steps_per_s: float | None
     train_return: float | None
@@ -78,6 +82,11 @@ class RunStatus(TypedDict, total=False):
     port: _Int
     exit_code: _Int | None
     message: str | None
+    # Of all workers, since the run began: see env_faults.py.
+    env_faults: _Int
+    eval_env_faults: _Int
+    episodes: _Int
+    last_env_fault: str
 
 
 def _decoders(kind: Any) -> dict[str, msgspec.json.Decoder[Any]]:

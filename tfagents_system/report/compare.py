@@ -22,14 +22,26 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.errors import EXIT_DONE, UserError
-from tfagents_system.grid import in_words
-from tfagents_system.report.curves import MONITOR, Run, read_runs
+from tfagents_system.grid import differing, in_words
+from tfagents_system.report.curves import MONITOR, RETURN, SUCCESS, Run, read_runs
 from tfagents_system.report.plots import tidy_steps
 from tfagents_system.report.status import format_number
 
+_PICTURE = "compare.png"
 _REPETITIONS = 2000
 _MOST_POINTS = 100
-_COLUMNS = ("group", "runs", "unfinished", "env_steps", "final_iqm", "final_low", "final_high", "best", "source")
+_COLUMNS = (
+    "group",
+    "runs",
+    "unfinished",
+    "env_steps",
+    "final_iqm",
+    "final_low",
+    "final_high",
+    "best",
+    "source",
+    "metric",
+)
 _COLORS = ("#2a6f97", "#c8553d", "#5b8e3e", "#8a5a9e", "#d19a2c", "#3d9a9a", "#8c6d5a", "#c65b8e", "#6b7280", "#1f2a44")
 _MARKERS = ("", "o", "s", "^")  # Of the first ten groups, the next ten and so on.
 _LEGEND_WIDTH = 120  # In characters, with what stands around each entry.
@@ -76,12 +88,16 @@ def group_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Group]
     Args:
       runs: All.
       patterns: `NAME=PATTERN` or `PATTERN`, of a shell's kind, for the name of a run directory or its path. The first
-        one that fits decides; a run that none fits goes with those of its experiment and settings.
+        one that fits decides; a run that none fits goes with those of its experiment and settings, and is named by the
+        settings that not all runs share.
     """
     experiments = {run.experiment for run in runs}
+    ours = [run for run in runs if run.is_ours]  # Others have no settings, and none differs from those.
+    words = {run.folder: in_words(own) for run, own in zip(ours, differing([r.settings for r in ours]), strict=True)}
     by_name: dict[str, list[Run]] = {}
     for run in runs:
-        by_name.setdefault(_matching(run, patterns) or _name(run, len(experiments) > 1), []).append(run)
+        name = _matching(run, patterns) or _name(run, words.get(run.folder, ""), len(experiments) > 1)
+        by_name.setdefault(name, []).append(run)
     return [Group(name, tuple(members)) for name, members in by_name.items()]
 
 
@@ -95,8 +111,7 @@ def _matching(run: Run, patterns: Sequence[str]) -> str | None:
     return None
 
 
-def _name(run: Run, with_experiment: bool) -> str:
-    words = in_words(run.settings)
+def _name(run: Run, words: str, with_experiment: bool) -> str:
     return " ".join(filter(None, [run.experiment if with_experiment or not words else "", words]))
 
 
@@ -149,7 +164,7 @@ def curve_of(group: Group) -> Curve:
         steps = steps[np.linspace(0, len(steps) - 1, _MOST_POINTS).round().astype(int)]
     distance = max(float(np.diff(run.steps).max(initial=0.0)) for run in begun)
     reaches = np.array([run.steps[-1] for run in begun])[:, None] >= steps - distance / 2
-    values = np.array([np.interp(steps, run.steps, run.returns) for run in begun])
+    values = np.array([np.interp(steps, run.steps, run.values) for run in begun])
     iqm, low, high = (np.empty(len(steps)) for _ in range(3))
     for count in np.unique(reaches.sum(axis=0)):  # The farther, the fewer: those that count are the same.
         at = reaches.sum(axis=0) == count
@@ -158,17 +173,18 @@ def curve_of(group: Group) -> Curve:
     return Curve(steps, iqm, low, high, reaches.sum(axis=0))
 
 
-def table_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
+def table_of(groups: Sequence[Group], metric: str = RETURN) -> list[dict[str, Any]]:
     """A row a group: texts and numbers by column; None where there is nothing to tell yet."""
     rows = []
     for group in groups:
         begun = group.begun
         row: dict[str, Any] = dict.fromkeys(_COLUMNS)
         row |= {"group": group.name, "runs": len(group.runs), "source": ", ".join({r.source: 0 for r in group.runs})}
+        row["metric"] = metric
         row["unfinished"] = sum(run.is_unfinished for run in group.runs)
         if begun:
-            iqm, low, high = with_interval(np.array([[run.returns[-1]] for run in begun]))
-            row |= {"final_iqm": float(iqm[0]), "best": max(float(run.returns.max()) for run in begun)}
+            iqm, low, high = with_interval(np.array([[run.values[-1]] for run in begun]))
+            row |= {"final_iqm": float(iqm[0]), "best": max(float(run.values.max()) for run in begun)}
             if len(begun) > 1:
                 row |= {"final_low": float(low[0]), "final_high": float(high[0])}
             row["env_steps"] = int(max(run.steps[-1] for run in begun))
@@ -212,7 +228,7 @@ def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
         writer.writerows(rows)
 
 
-def draw(groups: Sequence[Group], path: Path) -> None:
+def draw(groups: Sequence[Group], path: Path, metric: str = RETURN) -> None:
     """Draws a curve with its interval for each group, and its runs as thin lines.
 
     A curve is dashed where not all runs of its group have come so far. Behind the tenth group colors come again, with
@@ -229,7 +245,7 @@ def draw(groups: Sequence[Group], path: Path) -> None:
         if group.begun:
             repeats, color = divmod(number, len(_COLORS))
             _draw_group(axes, group, curve_of(group), _COLORS[color], _MARKERS[repeats % len(_MARKERS)])
-    axes.set_ylabel("return of an evaluation")
+    axes.set_ylabel({RETURN: "return of an evaluation", SUCCESS: "success rate of an evaluation"}.get(metric, metric))
     axes.set_title("interquartile mean with 95 % interval", loc="left", fontsize=10)
     tidy_steps(axes)
     _place_legend(figure, axes)
@@ -240,7 +256,7 @@ def draw(groups: Sequence[Group], path: Path) -> None:
 
 def _draw_group(axes: Any, group: Group, curve: Curve, color: str, marker: str) -> None:
     for run in group.begun:
-        axes.plot(run.steps, run.returns, color=color, linewidth=0.6, alpha=0.35)
+        axes.plot(run.steps, run.values, color=color, linewidth=0.6, alpha=0.35)
     axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.18, linewidth=0)
     label = f"{group.name} ({', '.join(_facts(group))})"
     is_all = curve.counts == len(group.runs)
@@ -277,6 +293,14 @@ def _place_legend(figure: Any, axes: Any) -> None:
         figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, ncols=columns)
 
 
+def _beside(folders: Sequence[Path]) -> Path:
+    """compare.png in the folder that all runs lie in; in the current one where there is none that can be written."""
+    parents = {folder.resolve().parent for folder in folders}
+    parent = parents.pop()
+    is_one = not parents and os.access(parent, os.W_OK)
+    return parent / _PICTURE if is_one and parent != Path.cwd() else Path(_PICTURE)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the table; writes picture and CSV.
 
@@ -291,9 +315,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--group", action="append", default=[], metavar="NAME=PATTERN", help="runs whose directories fit are one group"
     )
     parser.add_argument(
-        "--output", type=Path, default=Path("compare.png"), help="default: compare.png; a CSV beside it"
+        "--metric", default=RETURN, metavar="COLUMN", help=f"of metrics.csv, such as {SUCCESS} (default: {RETURN})"
+    )
+    parser.add_argument(
+        "--output", type=Path, help=f"default: {_PICTURE} in the folder that the runs lie in; a CSV beside it"
     )
     args = parser.parse_args(argv)
+    args.output = args.output or _beside(args.run)
     findings = []
     if args.output.suffix.lower() != ".png":
         findings.append(f"--output must be a .png file, found {args.output}: the table goes beside it, as .csv")
@@ -301,17 +329,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         findings.append(f"--output: there is no directory {args.output.absolute().parent}: make it first")
     runs = []
     try:
-        runs = read_runs(list(dict.fromkeys(args.run)))
+        runs = read_runs(list(dict.fromkeys(args.run)), args.metric)
         if not any(len(run.steps) for run in runs):
-            findings.append("no run has an evaluation yet: wait for the first one")
+            findings.append(f"no run has an evaluation with {args.metric} yet: wait for the first one")
     except UserError as error:
         findings += error.findings
     if findings:
         raise UserError(*findings)
     groups = group_runs(runs, args.group)
-    rows = table_of(groups)
+    rows = table_of(groups, args.metric)
     print_table(rows, runs)
-    draw(groups, args.output)
+    draw(groups, args.output, args.metric)
     table = args.output.with_suffix(".csv")
     write_table(rows, table)
     print(f"plot:  {args.output}\ntable: {table}")

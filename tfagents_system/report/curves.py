@@ -21,7 +21,8 @@ from tfagents_system.report.metrics import read_metrics
 from tfagents_system.report.status import read_status, state_of
 
 DONE, UNKNOWN = "done", "-"
-MONITOR = "monitor.csv"
+RETURN, SUCCESS = "eval_return", "eval_success"
+METRICS, MONITOR = "metrics.csv", "monitor.csv"
 _EVALUATIONS, _MONITORS = "evaluations.npz", "*monitor.csv"
 _MONITOR_WINDOW_EPISODES = 10
 _ALIKE = ("SAC_SEED", "SAC_VIDEO")  # Runs that differ in these alone are runs of one setting.
@@ -39,7 +40,8 @@ class Run:
       settings: What it has otherwise than its files say, but for the seed; by name.
       state: `done`, `running`, `stopped`, `failed`, ... as status.py has it; `-` where nobody says.
       steps: [n] float64, environment steps, ascending.
-      returns: [n] float64, mean return of each evaluation; of episodes of training where there are only those.
+      values: [n] float64, of the metric that was asked for: else the mean return of each evaluation; of episodes of
+        training where there are only those.
       source: What was read, for the table.
     """
 
@@ -48,16 +50,24 @@ class Run:
     settings: Mapping[str, Any]
     state: str
     steps: np.ndarray
-    returns: np.ndarray
+    values: np.ndarray
     source: str
+
+    @property
+    def is_ours(self) -> bool:
+        return self.source == METRICS
 
     @property
     def is_unfinished(self) -> bool:
         return self.state not in (DONE, UNKNOWN)
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path], metric: str = RETURN) -> list[Run]:
     """Reads all; a run that is not finished may have no evaluation yet.
+
+    Args:
+      folders: Run directories.
+      metric: A column of metrics.csv. Others' runs have returns, and success where their environment tells it.
 
     Raises:
       UserError: Some are no run directories, or have nothing that can be read; with all findings.
@@ -66,7 +76,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     findings: list[str] = []
     for folder in folders:
         try:
-            runs.append(_read(folder))
+            runs.append(_read(folder, metric))
         except UserError as error:
             findings += error.findings
     if findings:
@@ -74,48 +84,59 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     return runs
 
 
-def _read(folder: Path) -> Run:
+def _read(folder: Path, metric: str) -> Run:
     if not folder.is_dir():
         raise UserError(f"{folder} is no directory: give run directories, such as logs/exp_task_*")
     paths = RunPaths(folder)
     if paths.run_json.exists() or paths.metrics_csv.exists():
-        return _read_ours(paths)
+        return _read_ours(paths, metric)
     if (folder / _EVALUATIONS).exists():
-        steps, returns, source = *_read_evaluations(folder / _EVALUATIONS), _EVALUATIONS
+        steps, values, source = *_read_evaluations(folder / _EVALUATIONS, metric), _EVALUATIONS
     elif monitors := sorted(folder.glob(_MONITORS)):
-        steps, returns, source = *_read_monitors(monitors), MONITOR
+        if metric != RETURN:
+            raise UserError(f"{monitors[0]} has returns alone, no {metric}: leave it out, or compare returns")
+        steps, values, source = *_read_monitors(monitors), MONITOR
     else:
         raise UserError(
             f"{folder} has no metrics.csv, {_EVALUATIONS} or monitor.csv: give directories of runs of this toolkit or "
             "of Stable-Baselines3"
         )
     experiment = re.sub(_PEERS, "", folder.resolve().name) or folder.resolve().name
-    return Run(folder, experiment, {}, UNKNOWN, steps, returns, source)
+    return Run(folder, experiment, {}, UNKNOWN, steps, values, source)
 
 
-def _read_ours(paths: RunPaths) -> Run:
+def _read_ours(paths: RunPaths, metric: str) -> Run:
     status = read_status(paths.status_json)
     state = DONE if run_directory.is_finished(paths) else "not started"
     if status is not None and state != DONE:
         state = state_of(status, time.time())
         # A run that went on with more iterations is done only when those are.
         state = "stopped" if state == DONE else state
-    rows = [row for row in read_metrics(paths.metrics_csv) if row.get("eval_return") is not None]
+    all_rows = read_metrics(paths.metrics_csv)
+    rows = [row for row in all_rows if row.get(RETURN) is not None]
     if state == DONE and not rows:
         fault = "has no evaluation" if paths.metrics_csv.exists() else "is missing"
         raise UserError(f"{paths.metrics_csv} {fault}, although the run is done: restore it, or leave this run out")
+    if metric != RETURN:
+        told, rows = rows, [row for row in all_rows if row.get(metric) is not None]
+        if told and not rows:
+            known = ", ".join(sorted({name for row in all_rows for name, value in row.items() if value is not None}))
+            raise UserError(f"{paths.metrics_csv} has no {metric}: leave it out, or compare what it has ({known})")
     overridden = Overrides.read(paths.overrides).settings()
     settings = {name: value for name, value in overridden.items() if name not in _ALIKE}
-    steps, returns = _ordered([(row.get("env_steps") or 0.0, row["eval_return"] or 0.0) for row in rows])
+    steps, values = _ordered([(row.get("env_steps") or 0.0, row[metric] or 0.0) for row in rows])
     name = paths.exp_dir.resolve().name
-    return Run(paths.exp_dir, re.sub(_OURS, "", name) or name, settings, state, steps, returns, "metrics.csv")
+    return Run(paths.exp_dir, re.sub(_OURS, "", name) or name, settings, state, steps, values, METRICS)
 
 
-def _read_evaluations(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Of EvalCallback: `timesteps` [n], `results` [n, episodes]."""
+def _read_evaluations(path: Path, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Of EvalCallback: `timesteps` [n], `results` and, where the environment tells it, `successes` [n, episodes]."""
     try:
         with np.load(path, allow_pickle=False) as content:
-            steps, results = content["timesteps"], content["results"]
+            name = {RETURN: "results", SUCCESS: "successes"}.get(metric)
+            if name not in content:
+                raise UserError(f"{path} has no {metric}: leave it out, or compare {RETURN}")
+            steps, results = content["timesteps"], content[name]
             pairs = list(zip(steps.tolist(), results.mean(axis=tuple(range(1, results.ndim))).tolist(), strict=True))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}): leave it out") from None

@@ -9,7 +9,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ _PANELS = (
 )
 _PANELS_IN_A_ROW = 3
 _LOG_SCALE_FROM = 50.0  # Ratio of the largest to the smallest value.
+_FEW_POINTS = 4  # After the first one, until it may lie outside of its panel.
 _MAX_MARKERS = 60
 
 
@@ -37,7 +38,7 @@ def draw_learning_curve(paths: RunPaths) -> Path:
 
     Above: the mean return of evaluations with a band of one standard deviation between episodes, and the return of
     collected episodes. Below: a small panel for each of losses, alpha and the curriculum's parameters that has values;
-    losses with those of held-out episodes.
+    losses with those of held-out episodes. A first loss far from all later ones is told in words.
 
     Raises:
       ValueError: There are no metrics yet.
@@ -114,13 +115,44 @@ def _draw_panel(axes: Any, rows: Rows, name: str, title: str) -> None:
     if held_out:
         axes.plot(held_out_steps, held_out, color=_EVAL, linewidth=1.2, **_marker(held_out_steps), label="held out")
         axes.legend(loc="best", frameon=False, fontsize=7)
-        values = values + held_out
+    later = [*values[1:], *held_out[1:]]
+    if name.endswith("_loss") and len(later) >= _FEW_POINTS and _stretches([*values[:1], *held_out[:1]], later):
+        _leave_out_first(axes, values[0], later)
+    else:
+        later = [*values, *held_out]
     axes.set_title(title, loc="left", fontsize=9)
     if name == "eval_success":
         axes.set_ylim(-0.03, 1.03)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    elif min(values) > 0 and max(values) / min(values) > _LOG_SCALE_FROM:
+    elif _is_for_log_scale(later):
         axes.set_yscale("log")
+
+
+def _is_for_log_scale(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) > _LOG_SCALE_FROM
+
+
+def _stretches(first: Sequence[float], later: Sequence[float]) -> bool:
+    """Whether the first points, of untrained networks, would take more than half of a panel from all the others."""
+    scaled = math.log if _is_for_log_scale(later) and min(first) > 0 else float
+    ends, all_ends = _ends(map(scaled, later)), _ends(map(scaled, [*first, *later]))
+    return all_ends[1] - all_ends[0] > 2 * (ends[1] - ends[0])
+
+
+def _ends(values: Iterable[float]) -> tuple[float, float]:
+    known = list(values)
+    return min(known), max(known)
+
+
+def _leave_out_first(axes: Any, first: float, later: Sequence[float]) -> None:
+    """The panel is for the later points; the first one is told in words."""
+    low, high = _ends(later)
+    if _is_for_log_scale(later):
+        axes.set_ylim(low / 1.2, high * 1.2)
+    else:
+        margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+        axes.set_ylim(low - margin, high + margin)
+    axes.set_title(f"first: {first:.3g}", loc="right", fontsize=7, color="gray")
 
 
 def tidy_steps(axes: Any) -> None:

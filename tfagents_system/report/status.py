@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
+from tfagents_system.grid import by_name, differing, in_words
 from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths, is_worker
-from tfagents_system.report.beats import read_status
-from tfagents_system.report.heartbeat import write_json
+from tfagents_system.report.beats import clean_text, read_status
+from tfagents_system.report.env_faults import fault_lines
+from tfagents_system.report.heartbeat import read_json, write_json
 
 STALE_SECS = 30.0  # Where a status of an earlier version does not say it.
 _LONG_WAIT_SECS = 60.0
@@ -28,8 +30,10 @@ _ENDED_STATES = ("done", "stopped")
 _MAX_NAMES = 4
 _INTERRUPTED = 130
 
+# Between the first two there is a column of the settings that differ, where several runs are shown.
 COLUMNS = ("run", "state", "iteration", "env steps", "updates/s", "steps/s", "eval return", "best", "left", "restarts")
-LEFT_ALIGNED = ("run", "state")
+SETTINGS = "settings"
+LEFT_ALIGNED = ("run", SETTINGS, "state")
 
 _complained: set[Path] = set()
 
@@ -65,18 +69,25 @@ def state_of(status: dict[str, Any], now: float) -> str:
     if is_dead(status, now):
         return "dead"
     state, trainer = str(status["run"].get("state")), status["roles"].get(TRAINER, {}).get("state", "starting")
-    return trainer if state in _LIVE_STATES and trainer in ("starting", "saving") else state
+    shown = {"starting": "starting", "saving": "saving", "stopped": "saving"}  # Stopped: the others are still saving.
+    return shown.get(trainer, state) if state in _LIVE_STATES else state
 
 
 def problems(status: dict[str, Any], now: float) -> list[str]:
     """What looks wrong, a sentence each.
 
-    A supervisor that is gone; roles that are down, do not answer, wait for long or report an error; why a run failed.
+    A supervisor that is gone; roles that are down, do not answer, wait for long or report an error; why a run failed;
+    simulators that fail.
 
     Args:
       status: Content of a status.json.
       now: Unix seconds.
     """
+    return [*state_problems(status, now), *fault_lines(status["run"])]
+
+
+def state_problems(status: dict[str, Any], now: float) -> list[str]:
+    """`problems` without what simulators have done: that was, and stays told."""
     run = status["run"]
     if not is_live(run):
         message = [str(run["message"])] if run.get("state") == "failed" and run.get("message") else []
@@ -132,6 +143,15 @@ def _role_problems(
 def _names(roles: Sequence[str]) -> str:
     rest = len(roles) - _MAX_NAMES
     return ", ".join(roles[:_MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def summaries(statuses: Sequence[dict[str, Any]], now: float) -> list[dict[str, str]]:
+    """Several runs as lines of the table, with the settings in which they differ, where they do."""
+    rows = [summary(status, now) for status in statuses]
+    words = [clean_text(in_words(own)) for own in differing([status.get(SETTINGS) or {} for status in statuses])]
+    if len(rows) < 2 or not any(words):
+        return rows
+    return [{"run": row["run"], SETTINGS: own, **row} for row, own in zip(rows, words, strict=True)]
 
 
 def summary(status: dict[str, Any], now: float) -> dict[str, str]:
@@ -200,6 +220,24 @@ def format_return(trainer: dict[str, Any]) -> str:
     return format_number(mean) if mean is None or std is None else f"{format_number(mean)} ± {format_number(std)}"
 
 
+def format_results(trainer: dict[str, Any], name: str = "eval") -> list[str]:
+    """`eval -310.2 ± 40.1`, `best -298.7`, `success 85%`: of those that there are yet."""
+    texts = {
+        name: None if trainer.get("eval_return") is None else format_return(trainer),
+        "best": None if trainer.get("best_eval_return") is None else format_number(trainer["best_eval_return"]),
+        "success": None if trainer.get("eval_success") is None else f"{trainer['eval_success']:.0%}",
+    }
+    return [f"{label} {text}" for label, text in texts.items() if text is not None]
+
+
+def curriculum_values(status: dict[str, Any]) -> dict[str, str]:
+    """Those in force: the trainer's word, or that of the first worker that has any."""
+    values: dict[str, float] = next(
+        (beat["curriculum"] for beat in status["roles"].values() if beat.get("curriculum")), {}
+    )
+    return {name: format_number(value) for name, value in values.items()}
+
+
 def format_secs(secs: float | None) -> str:
     """`01:10`, `2:03:00`, `5d 02h`; `-` for None."""
     if secs is None:
@@ -213,12 +251,14 @@ def format_secs(secs: float | None) -> str:
 
 def plain_table(statuses: Sequence[dict[str, Any]], now: float) -> str:
     """The table in aligned columns, and below it what looks wrong."""
-    rows = [dict(zip(COLUMNS, COLUMNS, strict=True)), *(summary(status, now) for status in statuses)]
-    widths = {name: max(len(row[name]) for row in rows) for name in COLUMNS}
+    rows = summaries(statuses, now)
+    names = list(rows[0]) if rows else list(COLUMNS)
+    rows = [dict(zip(names, names, strict=True)), *rows]
+    widths = {name: max(len(row[name]) for row in rows) for name in names}
     lines = []
     for row in rows:
         cells = [
-            row[name].ljust(widths[name]) if name in LEFT_ALIGNED else row[name].rjust(widths[name]) for name in COLUMNS
+            row[name].ljust(widths[name]) if name in LEFT_ALIGNED else row[name].rjust(widths[name]) for name in names
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join([*lines, *problem_lines(statuses, now)])
@@ -236,7 +276,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/*")
     parser.add_argument("--follow", action="store_true", help="refresh every 2 s until all runs have ended")
-    parser.add_argument("--json", action="store_true", help="print a list of the status.json files, with `problems`")
+    parser.add_argument(
+        "--json", action="store_true", help="print a list of the status.json files, with `problems`, `settings`"
+    )
     args = parser.parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
@@ -251,8 +293,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    found = [read_status(RunPaths(folder).status_json) for folder in folders]
-    return [status for status in found if status is not None]
+    found = [(RunPaths(folder), read_status(RunPaths(folder).status_json)) for folder in folders]
+    return [{**status, SETTINGS: _settings_of(paths)} for paths, status in found if status is not None]
+
+
+def _settings_of(paths: RunPaths) -> dict[str, Any]:
+    """What a run has otherwise than its files say; nothing where that can't be read."""
+    content = read_json(paths.overrides) or {}
+    parts = [content.get(kind) for kind in ("params", "config", "variables")]
+    return by_name(*(part if isinstance(part, dict) else {} for part in parts))
 
 
 def _print_missing(folders: Sequence[Path]) -> None:

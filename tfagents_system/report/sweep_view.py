@@ -15,21 +15,26 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tfagents_system.grid import in_words
+from tfagents_system.grid import differing, in_words
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Task
 from tfagents_system.report.status import read_status, summary
+from tfagents_system.report.terminal import fitting
 
 COLUMNS = ("task", "settings", "state", "iteration", "env steps", "eval return", "best", "left")
 _LEFT_ALIGNED = ("settings", "state")
 _COLORS = {RUNNING: "green", DONE: "bold green", FAILED: "red", STOPPED: "yellow", WAITING: "dim"}
 _ORDER = (RUNNING, FAILED, STOPPED, WAITING, DONE)  # Who is shown first where a terminal has too few lines.
 _SPARED_FIRST = ("left", "env steps", "best", "iteration", "eval return")  # In a narrow terminal.
-_SETTINGS_WIDTH = 30
 _LINES_BESIDE = 6
 _DEFAULT_LINE_SECS = 5.0
 
 
-def row(task: Task, now: float) -> dict[str, str]:
+def own_settings(tasks: Sequence[Task]) -> dict[int, str]:
+    """By number, in words: those in which the tasks differ."""
+    return {task.number: in_words(own) for task, own in zip(tasks, differing([t.settings for t in tasks]), strict=True)}
+
+
+def row(task: Task, settings: str, now: float) -> dict[str, str]:
     """One task as a line of the table: texts by column."""
     cells = dict.fromkeys(COLUMNS, "-")
     status = None if task.state == WAITING else read_status(task.paths.status_json)
@@ -43,7 +48,7 @@ def row(task: Task, now: float) -> dict[str, str]:
             state = "finishing" if shown["state"] == DONE else shown["state"]
         if task.state != RUNNING or not is_of_now:
             cells["left"] = "-"
-    return cells | {"task": str(task.number), "settings": in_words(task.settings), "state": state}
+    return cells | {"task": str(task.number), "settings": settings, "state": state}
 
 
 def totals(tasks: Sequence[Task]) -> str:
@@ -88,18 +93,15 @@ class SweepView:
                 self._print_changes(tasks)
 
     def _table(self, tasks: Sequence[Task]) -> Group:
-        fitting = max(1, self._console.height - _LINES_BESIDE)
-        chosen = sorted(tasks, key=lambda task: _ORDER.index(task.state))[:fitting]
-        rows = [(task, row(task, time.time())) for task in sorted(chosen, key=lambda task: task.number)]
+        most = max(1, self._console.height - _LINES_BESIDE)
+        settings = own_settings(tasks)
+        chosen = sorted(tasks, key=lambda task: _ORDER.index(task.state))[:most]
+        rows = [
+            (task, row(task, settings[task.number], time.time()))
+            for task in sorted(chosen, key=lambda task: task.number)
+        ]
         widths = {name: max(len(name), *(len(cells[name]) for _, cells in rows)) for name in COLUMNS}
-        natural, widths["settings"] = widths["settings"], min(widths["settings"], _SETTINGS_WIDTH)
-        for name in _SPARED_FIRST:
-            if sum(widths.values()) + 2 * len(widths) > self._console.width:
-                del widths[name]
-        # What is left is for the settings, which are cut where they are longer.
-        widths["settings"] = min(
-            natural, max(1, self._console.width - sum(widths.values()) + widths["settings"] - 2 * len(widths))
-        )
+        widths = fitting(widths, self._console.width, _SPARED_FIRST)
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
         for name, width in widths.items():
             justify: Literal["left", "right"] = "left" if name in _LEFT_ALIGNED else "right"
@@ -110,23 +112,27 @@ class SweepView:
         return Group(table, Text(totals(tasks), style="dim"))
 
     def _print_changes(self, tasks: Sequence[Task]) -> None:
+        settings = own_settings(tasks)
         for task in tasks:
             if self._told.get(task.number, WAITING) != task.state:
-                print(_line(task), file=self._console.file, flush=True)
+                print(_line(task, settings[task.number]), file=self._console.file, flush=True)
             self._told[task.number] = task.state
         if time.monotonic() - self._line_at >= self._line_secs:
             self._line_at = time.monotonic()
-            running = [_progress(row(task, time.time())) for task in tasks if task.state == RUNNING]
+            running = [_progress(row(task, "", time.time())) for task in tasks if task.state == RUNNING]
             print("; ".join([totals(tasks), *running]), file=self._console.file, flush=True)
 
 
-def _line(task: Task) -> str:
+def _line(task: Task, settings: str) -> str:
     """`task 3 (SAC_SEED=3): done, eval return -150.2, best -148.0`."""
-    cells = row(task, time.time())
+    cells = row(task, settings, time.time())
     numbers = f", eval return {cells['eval return']}, best {cells['best']}" if task.state == DONE else ""
     where = f" (log in {task.log})" if task.state in (RUNNING, FAILED) else ""
-    return f"{task}: {task.state}{numbers}{f', {task.reason}' if task.reason else ''}{where}"
+    name = f"task {task.number}{f' ({settings})' if settings else ''}"
+    return f"{name}: {task.state}{numbers}{f', {task.reason}' if task.reason else ''}{where}"
 
 
 def _progress(cells: dict[str, str]) -> str:
-    return f"task {cells['task']} {cells['state']} {cells['iteration']} eval {cells['eval return']}"
+    return (
+        f"task {cells['task']} {cells['state']} {cells['iteration']} eval {cells['eval return']} best {cells['best']}"
+    )

@@ -7,9 +7,9 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,17 +21,22 @@ from rich.text import Text
 
 from tfagents_system.launch.cpus import format_cpu_list
 from tfagents_system.launch.run_paths import REPLAY, TRAINER, is_worker
+from tfagents_system.report.env_faults import fault_words
 from tfagents_system.report.status import (
     COLUMNS,
     LEFT_ALIGNED,
+    SETTINGS,
+    curriculum_values,
     format_number,
     format_rate,
+    format_results,
     format_return,
     format_secs,
     problem_lines,
     problems,
     state_of,
-    summary,
+    state_problems,
+    summaries,
     time_shares,
 )
 
@@ -40,7 +45,16 @@ _SAME_LINE_SECS = 60.0
 _MAX_WIDTH = 100
 _MAX_WORKER_LINES = 8
 _LINES_BESIDE_WORKERS = 18
-_SPARED_FIRST = ("steps/s", "best", "updates/s", "restarts")  # Columns that a narrow terminal does without.
+_SETTINGS_WIDTH = 30  # They get more where there is room.
+_SPARED_FIRST = (
+    "steps/s",
+    "best",
+    "updates/s",
+    "restarts",
+    "left",
+    "env steps",
+    "eval return",
+)  # Columns that a narrow terminal does without.
 _COLORS = {
     "starting": "cyan",
     "running": "green",
@@ -192,12 +206,12 @@ def progress_line(status: dict[str, Any]) -> str:
     ]
     if trainer.get("train_return") is not None:
         parts.append(f"train {format_number(trainer['train_return'])}")
-    if trainer.get("eval_return") is not None:
-        parts.append(f"eval {format_return(trainer)}")
+    parts += format_results(trainer)
+    parts += [f"{name} {value}" for name, value in curriculum_values(status).items()]
     if trainer.get("alpha") is not None:
         parts.append(f"alpha {format_number(trainer['alpha'])}")
     parts.append(f"left {format_secs(trainer.get('time_left_s'))}")
-    return "  ".join([f"{head} {parts[0]}", *parts[1:], *(f"! {problem}" for problem in _problems(status))])
+    return "  ".join([f"{head} {parts[0]}", *parts[1:], *_warnings(status)])
 
 
 def _starting_line(status: dict[str, Any]) -> str:
@@ -205,7 +219,13 @@ def _starting_line(status: dict[str, Any]) -> str:
     states = ", ".join(f"{role} {beat['state']}" for role, beat in _collapsed(status, max_workers=2))
     env_steps = status["roles"].get(REPLAY, {}).get("env_steps")
     parts = [states, f"env_steps {format_number(env_steps)}" if env_steps else ""]
-    return "  ".join([*filter(None, parts), *(f"! {problem}" for problem in _problems(status))])
+    return "  ".join([*filter(None, parts), *_warnings(status)])
+
+
+def _warnings(status: dict[str, Any]) -> list[str]:
+    """`! worker_0: down`; of what simulators have raised only how often, since a line is one of many."""
+    found = [*state_problems(status, status["run"]["updated_at"]), fault_words(status["run"])]
+    return [f"! {problem}" for problem in found if problem]
 
 
 def render(status: dict[str, Any], width: int = 80, height: int = 50) -> RenderableType:
@@ -217,10 +237,10 @@ def render(status: dict[str, Any], width: int = 80, height: int = 50) -> Rendera
     title = f"[bold]{escape(str(run['name']))}[/]  [{_COLORS.get(state, 'default')}]{escape(state)}[/]  {elapsed}"
     left = trainer.get("time_left_s")
     width = min(width, _MAX_WIDTH)
-    problem_texts = [Text(problem, style="red") for problem in _problems(status)]
+    problem_texts = [Text(problem, style="red") for problem in problems(status, run["updated_at"])]
     blocks: list[Sequence[RenderableType]] = [
         [_progress(trainer)],
-        [_numbers(status, width), *_pairs_line("curriculum", _curriculum(status))],
+        [_numbers(status, width), *_pairs_line("curriculum", curriculum_values(status))],
         [part for owner, shares in time_shares(status).items() for part in _pairs_line(f"{owner} time", shares)],
         [_roles(status, max(1, min(_MAX_WORKER_LINES, height - _LINES_BESIDE_WORKERS)))],
         problem_texts,
@@ -285,14 +305,6 @@ def _pairs_line(label: str, pairs: dict[str, str]) -> list[RenderableType]:
     return [Text(f"{label}  ", style="dim").append("  ".join(words), "default")] if words else []
 
 
-def _curriculum(status: dict[str, Any]) -> dict[str, str]:
-    """The values in force: the trainer's word, or that of the first worker that has any."""
-    values: dict[str, float] = next(
-        (beat["curriculum"] for beat in status["roles"].values() if beat.get("curriculum")), {}
-    )
-    return {name: format_number(value) for name, value in values.items()}
-
-
 def _roles(status: dict[str, Any], max_workers: int) -> RenderableType:
     """One line a role: CPU ids, state, age of the heartbeat, restarts."""
     grid = Table.grid(padding=(0, 2))
@@ -342,8 +354,25 @@ def _state(beat: dict[str, Any]) -> str:
     return state if beat.get("alive", True) or state in ("done", "stopped") else "down"
 
 
-def _problems(status: dict[str, Any]) -> list[str]:
-    return problems(status, status["run"]["updated_at"])
+def fitting(natural: Mapping[str, int], width: int, spared_first: Sequence[str]) -> dict[str, int]:
+    """Widths of a table's columns, without those that a terminal has no room for; settings are cut where they must be.
+
+    Args:
+      natural: The longest text of each column, by name; they stand two characters apart.
+      width: The terminal's.
+      spared_first: What a narrow terminal does without.
+    """
+    widths = dict(natural)
+    longest = widths.get(SETTINGS, 0)
+    if longest:
+        widths[SETTINGS] = min(longest, _SETTINGS_WIDTH)
+    for name in spared_first:
+        if sum(widths.values()) + 2 * len(widths) > width:
+            widths.pop(name, None)
+    if longest:
+        rest = sum(widths.values()) + 2 * len(widths) - widths[SETTINGS]
+        widths[SETTINGS] = min(longest, max(1, width - rest))
+    return widths
 
 
 def render_runs(statuses: Sequence[dict[str, Any]], now: float, width: int) -> RenderableType:
@@ -351,14 +380,15 @@ def render_runs(statuses: Sequence[dict[str, Any]], now: float, width: int) -> R
 
     A terminal that is too narrow for all columns gets the table without those that matter least.
     """
-    rows = [summary(status, now) for status in statuses]
-    widths = {name: max([len(name), *(len(row[name]) for row in rows)]) + 2 for name in COLUMNS}
-    for name in _SPARED_FIRST:
-        if sum(widths.values()) > width:
-            del widths[name]
+    rows = summaries(statuses, now)
+    names = list(rows[0]) if rows else list(COLUMNS)
+    widths = fitting(
+        {name: max([len(name), *(len(row[name]) for row in rows)]) for name in names}, width, _SPARED_FIRST
+    )
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in widths:
-        table.add_column(name, justify="left" if name in LEFT_ALIGNED else "right", no_wrap=True)
+        justify: Literal["left", "right"] = "left" if name in LEFT_ALIGNED else "right"
+        table.add_column(name, justify=justify, no_wrap=True, max_width=widths[name] if name == SETTINGS else None)
     for row in rows:
         cells = {
             name: Text(text, style=_COLORS.get(text, "default") if name == "state" else "")
