@@ -128,8 +128,6 @@ def inspect(
     environ: Mapping[str, str], vars_file: Path | None, progress_path: Path, render: bool, plan: CpuPlan | None = None
 ) -> Inspection:
     """Loads params and configuration, builds the environment and tries it: all that runs a user's own code."""
-    if plan is not None:  # TensorFlow reads it before the first operation.
-        os.environ.update({k: count for k, count in plan.thread_environ(TRAINER).items() if k.startswith("TF_")})
     return _Inspector(environ, vars_file, Progress(progress_path)).run(render, plan)
 
 
@@ -173,6 +171,9 @@ def _inspect_forked(
     plan: CpuPlan | None,
 ) -> Inspection:
     progress = Progress(path)
+    if plan is not None:  # Updates are measured with the trainer's threads.
+        threads = plan.thread_environ(TRAINER)
+        environ = {**environ, **{name: count for name, count in threads.items() if name.startswith("TF_")}}
     was_hung = False
 
     def watch() -> None:
