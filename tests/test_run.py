@@ -125,7 +125,7 @@ def test_videos_do_not_change_the_returns(capsys: Any, saved: RunPaths, tmp_path
     lines = play(capsys, saved, *flags, "--video_dir", str(tmp_path / "videos"))
     assert returns(lines) == numbers
     videos = sorted((tmp_path / "videos").iterdir())
-    assert [video.name for video in videos] == [f"policy_checkpoint_0000000024_episode_{k}.mp4" for k in (1, 2)]
+    assert [video.name for video in videos] == [f"policy_checkpoint_0000000024_seed_5_episode_{k}.mp4" for k in (1, 2)]
     assert str(videos[0]) in lines[1]
     reader: Any = imageio.get_reader(videos[0])
     frames = [np.asarray(frame) for frame in reader]
@@ -138,7 +138,7 @@ def test_videos_go_to_the_run_directory_and_nothing_else_does(capsys: Any, saved
     assert {path for path in saved.exp_dir.rglob("*")} == before
     play(capsys, saved, "--checkpoint", "best")
     new = {path for path in saved.exp_dir.rglob("*")} - before
-    assert {path.name for path in new} == {"videos", "policy_checkpoint_0000000016_episode_1.mp4"}
+    assert {path.name for path in new} == {"videos", "policy_checkpoint_0000000016_seed_0_episode_1.mp4"}
 
 
 def test_checkpoints_are_the_ones_that_are_named(capsys: Any, saved: RunPaths) -> None:

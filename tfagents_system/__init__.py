@@ -9,6 +9,9 @@ __version__ = "0.1.0"
 # a transposed operand, of which gradients are made, are a fifth faster all the same.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
+# TensorFlow reads it when it is imported, too: a script that loads a policy prints no lines of its start.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 # gym 0.23, which TF-Agents imports, prints on every import that it is unmaintained.
 with contextlib.suppress(ImportError):
     from gym_notices import notices

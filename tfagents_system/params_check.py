@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from tfagents_system import other_libraries, own_attributes
+from tfagents_system import learning_notes, other_libraries, own_attributes
 from tfagents_system.agents.algorithms import ALGORITHMS, Algorithm
 from tfagents_system.agents.algorithms import value as value_of_algorithm
 from tfagents_system.agents.network_options import network_findings
@@ -220,7 +220,7 @@ def advice(params: TrainParamsBase) -> list[str]:
             f"algorithm={params.algorithm!r} without updates_per_env_step: the actor steps in each update, in the "
             "paper once in 20, once for each step of the environment. Set updates_per_env_step, or actor_update_period"
         )
-    return notes + without_effect(params) + own_attributes.notes(params)
+    return notes + learning_notes.learning_rates(params) + without_effect(params) + own_attributes.notes(params)
 
 
 def _known_names(is_hook: bool) -> list[str]:

@@ -120,7 +120,7 @@ def play(
         _check_fit(policy, env)
         _apply_curriculum(params, env, _iteration(params, path, policy))
         for k in range(1, num_episodes + 1):
-            video = video_dir / f"{path.name}_episode_{k}.mp4" if video_dir else None
+            video = video_dir / f"{path.name}_seed_{seed}_episode_{k}.mp4" if video_dir else None
             episodes.append(_play_episode(env, policy, video))
             (on_episode or _print_episode)(k, episodes[-1])
     return episodes

@@ -342,10 +342,13 @@ def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(
         "evaluation",
         "seeding",
         "agent",
+        "duration",
         "rendering",
     ]
     found = list(dict.fromkeys(line[6:22].strip() for line in lines[:-1]))
     assert found == [*looked_at, "disk", "memory"]
+    (duration,) = [line for line in lines if line.startswith("ok    duration")]
+    assert "about " in duration and " updates/s; " in duration and "the time" in duration
     assert lines[-1].startswith("0 errors, ") and lines[-1].endswith("ready to start")
     assert not (tmp_path / "run").exists()
 

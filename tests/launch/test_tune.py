@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch.tune import Measured, advice, propose, updates_per_step
+from tfagents_system.launch.costs import updates_per_step
+from tfagents_system.launch.tune import Measured, advice, propose
 
 ROOT = Path(__file__).resolve().parents[2]
 REPLAY_SECS = 2e-6 + 4e-4  # of a step with one update

@@ -18,6 +18,7 @@ from tf_agents.agents import tf_agent
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system import learning_notes
 from tfagents_system.agents.checkpoints import makeup_of
 from tfagents_system.agents.encoder import has_own_networks, is_encoded, smallest_side
 from tfagents_system.agents.training_agent import check_agent, make_agent
@@ -32,6 +33,8 @@ from tfagents_system.envs.history import has_images, is_image
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
+from tfagents_system.launch import costs
+from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies.export import PolicyExport
 from tfagents_system.policies.worker_policy import why_not_numpy
@@ -42,9 +45,10 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
 SEEDING, EVALUATION, CURRICULUM = "seeding", "evaluation", "curriculum"
-AGENT, RENDERING = "agent", "rendering"
+AGENT, RENDERING, DURATION = "agent", "rendering", "duration"
 
 _EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode is over before, of a slow one this is enough.
+_MEASURING_SECS = 1.0
 _FEW_STEPS = 5
 _COMPARED_STEPS = 20
 _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
@@ -83,6 +87,7 @@ def check_environment(
     *,
     render: bool = False,
     deterministic: bool = False,
+    plan: CpuPlan | None = None,
 ) -> Trial | None:
     """Builds worker 0's environments and the agent, and tries all that a run will ask of them.
 
@@ -94,6 +99,7 @@ def check_environment(
       enter: Called before each call of the user's code that may take long or hang, with what it is.
       render: A picture is drawn, too, and policies of the toolkit's own networks are saved: it takes seconds.
       deterministic: SAC_DETERMINISTIC=1, which not every policy can have.
+      plan: Updates and steps are measured on its CPUs, and how long the run takes is told: it takes seconds.
 
     Returns:
       None where the environment could not be built.
@@ -101,7 +107,7 @@ def check_environment(
     horizon, action_history = params.env_config.get("horizon"), params.action_history
     if not is_kept(integer_from(1), horizon) or not is_kept(integer_from(0), action_history):
         return None
-    return _Check(params, seed, checks, enter).run(render, deterministic)
+    return _Check(params, seed, checks, enter).run(render, deterministic, plan)
 
 
 class _Check:
@@ -114,13 +120,15 @@ class _Check:
         self._enter = enter
         self._build_secs = 0.0
         self._eval_steps: list[Any] = []
+        self._episode_steps: int | None = None  # Of the episode with random actions, where it has ended,
+        self._return = 0.0  # and its return.
 
     @property
     def _is_fine(self) -> bool:
         own = (ENVIRONMENT, CONTRACT, EPISODE, SEEDING, EVALUATION, CURRICULUM, AGENT)
         return not any(self._checks[name].errors for name in own if name in self._checks)
 
-    def run(self, render: bool, deterministic: bool) -> Trial | None:
+    def run(self, render: bool, deterministic: bool, plan: CpuPlan | None) -> Trial | None:
         if render:
             rendering.prepare_headless()  # Before the user's code imports MuJoCo.
         agent = makeup = None
@@ -153,12 +161,15 @@ class _Check:
                 if (render or is_own) and not self._checks[AGENT].errors:
                     self._enter("saving the agent's policies")
                     _try_saving(self._params, agent, specs[1], self._checks[AGENT])
+            sizes = _sizes_of(agent)  # Before updates, which make the optimizers' variables.
+            if plan is not None and agent is not None and self._is_fine:
+                self._foretell(agent, collect_env, plan, deterministic)
             if render and eval_env is not None and self._is_fine:
                 self._try_rendering(eval_env)
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
                 stack.close()
-        return Trial(specs, resident_bytes, *_sizes_of(agent), makeup)
+        return Trial(specs, resident_bytes, *sizes, makeup)
 
     def _build_collect_env(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
         self._enter("building the collect environment")
@@ -201,9 +212,10 @@ class _Check:
         time_step = env.reset()
         first = [time_step]
         self._enter("step() of the collect environment")
-        began, steps = time.perf_counter(), 0
+        began, steps, episode_return = time.perf_counter(), 0, 0.0
         while time_step.step_type != ts.StepType.LAST and time.perf_counter() - began < _EPISODE_SECS:
             time_step = env.step(_random_action(env, rng))
+            episode_return += float(time_step.reward)
             steps += 1
             if len(first) <= _COMPARED_STEPS:
                 first.append(time_step)
@@ -211,9 +223,19 @@ class _Check:
         check = self._checks[EPISODE]
         check.facts.append(_end_in_words(time_step, steps, self._params.horizon))
         check.facts.append(f"{steps / secs:,.0f} steps/s")
+        if time_step.step_type == ts.StepType.LAST:
+            self._episode_steps, self._return = steps, episode_return
         if not self._checks.errors:  # Of the params either.
             check.notes += _check_sequences(self._params, time_step, steps)
+            check.notes += self._check_ratio()
         return first
+
+    def _check_ratio(self) -> list[str]:
+        workers = self._params.compute_config.get("num_collect_workers")
+        if not workers:
+            return []
+        steps = self._episode_steps or self._params.horizon
+        return learning_notes.ratio(costs.updates_per_step(self._params, workers, steps))
 
     def _try_evaluation(self, stack: contextlib.ExitStack, collect_env: TrainingEnvironment) -> Any:
         self._enter("building the evaluation environment")
@@ -268,6 +290,25 @@ class _Check:
             values = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
             check.facts.append(f"set_state works with {values}")
 
+    def _foretell(self, agent: Any, env: TrainingEnvironment, plan: CpuPlan, deterministic: bool) -> None:
+        """Measures updates and steps, and tells how long the run takes."""
+        params, cpus = self._params, costs.shared_cpus(plan)
+        # With --check alone: many such runs learn all the same.
+        self._checks[EPISODE].notes += learning_notes.returns(params, self._return)
+        workers = params.compute_config.get("num_collect_workers", len(plan.workers))
+        with self._told(DURATION, "measuring"):
+            self._enter("measuring steps with the agent's policy")
+            with costs.on_cpus(plan.workers[0]):
+                step, length = costs.time_steps(params, agent, [env], _MEASURING_SECS, self._seed)
+            self._enter("measuring updates of the agent")
+            with costs.on_cpus(plan.trainer):
+                update = costs.time_updates(params, agent, _MEASURING_SECS, self._seed)
+            measured = costs.Costs(update, step, length or self._episode_steps or params.horizon)
+            duration = costs.foretell(params, measured, workers, cpus, takes_turns=deterministic)
+            facts, notes = costs.in_words(duration, measured, params, cpus)
+            self._checks[DURATION].facts += facts
+            self._checks[DURATION].notes += notes
+
     def _try_rendering(self, env: TrainingEnvironment) -> None:
         self._enter(RENDERING)
         check = self._checks[RENDERING]
@@ -304,6 +345,7 @@ def _build_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check
         )
         return None
     check.facts.append(f"{type(agent).__name__}, {sum(map(_count, agent.trainable_variables)):,} weights")
+    check.notes += learning_notes.costly_updates(params, agent)
     for name in ("train_observers_ctor", "eval_observers_ctor"):
         check.errors += _check_observers(name, getattr(params, name))
     return agent

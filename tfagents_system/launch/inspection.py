@@ -26,9 +26,10 @@ from tfagents_system.curriculum import check_curriculum
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, build_timeout_secs
 from tfagents_system.errors import EXIT_BAD_INPUT, print_findings
 from tfagents_system.launch import resources, run_directory, run_inputs
+from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.fork_server import CallDiedError, ForkServer, ForkServerError
 from tfagents_system.launch.processes import kill_session
-from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.launch.run_paths import TRAINER, RunPaths
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, TAKE, carried
 from tfagents_system.launch.variables import read_variables
 from tfagents_system.load_params import compute_config_from, load_env_config, load_params, load_params_class
@@ -120,9 +121,11 @@ def _is_step(doing: str) -> bool:
     return "step()" in doing or "reset()" in doing
 
 
-def inspect(environ: Mapping[str, str], vars_file: Path | None, progress_path: Path, render: bool) -> Inspection:
+def inspect(
+    environ: Mapping[str, str], vars_file: Path | None, progress_path: Path, render: bool, plan: CpuPlan | None = None
+) -> Inspection:
     """Loads params and configuration, builds the environment and tries it: all that runs a user's own code."""
-    return _Inspector(environ, vars_file, Progress(progress_path)).run(render)
+    return _Inspector(environ, vars_file, Progress(progress_path)).run(render, plan)
 
 
 def check_inputs(environ: Mapping[str, str], vars_file: Path | None) -> list[str]:
@@ -133,7 +136,12 @@ def check_inputs(environ: Mapping[str, str], vars_file: Path | None) -> list[str
 
 
 def run_inspection(
-    environ: Mapping[str, str], vars_file: Path | None, fork_server: ForkServer | None, *, render: bool
+    environ: Mapping[str, str],
+    vars_file: Path | None,
+    fork_server: ForkServer | None,
+    *,
+    render: bool,
+    plan: CpuPlan | None = None,
 ) -> Inspection:
     """`inspect`, in a process of its own where that can be forked: what a simulator starts does not stay here."""
     timeout_secs = float(
@@ -143,11 +151,11 @@ def run_inspection(
         path = Path(folder) / "progress"
         if fork_server is not None:
             try:
-                return _inspect_forked(environ, vars_file, fork_server, path, timeout_secs, render)
+                return _inspect_forked(environ, vars_file, fork_server, path, timeout_secs, render, plan)
             except ForkServerError as error:
                 print(f"note: {error}: params and environment are checked without it", flush=True)
         with _ended_when_overdue(Progress(path), timeout_secs):
-            return inspect(environ, vars_file, path, render)
+            return inspect(environ, vars_file, path, render, plan)
 
 
 def _inspect_forked(
@@ -157,8 +165,12 @@ def _inspect_forked(
     path: Path,
     timeout_secs: float,
     render: bool,
+    plan: CpuPlan | None,
 ) -> Inspection:
     progress = Progress(path)
+    if plan is not None:  # Updates are measured with the trainer's threads.
+        threads = plan.thread_environ(TRAINER)
+        environ = {**environ, **{name: count for name, count in threads.items() if name.startswith("TF_")}}
     was_hung = False
 
     def watch() -> None:
@@ -169,7 +181,7 @@ def _inspect_forked(
 
     try:
         inspection: Inspection = fork_server.call(
-            _MODULE, "inspect", dict(environ), vars_file, path, render, environ=environ, watch=watch
+            _MODULE, "inspect", dict(environ), vars_file, path, render, plan, environ=environ, watch=watch
         )
         return inspection
     except CallDiedError as error:
@@ -231,7 +243,7 @@ class _Inspector:
         has_begun = "server" in self._values or run_directory.has_begun(self._run)
         self._uses_copies = has_begun and edits != TAKE
 
-    def run(self, render: bool) -> Inspection:
+    def run(self, render: bool, plan: CpuPlan | None = None) -> Inspection:
         before_bytes = psutil.Process().memory_info().rss
         params = self._load_inputs()
         if params is not None and params.env_config.get("horizon"):
@@ -247,6 +259,7 @@ class _Inspector:
                 self._enter,
                 render=render,
                 deterministic=bool(self._values.get("deterministic")),
+                plan=plan,
             )
             if trial is not None:
                 self._found.specs = _specs_file(trial.specs)

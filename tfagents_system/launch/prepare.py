@@ -104,7 +104,10 @@ class Preparation:
             self._keep_folder()
             environ = {**self._environ, FOLDER: str(self._copied_folder)} if self._copied_folder else self._environ
             render = not (starts or self._is_for_job)
-            self.inspection = run_inspection(environ, self._vars_file, fork_server, render=render)
+            # Not measured: on a GPU, which the check leaves alone, and where workers join a run from elsewhere.
+            measures = render and not {"server", "train_gpus"} & {k for k, value in self._values.items() if value}
+            plan = self.plan if measures else None
+            self.inspection = run_inspection(environ, self._vars_file, fork_server, render=render, plan=plan)
             self._tell_of_folder()
             self.checks.extend(self.inspection.checks)
 

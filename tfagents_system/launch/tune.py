@@ -15,12 +15,18 @@ import math
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
+from tfagents_system.launch.costs import (
+    REPLAY_SECS_A_MINIBATCH,
+    REPLAY_SECS_A_STEP,
+    time_steps,
+    time_updates,
+    updates_per_step,
+)
 from tfagents_system.launch.cpus import CpuPlan, plan_cpus
 from tfagents_system.launch.python_path import ROOT, run_python_path
 from tfagents_system.launch.run_paths import TRAINER, worker_role
@@ -31,9 +37,6 @@ from tfagents_system.launch.vars_file import read_vars_file
 _COMMAND = [sys.executable, "-P", "-m", "tfagents_system.launch.tune"]
 _DEADLINE_SECS = 600.0
 _MAX_SHOWN = 5
-_MINIBATCHES = 20
-# CPU of the replay server: for a minibatch drawn and sent, and for a step stored; measured by benchmarks/replay.py.
-_REPLAY_SECS_A_MINIBATCH, _REPLAY_SECS_A_STEP = 4e-4, 2e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,16 +174,7 @@ def _split(measured: Measured, shape: _Shape, updates_per_s: float, updates_per_
 
 
 def _replay_secs(updates_per_step: float) -> float:
-    return _REPLAY_SECS_A_STEP + updates_per_step * _REPLAY_SECS_A_MINIBATCH
-
-
-def updates_per_step(params: Any, workers: int, steps_per_episode: float) -> float:
-    """Updates for each environment step of a run with so many workers, by its parameters."""
-    if params.asynchronous:
-        return float(params.max_updates_per_env_step)
-    if params.updates_per_env_step is not None:
-        return float(params.updates_per_env_step)
-    return float(params.num_steps_per_iter / (params.n_train_episodes_per_iter * workers * steps_per_episode))
+    return REPLAY_SECS_A_STEP + updates_per_step * REPLAY_SECS_A_MINIBATCH
 
 
 def advice(split: Split, worker_cpus: int, params: Any, workers_now: int) -> list[str]:
@@ -251,83 +245,32 @@ def _run(what: str, variables: RunVariables, vars_file: Path, plan: CpuPlan, rol
     return told
 
 
-class _TimeIsUp(Exception):
-    """Ends a measurement in the middle of an episode."""
-
-
 def _measure_worker(params: Any, seed: int, envs_per_worker: int, secs: float) -> dict[str, Any]:
     """Steps of a worker's whole path: environment, policy, segments; without the server."""
     import tensorflow as tf
 
     from tfagents_system.envs import loading
     from tfagents_system.envs.history import policy_time_step_spec
-    from tfagents_system.policies.actors import PolicyActor
-    from tfagents_system.policies.worker_policy import make_worker_policy
-    from tfagents_system.replay.segments import Layout
-    from tfagents_system.rollout import SegmentBuilder, run_episodes
 
     envs = [loading.make_collect_env(params, 0, seed + k, k) for k in range(envs_per_worker)]
     observation_spec, action_spec = _agent_specs(envs[0])
     agent = params.agent_ctor(
         policy_time_step_spec(params, observation_spec), action_spec, tf.Variable(0, dtype=tf.int64)
     )
-    actor = PolicyActor(make_worker_policy(agent, seed, envs_per_worker, params.frame_stack), greedy=False)
-    layout = Layout.from_specs(observation_spec, action_spec)
-    steps, lengths, started = 0, [], 0.0
-
-    def on_step(count: int) -> None:
-        nonlocal steps
-        steps += count
-        if time.perf_counter() - started > secs:
-            raise _TimeIsUp
-
-    for env in envs:
-        env.reset()  # Some simulators load their model now.
-    started = time.perf_counter()
-    try:
-        run_episodes(
-            envs,
-            actor,
-            sys.maxsize,
-            new_builder=lambda: SegmentBuilder(layout, 0, layout.max_segment_steps(None), lambda segment: None),
-            on_step=on_step,
-            on_episode=lambda episode: lengths.append(episode.length),
-        )
-    except _TimeIsUp:
-        pass
-    steps_per_s = steps / (time.perf_counter() - started)
-    return {"steps_per_s": steps_per_s, "steps_per_episode": sum(lengths) / len(lengths) if lengths else None}
+    step, steps_per_episode = time_steps(params, agent, envs, secs, seed)
+    return {"steps_per_s": 1 / step.secs, "steps_per_episode": steps_per_episode}
 
 
 def _measure_trainer(params: Any, seed: int, secs: float) -> dict[str, Any]:
     """Updates on random minibatches of the environment's shapes."""
-    import numpy as np
     import tensorflow as tf
 
-    from tfagents_system.agents.block_update import BlockUpdate
-    from tfagents_system.agents.matmul_precision import choose_precision
     from tfagents_system.agents.training_agent import make_agent
     from tfagents_system.envs import loading
-    from tfagents_system.sequences import burn_in_steps, sequence_length
 
     env = loading.make_collect_env(params, 0, seed)
     agent = make_agent(params, *_agent_specs(env), tf.Variable(0, dtype=tf.int64))
-    precision, _ = choose_precision(params.matmul_precision)
-    length = sequence_length(params)
-    update = BlockUpdate(
-        agent, params.train_batch_size, length, params.share_log_pi, precision, burn_in_steps=burn_in_steps(params)
-    )
-    rng = np.random.default_rng(seed)
-    block = [
-        rng.random((_MINIBATCHES, *spec.shape[1:])).astype(spec.dtype.as_numpy_dtype)  # Weights are not negative.
-        for spec in update.block_spec
-    ]
-    update(block)
-    started, updates = time.perf_counter(), 0
-    while time.perf_counter() - started < secs:
-        update(block)
-        updates += _MINIBATCHES
-    return {"updates_per_s": updates / (time.perf_counter() - started)}
+    return {"updates_per_s": 1 / time_updates(params, agent, secs, seed).secs}
 
 
 def _agent_specs(env: Any) -> tuple[Any, Any]:

@@ -36,9 +36,24 @@ def save(path: Path, function: Any, description: Description) -> None:
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     model, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=_OPSET)
+    _name_axes(model.graph, description)
     entry = model.metadata_props.add()
     entry.key, entry.value = _METADATA, json.dumps(description)
     path.write_bytes(model.SerializeToString())
+
+
+def _name_axes(graph: Any, description: Description) -> None:
+    """Calls the first axis of inputs and outputs `n`, as the documents do; the others have their lengths."""
+    inputs = [*description["observation"], *description["state"]]
+    shapes = {spec["name"]: spec["shape"] for spec in inputs}
+    shapes |= {f"next_{spec['name']}": spec["shape"] for spec in description["state"]}
+    shapes["action"] = description["action"]["shape"]
+    for value in (*graph.input, *graph.output):
+        shape = value.type.tensor_type.shape
+        shape.ClearField("dim")
+        shape.dim.add().dim_param = "n"
+        for length in shapes[value.name]:
+            shape.dim.add().dim_value = length
 
 
 class OnnxFile:

@@ -1,0 +1,48 @@
+"""The user guide's code that plays a SavedModel runs as it is printed, and prints nothing else."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+
+from tests.fakes import agent_of
+from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.pendulum_params import TrainParams
+from tfagents_system.policies.export import PolicyExport
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the policies of the Pendulum example."""
+    observation_spec = tf.TensorSpec((3,), tf.float32, "observation")
+    agent = agent_of(TrainParams, observation_spec, tensor_spec.BoundedTensorSpec((1,), tf.float32, -1.0, 1.0))
+    torque_spec = tensor_spec.BoundedTensorSpec((1,), tf.float32, -2.0, 2.0)
+    export = PolicyExport(RunPaths(tmp_path / "logs/pendulum"), agent, torque_spec, tf.Variable(4800, dtype=tf.int64))
+    export.save_models()
+    export.save_checkpoint()
+    return tmp_path
+
+
+def test_the_code_of_the_user_guide_plays_an_episode_and_is_silent(folder: Path) -> None:
+    guide = (ROOT / "docs/user_guide.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "policy_loader" in block]
+    environ = {name: text for name, text in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (action,) = map(float, re.findall(r"-?\d+\.\d*(?:e-?\d+)?", done.stdout))
+    assert -2.0 <= action <= 2.0

@@ -1,0 +1,250 @@
+"""What updates and steps cost here, and how long a run takes with them.
+
+Measured with the roles' own parts: the compiled update of a block, and a worker's loop without the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tfagents_system.launch.cpus import CpuPlan
+
+# CPU of the replay server: for a minibatch drawn and sent, and for a step stored; measured by benchmarks/replay.py.
+REPLAY_SECS_A_MINIBATCH, REPLAY_SECS_A_STEP = 4e-4, 2e-6
+START_SECS = 12.0  # From the command to the first updates; measured by benchmarks/startup.py.
+_MINIBATCHES = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Of one update, or of one environment step in a worker.
+
+    Attributes:
+      secs: Time.
+      cpu_secs: Of CPUs; what waits for a device takes none.
+    """
+
+    secs: float
+    cpu_secs: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """What was measured.
+
+    Attributes:
+      update, step: Of an update of the trainer, and of an environment step of one worker.
+      steps_per_episode: On average.
+    """
+
+    update: Cost
+    step: Cost
+    steps_per_episode: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Duration:
+    """How long a run takes.
+
+    Attributes:
+      secs: From the command to the end.
+      iteration_secs: Of an iteration, without evaluations.
+      train_secs, collect_secs: Of updates and of collecting in an iteration, each with its CPUs to itself.
+      evaluation_secs: By which evaluations make the run longer, in total.
+    """
+
+    secs: float
+    iteration_secs: float
+    train_secs: float
+    collect_secs: float
+    evaluation_secs: float
+
+
+def updates_per_step(params: Any, workers: int, steps_per_episode: float) -> float:
+    """Updates for each environment step of a run with so many workers, by its parameters."""
+    if params.asynchronous:
+        return float(params.max_updates_per_env_step)
+    if params.updates_per_env_step is not None:
+        return float(params.updates_per_env_step)
+    return float(params.num_steps_per_iter / (params.n_train_episodes_per_iter * workers * steps_per_episode))
+
+
+def foretell(params: Any, costs: Costs, workers: int, cpus: int | None, *, takes_turns: bool = False) -> Duration:
+    """How long a run takes.
+
+    Collecting an iteration overlaps the updates of the one before (docs/architecture.md, An iteration); where roles
+    share CPUs, these must get through the work of all. A worker evaluates after its iteration, while the trainer has
+    one iteration's updates to do.
+
+    Args:
+      params: The run's.
+      costs: As measured.
+      workers: That collect.
+      cpus: Of all roles together, where they share them; None where each has its own.
+      takes_turns: Collecting and updates never overlap, as with SAC_DETERMINISTIC=1.
+    """
+    ratio = updates_per_step(params, workers, costs.steps_per_episode)
+    if params.asynchronous:
+        updates = float(params.num_steps_per_iter)
+        steps = updates / ratio
+    else:
+        steps = params.n_train_episodes_per_iter * workers * costs.steps_per_episode
+        updates = steps * ratio
+    train, collect = updates * costs.update.secs, steps * costs.step.secs / workers
+    replay = updates * REPLAY_SECS_A_MINIBATCH + steps * REPLAY_SECS_A_STEP
+    iteration = train + collect if takes_turns or params.max_policy_lag == 0 else max(train, collect, replay)
+    if cpus is not None:
+        work = updates * costs.update.cpu_secs + steps * costs.step.cpu_secs + replay
+        iteration = max(iteration, work / cpus)
+    episodes = math.ceil(params.n_eval_episodes / workers)
+    evaluation = max(0.0, episodes * costs.steps_per_episode * costs.step.secs - max(0.0, iteration - collect))
+    evaluations = (1 + math.ceil(params.num_iter / params.eval_period_itrs)) * evaluation
+    first = params.n_buffer_init_episodes / workers * costs.steps_per_episode * costs.step.secs
+    secs = START_SECS + first + params.num_iter * iteration + evaluations
+    return Duration(secs, iteration, train, collect, evaluations)
+
+
+def in_words(duration: Duration, costs: Costs, params: Any, cpus: int | None) -> tuple[list[str], list[str]]:
+    """What is told of a run before it starts: facts, and notes."""
+    share = {"the trainer": duration.train_secs, "workers": duration.collect_secs}
+    waits = min(share, key=lambda side: share[side])
+    idle = 1 - min(share.values()) / max(max(share.values()), 1e-9)
+    verb = "waits" if waits == "the trainer" else "wait"
+    other = "the workers" if waits == "the trainer" else "the trainer"
+    facts = [
+        f"about {_time(duration.secs)} for {params.num_iter} iterations of {_time(duration.iteration_secs)}",
+        f"{1 / costs.update.secs:,.0f} updates/s",
+        f"{1 / costs.step.secs:,.0f} steps/s of a worker with its policy, in episodes of {costs.steps_per_episode:.0f}",
+        f"{waits} {verb} for {other} {idle:.0%} of the time",
+    ]
+    if duration.evaluation_secs > 0.02 * duration.secs:
+        facts.append(f"evaluations take {duration.evaluation_secs / duration.secs:.0%} of it")
+    if cpus is not None:
+        facts.append(f"roles share {cpus} CPU{'' if cpus == 1 else 's'} (SAC_SHARE_CPUS=1)")
+    load, here = os.getloadavg()[0], os.cpu_count() or 1
+    busy = f"measured with a load of {load:.1f} on {here} CPUs: without the other programs the run is faster"
+    return facts, [busy] if load > here + 0.5 else []
+
+
+def _time(secs: float) -> str:
+    if secs < 120:
+        return f"{secs:.2g} s" if secs < 10 else f"{secs:.0f} s"
+    if secs < 600:
+        return f"{secs / 60:.1f} min"
+    return f"{secs / 60:.0f} min" if secs < 7200 else f"{secs / 3600:.1f} h"
+
+
+# Measuring.
+
+
+def time_updates(params: Any, agent: Any, secs: float, seed: int) -> Cost:
+    """Updates on random minibatches of the environment's shapes, for so many seconds; the agent learns nonsense."""
+    import numpy as np
+
+    from tfagents_system.agents.block_update import BlockUpdate
+    from tfagents_system.agents.matmul_precision import choose_precision
+    from tfagents_system.sequences import burn_in_steps, sequence_length
+
+    precision, _ = choose_precision(params.matmul_precision)
+    length = sequence_length(params)
+    update = BlockUpdate(
+        agent, params.train_batch_size, length, params.share_log_pi, precision, burn_in_steps=burn_in_steps(params)
+    )
+    rng = np.random.default_rng(seed)
+    one = [  # Weights of steps are not negative.
+        rng.random((1, *spec.shape[1:]), np.float32).astype(spec.dtype.as_numpy_dtype) for spec in update.block_spec
+    ]
+    update(one)  # The first takes longer.
+    began = time.perf_counter()
+    update(one)
+    count = max(1, min(_MINIBATCHES, int(0.2 * secs / (time.perf_counter() - began))))
+    block = [np.repeat(array, count, axis=0) for array in one]
+    updates, clock = 0, _Clock()
+    while clock.secs < secs:
+        update(block)
+        updates += count
+    return clock.cost(updates)
+
+
+class _TimeIsUp(Exception):
+    """Ends a measurement in the middle of an episode."""
+
+
+def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: int) -> tuple[Cost, float | None]:
+    """Steps of a worker's whole path without the server, for so many seconds.
+
+    Returns:
+      What a step costs, and the steps of an episode on average; None where none has ended.
+    """
+    from tfagents_system.policies.actors import PolicyActor
+    from tfagents_system.policies.worker_policy import make_worker_policy
+    from tfagents_system.replay.segments import Layout
+    from tfagents_system.rollout import SegmentBuilder, run_episodes
+
+    actor = PolicyActor(make_worker_policy(agent, seed, len(envs), params.frame_stack), greedy=False)
+    layout = Layout.from_specs(envs[0].observation_spec(), envs[0].environment_action_spec)
+    steps, lengths = 0, []
+
+    def on_step(count: int) -> None:
+        nonlocal steps
+        steps += count
+        if clock.secs > secs:
+            raise _TimeIsUp
+
+    for env in envs:
+        env.reset()  # Some simulators load their model now.
+    clock = _Clock()
+    with contextlib.suppress(_TimeIsUp):
+        run_episodes(
+            envs,
+            actor,
+            sys.maxsize,
+            new_builder=lambda: SegmentBuilder(layout, 0, layout.max_segment_steps(None), lambda segment: None),
+            on_step=on_step,
+            on_episode=lambda episode: lengths.append(episode.length),
+        )
+    return clock.cost(steps), sum(lengths) / len(lengths) if lengths else None
+
+
+class _Clock:
+    """Time and CPU time since it was made."""
+
+    def __init__(self) -> None:
+        self._began, self._cpu_began = time.perf_counter(), time.process_time()
+
+    @property
+    def secs(self) -> float:
+        return time.perf_counter() - self._began
+
+    def cost(self, count: int) -> Cost:
+        """Of each of so many."""
+        return Cost(self.secs / count, (time.process_time() - self._cpu_began) / count)
+
+
+@contextlib.contextmanager
+def on_cpus(cpus: Sequence[int]) -> Iterator[None]:
+    """All threads of this process are on these CPUs; where none are given, or they can't be had, as they were."""
+    before = os.sched_getaffinity(0)
+    _pin(cpus or before)
+    try:
+        yield
+    finally:
+        _pin(before)
+
+
+def _pin(cpus: Sequence[int] | set[int]) -> None:
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # It has just ended.
+            os.sched_setaffinity(int(thread), cpus)
+
+
+def shared_cpus(plan: CpuPlan) -> int | None:
+    """CPUs of all roles together, where they share some."""
+    return len(plan.ids()) if plan.shared else None

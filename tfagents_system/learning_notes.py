@@ -1,0 +1,95 @@
+"""What makes a run costly, or learn nothing, though every value is right by itself: notes before a start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.agents.optimizer_settings import settings_in_use
+from tfagents_system.errors import shown
+from tfagents_system.train_params_base import TrainParamsBase
+
+_LARGE_RATE, _SMALL_RATE = 1e-2, 1e-6
+_LARGE_RETURN = 100.0
+_FEW_UPDATES = 0.05
+_COSTLY = 5.0
+_UNITS, _BATCH = 256, 256  # Of plain SAC.
+_MAKE_COSTLY = (
+    "algorithm",
+    "network",
+    "num_critics",
+    "actor_fc_layer_params",
+    "critic_joint_fc_layer_params",
+    "recurrent",
+    "train_batch_size",
+)
+
+
+def learning_rates(params: TrainParamsBase) -> list[str]:
+    """Rates with which Adam and its kin seldom learn."""
+    notes = []
+    for part in ("critic", "actor"):
+        rate = getattr(params, f"{part}_learning_rate")
+        if settings_in_use(params, part).get("name") == "sgd" or _SMALL_RATE <= rate <= _LARGE_RATE:
+            continue
+        effect = "such steps mostly diverge" if rate > _LARGE_RATE else "such steps hardly change anything"
+        notes.append(f"{part}_learning_rate={rate:g}: {effect}; common are 1e-4 to 1e-3")
+    return notes
+
+
+def returns(params: TrainParamsBase, episode_return: float) -> list[str]:
+    """Of an episode whose return the networks can hardly reach with small steps."""
+    if params.normalize_rewards or abs(episode_return) <= _LARGE_RETURN:
+        return []
+    return [
+        f"an episode with random actions has a return of {episode_return:,.0f}, of more than {_LARGE_RETURN:g} in "
+        "size, and rewards are learned from as they are: where a run learns slowly or not at all, set "
+        "normalize_rewards=True, or scale rewards in env_ctor"
+    ]
+
+
+def ratio(updates_per_step: float) -> list[str]:
+    """Of a run with few updates for its experience."""
+    if updates_per_step >= _FEW_UPDATES:
+        return []
+    return [
+        f"{updates_per_step:.2g} updates for each environment step, fewer than {_FEW_UPDATES:g}: most of the "
+        "experience is hardly learned from. Raise num_steps_per_iter, or set updates_per_env_step (1 is common)"
+    ]
+
+
+def update_cost(params: TrainParamsBase, agent: Any) -> float | None:
+    """Multiplications of an update, as a multiple of plain SAC's; None with convolutions, which are not counted."""
+    shapes = [tuple(variable.shape) for variable in agent.trainable_variables]
+    if any(len(shape) > 2 for shape in shapes):
+        return None
+    length = params.recurrent_sequence_length + params.recurrent_burn_in if params.recurrent else 1
+    ours = params.train_batch_size * length * sum(np.prod(shape) for shape in shapes if len(shape) == 2)
+    observation, action = (
+        sum(int(np.prod(spec.shape)) for spec in _flat(nest))
+        for nest in (agent.time_step_spec.observation, agent.action_spec)
+    )
+    actor = (observation + _UNITS + 2 * action) * _UNITS
+    critic = (observation + action + _UNITS + 1) * _UNITS  # Of which there are two, and as many targets.
+    return float(ours / (_BATCH * (actor + 4 * critic)))
+
+
+def costly_updates(params: TrainParamsBase, agent: Any) -> list[str]:
+    """Of settings whose updates are more than five times those of plain SAC."""
+    cost = update_cost(params, agent)
+    if cost is None or cost <= _COSTLY:
+        return []
+    values = {name: getattr(params, name) for name in _MAKE_COSTLY}
+    own = ", ".join(f"{k}={shown(v)}" for k, v in values.items() if v != getattr(TrainParamsBase, k)) or "agent_ctor"
+    return [
+        f"an update takes about {cost:.0f} times the arithmetic of plain SAC's (2 layers of {_UNITS} units, batches of "
+        f"{_BATCH}), by {own}: --check measures how long the run takes"
+    ]
+
+
+def _flat(nest: Any) -> list[Any]:
+    import tree
+
+    flat: list[Any] = tree.flatten(nest)
+    return flat
