@@ -101,8 +101,8 @@ def write(environ: dict[str, str], *, folder: Path | None, take_edits: bool = Fa
     values, findings = read_variables(environ, vars_file=None, root=ROOT)
     assert findings == []
     paths = RunPaths(values["exp_dir"])
-    files = params_folder.files_of(folder)
-    inputs = Inputs(values["params"], values["config"], folder, params_folder.digests(folder, files))
+    digests = {} if folder is None else params_folder.digests(folder, params_folder.files_of(folder))
+    inputs = Inputs(values["params"], values["config"], folder, digests)
     run_directory.write_inputs(paths, RunVariables(**values), 3, inputs=inputs, take_edits=take_edits)
     return paths
 
@@ -377,7 +377,7 @@ def test_the_command_line_lists_and_copies(project: Path, tmp_path: Path) -> Non
     done = call(str(tmp_path / "copy"), "--most_mb", "1")
     assert done.returncode == 0 and done.stdout.splitlines() == names, done
     kept = params_folder.files_of(project, [project / "own"])
-    assert params_folder.differences(tmp_path / "copy", project, kept) == []
+    assert params_folder.digests(tmp_path / "copy", kept) == params_folder.digests(project, kept)
     (project / "weights.bin").write_bytes(bytes((1 << 20) + 1))
     done = call(str(tmp_path / "other"), "--most_mb", "1")
     assert done.returncode == 2 and b"SAC_SNAPSHOT_MB=1" in done.stderr and b"Traceback" not in done.stderr
@@ -390,8 +390,9 @@ def test_runs_beside_the_params_are_not_kept(environ: dict[str, str], project: P
     del environ["SAC_EXP_DIR"]
     preparation = prepare.Preparation(environ | {"SAC_LOGS_DIR": str(project / "runs")}, None)
     preparation._keep_folder()
-    assert preparation.folder is not None
-    kept = params_folder.files_of(preparation.folder)
+    folder = preparation.files().folder
+    assert folder is not None
+    kept = params_folder.files_of(folder)
     preparation.close()
     assert kept == ["config.json", "mass_of_robot.py", "models/robot.xml", "params.py"]
 
