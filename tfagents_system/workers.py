@@ -410,7 +410,9 @@ class Worker:
     def _evaluate_if_due(self) -> None:
         """Runs this worker's share of the newest evaluation, with the policy that it is of."""
         progress = self._newest_progress()
-        if progress is None or (progress.session, progress.eval_iteration) <= self._evaluated:
+        if progress is None or progress.eval_iteration < 0:
+            return  # None to evaluate since the trainer has begun: the server is not asked while waiting for one.
+        if (progress.session, progress.eval_iteration) <= self._evaluated:
             return
         arrays = self._eval_weights_reader.get()
         if arrays is None or int(arrays[0][0]) != progress.session:
