@@ -37,11 +37,18 @@ class Run:
     """
 
     def __init__(
-        self, folder: Path, num_workers: int = 2, num_episodes: int = 4, num_iter: int = 100, session: int = 1
+        self,
+        folder: Path,
+        num_workers: int = 2,
+        num_episodes: int = 4,
+        num_iter: int = 100,
+        session: int = 1,
+        checkpoint_period_itrs: int = 1,
     ) -> None:
         self.paths = RunPaths(folder)
         self.published: list[int] = []  # versions to be evaluated
         self.best: list[tuple[str, float]] = []
+        self.deleted: list[str] = []
         self._reports: list[Report] = []
         self.num_workers, self.num_episodes = num_workers, num_episodes
         trainer: Any = Trainer.__new__(Trainer)
@@ -55,7 +62,7 @@ class Run:
             eval_period_itrs=PERIOD,
             n_eval_episodes=num_episodes,
             num_iter=num_iter,
-            checkpoint_period_itrs=1,
+            checkpoint_period_itrs=checkpoint_period_itrs,
         )
         trainer._straggler_secs = STRAGGLER_SECS
         trainer._state = sac_train.TrainerState()
@@ -66,7 +73,9 @@ class Run:
         trainer._saves = types.SimpleNamespace(try_to_write=lambda write: write())
         trainer._export = types.SimpleNamespace(
             save_checkpoint=lambda version: None,
-            has_checkpoint=lambda name: True,
+            has_checkpoint=lambda name: name not in self.deleted,
+            is_first=lambda name: False,
+            delete_checkpoint=self.deleted.append,
             mark_best=lambda name, value: self.best.append((name, value)),
         )
         trainer._publisher = types.SimpleNamespace(publish=self._publish, check=lambda: None, wait=lambda: None)
@@ -238,6 +247,21 @@ def test_an_evaluation_whose_workers_are_all_gone_does_not_end_evaluating(tmp_pa
     run.iterate(22)
     assert run.published == [0, 10, 21]
     assert [(row["iteration"], row["eval_left_out"]) for row in run.rows()] == [(10, 1)]
+
+
+def test_the_checkpoint_of_an_evaluation_that_was_given_up_goes_and_a_late_share_is_told(
+    tmp_path: Path, now: list[float]
+) -> None:
+    run = Run(tmp_path, num_workers=1, checkpoint_period_itrs=20)
+    for version in (0, 10, 20, 30):
+        run.iterate(version)  # Without a heartbeat from anyone.
+        now[0] += STRAGGLER_SECS + 1
+    run.iterate(40)
+    assert run.published == [0, 10, 20, 30, 40]
+    assert run.deleted == ["policy_checkpoint_0000001000", "policy_checkpoint_0000003000"], "20 is a periodic one"
+    run.tell(0, 30, [2.0] * 4)
+    run.iterate(41)
+    assert [(row["iteration"], row["train_step"]) for row in run.rows()] == [(30, 3000)] and run.best == []
 
 
 def test_a_run_that_is_resumed_counts_what_was_due_meanwhile(tmp_path: Path, now: list[float]) -> None:

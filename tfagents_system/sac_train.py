@@ -22,7 +22,7 @@ from tfagents_system.agents import entropy
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError
 from tfagents_system.agents.checkpoints import SaveError, TrainerCheckpoints, TrainerState
 from tfagents_system.agents.matmul_precision import choose_precision
-from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.training_agent import check_sequences, make_agent
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, UserError, print_findings
@@ -237,6 +237,7 @@ class Trainer:
             burn_in_steps=burn_in_steps(params),
             measures=params.validation_share > 0,
         )
+        check_sequences(params, update)
         if self._role.deterministic and update.kind != "fused":
             raise UserError(
                 "SAC_DETERMINISTIC=1 needs an agent whose noise follows from the train step: one of the toolkit's own "
@@ -427,11 +428,12 @@ class Trainer:
             self._state.best_eval_return, self._state.best_checkpoint = summary["eval_return"], name
             self._state.best_iteration = version
             self._saves.try_to_write(lambda: self._export.mark_best(name, summary["eval_return"]))
-        if replaced[0] != self._state.best_checkpoint:  # The same, where there were no updates between two evaluations.
-            self._delete_unless_periodic(*replaced)
+        self._delete_unless_needed(*replaced)
 
-    def _delete_unless_periodic(self, name: str | None, iteration: int) -> None:
+    def _delete_unless_needed(self, name: str | None, iteration: int) -> None:
         """Checkpoints made only to be evaluated go when they are not the best; the first stays, to be compared with."""
+        if name == self._state.best_checkpoint:
+            return  # Also where there were no updates between two evaluations: both have this name.
         is_periodic = iteration % self._params.checkpoint_period_itrs == 0
         if name is None or is_periodic or iteration >= self._params.num_iter or self._export.is_first(name):
             return
@@ -512,7 +514,14 @@ class Trainer:
             self._evaluations.leave_out(gone)
             self._log_evaluations()
         if len(gone) == len(missing) and (gone or is_late):
-            self._evaluated = max(self._evaluated, version)  # Whether or not there was a whole share.
+            self._give_up(version)
+
+    def _give_up(self, version: int) -> None:
+        """Ends an evaluation of which there is no whole share."""
+        if self._evaluated < version:
+            self._evaluated = version
+            train_step, _ = self._evaluated_at[version]  # It stays: a worker that is back may tell its share yet.
+            self._delete_unless_needed(checkpoint_name(train_step), version)
 
     def _is_gone(self, worker_id: int) -> bool:
         beat = self._role.beats.last(worker_role(worker_id))
