@@ -8,15 +8,18 @@ import random
 import statistics
 import time
 import types
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tfagents_system import sac_train
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.replay.tables import Progress
 from tfagents_system.report.episodes import Episode, Report, eval_share
-from tfagents_system.report.heartbeat import write_json
+from tfagents_system.report.heartbeat import BeatReader, write_json
 from tfagents_system.report.metrics import read_metrics
 from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.sac_train import Trainer
@@ -34,16 +37,24 @@ class Run:
     """
 
     def __init__(
-        self, folder: Path, num_workers: int = 2, num_episodes: int = 4, num_iter: int = 100, session: int = 1
+        self,
+        folder: Path,
+        num_workers: int = 2,
+        num_episodes: int = 4,
+        num_iter: int = 100,
+        session: int = 1,
+        checkpoint_period_itrs: int = 1,
     ) -> None:
         self.paths = RunPaths(folder)
         self.published: list[int] = []  # versions to be evaluated
         self.best: list[tuple[str, float]] = []
+        self.deleted: list[str] = []
         self._reports: list[Report] = []
         self.num_workers, self.num_episodes = num_workers, num_episodes
         trainer: Any = Trainer.__new__(Trainer)
         self.trainer = trainer
         role: Any = types.SimpleNamespace(paths=self.paths, num_workers=num_workers, has_left=lambda worker: False)
+        role.beats = self.beats = BeatReader(self.paths, every_secs=0.01)
         role.stop = types.SimpleNamespace(is_set=lambda: False)
         trainer._role = role
         trainer._params = types.SimpleNamespace(
@@ -51,21 +62,23 @@ class Run:
             eval_period_itrs=PERIOD,
             n_eval_episodes=num_episodes,
             num_iter=num_iter,
-            checkpoint_period_itrs=1,
+            checkpoint_period_itrs=checkpoint_period_itrs,
         )
         trainer._straggler_secs = STRAGGLER_SECS
         trainer._state = sac_train.TrainerState()
         trainer._shares = TimeShares()
         trainer._variables = {}
-        trainer._session, trainer._news_tables, trainer._evaluated_at, trainer._row = session, [], {}, {}
+        trainer._session, trainer._evaluated_at, trainer._row = session, {}, {}
         trainer._train_step = types.SimpleNamespace(numpy=lambda: 100 * trainer._state.iteration)
         trainer._saves = types.SimpleNamespace(try_to_write=lambda write: write())
         trainer._export = types.SimpleNamespace(
             save_checkpoint=lambda version: None,
-            has_checkpoint=lambda name: True,
+            has_checkpoint=lambda name: name not in self.deleted,
+            is_first=lambda name: False,
+            delete_checkpoint=self.deleted.append,
             mark_best=lambda name, value: self.best.append((name, value)),
         )
-        trainer._connection = types.SimpleNamespace(put=lambda *_: None)
+        trainer._publisher = types.SimpleNamespace(publish=self._publish, check=lambda: None, wait=lambda: None)
         trainer._reports = types.SimpleNamespace(
             get=lambda _: self._reports.pop(0).to_wire() if self._reports else None
         )
@@ -77,12 +90,17 @@ class Run:
 
     def iterate(self, iteration: int) -> None:
         """As far as evaluations go; what is to be evaluated is noted in `published`."""
-        before = self.trainer._eval_iteration
         self.trainer._state.iteration = iteration
         self.trainer._publish()
-        if self.trainer._eval_iteration != before:
-            self.published.append(self.trainer._eval_iteration)
         self.trainer._take_reports()
+
+    def _publish(
+        self, policy: Sequence[np.ndarray], evaluated: Sequence[np.ndarray] | None, progress: Progress
+    ) -> None:
+        assert policy[0][1] == progress.iteration
+        if evaluated is not None:
+            assert evaluated[0][1] == progress.eval_iteration
+            self.published.append(progress.eval_iteration)
 
     def tell(self, worker: int, version: int, returns: list[float], session: int | None = None) -> None:
         episodes, session = [Episode(value, 10) for value in returns], session or self.trainer._session
@@ -160,9 +178,8 @@ def test_the_best_checkpoint_is_not_that_of_the_first_episodes(tmp_path: Path, n
     assert run.best == [("policy_checkpoint_0000001000", 5.0)] and run.published == [0, 10, 20]
     run.tell(0, 20, [100.0, -200.0])
     run.tell(1, 20, [-200.0, -200.0])
-    run.iterate(60)
-    assert run.rows()[-1]["eval_return"] == -125.0 and run.rows()[-1]["eval_left_out"] == 0
     run.iterate(61)
+    assert run.rows()[-1]["eval_return"] == -125.0 and run.rows()[-1]["eval_left_out"] == 0
     assert run.published[-1] == 61, "at the next iteration, not at the next period"
     for worker in (0, 1):
         run.tell(worker, 61, [6.0, 6.0])
@@ -186,10 +203,33 @@ def test_a_worker_that_dies_is_left_out_with_what_it_has_told(
     assert [(row["eval_return"], row["eval_episodes"]) for row in run.rows()] == ([(2.0, 2)] if goes_on else [])
     run.tell(1, 0, [100.0, 200.0])  # It is back, or was never gone.
     run.iterate(11)
-    assert run.published[-1] == (10 if goes_on else 0) and len(run.rows()) == 1
-    run.tell(0, 10, [1.0, 3.0])
+    assert run.published[-1] == (10 if goes_on else 11) and len(run.rows()) == 1
+    run.tell(0, run.published[-1], [1.0, 3.0])
     run.iterate(12)
     assert len(run.rows()) == 1, "it is waited for again"
+
+
+@pytest.mark.parametrize(("silent_secs", "goes_on"), [(1.0, False), (STRAGGLER_SECS + 1, True)])
+def test_iterations_longer_than_a_round_of_heartbeats_leave_out_who_is_gone(
+    tmp_path: Path, now: list[float], silent_secs: float, goes_on: bool
+) -> None:
+    run = Run(tmp_path)
+    run.iterate(0)
+    run.tell(0, 0, [1.0, 3.0])
+    write_json(run.paths.heartbeat("worker_1"), {"state": "evaluating", "time": time.time() - silent_secs, "since": 0})
+    for iteration in range(1, 13):
+        now[0] += STRAGGLER_SECS / 5
+        run.iterate(iteration)
+        _wait_until(lambda: not run.beats._beats)  # The reader keeps no answer for the next iteration.
+    assert run.published == ([0, 10] if goes_on else [0])
+    assert [row["eval_return"] for row in run.rows()] == ([2.0] if goes_on else [])
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.perf_counter() + 10.0
+    while not condition():
+        assert time.perf_counter() < deadline
+        time.sleep(0.002)
 
 
 def test_an_evaluation_whose_workers_are_all_gone_does_not_end_evaluating(tmp_path: Path, now: list[float]) -> None:
@@ -205,8 +245,23 @@ def test_an_evaluation_whose_workers_are_all_gone_does_not_end_evaluating(tmp_pa
     run.tell(0, 10, [1.0, 1.0, 1.0, 1.0])
     run.iterate(21)
     run.iterate(22)
-    assert run.published == [0, 10, 22]
+    assert run.published == [0, 10, 21]
     assert [(row["iteration"], row["eval_left_out"]) for row in run.rows()] == [(10, 1)]
+
+
+def test_the_checkpoint_of_an_evaluation_that_was_given_up_goes_and_a_late_share_is_told(
+    tmp_path: Path, now: list[float]
+) -> None:
+    run = Run(tmp_path, num_workers=1, checkpoint_period_itrs=20)
+    for version in (0, 10, 20, 30):
+        run.iterate(version)  # Without a heartbeat from anyone.
+        now[0] += STRAGGLER_SECS + 1
+    run.iterate(40)
+    assert run.published == [0, 10, 20, 30, 40]
+    assert run.deleted == ["policy_checkpoint_0000001000", "policy_checkpoint_0000003000"], "20 is a periodic one"
+    run.tell(0, 30, [2.0] * 4)
+    run.iterate(41)
+    assert [(row["iteration"], row["train_step"]) for row in run.rows()] == [(30, 3000)] and run.best == []
 
 
 def test_a_run_that_is_resumed_counts_what_was_due_meanwhile(tmp_path: Path, now: list[float]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tfagents_system import workers
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.replay.tables import Progress
 from tfagents_system.report.episodes import Episode, Evaluations, Report
 from tfagents_system.report.heartbeat import BeatReader, write_json
 from tfagents_system.sac_train import Trainer
@@ -100,3 +101,17 @@ def test_a_worker_that_never_waits_tells_again_between_iterations_but_rarely(mon
         now[0] += 0.1
         worker._go_on()
     assert len(told) == 3, "in lock-step it waits, and tells again then"
+
+
+@pytest.mark.parametrize(
+    ("session", "eval_iteration", "asks"),
+    [(1, -1, 0), (8, -1, 0), (7, 4, 0), (7, 5, 1), (8, 4, 1)],  # The worker has evaluated (7, 4).
+)
+def test_a_worker_asks_the_server_for_a_policy_to_evaluate_only_where_there_is_one(session, eval_iteration, asks):
+    asked = []
+    worker = Worker.__new__(Worker)
+    worker._evaluated = (7, 4)
+    worker._newest_progress = lambda: Progress(session, 20, 200, eval_iteration)
+    worker._eval_weights_reader = types.SimpleNamespace(get=lambda: asked.append(1))
+    worker._evaluate_if_due()
+    assert len(asked) == asks

@@ -10,8 +10,16 @@ import re
 from collections.abc import Callable, Sequence
 
 
+def _alike(name: str) -> str:
+    """The same for all names that some format can't tell apart."""
+    return re.sub(r"[^a-z0-9]", "_", name.lower())
+
+
 def fit_names(
-    names: Sequence[str], also_allowed: str = "", is_taken: Callable[[str], bool] = lambda name: False
+    names: Sequence[str],
+    also_allowed: str = "",
+    is_taken: Callable[[str], bool] = lambda name: False,
+    alike: Callable[[str], str] = _alike,
 ) -> list[str]:
     """The same names in ASCII letters, digits and `_`, each of them once.
 
@@ -22,6 +30,7 @@ def fit_names(
       names: Of all leaves.
       also_allowed: Further characters.
       is_taken: Whether a name belongs to something else.
+      alike: The same for all names that can't be told apart, which are given once.
     """
     fit = [re.sub(rf"[^A-Za-z0-9_{re.escape(also_allowed)}]", "_", name) for name in names]
     fit = [f"{name}_" if name.endswith("/") else name for name in fit]  # TensorFlow takes `a/` for a scope.
@@ -29,13 +38,8 @@ def fit_names(
     found = {}
     for k in sorted(range(len(names)), key=lambda k: fit[k] != names[k]):
         name = fit[k]
-        while _alike(name) in given or is_taken(name):
+        while alike(name) in given or is_taken(name):
             name += "_"
-        given.add(_alike(name))
+        given.add(alike(name))
         found[k] = name
     return [found[k] for k in range(len(names))]
-
-
-def _alike(name: str) -> str:
-    """The same for all names that some format can't tell apart."""
-    return re.sub(r"[^a-z0-9]", "_", name.lower())

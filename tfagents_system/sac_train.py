@@ -22,7 +22,7 @@ from tfagents_system.agents import entropy
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError
 from tfagents_system.agents.checkpoints import SaveError, TrainerCheckpoints, TrainerState
 from tfagents_system.agents.matmul_precision import choose_precision
-from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.training_agent import check_sequences, make_agent
 from tfagents_system.curriculum import Curriculum
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, UserError, print_findings
@@ -45,7 +45,7 @@ from tfagents_system.trainer_session import next_session
 _START_DEADLINE_SECS = 600.0
 _BLOCK_DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.
 _EVALUATION_POLL_SECS = 0.02
-_HEARTBEATS_SECS = 0.5  # Between two looks at files, of each worker that an evaluation still misses.
+_BEATS_WAIT_SECS = 1.0  # For heartbeats, once an iteration while a worker is late; reading them takes milliseconds.
 _POLL_SECS = 0.2
 _ASK_AGAIN_SECS = 3.0
 
@@ -216,7 +216,7 @@ class Trainer:
         # Versions: in the metrics; whose evaluation is over; published to be evaluated.
         self._logged = self._evaluated = self._eval_iteration = _last_evaluated(self._role.paths)
         self._eval_arrays: list[np.ndarray] = []
-        self._eval_began = self._heartbeats_due = 0.0
+        self._eval_began = 0.0
 
     def _seed_noise(self) -> None:
         """For agents that draw their own noise. It must not repeat what an earlier start has drawn."""
@@ -237,6 +237,7 @@ class Trainer:
             burn_in_steps=burn_in_steps(params),
             measures=params.validation_share > 0,
         )
+        check_sequences(params, update)
         if self._role.deterministic and update.kind != "fused":
             raise UserError(
                 "SAC_DETERMINISTIC=1 needs an agent whose noise follows from the train step: one of the toolkit's own "
@@ -366,7 +367,7 @@ class Trainer:
         is_due = version // period > self._eval_iteration // period
         is_due |= finished and version > self._eval_iteration
         if is_due and self._params.asynchronous:
-            self._leave_out_gone(self._eval_began)
+            self._leave_out_gone(self._eval_began, wait_secs=_BEATS_WAIT_SECS)
         elif is_due:
             self._wait_for_evaluation()
         is_evaluated = is_due and self._evaluated >= self._eval_iteration
@@ -427,11 +428,12 @@ class Trainer:
             self._state.best_eval_return, self._state.best_checkpoint = summary["eval_return"], name
             self._state.best_iteration = version
             self._saves.try_to_write(lambda: self._export.mark_best(name, summary["eval_return"]))
-        if replaced[0] != self._state.best_checkpoint:  # The same, where there were no updates between two evaluations.
-            self._delete_unless_periodic(*replaced)
+        self._delete_unless_needed(*replaced)
 
-    def _delete_unless_periodic(self, name: str | None, iteration: int) -> None:
+    def _delete_unless_needed(self, name: str | None, iteration: int) -> None:
         """Checkpoints made only to be evaluated go when they are not the best; the first stays, to be compared with."""
+        if name == self._state.best_checkpoint:
+            return  # Also where there were no updates between two evaluations: both have this name.
         is_periodic = iteration % self._params.checkpoint_period_itrs == 0
         if name is None or is_periodic or iteration >= self._params.num_iter or self._export.is_first(name):
             return
@@ -487,7 +489,7 @@ class Trainer:
                 self._publish_if_restarted()
                 time.sleep(_EVALUATION_POLL_SECS)
 
-    def _leave_out_gone(self, began: float) -> None:
+    def _leave_out_gone(self, began: float, wait_secs: float = 0.0) -> None:
         """The evaluation that is under way goes on without the shares of workers that are gone.
 
         Those are the ones that joined and have stopped, those without a heartbeat for SAC_STRAGGLER_SECS, and those
@@ -496,23 +498,30 @@ class Trainer:
 
         Args:
           began: When it was begun to wait for them.
+          wait_secs: For heartbeats of those that are late, at most.
         """
-        version, now = self._eval_iteration, time.monotonic()
-        if now < self._heartbeats_due:
-            return
-        self._heartbeats_due = now + _HEARTBEATS_SECS
+        version = self._eval_iteration
         self._take_reports()
         if self._evaluated >= version:
             return
         missing = self._evaluations.missing(version)
-        is_late = now - began > self._straggler_secs
+        is_late = time.monotonic() - began > self._straggler_secs
+        if is_late and wait_secs:
+            self._role.beats.wait(map(worker_role, missing), wait_secs)
         gone = [worker for worker in missing if self._role.has_left(worker) or (is_late and self._is_gone(worker))]
         if gone:
             logging.warning("the evaluation of iteration %d goes on without workers %s", version, gone)
             self._evaluations.leave_out(gone)
             self._log_evaluations()
         if len(gone) == len(missing) and (gone or is_late):
-            self._evaluated = max(self._evaluated, version)  # Whether or not there was a whole share.
+            self._give_up(version)
+
+    def _give_up(self, version: int) -> None:
+        """Ends an evaluation of which there is no whole share."""
+        if self._evaluated < version:
+            self._evaluated = version
+            train_step, _ = self._evaluated_at[version]  # It stays: a worker that is back may tell its share yet.
+            self._delete_unless_needed(checkpoint_name(train_step), version)
 
     def _is_gone(self, worker_id: int) -> bool:
         beat = self._role.beats.last(worker_role(worker_id))

@@ -61,12 +61,14 @@ class WorkerSettings:
       step_timeout_secs: SAC_STEP_TIMEOUT_SECS: what they may take for a step or reset.
       memory_mb: SAC_WORKER_MEMORY_MB; None: no limit.
       env_python: SAC_ENV_PYTHON; None: they run in the worker itself.
+      straggler_secs: SAC_STRAGGLER_SECS: what the others wait for it.
     """
 
     envs_per_worker: int = 1
     step_timeout_secs: float = 300.0
     memory_mb: int | None = None
     env_python: Path | None = None
+    straggler_secs: float = 120.0
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> WorkerSettings:
@@ -77,6 +79,7 @@ class WorkerSettings:
             step_timeout_secs(environ),
             int(memory_mb) if memory_mb else None,
             Path(python) if python else None,
+            float(environ.get("SAC_STRAGGLER_SECS") or 120),
         )
 
 
@@ -99,7 +102,7 @@ class Worker:
         self._watchdog = Watchdog(role.paths.hang(role.name), settings.step_timeout_secs)
         self._connection = role.connect(self._is_stopped)
         self._connection.wait_until_up(_START_DEADLINE_SECS)
-        self._progress = ProgressReader(self._connection, worker_id)
+        self._progress = ProgressReader(self._connection, worker_id, settings.straggler_secs)
         self._weights_reader = self._connection.newest(tables.WEIGHTS)
         self._eval_weights_reader = self._connection.newest(tables.EVAL_WEIGHTS)
         stored = self._first_status()
@@ -411,7 +414,9 @@ class Worker:
     def _evaluate_if_due(self) -> None:
         """Runs this worker's share of the newest evaluation, with the policy that it is of."""
         progress = self._newest_progress()
-        if progress is None or (progress.session, progress.eval_iteration) <= self._evaluated:
+        if progress is None or progress.eval_iteration < 0:
+            return  # None to evaluate since the trainer has begun: the server is not asked while waiting for one.
+        if (progress.session, progress.eval_iteration) <= self._evaluated:
             return
         arrays = self._eval_weights_reader.get()
         if arrays is None or int(arrays[0][0]) != progress.session:

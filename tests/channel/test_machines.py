@@ -68,6 +68,15 @@ def test_each_machine_has_a_name_and_an_end_and_its_files_are_ours_alone(folder,
     assert laptop.startswith(f"laptop: until {day:%Y-%m}") and node7.startswith("node7: revoked, until ")
 
 
+def test_a_name_is_shut_out_although_the_line_before_it_has_no_end(folder):
+    for name in ("laptop", "node7"):
+        command(folder, "add", name)
+    (folder / "revoked").write_text("someone")
+    command(folder, "revoke", "laptop")
+    command(folder, "revoke", "node7")
+    assert machines.Revocations(folder).names() == {"someone", "laptop", "node7"}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

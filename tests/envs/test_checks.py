@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_agents.agents.ddpg.actor_network import ActorNetwork
 from tf_agents.agents.sac import sac_agent
 from tf_agents.agents.td3 import td3_agent
+from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 
 from tests.fakes import CounterEnv, DictEnv, FakeParams, NumberedEnv, OldGymEnv
 from tfagents_system.checklist import Check, Checklist
@@ -151,6 +152,13 @@ def own_agent(cls: Any = OwnAgent, **options: Any) -> Any:
         )
 
     return agent_ctor
+
+
+def gaussian_actor(self: FakeParams, observation_spec: Any, action_spec: Any) -> Any:
+    """Not a tanh-squashed one."""
+    return ActorDistributionRnnNetwork(
+        observation_spec, action_spec, input_fc_layer_params=(4,), lstm_size=(4,), output_fc_layer_params=()
+    )
 
 
 def td3(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
@@ -487,6 +495,24 @@ def test_episodes_that_are_too_short_for_an_agent_of_the_users_own_are_noted(
     assert report(env, **hooks)[0].notes == [], "the toolkit's own agents learn from them"
     checks, _ = report(env, agent_ctor=own_agent(), **hooks)
     assert [told in note for note in checks.notes] == [True] if told else checks.notes == []
+
+
+@pytest.mark.parametrize(
+    ("hooks", "length", "is_refused"),
+    [
+        ({"agent_ctor": own_agent()}, 11, True),
+        ({"agent_ctor": own_agent()}, 10, False),
+        ({"actor_ctor": gaussian_actor}, 11, True),  # Our own SacAgent, whose train is called as well.
+        ({"actor_ctor": gaussian_actor}, 10, False),
+        ({}, 11, False),
+    ],
+)
+def test_sequences_longer_than_any_episode_are_refused_where_only_whole_ones_are_learned_from(
+    hooks: Any, length: int, is_refused: bool
+) -> None:
+    checks, _ = report(CounterEnv, recurrent=True, recurrent_sequence_length=length, **hooks)
+    told = f"TrainParams.recurrent_sequence_length={length} is longer than any episode (horizon=10)"
+    assert [error.startswith(told) for error in checks.errors] == [True] * is_refused, checks.errors
 
 
 def test_an_episode_that_is_cut_off_by_the_check_says_nothing_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:

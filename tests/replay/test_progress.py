@@ -86,3 +86,14 @@ def test_news_that_got_lost_are_found_soon_after_a_start_and_within_half_a_minut
     before = connection.looks
     wait(reader, clock, 2.2)
     assert connection.looks == before + 1, "what was lost once may be lost again"
+
+
+@pytest.mark.parametrize(("straggler_secs", "most_secs"), [(120.0, 30.0), (40.0, 10.0), (4.0, 1.0)])
+def test_news_that_got_lost_are_found_well_before_the_worker_is_left_out(clock, straggler_secs, most_secs):
+    connection = Connection()
+    reader = ProgressReader(connection, 3, straggler_secs)
+    wait(reader, clock, 200.0)
+    connection.newest_item, lost_at = version(2).to_wire(), clock[0]
+    while reader.newest != version(2):
+        wait(reader, clock, 0.2)
+        assert clock[0] - lost_at < most_secs + 0.5

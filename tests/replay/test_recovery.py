@@ -6,12 +6,13 @@ import shutil
 
 import numpy as np
 import pytest
-from run_for_tests import RunFolders, wait_for
-from segments_for_tests import append_more, content
+from run_for_tests import CAPACITY, RunFolders, wait_for
+from segments_for_tests import LAYOUT, append_more, content
 
 from tfagents_system import run_checkpoints
 from tfagents_system.errors import UserError
 from tfagents_system.replay import recovery
+from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_copy import RingCopy
 
 
@@ -149,6 +150,42 @@ def test_a_damaged_header_of_a_killed_server_is_no_end(tmp_path):
     append_more(run.ring, 1)
     run.ring._slots["env_steps"] += 1
     assert content(RunFolders(tmp_path / "run").ring) == at_checkpoint
+
+
+def test_a_server_that_was_killed_while_its_header_got_more_workers_goes_on_with_all(tmp_path):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    append_more(run.ring, 2)
+    before, inode = content(run.ring), run.ring.files.header.stat().st_ino
+    Ring.open(run.places.ring, LAYOUT, CAPACITY, max_workers=16)  # Killed before it wrote its origin.
+    assert run.ring.files.header.stat().st_ino != inode
+    assert content(RunFolders(tmp_path / "run").ring) == before
+
+
+@pytest.mark.parametrize("from_checkpoint", [False, True])
+def test_a_server_that_was_killed_while_it_recovered_recovers_again(tmp_path, monkeypatch, from_checkpoint):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    run.checkpoint(10)
+    at_checkpoint = content(run.ring)
+    append_more(run.ring, 1)
+    if not from_checkpoint:
+        run.ring._slots["env_steps"] += 1  # Damaged: an empty header is made first.
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "_recover", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            RunFolders(tmp_path / "run", from_checkpoint=from_checkpoint)
+    assert content(RunFolders(tmp_path / "run").ring) == at_checkpoint
+
+
+def test_the_origin_that_an_earlier_version_wrote_is_understood(tmp_path):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 3)
+    path = tmp_path / "run/replay/origin.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "inode": run.ring.files.header.stat().st_ino}))
+    before = content(run.ring)
+    assert before["counters"][0] > 0 and content(RunFolders(tmp_path / "run").ring) == before
 
 
 def test_a_restored_backup_is_not_taken_for_the_folder_that_it_replaces(tmp_path):

@@ -111,6 +111,22 @@ def test_a_reader_reads_rarely_and_never_in_the_thread_that_asks(tmp_path, monke
     assert reader.last("worker_1") is None, "an old answer is none"
 
 
+def test_who_asks_rarely_waits_for_the_answer_but_not_for_long(tmp_path, monkeypatch):
+    paths, may_read = RunPaths(tmp_path), threading.Event()
+    monkeypatch.setattr(heartbeat_module, "read_heartbeat", lambda path: may_read.wait(10) and read_heartbeat(path))
+    write_json(paths.heartbeat("worker_1"), {"state": "stopped"})
+    reader = BeatReader(paths, every_secs=0.01)
+    began = time.monotonic()
+    reader.wait(["worker_1", "worker_2"], secs=0.05)
+    assert 0.05 <= time.monotonic() - began < 5 and reader.last("worker_1") is None, "the file system hangs"
+    may_read.set()
+    for _ in range(3):
+        reader.wait(["worker_1", "worker_2"], secs=10.0)
+        assert reader.last("worker_1") == {"state": "stopped"} and reader.last("worker_2") == {}
+        _wait_until(lambda: not reader._beats)
+    assert time.monotonic() - began < 5
+
+
 def _wait_until(condition, secs=10.0):
     deadline = time.monotonic() + secs
     while not condition():

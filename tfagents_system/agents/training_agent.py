@@ -47,11 +47,32 @@ def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
             f"TrainParams.n_step={params.n_step} sums rewards with discount={params.discount}, and the agent of "
             f"agent_ctor has gamma={gamma}: they must be the same, let agent_ctor take self.discount"
         )
-    if type(agent) not in _OURS:
-        BlockUpdate(
+    if type(agent) not in _OURS or _is_longer_than_episodes(params):
+        update = BlockUpdate(
             agent,
             params.train_batch_size,
             sequence_length(params),
             burn_in_steps=burn_in_steps(params),
             measures=params.validation_share > 0,
         )
+        check_sequences(params, update)
+
+
+def check_sequences(params: TrainParamsBase, update: BlockUpdate) -> None:
+    """An agent's own `train` learns from whole sequences alone, see BlockUpdate; there must be some.
+
+    Raises:
+      UserError: There can be none.
+    """
+    if update.kind.startswith("generic") and _is_longer_than_episodes(params):
+        raise UserError(
+            f"TrainParams.recurrent_sequence_length={params.recurrent_sequence_length} is longer than any episode "
+            f"(horizon={params.horizon}), and the update of this agent, its own train, learns from whole sequences "
+            f"alone: lower it to at most {params.horizon}, or use an algorithm of the toolkit's own with an actor "
+            "whose distribution is a tanh-squashed Gaussian"
+        )
+
+
+def _is_longer_than_episodes(params: TrainParamsBase) -> bool:
+    length = sequence_length(params)
+    return length is not None and length > params.horizon

@@ -133,7 +133,7 @@ def revoke(folder: Path, name: str) -> None:
         raise UserError(f"there are no credentials named {name!r}: {', '.join(known) or 'there are none at all'}")
     # Appended: what is replaced, another machine may go on seeing for a minute (NFS).
     with open(os.open(folder / _REVOKED, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
-        file.write(f"{name}\n")
+        file.write(f"\n{name}\n")  # Its last line may have no end: it was edited by hand, or the disk was full.
         file.flush()
         os.fsync(file.fileno())
 

@@ -19,14 +19,16 @@ class ProgressReader:
     Args:
       connection: To the replay server.
       worker_id: The worker.
+      straggler_secs: SAC_STRAGGLER_SECS: whoever has not heard of an iteration for so long is left out.
 
     Attributes:
       newest: As far as it is known; None before the trainer has published anything.
     """
 
-    def __init__(self, connection: Connection, worker_id: int) -> None:
+    def __init__(self, connection: Connection, worker_id: int, straggler_secs: float = 120.0) -> None:
         self._news = connection.news(tables.news(worker_id))
         self._reader = connection.newest(tables.PROGRESS)
+        self._max_look_secs = min(_MAX_LOOK_SECS, straggler_secs / 4)
         self._look_secs, self._look_at = _LOOK_SECS, 0.0
         self.newest: tables.Progress | None = None
 
@@ -43,5 +45,6 @@ class ProgressReader:
         before, arrays = self.newest, self._reader.get()
         if arrays is not None:
             self.newest = tables.Progress.from_wire(arrays)
-        self._look_secs = _LOOK_SECS if self.newest != before else min(2 * self._look_secs, _MAX_LOOK_SECS)
+        wished = _LOOK_SECS if self.newest != before else 2 * self._look_secs
+        self._look_secs = min(wished, self._max_look_secs)
         self._look_at = time.monotonic() + self._look_secs

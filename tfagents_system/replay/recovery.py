@@ -7,6 +7,7 @@ the ring goes back to the newest complete checkpoint, whose rows were on disk be
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
@@ -80,9 +81,13 @@ def open_ring(
     is_as_it_was = _is_as_it_was(places)
     files = RingFiles.prepare(places.ring, layout, capacity_rows, slack_rows, max_workers)
     has_copy = places.is_copied and dataclasses.replace(files, folder=places.home).exist()
-    recovers = from_checkpoint or files.mend_header() or not is_as_it_was
-    if recovers and has_copy:
-        files.reset_header()  # The copy is gone back to, not what is still on scratch.
+    recovers = from_checkpoint or files.newest_header() is None or not is_as_it_was
+    if recovers:
+        with contextlib.suppress(OSError):  # What can not be written is told below.
+            (places.home / _ORIGIN).unlink()  # Killed before it is done, it recovers again.
+        files.mend_header()
+        if has_copy:
+            files.reset_header()  # The copy is gone back to, not what is still on scratch.
     ring = Ring(files)
     copy = RingCopy(ring, places.home) if places.is_copied else None
     if recovers:
@@ -150,7 +155,8 @@ def _is_as_it_was(places: Places) -> bool:
     """Whether the ring is as the last process left it, killed or not: on this machine, which was not off since."""
     # In the run directory, also for a ring elsewhere: one that was left behind there is not taken for the run's ring.
     origin = read_json(places.home / _ORIGIN)
-    return origin is not None and origin == _origin_of(places.ring)
+    # Earlier versions told the header's inode, too, which is another one after SAC_MAX_WORKERS was changed.
+    return origin is not None and {**origin, "inode": None} == {**(_origin_of(places.ring) or {}), "inode": None}
 
 
 def _origin_of(folder: Path) -> dict[str, Any] | None:
@@ -159,11 +165,10 @@ def _origin_of(folder: Path) -> dict[str, Any] | None:
     A file restored from a backup may get the inode that it had, but never its time of change.
     """
     try:
-        header, description = (folder / "header.bin").stat(), (folder / "layout.json").stat()
+        description = (folder / "layout.json").stat()  # Written once, when the ring was made.
         return {
             "boot_id": _BOOT_ID.read_text().strip(),
-            "device": header.st_dev,
-            "inode": header.st_ino,
+            "device": description.st_dev,
             "made_ns": description.st_ctime_ns,
         }
     except OSError:

@@ -14,7 +14,7 @@ import numpy as np
 from tfagents_system.errors import UserError
 from tfagents_system.launch.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
-from tfagents_system.replay.segments import Column, Layout
+from tfagents_system.replay.segments import Column, Layout, file_stem
 
 _VERSION = 3
 _SLACK_SEGMENTS = 4
@@ -119,7 +119,7 @@ class RingFiles:
         return self.description.exists()
 
     def column(self, column: Column) -> Path:
-        return self.folder / (column.name.replace("/", ".") + ".bin")
+        return self.folder / f"{file_stem(column.name)}.bin"
 
     def map(self, column: Column) -> np.ndarray:
         """The column as an array `[num_rows, ...]` that is the file.

@@ -97,10 +97,16 @@ class Layout:
         return -(-steps // self.max_segment_steps(sequence_length))
 
 
+def file_stem(name: str) -> str:
+    """Of the column's file in the ring."""
+    return name.replace("/", ".")
+
+
 def _columns(root: str, spec: Any) -> tuple[Column, ...]:
     leaves = tree.flatten_with_path(spec)
-    # Each is a file of the ring, too.
-    names = fit_names(["/".join([root, *map(str, path)]) for path, _ in leaves], also_allowed="/.-")
+    # Others only where two would be one file of the ring: rings of earlier versions have names that differ in case.
+    wanted = ["/".join([root, *map(str, path)]) for path, _ in leaves]
+    names = fit_names(wanted, also_allowed="/.-", alike=file_stem)
     columns = []
     for name, (_, leaf) in zip(names, leaves, strict=True):
         dtype = getattr(leaf.dtype, "as_numpy_dtype", leaf.dtype)

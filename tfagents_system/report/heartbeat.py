@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -181,12 +181,22 @@ class BeatReader:
     def last(self, role: str) -> Beat | None:
         """The last beat of a role, empty where it has none; None: not read yet, ask again."""
         with self._changed:
-            self._wanted.add(role)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._read_forever, name="heartbeats", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+            self._want([role])
             return self._beats.get(role)
+
+    def wait(self, roles: Iterable[str], secs: float) -> None:
+        """Waits until `last` knows all of these roles: for loops that ask too rarely to find an answer by then."""
+        roles = list(roles)
+        with self._changed:
+            self._want(roles)
+            self._changed.wait_for(lambda: all(role in self._beats for role in roles), secs)
+
+    def _want(self, roles: Iterable[str]) -> None:
+        self._wanted.update(roles)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._read_forever, name="heartbeats", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
 
     def _read_forever(self) -> None:
         while True:
@@ -198,6 +208,7 @@ class BeatReader:
             beats = {role: read_heartbeat(self._paths.heartbeat(role)) or Beat() for role in wanted}
             with self._changed:
                 self._beats = beats
+                self._changed.notify_all()
             time.sleep(self._every_secs)
 
 
