@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -239,10 +239,15 @@ def test_what_roles_that_end_together_have_left_is_waited_for_once(
     started: Callable[..., supervise.Supervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[set[str]] = []
+
+    def end_marked(marks: Collection[str]) -> list[int]:
+        asked.append(set(marks))
+        return []
+
     supervisor = started({"worker": "exit 1"}, workers=3)
     assert processes.wait_until(lambda: not any(worker.is_running() for worker in supervisor._workers), 10.0)
     with monkeypatch.context() as patch:
-        patch.setattr(processes, "end_marked", lambda marks: asked.append(set(marks)) or [])
+        patch.setattr(processes, "end_marked", end_marked)
         supervisor.step()
     assert asked == [{worker.mark for worker in supervisor._workers}]
     assert [worker.failures for worker in supervisor._workers] == [1, 1, 1]
