@@ -181,11 +181,9 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path: Path) -> Non
 
 
 def test_groups_are_named_by_what_not_all_runs_share(tmp_path: Path) -> None:
-    shared = {"train_batch_size": 64, "critic_optimizer": {"name": "sgd", "beta_1": None}}
-    folders = [
-        our_run(tmp_path / f"exp_task_{k}", [1.0], params={**shared, **own})
-        for k, own in enumerate([{}, {"tau": 1}, {"tau": True}, {"tau": 1, "critic_optimizer": {"name": "adam"}}])
-    ]
+    shared: dict[str, Any] = {"train_batch_size": 64, "critic_optimizer": {"name": "sgd", "beta_1": None}}
+    owns: list[dict[str, Any]] = [{}, {"tau": 1}, {"tau": True}, {"tau": 1, "critic_optimizer": {"name": "adam"}}]
+    folders = [our_run(tmp_path / f"exp_task_{k}", [1.0], params={**shared, **own}) for k, own in enumerate(owns)]
     names = [group.name for group in group_runs(read_runs(folders))]
     sgd = "critic_optimizer.name=sgd critic_optimizer.beta_1=null"
     assert names == [sgd, f"tau=1 {sgd}", f"tau=true {sgd}", "tau=1 critic_optimizer.name=adam"] or names == [

@@ -134,8 +134,9 @@ def _is_for_log_scale(values: Sequence[float]) -> bool:
 
 def _stretches(first: Sequence[float], later: Sequence[float]) -> bool:
     """Whether the first points, of untrained networks, would take more than half of a panel from all the others."""
-    scaled = math.log if _is_for_log_scale(later) and min(first) > 0 else float
-    ends, all_ends = _ends(map(scaled, later)), _ends(map(scaled, [*first, *later]))
+    is_log = _is_for_log_scale(later) and min(first) > 0
+    scaled = [math.log(value) if is_log else value for value in [*first, *later]]
+    ends, all_ends = _ends(scaled[len(first) :]), _ends(scaled)
     return all_ends[1] - all_ends[0] > 2 * (ends[1] - ends[0])
 
 
