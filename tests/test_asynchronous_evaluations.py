@@ -15,6 +15,7 @@ import pytest
 
 from tfagents_system import sac_train
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.report.beats import read_heartbeat
 from tfagents_system.report.episodes import Episode, Report, eval_share
 from tfagents_system.report.heartbeat import write_json
 from tfagents_system.report.metrics import read_metrics
@@ -34,7 +35,15 @@ class Run:
     """
 
     def __init__(
-        self, folder: Path, num_workers: int = 2, num_episodes: int = 4, num_iter: int = 100, session: int = 1
+        self,
+        folder: Path,
+        num_workers: int = 2,
+        num_episodes: int = 4,
+        num_iter: int = 100,
+        session: int = 1,
+        curriculum: Any = None,
+        stop_when: Any = None,
+        callbacks: Any = (),
     ) -> None:
         self.paths = RunPaths(folder)
         self.published: list[int] = []  # versions to be evaluated
@@ -44,6 +53,7 @@ class Run:
         trainer: Any = Trainer.__new__(Trainer)
         self.trainer = trainer
         role: Any = types.SimpleNamespace(paths=self.paths, num_workers=num_workers, has_left=lambda worker: False)
+        role.beats = types.SimpleNamespace(last=self._beat_of, lag_secs=0.0)
         role.stop = types.SimpleNamespace(is_set=lambda: False)
         trainer._role = role
         trainer._params = types.SimpleNamespace(
@@ -52,28 +62,39 @@ class Run:
             n_eval_episodes=num_episodes,
             num_iter=num_iter,
             checkpoint_period_itrs=1,
+            best_metric="return",
+            stop_when=stop_when,
+            max_hours=None,
+            callbacks_ctor=lambda: callbacks,
+            env_config={"horizon": 10, **({"curriculum": curriculum} if curriculum else {})},
         )
         trainer._straggler_secs = STRAGGLER_SECS
         trainer._state = sac_train.TrainerState()
+        trainer._best = sac_train.BestPolicies(trainer._params, trainer._state)
         trainer._shares = TimeShares()
         trainer._variables = {}
-        trainer._session, trainer._news_tables, trainer._evaluated_at, trainer._row = session, [], {}, {}
+        trainer._session, trainer._evaluated_at, trainer._row = session, {}, {}
         trainer._train_step = types.SimpleNamespace(numpy=lambda: 100 * trainer._state.iteration)
         trainer._saves = types.SimpleNamespace(try_to_write=lambda write: write())
         trainer._export = types.SimpleNamespace(
             save_checkpoint=lambda version: None,
             has_checkpoint=lambda name: True,
-            mark_best=lambda name, value: self.best.append((name, value)),
+            mark_best=lambda best: self.best.append((best["checkpoint"], best["eval_return"])),
         )
-        trainer._connection = types.SimpleNamespace(put=lambda *_: None)
+        trainer._publisher = types.SimpleNamespace(publish=lambda *_: None, check=lambda: None, wait=lambda: None)
         trainer._reports = types.SimpleNamespace(
             get=lambda _: self._reports.pop(0).to_wire() if self._reports else None
         )
-        trainer._train_reports = []
+        trainer._train_reports, trainer._has_warned = [], False
         trainer._publish_if_restarted = lambda: None
         trainer._beat = lambda *args, **kwargs: None
         trainer._metrics = sac_train.MetricsLog(self.paths, [])
+        trainer._early_end = sac_train.EarlyEnd(trainer._params)
+        trainer._callbacks = sac_train.Callbacks(trainer._params, trainer._metrics.rows)
         trainer._begin_evaluations()
+
+    def _beat_of(self, name: str) -> Any:
+        return read_heartbeat(self.paths.heartbeat(name)) or {}
 
     def iterate(self, iteration: int) -> None:
         """As far as evaluations go; what is to be evaluated is noted in `published`."""
@@ -84,8 +105,18 @@ class Run:
             self.published.append(self.trainer._eval_iteration)
         self.trainer._take_reports()
 
-    def tell(self, worker: int, version: int, returns: list[float], session: int | None = None) -> None:
+    def tell(
+        self,
+        worker: int,
+        version: int,
+        returns: list[float],
+        session: int | None = None,
+        success: float | None = None,
+    ) -> None:
+        """`success`: the rate of the episodes."""
         episodes, session = [Episode(value, 10) for value in returns], session or self.trainer._session
+        for k, episode in enumerate(episodes if success is not None else ()):
+            episode.success = k < round(success * len(returns))
         self._reports.append(Report("eval", session, worker, version, 100 * version, version, episodes))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -169,6 +200,16 @@ def test_the_best_checkpoint_is_not_that_of_the_first_episodes(tmp_path: Path, n
     run.iterate(62)
     assert run.best[-1] == ("policy_checkpoint_0000006100", 6.0)
     assert run.rows()[-1]["eval_left_out"] == 3, "those of 30, 40 and 50"
+
+
+def test_the_best_checkpoint_is_one_of_the_present_stage(tmp_path: Path, now: list[float]) -> None:
+    wind = {"iters": [0, 15], "range": [0.0, 0.3], "apply_to_eval": True}
+    run = Run(tmp_path, num_workers=1, curriculum={"wind": wind})
+    for version, value in ((0, 9.0), (10, 1.0), (20, -4.0), (30, -5.0), (40, -3.0)):
+        run.iterate(version)
+        run.tell(0, version, [value] * 4)
+        run.iterate(version + 1)
+    assert run.best == [(f"policy_checkpoint_{100 * k:010d}", v) for k, v in ((10, 1.0), (20, -4.0), (40, -3.0))]
 
 
 @pytest.mark.parametrize(("silent_secs", "goes_on"), [(1.0, False), (STRAGGLER_SECS + 1, True)])

@@ -43,6 +43,9 @@ MAY_CHANGE = (
     "eval_period_itrs",
     "log_period_itrs",
     "checkpoint_period_itrs",
+    "best_metric",
+    "stop_when",
+    "max_hours",
     "actor_learning_rate",
     "critic_learning_rate",
     "alpha_learning_rate",
@@ -59,7 +62,7 @@ def has_begun(paths: RunPaths | None) -> bool:
     """
     if paths is None or not os.path.exists(paths.run_json):  # Where it is out of reach, others say so.
         return False
-    trainer: Mapping[str, Any] = (read_json(paths.status_json) or {}).get("roles", {}).get(TRAINER, {})
+    trainer = _trainer(paths)
     return (
         bool(trainer.get("train_step"))
         or trainer.get("state") == "done"
@@ -170,6 +173,7 @@ def write_inputs(
     *,
     folder: Path | None = None,
     take_edits: bool = False,
+    ends_for: str | None = None,
 ) -> None:
     """Copies params and configuration and writes run.json; what a run that has begun has of these stays.
 
@@ -179,6 +183,7 @@ def write_inputs(
     Args:
       folder: What is kept of the folder of SAC_PARAMS; None: nothing.
       take_edits: A run that has begun gets new copies as well; those that it had are moved to `before_edits_<n>`.
+      ends_for: When it ends, see `early_end.settings_of_end`; None: its number of iterations says it.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
     sources = {paths.params: variables.params, paths.config: variables.config}
@@ -205,6 +210,7 @@ def write_inputs(
         "edits": edits,
         "seed": seed,
         "num_iter": num_iter,
+        "ends_for": ends_for,
         "settings": {name: getattr(variables, name) for name in SETTINGS},
         "env_python": str(variables.env_python) if variables.env_python else None,
         "created": before.get("created", _now()),
@@ -329,7 +335,21 @@ def versions() -> dict[str, str]:
 
 
 def is_finished(paths: RunPaths) -> bool:
-    """The trainer has said that it is done, with as many iterations as the run's params ask for."""
-    trainer: Mapping[str, Any] = (read_json(paths.status_json) or {}).get("roles", {}).get(TRAINER, {})
-    num_iter = read_run_json(paths).get("num_iter")
-    return trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
+    """The trainer has said that it is done, with as many iterations as the run's params ask for, or early for the
+    reasons that they give.
+    """
+    trainer, run = _trainer(paths), read_run_json(paths)
+    num_iter, ends_for = run.get("num_iter"), run.get("ends_for")
+    has_other_end = trainer.get("ended_early") and ends_for is not None and trainer.get("ended_for") != ends_for
+    is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
+    return is_done and not has_other_end
+
+
+def why_early(paths: RunPaths) -> str | None:
+    """Why a finished run has ended before its last iteration; None where it has not."""
+    return _trainer(paths).get("ended_early")
+
+
+def _trainer(paths: RunPaths) -> Mapping[str, Any]:
+    """What the trainer has told last."""
+    return (read_json(paths.status_json) or {}).get("roles", {}).get(TRAINER, {})

@@ -531,7 +531,8 @@ class Supervisor:
         name, logs = self._variables.exp_name, self.paths.logs
         lost = given_up_lines(self.status())
         if code == EXIT_DONE:
-            return [*self._time_lines(), *lost, f"{name} is finished"]
+            why = self.status()["roles"][TRAINER].get("ended_early")
+            return [*self._time_lines(), *lost, f"{name} is finished{f' early: {why}' if why else ''}"]
         if code == EXIT_RESUMABLE:
             saved = f"{name}: {self._message}; everything is saved, the same command goes on from here"
             return [*self._time_lines(), *lost, saved]
