@@ -71,7 +71,8 @@ class EarlyEnd:
     def begin(self, rows: Sequence[Row]) -> None:
         """The rows that there are: of an earlier start, or up to a checkpoint that training went back to."""
         self.why: str | None = None
-        self._in_a_row, self._best, self._best_env_steps = 0, (), 0.0
+        self._in_a_row, self._best_env_steps = 0, 0.0
+        self._best: tuple[float, ...] = ()
         for row in rows:
             self.add(row)
 
