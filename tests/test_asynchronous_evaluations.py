@@ -44,6 +44,9 @@ class Run:
         num_iter: int = 100,
         session: int = 1,
         checkpoint_period_itrs: int = 1,
+        curriculum: Any = None,
+        stop_when: Any = None,
+        callbacks: Any = (),
     ) -> None:
         self.paths = RunPaths(folder)
         self.published: list[int] = []  # versions to be evaluated
@@ -57,15 +60,22 @@ class Run:
         role.beats = self.beats = BeatReader(self.paths, every_secs=0.01)
         role.stop = types.SimpleNamespace(is_set=lambda: False)
         trainer._role = role
-        trainer._params = types.SimpleNamespace(
+        params: Any = types.SimpleNamespace(
             asynchronous=True,
             eval_period_itrs=PERIOD,
             n_eval_episodes=num_episodes,
             num_iter=num_iter,
             checkpoint_period_itrs=checkpoint_period_itrs,
+            best_metric="return",
+            stop_when=stop_when,
+            max_hours=None,
+            callbacks_ctor=lambda: callbacks,
+            env_config={"horizon": 10, **({"curriculum": curriculum} if curriculum else {})},
         )
+        trainer._params = params
         trainer._straggler_secs = STRAGGLER_SECS
         trainer._state = sac_train.TrainerState()
+        trainer._best = sac_train.BestPolicies(params, trainer._state)
         trainer._shares = TimeShares()
         trainer._variables = {}
         trainer._session, trainer._evaluated_at, trainer._row = session, {}, {}
@@ -76,16 +86,18 @@ class Run:
             has_checkpoint=lambda name: name not in self.deleted,
             is_first=lambda name: False,
             delete_checkpoint=self.deleted.append,
-            mark_best=lambda name, value: self.best.append((name, value)),
+            mark_best=lambda best: self.best.append((best["checkpoint"], best["eval_return"])),
         )
         trainer._publisher = types.SimpleNamespace(publish=self._publish, check=lambda: None, wait=lambda: None)
         trainer._reports = types.SimpleNamespace(
             get=lambda _: self._reports.pop(0).to_wire() if self._reports else None
         )
-        trainer._train_reports = []
+        trainer._train_reports, trainer._has_warned = [], False
         trainer._publish_if_restarted = lambda: None
         trainer._beat = lambda *args, **kwargs: None
         trainer._metrics = sac_train.MetricsLog(self.paths, [])
+        trainer._early_end = sac_train.EarlyEnd(params)
+        trainer._callbacks = sac_train.Callbacks(params, trainer._metrics.rows)
         trainer._begin_evaluations()
 
     def iterate(self, iteration: int) -> None:
@@ -102,8 +114,19 @@ class Run:
             assert evaluated[0][1] == progress.eval_iteration
             self.published.append(progress.eval_iteration)
 
-    def tell(self, worker: int, version: int, returns: list[float], session: int | None = None) -> None:
+    def tell(
+        self,
+        worker: int,
+        version: int,
+        returns: list[float],
+        session: int | None = None,
+        success: float | None = None,
+    ) -> None:
+        """`success`: the rate of the episodes."""
         episodes, session = [Episode(value, 10) for value in returns], session or self.trainer._session
+        if success is not None:
+            for k, episode in enumerate(episodes):
+                episode.success = k < round(success * len(returns))
         self._reports.append(Report("eval", session, worker, version, 100 * version, version, episodes))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -186,6 +209,16 @@ def test_the_best_checkpoint_is_not_that_of_the_first_episodes(tmp_path: Path, n
     run.iterate(62)
     assert run.best[-1] == ("policy_checkpoint_0000006100", 6.0)
     assert run.rows()[-1]["eval_left_out"] == 3, "those of 30, 40 and 50"
+
+
+def test_the_best_checkpoint_is_one_of_the_present_stage(tmp_path: Path, now: list[float]) -> None:
+    wind = {"iters": [0, 15], "range": [0.0, 0.3], "apply_to_eval": True}
+    run = Run(tmp_path, num_workers=1, curriculum={"wind": wind})
+    for version, value in ((0, 9.0), (10, 1.0), (20, -4.0), (30, -5.0), (40, -3.0)):
+        run.iterate(version)
+        run.tell(0, version, [value] * 4)
+        run.iterate(version + 1)
+    assert run.best == [(f"policy_checkpoint_{100 * k:010d}", v) for k, v in ((10, 1.0), (20, -4.0), (40, -3.0))]
 
 
 @pytest.mark.parametrize(("silent_secs", "goes_on"), [(1.0, False), (STRAGGLER_SECS + 1, True)])

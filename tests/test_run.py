@@ -68,7 +68,7 @@ def save_run(folder: Path, recurrent: bool = False) -> RunPaths:
             variable.assign(rng.normal(scale=0.3, size=variable.shape))
         export.save_checkpoint()
     export.save_models()
-    export.mark_best("policy_checkpoint_0000000016", 1.0)
+    export.mark_best({"checkpoint": "policy_checkpoint_0000000016", "eval_return": 1.0})
     return paths
 
 
@@ -287,8 +287,28 @@ def test_curriculum_that_applies_to_evaluation_is_set() -> None:
     for apply, mass in ((True, 2.0), (False, 1.0)):
         config = {"horizon": 7, "curriculum": {"mass": entry, "apply_to_eval": apply}}
         env = TrainingEnvironment(CounterEnv(), 7)
-        run._apply_curriculum(FakeParams(config), env, iteration=3)
-        assert env.user_env.mass == mass
+        played = run._apply_curriculum(FakeParams(config), env, iteration=3)
+        assert env.user_env.mass == mass and played == ({"mass": 2.0} if apply else {})
+
+
+def test_what_is_played_and_exported_says_its_stage(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
+    entry = {"iters": [0, 2, 3], "range": [1.0, 3.0], "apply_to_eval": True}
+    saved.overrides.write_text(json.dumps({"config": {"curriculum": {"mass": entry}}}))
+    moments = [saved.policy_checkpoints / f"policy_checkpoint_{8 * k:010d}" / "moment.json" for k in (1, 2, 3)]
+    try:
+        for k, moment in enumerate(moments, 1):
+            moment.write_text(json.dumps({"iteration": k}))
+        assert play(capsys, saved, "--no_video", "--checkpoint", "best")[1] == "curriculum of iteration 2: mass=2"
+        lines = play(capsys, saved, "--montage", "--video_dir", str(tmp_path))
+        assert [line for line in lines if "curriculum" in line] == [
+            f"curriculum of iteration {k}: mass={k}" for k in (1, 2, 3)
+        ]
+        assert export.main(["--exp_dir", str(saved.exp_dir), "--out", str(tmp_path / "out")]) == 0
+        assert capsys.readouterr().out.splitlines()[1] == "curriculum of iteration 2: mass=2"
+    finally:
+        saved.overrides.unlink()
+        for moment in moments:
+            moment.unlink()
 
 
 def test_a_policy_of_the_end_is_played_with_the_values_of_the_last_iteration() -> None:

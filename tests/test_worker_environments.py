@@ -115,6 +115,26 @@ def test_an_environment_that_fails_is_closed_and_another_takes_its_place() -> No
     assert environments.faults == 2 and "ValueError: other" in environments.last_fault
 
 
+def test_evaluations_have_the_values_of_their_policy_however_far_was_collected() -> None:
+    """A worker may have collected an iteration more than the policy is of: two workers would evaluate two tasks."""
+    params = Params({"mass": {"iters": [0, 5], "range": [1.0, 2.0]}, "friction": {"iters": [5], "range": [3.0, 3.0]}})
+    params.env_config["curriculum"]["mass"]["apply_to_eval"] = True
+    environments = make(params)
+    environments.set_due(5)
+    collect, evaluate = environments.collect[0].user_env, environments.evaluation[0].user_env
+    assert collect.states == [{"mass": 1.0}, {"mass": 2.0}, {"friction": 3.0}] and evaluate.states == []
+    environments.set_evaluated(4)
+    environments.set_evaluated(4)
+    assert evaluate.states == [{"mass": 1.0}]
+    environments.replace(EVAL, fault())
+    assert environments.evaluation[0].user_env.states == [{"mass": 1.0}]
+    environments.set_evaluated(5)
+    assert environments.evaluation[0].user_env.states == [{"mass": 1.0}, {"mass": 2.0}]
+    environments.set_evaluated(4)  # Training went back to a checkpoint.
+    assert environments.evaluation[0].user_env.states[-1] == {"mass": 1.0}
+    assert len(collect.states) == 3
+
+
 def test_the_third_fault_in_a_row_is_the_callers() -> None:
     environments = make(Params())
     environments.replace(COLLECT, fault("first"))

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -23,6 +24,9 @@ _KEYS = ("iters", "range", APPLY_TO_EVAL)
 _ITERATION = integer_from(0)
 _GUIDE = "docs/user_guide.md"
 _EXAMPLES = {"iters": "[0, 100, 200]", "range": "[1.0, 2.0]"}
+
+
+Values = dict[str, int | float]  # by parameter
 
 
 @dataclasses.dataclass
@@ -84,10 +88,58 @@ class Curriculum:
         """Whether the parameter is set in the evaluation environment, too."""
         return self._parameters[name].apply_to_eval
 
+    def values_at(self, iteration: int, *, is_eval: bool) -> Values:
+        """Values due last up to an iteration; `is_eval`: of the parameters that evaluations have, else of all.
+
+        It does not count as a call of `due`.
+        """
+        counts = {name: bisect.bisect_right(p.iters, iteration) for name, p in self._parameters.items()}
+        return {
+            name: p.values[counts[name] - 1]
+            for name, p in self._parameters.items()
+            if counts[name] and (p.apply_to_eval or not is_eval)
+        }
+
     def end_values(self) -> list[tuple[str, int | float]]:
         """(name, value) of the first and the last value of each parameter, whenever they are due."""
         ends = [(name, value) for name, p in self._parameters.items() for value in (p.values[0], p.values[-1])]
         return list(dict.fromkeys(ends))
+
+
+class EvaluatedTask:
+    """The task that policies are evaluated on and played with: its stage follows from the iteration that they are of.
+
+    Args:
+      env_config: With the curriculum.
+      num_iter: Iterations of the run.
+    """
+
+    def __init__(self, env_config: Mapping[str, Any], num_iter: int) -> None:
+        self._curriculum = Curriculum.from_config(env_config)
+        self._last_iteration = num_iter - 1  # After it nothing falls due.
+
+    def stage(self, iteration: int) -> Values:
+        """The curriculum's values in evaluations of a policy that was trained for so many iterations."""
+        return self._curriculum.values_at(min(iteration, self._last_iteration), is_eval=True)
+
+    def is_last_stage(self, iteration: int) -> bool:
+        """Whether nothing falls due any more in evaluations."""
+        return self.stage(iteration) == self.stage(self._last_iteration)
+
+    def in_words(self, iteration: int) -> str:
+        """`iteration 120: wind=0.3 (only in training: mass=2)`; empty without a curriculum."""
+        if not self._curriculum.names:
+            return ""
+        stage = self.stage(iteration)
+        values = self._curriculum.values_at(min(iteration, self._last_iteration), is_eval=False)
+        only_trained = {name: value for name, value in values.items() if name not in stage}
+        more = f" (only in training: {values_in_words(only_trained)})" if only_trained else ""
+        return f"iteration {iteration}: {values_in_words(stage) or 'nothing set'}{more}"
+
+
+def values_in_words(values: Mapping[str, float]) -> str:
+    """`wind=0.3, mass=2`."""
+    return ", ".join(f"{name}={value:g}" for name, value in values.items())
 
 
 def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:

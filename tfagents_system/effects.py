@@ -94,6 +94,9 @@ ACTS: Mapping[str, tuple[Where, ...]] = {
     "eval_period_itrs": _ALWAYS,
     "log_period_itrs": _ALWAYS,
     "checkpoint_period_itrs": _ALWAYS,
+    "best_metric": _ALWAYS,
+    "stop_when": _ALWAYS,
+    "max_hours": _ALWAYS,
 }
 
 

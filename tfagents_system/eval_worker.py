@@ -25,8 +25,6 @@ class EvalWorker(Worker):
                 self._announced_to = progress.session
                 # At once, whatever its first episodes are like: those with short ones must not count more.
                 self._report(Report("eval", progress.session, self._id, -1, 0, -1, []))
-            iteration = min(max(0, progress.eval_iteration), self._params.num_iter - 1)
-            self._apply_curriculum(iteration)
             self._evaluate_if_due()
         self._idle()
 

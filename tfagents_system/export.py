@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.curriculum import EvaluatedTask
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.saved_run import find_checkpoint, find_path, load_run_params, output_folder
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{checkpoint.name} of {paths.exp_dir}", flush=True)
     try:
         source = exporting.read_source(params, paths, checkpoint)
+        iteration, task = source.description["iteration"], EvaluatedTask(params.env_config, params.num_iter)
+        if iteration is not None and (stage := task.in_words(iteration)):
+            print(f"curriculum of {stage}", flush=True)
         written = [_write(source, name, folder, flags.format == "all") for name in formats]
     except exporting.ExportError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from tfagents_system import learning_notes, other_libraries, own_attributes
+from tfagents_system import early_end, learning_notes, other_libraries, own_attributes
 from tfagents_system.agents.algorithms import ALGORITHMS, Algorithm
 from tfagents_system.agents.algorithms import value as value_of_algorithm
 from tfagents_system.agents.network_options import network_findings
@@ -116,6 +116,9 @@ _RULES: dict[str, Rule] = {
     "eval_period_itrs": _COUNT,
     "log_period_itrs": _COUNT,
     "checkpoint_period_itrs": _COUNT,
+    "best_metric": ("'return' or 'success'", lambda value: value in ("return", "success")),
+    "stop_when": or_none(early_end.RULE),
+    "max_hours": _POSITIVE_OR_NONE,
 }
 
 
@@ -178,6 +181,11 @@ def check_deterministic(params: TrainParamsBase) -> list[str]:
         findings.append(
             "TrainParams.asynchronous=True can't be had with SAC_DETERMINISTIC=1, what is collected would depend on "
             "timing: set it to False, or SAC_DETERMINISTIC=0"
+        )
+    if params.max_hours is not None:
+        findings.append(
+            f"TrainParams.max_hours={params.max_hours:g} can't be had with SAC_DETERMINISTIC=1, a clock would decide "
+            "how long the run is: set it to None, or SAC_DETERMINISTIC=0"
         )
     if params.matmul_precision == "bfloat16":
         findings.append(

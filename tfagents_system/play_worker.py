@@ -24,7 +24,7 @@ class PlayWorker(Worker):
         if self._version < 0:
             self._idle()
             return
-        self._apply_curriculum(min(self._version, self._params.num_iter - 1))
+        self._apply_curriculum_to_evaluation(self._version)
         self._beat("evaluating", iteration=self._version)
         with self._shares.spend("evaluating"):
             self._play(1, self._log)

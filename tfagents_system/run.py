@@ -25,12 +25,12 @@ import os
 import random
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tfagents_system.curriculum import Curriculum
+from tfagents_system.curriculum import EvaluatedTask, Values, values_in_words
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.info_keys import SUCCESS_KEYS
 from tfagents_system.launch.run_directory import read_run_json
@@ -51,12 +51,14 @@ class PlayedEpisode:
       length: Steps.
       success: As the environment reports it; None where it does not.
       video: The MP4; None without one.
+      curriculum: Its values that were played with.
     """
 
     episode_return: float
     length: int
     success: bool | None
     video: Path | None
+    curriculum: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,10 +120,10 @@ def play(
     episodes = []
     with _make_env(params, seed, render=video_dir is not None) as env:
         _check_fit(policy, env)
-        _apply_curriculum(params, env, _iteration(params, path, policy))
+        values = _apply_curriculum(params, env, _iteration(params, path, policy))
         for k in range(1, num_episodes + 1):
             video = video_dir / f"{path.name}_seed_{seed}_episode_{k}.mp4" if video_dir else None
-            episodes.append(_play_episode(env, policy, video))
+            episodes.append(dataclasses.replace(_play_episode(env, policy, video), curriculum=values))
             (on_episode or _print_episode)(k, episodes[-1])
     return episodes
 
@@ -142,9 +144,8 @@ def _play_montage(params: TrainParamsBase, checkpoints: Sequence[Path], seed: in
 
             episode = play(params, checkpoint, 1, seed, Path(temporary), tell)[0]
             assert episode.video is not None
-            parts.append(
-                montage.Part(episode.video, f"train step {train_step:,}", f"return {episode.episode_return:.1f}")
-            )
+            played = [f"return {episode.episode_return:.1f}", values_in_words(episode.curriculum)]
+            parts.append(montage.Part(episode.video, f"train step {train_step:,}", ", ".join(filter(None, played))))
         print(montage.join(parts, video_dir / "montage.mp4"))
 
 
@@ -280,13 +281,15 @@ def _iteration(params: TrainParamsBase, path: Path, policy: Any) -> int:
     return known
 
 
-def _apply_curriculum(params: TrainParamsBase, env: Any, iteration: int) -> None:
-    """What was due for the evaluation environment in that iteration."""
-    curriculum = Curriculum.from_config(params.env_config)
-    curriculum.due(min(iteration, params.num_iter - 1))  # After the last iteration there is none to come.
-    for name, value in curriculum.values.items():
-        if curriculum.apply_to_eval(name):
-            env.set_state({name: value})
+def _apply_curriculum(params: TrainParamsBase, env: Any, iteration: int) -> Values:
+    """Sets what the policy of that iteration was evaluated with, and tells it."""
+    task = EvaluatedTask(params.env_config, params.num_iter)
+    values = task.stage(iteration)
+    for name, value in values.items():
+        env.set_state({name: value})
+    if stage := task.in_words(iteration):
+        print(f"curriculum of {stage}", flush=True)
+    return values
 
 
 def _play_episode(env: Any, policy: Any, video: Path | None) -> PlayedEpisode:

@@ -11,6 +11,7 @@ import collections
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import msgspec
@@ -23,7 +24,9 @@ from tfagents_system.agents.block_update import BlockUpdate, DivergedError
 from tfagents_system.agents.checkpoints import SaveError, TrainerCheckpoints, TrainerState
 from tfagents_system.agents.matmul_precision import choose_precision
 from tfagents_system.agents.training_agent import check_sequences, make_agent
+from tfagents_system.best_policy import BestPolicies
 from tfagents_system.curriculum import Curriculum
+from tfagents_system.early_end import CallbackError, Callbacks, EarlyEnd
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, UserError, print_findings
 from tfagents_system.iteration_plan import IterationPlan
@@ -90,9 +93,11 @@ class Trainer:
         self._saves = TrainerSaves(
             params, self._state, self._plan, lambda: self.train_step, self._checkpoints, self._export, self._shares
         )
-        self._curriculum = Curriculum.from_config(params.env_config)
-        self._metrics = MetricsLog(role.paths, self._curriculum.names)
+        self._best = BestPolicies(params, self._state)
+        self._metrics = MetricsLog(role.paths, Curriculum.from_config(params.env_config).names)
         self._metrics.rewind(self.train_step if self._resumed_at is not None else -1)
+        self._early_end = EarlyEnd(params)
+        self._callbacks = Callbacks(params, self._metrics.rows)
         self._begin_evaluations()
         self._published: tuple[list[np.ndarray], tables.Progress]  # the newest policy, and the word of it
         self._train_reports: list[Report] = []
@@ -102,6 +107,7 @@ class Trainer:
         self._row: dict[str, Any] = {}
         self._curriculum_values: dict[str, float] = {}
         self._session = 0
+        self._has_warned = False
         self._publisher = Publisher(self._connection, role.max_workers)
 
     @property
@@ -122,7 +128,7 @@ class Trainer:
         if not self._export.has_models():
             # Now, while the first experience is collected: tracing them takes seconds.
             self._saves.try_to_write(self._export.save_models)
-        while self._state.iteration < self._params.num_iter:
+        while not self._is_over():
             try:
                 self._train_iteration()
             except DivergedError as error:
@@ -212,6 +218,8 @@ class Trainer:
         self._begin()
 
     def _begin_evaluations(self) -> None:
+        self._early_end.begin(self._metrics.rows())
+        self._callbacks.why = None
         self._evaluations = Evaluations(self._params.n_eval_episodes, self._role.num_workers)
         # Versions: in the metrics; whose evaluation is over; published to be evaluated.
         self._logged = self._evaluated = self._eval_iteration = _last_evaluated(self._role.paths)
@@ -250,7 +258,8 @@ class Trainer:
     # Saving.
 
     def _save_if_due(self) -> None:
-        self._saves.save_if_due(self._moment(), self._is_checkpoint_wanted, self._tell_saving)
+        if self._saves.save_if_due(self._moment(), self._is_checkpoint_wanted, self._tell_saving):
+            self._tell_callbacks("checkpoint", {})
 
     def _tell_saving(self) -> None:
         self._beat("saving")
@@ -267,6 +276,32 @@ class Trainer:
     def _ask_for_replay(self, name: str) -> None:
         self._connection.try_put(tables.SNAPSHOTS, tables.Snapshot(name).to_wire(), _POLL_SECS)
 
+    # The end.
+
+    def _is_over(self) -> bool:
+        """Whether all iterations are done, or the run ends before: it then ends in the same way."""
+        state = self._state
+        if state.ended_for != self._early_end.settings:  # They were changed, so that it goes on.
+            state.ended_early = None
+        if state.ended_early is None and (why := self._early_end.why or self._callbacks.why):
+            state.ended_early, state.ended_for = why, self._early_end.settings
+            logging.info("iteration %d is the last: %s", state.iteration, why)
+        return state.iteration >= self._params.num_iter or state.ended_early is not None
+
+    def _is_last(self, iteration: int) -> bool:
+        """Whether a policy of that iteration is the result of the run, as far as that is decided."""
+        ends_here = self._state.ended_early is not None and iteration >= self._state.iteration
+        return ends_here or iteration >= self._params.num_iter
+
+    def _tell_callbacks(self, moment: str, further: Mapping[str, Any]) -> None:
+        if self._callbacks:
+            where = {
+                "train_step": self.train_step,
+                "iteration": self._state.iteration,
+                "env_steps": self._state.env_steps,
+            }
+            self._callbacks.tell(moment, {**where, **further})
+
     # An iteration.
 
     def _train_iteration(self) -> None:
@@ -274,6 +309,8 @@ class Trainer:
         self._do_updates()
         self._plan.end()
         self._publish()
+        if self._role.deterministic and (self._early_end.looks_at_evaluations or self._callbacks):
+            self._wait_for_evaluation()  # When it is over must not depend on how long it takes.
         self._take_reports()
         self._log_if_due()
         self._save_if_due()
@@ -301,6 +338,7 @@ class Trainer:
                 losses = self._update([array[:count] for array in block.arrays])
             for name, value in losses.items():
                 self._losses[name].append(value)
+            self._tell_callbacks("updates", losses)
         if block.held_out:
             with self._shares.spend("validation"):
                 measured = self._update.measure([array[block.count :] for array in block.arrays])
@@ -361,7 +399,8 @@ class Trainer:
         do not collect, so it would have to wait for them anyway. Where asynchronous it goes on, and the evaluation is
         that of a later policy.
         """
-        version, finished = self._state.iteration, self._state.iteration >= self._params.num_iter
+        version = self._state.iteration
+        finished = self._is_last(version)
         period = self._params.eval_period_itrs
         # Not `version % period == 0`: a stop may have lost the evaluation that was under way.
         is_due = version // period > self._eval_iteration // period
@@ -417,17 +456,31 @@ class Trainer:
             period = self._params.eval_period_itrs
             summary["eval_left_out"] = max(0, version // period - self._logged // period - 1)
         train_step, env_steps = self._evaluated_at.pop(version, (reports[0].train_step, self._state.env_steps))
-        self._log({"train_step": train_step, "iteration": version, "env_steps": env_steps, **summary})
+        row = {"train_step": train_step, "iteration": version, "env_steps": env_steps, **summary}
+        self._warn_without_success(summary)
+        logged = self._log(row)
         self._logged, self._evaluated = version, max(self._evaluated, version)
-        name, best = checkpoint_name(train_step), self._state.best_eval_return
-        if version == 0 or not self._export.has_checkpoint(name):
-            return
+        name = checkpoint_name(train_step)
+        if version > 0 and self._export.has_checkpoint(name):
+            self._keep_if_best(name, version, summary)
+        self._tell_callbacks("evaluation", logged)
+
+    def _warn_without_success(self, summary: Mapping[str, float]) -> None:
+        """Once in a start: an environment may tell of a success only where there is one."""
+        wants = self._params.best_metric == "success" or "eval_success" in (self._params.stop_when or {})
+        if wants and summary and "eval_success" not in summary and not self._has_warned:
+            self._has_warned = True
+            logging.warning(
+                "best_metric='success' or stop_when's eval_success needs an environment that tells of success, and no "
+                "episode of this evaluation did: report is_success or success in the info of each episode's last step. "
+                "Until then the return decides which policy is best, and eval_success ends no run"
+            )
+
+    def _keep_if_best(self, name: str, version: int, summary: dict[str, float]) -> None:
         replaced: tuple[str | None, int] = name, version
-        if best is None or summary["eval_return"] > best:
-            replaced = self._state.best_checkpoint, self._state.best_iteration
-            self._state.best_eval_return, self._state.best_checkpoint = summary["eval_return"], name
-            self._state.best_iteration = version
-            self._saves.try_to_write(lambda: self._export.mark_best(name, summary["eval_return"]))
+        if self._best.is_best(summary, version):
+            replaced = self._best.take(summary, version, name)
+            self._saves.try_to_write(lambda: self._export.mark_best(self._best.to_json()))
         self._delete_unless_needed(*replaced)
 
     def _delete_unless_needed(self, name: str | None, iteration: int) -> None:
@@ -435,7 +488,7 @@ class Trainer:
         if name == self._state.best_checkpoint:
             return  # Also where there were no updates between two evaluations: both have this name.
         is_periodic = iteration % self._params.checkpoint_period_itrs == 0
-        if name is None or is_periodic or iteration >= self._params.num_iter or self._export.is_first(name):
+        if name is None or is_periodic or self._is_last(iteration) or self._export.is_first(name):
             return
         self._export.delete_checkpoint(name)
 
@@ -468,11 +521,14 @@ class Trainer:
         self._train_reports.clear()
         return row
 
-    def _log(self, row: dict[str, Any]) -> None:
+    def _log(self, row: dict[str, Any]) -> dict[str, float]:
+        """Writes a row of metrics; returns it as it is written."""
         with self._shares.spend("logging"):
-            self._metrics.write(row)
+            logged = self._metrics.write(row)
+        self._early_end.add(logged)
         self._row.update({name: value for name, value in row.items() if "/" not in name})
         logging.info("%s", "  ".join(f"{name} {value:.5g}" for name, value in row.items()))
+        return logged
 
     def _wait_for_evaluation(self) -> None:
         """Waits until the policy that was published for it is evaluated."""
@@ -541,6 +597,8 @@ class Trainer:
                 "train_step": self.train_step,
                 "env_steps": self._state.env_steps,
                 "best_eval_return": self._state.best_eval_return,
+                "ended_early": self._state.ended_early,
+                "ended_for": self._state.ended_for,
                 "curriculum": self._curriculum_values,
                 "time_left_s": self._time_left_secs(),
                 "time_shares": self._shares.shares(),
@@ -585,6 +643,9 @@ def train(role: Role) -> int:
         return EXIT_DONE
     except StoppedError:
         return _save(trainer)
+    except CallbackError:
+        _save(trainer)  # It goes on from here when the callback is corrected.
+        raise
     except (DivergedError, SaveError) as error:
         print_findings([str(error)])
         return EXIT_HOPELESS

@@ -18,7 +18,10 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfagents_system.early_end import Logged
 
 EnvArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -206,6 +209,19 @@ class TrainParamsBase(abc.ABC):
     """Iterations between two rows of metrics."""
     checkpoint_period_itrs: int = 50
     """Iterations between two checkpoints of agent, optimizers, counters and policy."""
+    best_metric: str = "return"
+    """`return`: the best policy is that of the highest mean return of an evaluation. `success`: of the highest success
+    rate, and of the highest return among equal ones. It starts anew when the task of evaluations changes (a curriculum
+    with `apply_to_eval`)."""
+
+    # The end of a run before `num_iter`.
+    stop_when: Mapping[str, float] | None = None
+    """Ends the run as its normal end does, such as `{"eval_success": 0.95, "evaluations": 3}`: so many evaluations in a
+    row (without that key: one) with at least this `eval_success` or `eval_return` or both; or
+    `{"no_improvement_env_steps": 200_000}`: none was better, by `best_metric`, for so many environment steps. Only
+    evaluations count that have the last values of a curriculum with `apply_to_eval`. None never does."""
+    max_hours: float | None = None
+    """Hours that a run is trained for, all of its starts together; it ends with the iteration. None: no limit."""
 
     _source: ParamsSource | None = None
 
@@ -280,6 +296,15 @@ class TrainParamsBase(abc.ABC):
         from tfagents_system.agents import algorithms
 
         return algorithms.build_agent(self, time_step_spec, action_spec, train_step)
+
+    def callbacks_ctor(self) -> Sequence[Callable[[Logged], str | bool | None]]:
+        """Callbacks in the trainer, called after each block of updates, each evaluation and each checkpoint.
+
+        They decide from what is logged alone, so that a start after a kill decides the same. A text (or True) ends the
+        run after its iteration as its normal end does, and is told as the reason. One that raises ends the run as bad
+        input does, with everything saved.
+        """
+        return ()
 
     def expert_policy_ctor(self) -> Callable[[Any], Any] | None:
         """What a worker of kind `expert` acts with, where SAC_EXPERT_POLICY names no saved policy.

@@ -62,7 +62,7 @@ class TrainerSaves:
             self._saved_step, self._exported_step = self._train_step(), -1
         self._save_at = time.monotonic() + self._checkpoint_secs
 
-    def save_if_due(self, further: Mapping[str, Any], is_wanted: Callable[[], bool], tell: Callable[[], None]) -> None:
+    def save_if_due(self, further: Mapping[str, Any], is_wanted: Callable[[], bool], tell: Callable[[], None]) -> bool:
         """All of it every `checkpoint_period_itrs`; a checkpoint also before the first update, after
         SAC_CHECKPOINT_MINUTES without one, and where the replay server could not keep the older ones any longer.
 
@@ -70,6 +70,9 @@ class TrainerSaves:
           further: For people who read the checkpoint's manifest.
           is_wanted: Whether the replay server wants one; asked now and then.
           tell: Called before all of it is written.
+
+        Returns:
+          Whether it has written a checkpoint.
         """
         iteration, train_step = self._state.iteration, self._train_step()
         is_period = self._plan.done == 0 and iteration % self._params.checkpoint_period_itrs == 0
@@ -79,7 +82,7 @@ class TrainerSaves:
             or (self._is_time_to_look() and is_wanted())
         )
         if not is_due or iteration >= self._params.num_iter:
-            return
+            return False
         self._saved_step = train_step
         try:
             if is_period and iteration > 0:
@@ -87,10 +90,12 @@ class TrainerSaves:
             else:
                 with self._shares.spend("saving"):
                     self._save_checkpoint(further, wait=False)
+            return True
         except SaveError as error:
             self.error = str(error)
             self._save_at = time.monotonic() + _SAVE_AGAIN_SECS
             logging.error("%s. Training goes on, it is tried again in %.0f s", error, _SAVE_AGAIN_SECS)
+            return False
 
     def save_finally(self, further: Mapping[str, Any], tell: Callable[[], None]) -> None:
         """Writes all that is kept of this moment, and tries until SAC_SAVE_DEADLINE_SECS have passed.

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import logging
@@ -88,6 +88,7 @@ class WorkerEnvironments:
         self._count = count
         self._derived_seed = derived_seed
         self._curriculum = curriculum
+        self._eval_values: dict[str, float] = {}  # of the curriculum, in the evaluation environments
         self._process = process
         self._memory_mb = memory_mb
         self._built: collections.Counter[Place] = collections.Counter()
@@ -120,7 +121,7 @@ class WorkerEnvironments:
             _close(env)
 
     def set_due(self, iteration: int) -> None:
-        """Sets what the curriculum has for this iteration.
+        """Sets what the curriculum has for collecting this iteration.
 
         Raises:
           UserError: An environment has no such parameter.
@@ -128,14 +129,26 @@ class WorkerEnvironments:
         """
         for name, value in self._curriculum.due(iteration):
             logging.info("iteration %d: %s = %s", iteration, name, value)
-            places = [Place(False, index) for index in range(len(self.collect))]
-            if self._curriculum.apply_to_eval(name):
-                places += [Place(True, index) for index in range(len(self.evaluation))]
-            for place in places:
-                try:
-                    self._set(self._at(place), place, name, value)
-                except EnvironmentFault as fault:
-                    self.replace(place, fault)
+            self._set_all([Place(False, index) for index in range(len(self.collect))], name, value)
+
+    def set_evaluated(self, iteration: int) -> None:
+        """Sets what the curriculum has for evaluating a policy of this iteration, whatever is collected meanwhile.
+
+        Raises:
+          UserError, EnvironmentFault: See `set_due`.
+        """
+        before, self._eval_values = self._eval_values, self._curriculum.values_at(iteration, is_eval=True)
+        for name, value in self._eval_values.items():
+            if before.get(name) != value:
+                logging.info("evaluation of iteration %d: %s = %s", iteration, name, value)
+                self._set_all([Place(True, index) for index in range(len(self.evaluation))], name, value)
+
+    def _set_all(self, places: Sequence[Place], name: str, value: Any) -> None:
+        for place in places:
+            try:
+                self._set(self._at(place), place, name, value)
+            except EnvironmentFault as fault:
+                self.replace(place, fault)
 
     # Faults.
 
@@ -182,9 +195,8 @@ class WorkerEnvironments:
         _close(envs[place.index])
         env = self._build(place)
         envs[place.index] = env
-        for name, value in self._curriculum.values.items():
-            if not place.is_eval or self._curriculum.apply_to_eval(name):
-                self._set(env, place, name, value)
+        for name, value in (self._eval_values if place.is_eval else self._curriculum.values).items():
+            self._set(env, place, name, value)
 
     def _set(self, env: TrainingEnvironment, place: Place, name: str, value: Any) -> None:
         try:

@@ -273,7 +273,6 @@ class Worker:
             self._beat("waiting", waiting_for="the trainer to finish")
             self._confirm()
             self._wait_for_news()
-        self._apply_curriculum(self._params.num_iter - 1)
         self._evaluate_if_due()
 
     def _wait_for_policy(self, iteration: int) -> None:
@@ -312,6 +311,12 @@ class Worker:
     def _apply_curriculum(self, iteration: int) -> None:
         self._guard_building(f"worker {self._id}: set_state() in iteration {iteration}")
         self._environments.set_due(iteration)
+        self._watchdog.cancel()
+
+    def _apply_curriculum_to_evaluation(self, version: int) -> None:
+        """All workers evaluate a policy with the same values, however far they have collected."""
+        self._guard_building(f"worker {self._id}: set_state() for the evaluation of iteration {version}")
+        self._environments.set_evaluated(min(version, self._params.num_iter - 1))
         self._watchdog.cancel()
 
     # Collecting.
@@ -439,6 +444,7 @@ class Worker:
             self._tell_evaluation(Report("eval", session, self._id, version, train_step, version, episodes, observed))
 
         self._beat("evaluating", iteration=version)
+        self._apply_curriculum_to_evaluation(version)
         if self._role.deterministic:
             self._repeat(EVAL_STREAM, version, self._environments.evaluation)
         self._assign(policy_weights, train_step)

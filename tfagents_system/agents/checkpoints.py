@@ -33,9 +33,14 @@ class TrainerState:
       iteration: Iterations completed.
       iteration_start: Train step at which the current iteration began.
       env_steps: Environment steps stored when the newest block was drawn.
-      best_eval_return: Highest mean return of an evaluation; None before the first.
+      best_eval_return: Mean return of the best evaluation of the present stage; None before the first.
+      best_eval_success: Its success rate; None where the environment reports none.
       best_checkpoint: Name of the policy checkpoint that reached it.
       best_iteration: Iterations completed then.
+      best_stage: Values of the curriculum that it was evaluated with.
+      earlier_stages: What was best in those before, as best.json has it.
+      ended_early: Why the run ends before its last iteration, where it does.
+      ended_for: The settings for which it does, as `settings_of_end` has them.
       recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
     """
 
@@ -46,6 +51,11 @@ class TrainerState:
     recoveries: int = 0
     iteration_start: int = 0
     best_iteration: int = 0
+    best_eval_success: float | None = None
+    best_stage: dict[str, int | float] | None = None
+    ended_early: str | None = None
+    ended_for: str | None = None
+    earlier_stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 class _SavedState(tf.train.experimental.PythonState):

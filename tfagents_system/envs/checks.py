@@ -346,8 +346,12 @@ def _build_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check
         return None
     check.facts.append(f"{type(agent).__name__}, {sum(map(_count, agent.trainable_variables)):,} weights")
     check.notes += learning_notes.costly_updates(params, agent)
-    for name in ("train_observers_ctor", "eval_observers_ctor"):
-        check.errors += _check_observers(name, getattr(params, name))
+    for name, kind, of in (
+        ("train_observers_ctor", "observer", "a Trajectory"),
+        ("eval_observers_ctor", "observer", "a Trajectory"),
+        ("callbacks_ctor", "callback", "what is logged"),
+    ):
+        check.errors += _check_observers(name, getattr(params, name), kind, of)
     return agent
 
 
@@ -377,15 +381,15 @@ def _try_saving(params: TrainParamsBase, agent: tf_agent.TFAgent, action_spec: A
             )
 
 
-def _check_observers(name: str, hook: Callable[[], Any]) -> list[str]:
+def _check_observers(name: str, hook: Callable[[], Any], kind: str, of: str) -> list[str]:
     try:
         observers = hook()
     except (Exception, SystemExit) as error:
         return [f"{name} raised {describe_error(error)}: correct the hook, or remove it"]
     if not isinstance(observers, tuple | list):
-        return [f"{name} must return a list or tuple of observers, found {shown(observers)}: () is none"]
+        return [f"{name} must return a list or tuple of {kind}s, found {shown(observers)}: () is none"]
     return [
-        f"{name}: an observer must be callable with a Trajectory, found {shown(observer)}"
+        f"{name}: each {kind} must be callable with {of}, found {shown(observer)}"
         for observer in observers
         if not callable(observer)
     ]

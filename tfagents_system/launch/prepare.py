@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checklist import Checklist
+from tfagents_system.early_end import settings_of_end
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 from tfagents_system.launch import params_folder, pinned_packages, resources, run_directory, run_inputs, scratch
@@ -380,6 +381,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
             preparation.overrides,
             inputs=preparation.files(),
             take_edits=preparation.edits == TAKE,
+            ends_for=settings_of_end(inspection.attributes),
         )
         run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
         _write_specs(paths, inspection.specs)
@@ -388,9 +390,11 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
             f"note: this run began with SAC_SEED={preparation.seed}, which stays; SAC_SEED={variables.seed} is ignored"
         )
     if run_directory.is_finished(paths):
+        why = run_directory.why_early(paths)
         print(
-            f"{variables.exp_name} is finished ({inspection.num_iter} iterations, {paths.exp_dir}): nothing to do. "
-            "Choose another SAC_EXP_NAME for a new run, or go on with this one with --set num_iter=N"
+            f"{variables.exp_name} is finished ({why or f'{inspection.num_iter} iterations'}, {paths.exp_dir}): "
+            "nothing to do. Choose another SAC_EXP_NAME for a new run, or go on with this one with --set "
+            f"{'stop_when=... or max_hours=...' if why else 'num_iter=N'}"
         )
         return False
     used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)

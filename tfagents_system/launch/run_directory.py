@@ -41,6 +41,9 @@ MAY_CHANGE = (
     "eval_period_itrs",
     "log_period_itrs",
     "checkpoint_period_itrs",
+    "best_metric",
+    "stop_when",
+    "max_hours",
     "actor_learning_rate",
     "critic_learning_rate",
     "alpha_learning_rate",
@@ -57,7 +60,7 @@ def has_begun(paths: RunPaths | None) -> bool:
     """
     if paths is None or not os.path.exists(paths.run_json):  # Where it is out of reach, others say so.
         return False
-    trainer: Mapping[str, Any] = (read_json(paths.status_json) or {}).get("roles", {}).get(TRAINER, {})
+    trainer = _trainer(paths)
     return (
         bool(trainer.get("train_step"))
         or trainer.get("state") == "done"
@@ -137,6 +140,7 @@ def write_inputs(
     *,
     inputs: Inputs | None = None,
     take_edits: bool = False,
+    ends_for: str | None = None,
 ) -> None:
     """Copies the user's files and writes run.json; what a run that has begun has of these stays.
 
@@ -147,6 +151,7 @@ def write_inputs(
       inputs: The user's files; by default without a folder.
       take_edits: A run that has begun gets new copies as well, where they differ. Those that it had are copied to
         `before_edits_<n>`.
+      ends_for: When it ends, see `early_end.settings_of_end`; None: its number of iterations says it.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
     run_inputs.finish_install(paths)
@@ -169,6 +174,7 @@ def write_inputs(
         "edits": edits,
         "seed": seed,
         "num_iter": num_iter,
+        "ends_for": ends_for,
         "settings": {name: getattr(variables, name) for name in SETTINGS},
         "env_python": str(variables.env_python) if variables.env_python else None,
         "created": before.get("created", _now()),
@@ -260,11 +266,25 @@ def versions() -> dict[str, str]:
 
 
 def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
-    """The trainer has said that it is done, with as many iterations as the run's params ask for.
+    """The trainer has said that it is done, with as many iterations as the run's params ask for, or early for the
+    reasons that they give.
 
     Args:
       wanted: What a start that is not prepared yet asks for: another num_iter than the start before, perhaps.
     """
-    trainer: Mapping[str, Any] = (read_json(paths.status_json) or {}).get("roles", {}).get(TRAINER, {})
-    num_iter = (wanted or Overrides()).params.get("num_iter", read_run_json(paths).get("num_iter"))
-    return trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
+    trainer, run = _trainer(paths), read_run_json(paths)
+    num_iter = (wanted or Overrides()).params.get("num_iter", run.get("num_iter"))
+    ends_for = run.get("ends_for")
+    has_other_end = trainer.get("ended_early") and ends_for is not None and trainer.get("ended_for") != ends_for
+    is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
+    return is_done and not has_other_end
+
+
+def why_early(paths: RunPaths) -> str | None:
+    """Why a finished run has ended before its last iteration; None where it has not."""
+    return _trainer(paths).get("ended_early")
+
+
+def _trainer(paths: RunPaths) -> Mapping[str, Any]:
+    """What the trainer has told last."""
+    return (read_json(paths.status_json) or {}).get("roles", {}).get(TRAINER, {})

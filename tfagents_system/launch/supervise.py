@@ -543,7 +543,9 @@ class Supervisor:
         name, logs, status = self._variables.exp_name, self.paths.logs, self.status()
         lost = [*given_up_lines(status), *fault_lines(status["run"])]
         if code == EXIT_DONE:
-            return [*_time_lines(status), *lost, *_result_lines("final", status), f"{name} is finished"]
+            why = status["roles"][TRAINER].get("ended_early")
+            finished = f"{name} is finished{f' early: {why}' if why else ''}"
+            return [*_time_lines(status), *lost, *_result_lines("final", status), finished]
         if code == EXIT_RESUMABLE:
             saved = f"{name}: {self._message}; everything is saved, the same command goes on from here"
             return [*_time_lines(status), *lost, *_result_lines("last", status), saved]

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -168,10 +168,10 @@ class PolicyExport:
         """Whether it is the oldest checkpoint on disk."""
         return name == min(path.name for path in self._paths.policy_checkpoints.glob(f"{_PREFIX}*"))
 
-    def mark_best(self, name: str, eval_return: float) -> None:
-        """Records `name` as the checkpoint with the highest evaluation return."""
+    def mark_best(self, best: Mapping[str, Any]) -> None:
+        """Writes best.json: `checkpoint` names the best one, the rest says what it is like."""
         temporary = self._paths.best_json.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"checkpoint": name, "eval_return": eval_return}))
+        temporary.write_text(json.dumps(best, indent=1) + "\n")
         os.replace(temporary, self._paths.best_json)
 
     def delete_checkpoint(self, name: str) -> None:

@@ -70,11 +70,14 @@ class MetricsLog:
         self._must_rewrite = True
         self._write_rows()
 
-    def write(self, row: Mapping[str, float]) -> None:
+    def write(self, row: Mapping[str, float]) -> dict[str, float]:
         """Adds a row; `wall_time_s`, the seconds that the run has been trained for, is filled in.
 
         Args:
           row: Numbers by column; `train_step` must be there. What is None, NaN or infinite is left empty.
+
+        Returns:
+          The row as `rows` has it, with numbers as they are rounded for the file, and without what is empty.
         """
         full = {**_numbers(row), "wall_time_s": time.monotonic() - self._began}
         if self._edits:
@@ -85,13 +88,19 @@ class MetricsLog:
         self._must_rewrite |= bool(new)
         self._write_rows()
         self._summarize(full)
+        return {name: float(_cell(value)) for name, value in full.items()}
+
+    def rows(self) -> list[Mapping[str, Any]]:
+        """All rows, those that a full disk has not taken yet included."""
+        written = read_metrics(self._path) if self._replacement is None else self._replacement
+        return [*written, *self._unwritten]
 
     def rewind(self, train_step: int) -> None:
         """Drops rows beyond `train_step`: the run was resumed there, and they come again.
 
         TensorBoard does the same by itself when a tag's step goes back.
         """
-        rows = [*read_metrics(self._path), *self._unwritten]
+        rows = self.rows()
         kept = [row for row in rows if (row.get("train_step") or 0) <= train_step]
         if len(kept) < len(rows):
             self._continue_clock(kept)
