@@ -364,7 +364,7 @@ def test_what_a_forked_role_forks_has_its_mark(server: ForkServer, tmp_path: Pat
         assert processes.end_marked([f"{MARK_VARIABLE}={marks[0]}"]) == []
         # Its environment is gone a moment before the process is.
         assert processes.wait_until(lambda: not processes.is_alive(daemons[0]), 10.0) and processes.is_alive(daemons[1])
-        assert roles[0].poll() == -signal.SIGKILL and roles[1].poll() is None
+        assert processes.wait_until(lambda: roles[0].poll() == -signal.SIGKILL, 10.0) and roles[1].poll() is None
     finally:
         assert processes.end_marked([f"{MARK_VARIABLE}={mark}" for mark in marks]) == []
     assert roles[1].wait() == -signal.SIGKILL
