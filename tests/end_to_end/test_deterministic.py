@@ -66,7 +66,7 @@ def weights_of(run):
 
 def kill(run, role):
     """False where status.json, which is a second old, names a process that was restarted with the others since."""
-    pid = run.status()["roles"][role]["pid"]
+    pid = run.status()["roles"][role].get("pid")  # None until the role has said something since its start.
     if pid is None:
         return False
     try:
