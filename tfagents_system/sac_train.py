@@ -119,7 +119,7 @@ class Trainer:
         """Trains until the last iteration is done.
 
         Raises:
-          StoppedError: The role was told to stop; `save_finally` is to be called.
+          StoppedError: The role was told to stop; `stop` is to be called.
           DivergedError: Training has diverged again after it went back to a checkpoint.
           SaveError: The result can't be written.
         """
@@ -151,6 +151,15 @@ class Trainer:
           SaveError: It can't be written; the last checkpoint is as it was.
         """
         self._saves.save_finally(self._moment(), self._tell_saving)
+
+    def stop(self) -> None:
+        """Writes all that is kept of this moment, and its last words: how far it came.
+
+        Raises:
+          SaveError: It can't be written; the last checkpoint is as it was.
+        """
+        self.save_finally()
+        self._beat("stopped")
 
     def close(self) -> None:
         self._publisher.close()
@@ -655,7 +664,7 @@ def train(role: Role) -> int:
 
 def _save(trainer: Trainer) -> int:
     try:
-        trainer.save_finally()
+        trainer.stop()
         return EXIT_RESUMABLE
     except SaveError as error:
         print_findings([str(error)])

@@ -15,13 +15,13 @@ def test_random_kills_lose_nothing_that_was_promised(tmp_path):
     try:
         run.set_pace(ITERATION_SECS)
         campaign.start()
-        campaign.cause_many(KINDS, secs=30.0, count=50)
+        campaign.cause_many(KINDS, secs=120.0, count=4)
         assert campaign.finish() == 0, run.output.read_text()
         balance = run.balance()
     finally:
         campaign.close()
     assert campaign.violations + balance.violations == []
-    assert len(campaign.faults) > 2, "a machine this slow shows nothing"
+    assert len(campaign.faults) == 4
     assert max(fault.recovery_secs for fault in campaign.faults if fault.kind != "everything") < 30.0
     assert balance.duplicated == 0
     assert balance.stored == balance.collected - sum(balance.lost.values())

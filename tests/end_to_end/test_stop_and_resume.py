@@ -93,7 +93,7 @@ def test_stop_resume_kill_and_finish(tmp_path):
     assert resumed[0] == stopped_at
     # gRPC may abort a client whose server is killed: a restart like any other, and told as what it is.
     aborted = run.log("trainer").count("trainer ended with SIGABRT")
-    assert len(resumed) == 2 + aborted
+    assert len(resumed) == 2 + aborted, run.logs()
     env_steps = run.status()["roles"]["replay"]["env_steps"]
     whole = INIT_STEPS + ITERATIONS * STEPS_PER_ITERATION
     # Lost or added: parts of the episodes that killed and stopped workers were in.

@@ -93,6 +93,8 @@ def test_a_sweep_is_stopped_resumed_and_compared(tmp_path: Path) -> None:
     assert code == 75, output
     assert "task 0 (train_batch_size=16): stopped" in output
     stopped_at = [train_step(paths) for paths in tasks]
+    ends = [(read_status(paths.status_json) or {})["roles"]["trainer"]["state"] for paths in tasks]
+    assert ends == ["stopped"] * 2, "the trainers' last words tell how far they came"
     assert all(0 < step < ITERATIONS * 10 for step in stopped_at)
     plans = [(read_status(paths.status_json) or {})["plan"] for paths in tasks]
     if len(os.sched_getaffinity(0)) > 1:  # Each run has CPUs of its own.

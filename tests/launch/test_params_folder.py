@@ -159,6 +159,24 @@ def test_the_checkouts_own_files_are_none_of_the_users() -> None:
     assert params_folder.is_kept_otherwise(ROOT / "tfagents_system/pendulum_params.py")
 
 
+@pytest.mark.parametrize(
+    ("name", "stays"), [("progress.txt", True), ("mass_of_robot.py", False), ("models/robot.xml", False)]
+)
+def test_before_the_first_update_experience_stays_where_only_data_beside_the_params_have_changed(
+    name: str, stays: bool, environ: dict[str, str], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A killed run may have collected for long before its first update, and have written beside its params."""
+    (project / "progress.txt").write_text("0 %")
+    paths = write(environ, folder=project)
+    paths.replay.mkdir()
+    (project / name).write_text("other")
+    (project / "new.txt").write_text("")
+    write(environ, folder=project)
+    assert paths.replay.exists() == stays
+    assert ("it begins anew" in capsys.readouterr().out) != stays
+    assert (paths.params_folder / name).read_text() == "other" and (paths.params_folder / "new.txt").exists()
+
+
 def test_a_run_goes_on_with_the_modules_that_it_began_with(
     environ: dict[str, str], project: Path, start: Starter
 ) -> None:

@@ -159,7 +159,8 @@ def write_inputs(
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
     kept, is_same = _kept(overrides or Overrides(), seed), run_inputs.are_same(paths, inputs)
     edits = before.get("edits", [])
-    if not is_begun and not (is_same and before.get("seed") == seed and Overrides.read(paths.overrides) == kept):
+    fits = run_inputs.fit_experience(paths, inputs)
+    if not is_begun and not (fits and before.get("seed") == seed and Overrides.read(paths.overrides) == kept):
         _remove_experience(paths, variables.replay_dir)
     if is_begun and take_edits and not is_same:
         edits = [*edits, _edit(paths, run_inputs.copy_aside(paths))]

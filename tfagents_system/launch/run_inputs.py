@@ -16,6 +16,8 @@ from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.report.heartbeat import read_json
 
 _STAGED, _NO_FOLDER = ".inputs", "no_folder"
+# Files of these kinds decide what experience is; others may be what the run itself writes beside its params.
+_DECISIVE = (".py", ".json", ".toml", ".yaml", ".yml", ".xml", ".urdf")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +75,22 @@ def kept_digests(paths: RunPaths) -> Mapping[str, str] | None:
 
 def are_same(paths: RunPaths, inputs: Inputs) -> bool:
     """Whether the run's copies are these files."""
+    return _are_same_two(paths, inputs) and (kept_digests(paths) or {}) == inputs.digests
+
+
+def fit_experience(paths: RunPaths, inputs: Inputs) -> bool:
+    """Whether experience that was collected with the run's copies is of the task that these files describe."""
+    before, now = (_decisive(digests) for digests in (kept_digests(paths) or {}, inputs.digests))
+    return _are_same_two(paths, inputs) and before == now
+
+
+def _are_same_two(paths: RunPaths, inputs: Inputs) -> bool:
     pairs = ((paths.params, inputs.params), (paths.config, inputs.config))
-    is_same = all(copy.exists() and copy.read_bytes() == source.read_bytes() for copy, source in pairs)
-    return is_same and (kept_digests(paths) or {}) == inputs.digests
+    return all(copy.exists() and copy.read_bytes() == source.read_bytes() for copy, source in pairs)
+
+
+def _decisive(digests: Mapping[str, str]) -> dict[str, str]:
+    return {name: digest for name, digest in digests.items() if Path(name).suffix in _DECISIVE}
 
 
 def install(paths: RunPaths, inputs: Inputs, run_json: bytes) -> None:
