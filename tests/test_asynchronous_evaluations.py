@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfagents_system import sac_train
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.replay.tables import Progress
 from tfagents_system.report.episodes import Episode, Report, eval_share
 from tfagents_system.report.heartbeat import BeatReader, write_json
 from tfagents_system.report.metrics import read_metrics
 from tfagents_system.report.time_shares import TimeShares
-from tfagents_system.sac_train import Trainer
+from tfagents_system.trainer import trainer as trainer_module
+from tfagents_system.trainer.trainer import Trainer
 
 PERIOD = 10
 STRAGGLER_SECS = 30.0
@@ -74,8 +74,8 @@ class Run:
         )
         trainer._params = params
         trainer._straggler_secs = STRAGGLER_SECS
-        trainer._state = sac_train.TrainerState()
-        trainer._best = sac_train.BestPolicies(params, trainer._state)
+        trainer._state = trainer_module.TrainerState()
+        trainer._best = trainer_module.BestPolicies(params, trainer._state)
         trainer._shares = TimeShares()
         trainer._variables = {}
         trainer._session, trainer._evaluated_at, trainer._row = session, {}, {}
@@ -95,9 +95,9 @@ class Run:
         trainer._train_reports, trainer._has_warned = [], False
         trainer._publish_if_restarted = lambda: None
         trainer._beat = lambda *args, **kwargs: None
-        trainer._metrics = sac_train.MetricsLog(self.paths, [])
-        trainer._early_end = sac_train.EarlyEnd(params)
-        trainer._callbacks = sac_train.Callbacks(params, trainer._metrics.rows)
+        trainer._metrics = trainer_module.MetricsLog(self.paths, [])
+        trainer._early_end = trainer_module.EarlyEnd(params)
+        trainer._callbacks = trainer_module.Callbacks(params, trainer._metrics.rows)
         trainer._begin_evaluations()
 
     def iterate(self, iteration: int) -> None:
@@ -136,8 +136,8 @@ class Run:
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [1000.0]
-    monkeypatch.setattr(sac_train.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(sac_train.MetricsLog, "_summarize", lambda *_: None)
+    monkeypatch.setattr(trainer_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(trainer_module.MetricsLog, "_summarize", lambda *_: None)
     return clock
 
 

@@ -15,9 +15,9 @@ from tfagents_system.agents.checkpoints import TrainerState
 from tfagents_system.agents.layers import BatchRenormalization, Dropout
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.replay.segments import Layout
-from tfagents_system.sac_replay_buffer import draw_settings
-from tfagents_system.sac_train import Trainer
+from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.trainer import Trainer
 from tfagents_system.workers import segment_builder
 
 OBSERVATION = tf.TensorSpec((3,), tf.float32, "observation")

@@ -10,11 +10,12 @@ import pytest
 
 from tests.fakes import FakeParams
 from tests.test_asynchronous_evaluations import Run, now
-from tfagents_system import params_check, sac_train
+from tfagents_system import params_check
 from tfagents_system.early_end import CallbackError, Callbacks, EarlyEnd, Logged, settings_of_end
 from tfagents_system.launch import run_directory
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.report.metrics import MetricsLog, read_metrics
+from tfagents_system.trainer import trainer as trainer_module
 
 __all__ = ["now"]  # A fixture.
 
@@ -194,7 +195,7 @@ def test_settings_that_let_it_go_on_do(tmp_path: Path, now: list[float]) -> None
     state = run.trainer._state
     for stop_when, is_over in (({"eval_success": 0.9}, True), ({"eval_return": 2.0}, False), (None, False)):
         again = Run(tmp_path, num_workers=1, stop_when=stop_when)
-        again.trainer._state = sac_train.TrainerState(**vars(state))
+        again.trainer._state = trainer_module.TrainerState(**vars(state))
         assert again.trainer._is_over() == is_over
 
 
@@ -214,7 +215,7 @@ def test_callbacks_get_what_is_logged_and_may_end_the_run(tmp_path: Path, now: l
     state = run.trainer._state
     assert state.ended_early == "3 evaluations are enough"
     killed = Run(tmp_path, num_workers=1, callbacks=[patience])
-    killed.trainer._state = sac_train.TrainerState(**vars(state))
+    killed.trainer._state = trainer_module.TrainerState(**vars(state))
     assert killed.trainer._is_over() and len(told) == 3
     run.trainer._train_step = type("Step", (), {"numpy": lambda self: 7})()
     run.trainer._tell_callbacks("updates", {"critic_loss": 0.25})
@@ -253,9 +254,9 @@ def test_a_callback_that_raises_ends_the_run_with_the_users_line_and_all_is_save
     trainer = run.trainer
     trainer.run, trainer.close = start, lambda: None
     trainer.save_finally = lambda: saved.append(trainer._state.iteration)
-    monkeypatch.setattr(sac_train, "Trainer", lambda role: trainer)
+    monkeypatch.setattr(trainer_module, "Trainer", lambda role: trainer)
     with pytest.raises(CallbackError) as caught:
-        sac_train.train(trainer._role)
+        trainer_module.train(trainer._role)
     told = (
         "callback divide of TrainParams.callbacks_ctor raised ZeroDivisionError: division by zero (test_early_end.py, "
     )

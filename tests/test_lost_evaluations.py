@@ -11,7 +11,7 @@ from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.replay.tables import Progress
 from tfagents_system.report.episodes import Episode, Evaluations, Report
 from tfagents_system.report.heartbeat import BeatReader, write_json
-from tfagents_system.sac_train import Trainer
+from tfagents_system.trainer.trainer import Trainer
 from tfagents_system.workers import Worker
 
 STRAGGLER_SECS = 30.0

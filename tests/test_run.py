@@ -24,8 +24,8 @@ from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.policies.export import PolicyExport
 from tfagents_system.saved_run import milestones
+from tfagents_system.trainer.policy_export import PolicyExport
 
 ROOT = Path(run.__file__).parents[1]
 

@@ -6,19 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfagents_system.curriculum import EvaluatedTask, Values
+from tfagents_system.early_end import rank
 from tfagents_system.train_params_base import TrainParamsBase
 
 if TYPE_CHECKING:
     from tfagents_system.agents.checkpoints import TrainerState  # TensorFlow, which checks of params do without.
-
-
-def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:
-    """Evaluations compare by this: by their return, or by their success rate and, where that is the same, their return.
-
-    An environment that reports no success has none.
-    """
-    eval_return = row["eval_return"]
-    return (eval_return,) if metric == "return" else (row.get("eval_success") or 0.0, eval_return)
 
 
 class BestPolicies:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfagents_system.best_policy import rank
 from tfagents_system.curriculum import EvaluatedTask
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError
@@ -48,6 +47,15 @@ def settings_of_end(attributes: Mapping[str, Any]) -> str:
     num_iter, stop_when, max_hours = (attributes[name] for name in _SETTINGS)
     numbers = None if stop_when is None else {name: float(value) for name, value in stop_when.items()}
     return json.dumps([int(num_iter), numbers, None if max_hours is None else float(max_hours)], sort_keys=True)
+
+
+def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:
+    """Evaluations compare by this: by their return, or by their success rate and, where that is the same, their return.
+
+    An environment that reports no success has none.
+    """
+    eval_return = row["eval_return"]
+    return (eval_return,) if metric == "return" else (row.get("eval_success") or 0.0, eval_return)
 
 
 class EarlyEnd:

@@ -273,7 +273,7 @@ def _as_arrays(nest: Any) -> Any:
 
 def _iteration(params: TrainParamsBase, path: Path, policy: Any) -> int:
     """The iteration in which a policy was saved."""
-    from tfagents_system.policies.export import iteration_of
+    from tfagents_system.policies.checkpoint_names import iteration_of
 
     known = policy.description["iteration"] if hasattr(policy, "description") else iteration_of(path)
     if known is None:  # SavedModels and earlier versions' checkpoints: iterations of equal length.

@@ -18,10 +18,10 @@ from tfagents_system.envs.checks import Trial, check_environment
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import exporting
-from tfagents_system.policies.export import PolicyExport
 from tfagents_system.policies.policy_description import describe
 from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.replay.segments import Layout
+from tfagents_system.trainer.policy_export import PolicyExport
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
 GOALS: dict[str, gymnasium.Space] = {"bottom burner": BOX, "hinge cabinet": BOX}

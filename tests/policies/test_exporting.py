@@ -22,13 +22,14 @@ from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import exporting, numpy_file, numpy_policy, tflite_file
-from tfagents_system.policies.export import EnvironmentUnitsPolicy, PolicyExport, scale_to_bounds
+from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy, scale_to_bounds
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.policy_description import describe
 from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.policies.random_observations import draw
 from tfagents_system.policies.weights import assign_weights, named_variables
+from tfagents_system.trainer.policy_export import PolicyExport
 
 BOUNDS = tensor_spec.BoundedTensorSpec((2,), tf.float64, [-3.0, 0.0], [5.0, 1.0], "action")
 NEST = {

@@ -16,10 +16,10 @@ from tfagents_system import run
 from tfagents_system.envs.history import single_frame_spec, stacked_spec
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies.actors import PolicyActor
-from tfagents_system.policies.export import PolicyExport
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.rollout import run_episodes
+from tfagents_system.trainer.policy_export import PolicyExport
 
 FRAMES = 3
 ACTION = tensor_spec.BoundedTensorSpec((1,), tf.float32, -1.0, 1.0, "action")

@@ -10,10 +10,10 @@ from tf_agents.trajectories import time_step as ts
 from tests.fakes import agent_of
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import weights
-from tfagents_system.policies.export import PolicyExport
 from tfagents_system.policies.numpy_maps import InputNormalization
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.policy_export import PolicyExport
 
 NESTED = {"camera": tf.TensorSpec((2, 3), tf.uint8), "x": tf.TensorSpec((), tf.float32), "y": tf.TensorSpec((3,))}
 VECTOR = tf.TensorSpec((3,), tf.float32, "observation")

@@ -15,12 +15,14 @@ from tests.fakes import agent_of
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import numpy_actor, weights
-from tfagents_system.policies.export import EnvironmentUnitsPolicy, PolicyExport, checkpoint_name, iteration_of
+from tfagents_system.policies.checkpoint_names import checkpoint_name, iteration_of
+from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.numpy_actor import NumpyActor
 from tfagents_system.policies.numpy_layers import Layer, UnsupportedNetworkError
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.policy_export import PolicyExport
 
 VECTOR = tf.TensorSpec((3,), tf.float32, "observation")
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")

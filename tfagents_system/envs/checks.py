@@ -36,12 +36,12 @@ from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import costs
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.policies.export import PolicyExport
 from tfagents_system.policies.worker_policy import why_not_numpy
 from tfagents_system.rules import integer_from, is_kept
 from tfagents_system.run_checkpoints import Makeup
 from tfagents_system.sequences import sequence_length
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.policy_export import PolicyExport
 
 ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
 SEEDING, EVALUATION, CURRICULUM = "seeding", "evaluation", "curriculum"

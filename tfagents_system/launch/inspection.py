@@ -373,8 +373,8 @@ class _Inspector:
 
 def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:
     """Of the replay server's files."""
+    from tfagents_system.replay.ring_sizes import ring_bytes
     from tfagents_system.replay.segments import Layout
-    from tfagents_system.sac_replay_buffer import ring_bytes
 
     return ring_bytes(params, Layout.from_specs(*specs, has_returns=params.normalize_rewards))
 

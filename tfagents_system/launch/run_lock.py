@@ -21,8 +21,8 @@ from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.report.beats import is_live, read_status
 from tfagents_system.report.heartbeat import read_heartbeat, stale_secs
-from tfagents_system.report.status import is_live, read_status
 
 TOKEN_VARIABLE = "TFAGENTS_RUN_TOKEN"  # Of the supervisor's RunLock, for its roles.
 _LOCK_GRACE_SECS = 5.0

@@ -21,7 +21,7 @@ from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import numpy_file, onnx_file, tflite_file
-from tfagents_system.policies.export import iteration_of
+from tfagents_system.policies.checkpoint_names import iteration_of
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.greedy_function import greedy_function
 from tfagents_system.policies.numpy_layers import UnsupportedNetworkError

@@ -9,7 +9,7 @@ from tf_agents.distributions.utils import SquashToSpecNormal
 from tf_agents.policies import tf_policy
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.policies.export import scale_to_bounds
+from tfagents_system.policies.environment_units import scale_to_bounds
 from tfagents_system.policies.policy_description import Description
 
 

@@ -24,8 +24,8 @@ import numpy as np
 
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring_files import RingFiles, row_ranges
-from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS, NEVER, NOTHING_STORED, WorkerRecord
-from tfagents_system.replay.segments import Layout, Segment
+from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS
+from tfagents_system.replay.segments import NEVER, NOTHING_STORED, Layout, Segment, WorkerRecord
 
 __all__ = ["INIT_ITERATION", "MAX_WORKERS", "NEVER", "NOTHING_STORED", "OverwrittenError", "Ring", "WorkerRecord"]
 

@@ -6,7 +6,6 @@ grow, so it is known from two of them whether a row has been overwritten since.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import zlib
@@ -14,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tfagents_system.replay.segments import NEVER
+
 MAX_WORKERS = 4096
 INIT_ITERATION = -1  # The first random episodes are collected in it.
-NEVER = -2  # iteration_done of a worker that has completed none.
 COUNTED_ITERATIONS = 1024  # The newest ones, of which it is known how many steps belong to each.
 
 _WORKER_DTYPE = np.dtype(
@@ -48,26 +48,6 @@ def dtype(num_workers: int) -> np.dtype:
 
 class DamagedHeaderError(ValueError):
     """Bytes that are no header of this ring."""
-
-
-@dataclasses.dataclass(frozen=True)
-class WorkerRecord:
-    """What the ring holds of one worker.
-
-    Attributes:
-      incarnation: Of the last stored segment; 0 if there is none.
-      number: Of the last stored segment; -1 if there is none.
-      iteration_done: The last iteration that the worker completed, `NEVER` if there is none.
-      init_episodes: Episodes of the first random ones that it completed.
-    """
-
-    incarnation: int
-    number: int
-    iteration_done: int
-    init_episodes: int
-
-
-NOTHING_STORED = WorkerRecord(incarnation=0, number=-1, iteration_done=NEVER, init_episodes=0)
 
 
 def empty(layout: int, num_workers: int = MAX_WORKERS) -> np.ndarray:

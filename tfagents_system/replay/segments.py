@@ -15,6 +15,7 @@ import tree
 
 from tfagents_system.leaf_names import fit_names
 
+NEVER = -2  # iteration_done of a worker that has completed none.
 WIRE_VERSION = 2
 _HEADER_FIELDS = 8
 _MAX_SEGMENT_STEPS = 1000
@@ -250,3 +251,23 @@ def _check_array(array: np.ndarray, column: Column, rows: int) -> None:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise MalformedSegmentError(message)
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerRecord:
+    """What the ring holds of one worker.
+
+    Attributes:
+      incarnation: Of the last stored segment; 0 if there is none.
+      number: Of the last stored segment; -1 if there is none.
+      iteration_done: The last iteration that the worker completed, `NEVER` if there is none.
+      init_episodes: Episodes of the first random ones that it completed.
+    """
+
+    incarnation: int
+    number: int
+    iteration_done: int
+    init_episodes: int
+
+
+NOTHING_STORED = WorkerRecord(incarnation=0, number=-1, iteration_done=NEVER, init_episodes=0)

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 import reverb
 
-from tfagents_system.replay.ring import NOTHING_STORED, WorkerRecord
+from tfagents_system.replay.segments import NOTHING_STORED, WorkerRecord
 
 SEGMENTS = "segments"
 REQUESTS = "requests"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
+LIVE_STATES = ("starting", "running")  # Of a run.
 MOST_BYTES = 256 * 1024  # Of a heartbeat; a gateway takes no longer messages either.
 _MOST_STATUS_BYTES = 64 * 1024 * 1024
 _MOST_FIELDS, _MOST_ENTRIES = 200, 500
@@ -115,6 +117,11 @@ def read_heartbeat(path: Path) -> Beat | None:
     """The last beat in a file, None if there is none."""
     content = _read(path, MOST_BYTES)
     return None if content is None else parse_beat(content)
+
+
+def is_live(run: Mapping[str, Any]) -> bool:
+    """Whether a run has not ended, as its part of status.json says itself."""
+    return run.get("state") in LIVE_STATES
 
 
 def read_status(path: Path) -> dict[str, Any] | None:

@@ -18,14 +18,13 @@ from typing import Any
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
 from tfagents_system.grid import by_name, differing, in_words
 from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths, is_worker
-from tfagents_system.report.beats import clean_text, read_status
+from tfagents_system.report.beats import LIVE_STATES, clean_text, is_live, read_status
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.heartbeat import read_json, write_json
 
 STALE_SECS = 30.0  # Where a status of an earlier version does not say it.
 _LONG_WAIT_SECS = 60.0
 _FOLLOW_SECS = 2.0
-_LIVE_STATES = ("starting", "running")
 _ENDED_STATES = ("done", "stopped")
 _MAX_NAMES = 4
 _INTERRUPTED = 130
@@ -48,11 +47,6 @@ def write_status(path: Path, status: dict[str, Any]) -> None:
         _complained.add(path)
 
 
-def is_live(run: dict[str, Any]) -> bool:
-    """Whether a run has not ended, as it says itself."""
-    return run.get("state") in _LIVE_STATES
-
-
 def is_dead(status: dict[str, Any], now: float) -> bool:
     """Whether a run that never ended has not been heard of: its supervisor was killed, or the machine."""
     run = status["run"]
@@ -70,7 +64,7 @@ def state_of(status: dict[str, Any], now: float) -> str:
         return "dead"
     state, trainer = str(status["run"].get("state")), status["roles"].get(TRAINER, {}).get("state", "starting")
     shown = {"starting": "starting", "saving": "saving", "stopped": "saving"}  # Stopped: the others are still saving.
-    return shown.get(trainer, state) if state in _LIVE_STATES else state
+    return shown.get(trainer, state) if state in LIVE_STATES else state
 
 
 def problems(status: dict[str, Any], now: float) -> list[str]:

@@ -19,8 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tfagents_system.launch.cpus import format_cpu_list
 from tfagents_system.launch.run_paths import REPLAY, TRAINER, is_worker
+from tfagents_system.launch.topology import format_cpu_list
 from tfagents_system.report.env_faults import fault_words
 from tfagents_system.report.status import (
     COLUMNS,

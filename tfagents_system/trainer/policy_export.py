@@ -1,4 +1,4 @@
-"""Policies on disk: SavedModels, and small checkpoints of their weights, in the environment's own units."""
+"""Writes policies for those who use them: SavedModels, and small checkpoints of their weights."""
 
 from __future__ import annotations
 
@@ -10,98 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
-from tf_agents.policies import greedy_policy, policy_saver, tf_policy
-from tf_agents.trajectories import policy_step
-from tf_agents.typing import types
-from tf_agents.utils import common
+from tf_agents.policies import greedy_policy, policy_saver
 
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.leaf_names import fit_names
+from tfagents_system.policies.checkpoint_names import MOMENT, PREFIX, checkpoint_name
+from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 
-_PREFIX = "policy_checkpoint_"
 _MODELS = ("collect_policy", "greedy_policy", "policy")
-_MOMENT = "moment.json"  # of a policy checkpoint: when it was
-
-
-def checkpoint_name(train_step: int) -> str:
-    """`policy_checkpoint_<10 digits>`."""
-    return f"{_PREFIX}{train_step:010d}"
-
-
-def iteration_of(checkpoint: Path) -> int | None:
-    """Iterations that had been completed when a policy checkpoint was written; None where it does not say."""
-    try:
-        return int(json.loads((checkpoint / _MOMENT).read_text())["iteration"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
-    """Scales actions from [-1, 1], where agents are trained, to the bounds of the environment.
-
-    Args:
-      policy: The policy to scale.
-      environment_action_spec: Bounds, shape and dtype of the environment's own actions.
-    """
-
-    def __init__(self, policy: tf_policy.TFPolicy, environment_action_spec: Any) -> None:
-        super().__init__(
-            policy.time_step_spec,
-            environment_action_spec,
-            policy_state_spec=policy.policy_state_spec,
-            info_spec=policy.info_spec,
-            clip=False,
-            automatic_state_reset=False,
-            validate_args=False,
-        )
-        self._policy = policy
-        # Traced once for all functions that a SavedModel makes of it: drawing actions takes long to trace.
-        specs = tf.nest.map_structure(_batched, (policy.time_step_spec, policy.policy_state_spec))
-        self._act = common.function(self._scaled_action).get_concrete_function(*specs)
-
-    def _variables(self) -> Any:
-        return self._policy.variables()
-
-    def _get_initial_state(self, batch_size: int) -> types.NestedTensor:
-        return self._policy.get_initial_state(batch_size)
-
-    def _action(
-        self, time_step: Any, policy_state: types.NestedTensor, seed: types.Seed | None
-    ) -> policy_step.PolicyStep:
-        if seed is not None:
-            raise ValueError("the saved policies draw unseeded noise")
-        return self._act(time_step, policy_state)
-
-    def _scaled_action(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
-        step = self._policy.action(time_step, policy_state)
-        return step._replace(action=tf.nest.map_structure(scale_to_bounds, step.action, self.action_spec))
-
-    def _distribution(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
-        raise NotImplementedError("only actions are in the environment's units")
-
-
-def _batched(spec: Any) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *spec.shape], spec.dtype)
-
-
-def scale_to_bounds(action: tf.Tensor, spec: Any) -> tf.Tensor:
-    """From [-1, 1] to the bounds and dtype of the environment's own action spec."""
-    low, high = tf.cast(spec.minimum, action.dtype), tf.cast(spec.maximum, action.dtype)
-    scaled = low + (action + 1.0) * 0.5 * (high - low)
-    # Rounding may leave the bounds by one unit in the last place.
-    return tf.cast(tf.clip_by_value(scaled, *_bounds_within(spec, action.dtype.as_numpy_dtype)), spec.dtype)
-
-
-def _bounds_within(spec: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest and the highest number of `dtype` within the bounds: 0.1 of 32 bits is above that of 64."""
-    low, high = (np.asarray(bound, dtype) for bound in (spec.minimum, spec.maximum))
-    low = np.where(low < spec.minimum, np.nextafter(low, dtype(np.inf)), low)
-    high = np.where(high > spec.maximum, np.nextafter(high, dtype(-np.inf)), high)
-    return low, high
 
 
 class PolicyExport:
@@ -154,7 +73,7 @@ class PolicyExport:
         def write(folder: str) -> None:
             self._all_savers()["policy"].save_checkpoint(folder)
             if iteration is not None:
-                (Path(folder) / _MOMENT).write_text(json.dumps({"iteration": iteration}))
+                (Path(folder) / MOMENT).write_text(json.dumps({"iteration": iteration}))
 
         with _without_tracing_notes():
             _write_folder(self._paths.policy_checkpoints / name, write)
@@ -166,7 +85,7 @@ class PolicyExport:
 
     def is_first(self, name: str) -> bool:
         """Whether it is the oldest checkpoint on disk."""
-        return name == min(path.name for path in self._paths.policy_checkpoints.glob(f"{_PREFIX}*"))
+        return name == min(path.name for path in self._paths.policy_checkpoints.glob(f"{PREFIX}*"))
 
     def mark_best(self, best: Mapping[str, Any]) -> None:
         """Writes best.json: `checkpoint` names the best one, the rest says what it is like."""

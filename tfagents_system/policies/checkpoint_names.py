@@ -1,0 +1,22 @@
+"""Policy checkpoints: how their folders are called, and what they tell of their moment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+PREFIX = "policy_checkpoint_"
+MOMENT = "moment.json"  # When it was.
+
+
+def checkpoint_name(train_step: int) -> str:
+    """`policy_checkpoint_<10 digits>`."""
+    return f"{PREFIX}{train_step:010d}"
+
+
+def iteration_of(checkpoint: Path) -> int | None:
+    """Iterations that had been completed when a policy checkpoint was written; None where it does not say."""
+    try:
+        return int(json.loads((checkpoint / MOMENT).read_text())["iteration"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,34 @@
+"""How large the ring of a run is, and its segments: what TrainParams say, for the layout of its experience."""
+
+from __future__ import annotations
+
+from tfagents_system.replay.ring_files import default_slack_rows
+from tfagents_system.replay.segments import Layout
+from tfagents_system.sequences import sequence_length
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+def segment_steps(params: TrainParamsBase, layout: Layout) -> int:
+    """Steps of this run's segments, at most."""
+    return min(params.horizon, layout.max_segment_steps(sequence_length(params)))
+
+
+def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """Rows of the ring: an episode of full length takes one more for each of its segments than it has steps.
+
+    Where frames are stacked, segments from within an episode have their history, too.
+    """
+    segments = layout.num_segments(params.horizon, sequence_length(params))
+    history = (segments - 1) * layout.history_rows(params.frame_stack)
+    return params.n_episodes_in_buffer * (params.horizon + segments + history)
+
+
+def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """Rows beyond those, in which the last checkpoints' oldest experience stays."""
+    longest = layout.history_rows(params.frame_stack) + segment_steps(params, layout) + 1
+    return default_slack_rows(capacity_rows(params, layout), longest)
+
+
+def ring_bytes(params: TrainParamsBase, layout: Layout) -> int:
+    """Of the ring's files; as much again in the run directory where SAC_REPLAY_DIR is another folder."""
+    return (capacity_rows(params, layout) + slack_rows(params, layout)) * layout.step_bytes

@@ -1,0 +1,143 @@
+"""The replay server: hosts Reverb, owns the experience, draws the minibatches."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import reverb
+import reverb.platform.checkpointers_lib
+
+from tfagents_system import run_checkpoints
+from tfagents_system.envs import specs
+from tfagents_system.errors import EXIT_RESUMABLE
+from tfagents_system.replay import loopback, tables
+from tfagents_system.replay.connection import Connection
+from tfagents_system.replay.ordering import WorkerOrder
+from tfagents_system.replay.pacing import Asynchronous, Lockstep
+from tfagents_system.replay.recovery import Places, open_ring
+from tfagents_system.replay.ring import INIT_ITERATION, Ring
+from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
+from tfagents_system.replay.segments import Layout
+from tfagents_system.replay.service import DrawSettings, ReplayService
+from tfagents_system.replay.snapshots import SnapshotWriter
+from tfagents_system.role import Role
+from tfagents_system.sequences import burn_in_steps, sequence_length
+from tfagents_system.train_params_base import TrainParamsBase
+
+_MAX_BLOCK_BYTES = 32 * 2**20
+_MAX_BLOCK_MINIBATCHES = 100
+_HELD_OUT_MINIBATCHES = 4  # An iteration, where there is validation: few beside its updates.
+_DRAIN_SECS = 5.0
+_SNAPSHOT_SECS = 30.0
+
+
+def serve(role: Role) -> int:
+    """Serves until told to stop; returns the exit code."""
+    params = role.params
+    layout = Layout.from_specs(*specs.load_specs(role.paths.specs), has_returns=params.normalize_rewards)
+    ring, copy = open_ring(
+        Places(_replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints),
+        layout,
+        capacity_rows(params, layout),
+        slack_rows(params, layout),
+        run_checkpoints.newest_complete,
+        from_checkpoint=role.deterministic,
+        max_workers=role.max_workers,
+    )
+    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints)
+    all_tables = tables.make_tables(role.max_workers)
+    server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
+    service = ReplayService(
+        ring,
+        Connection(role.server_address, role.stop.is_set),
+        all_tables[tables.BLOCKS],
+        role.max_workers,
+        draw_settings(params, layout, role.seed),
+        _pacing(role, ring),
+        snapshots,
+        WorkerOrder(ring, functools.partial(_workers_of, role), snapshots.has_room) if role.deterministic else None,
+    )
+    while not role.stop.is_set():
+        service.step()
+        _beat(role, ring, service, snapshots, "serving")
+    _beat(role, ring, service, snapshots, "saving")
+    service.drain(_DRAIN_SECS)
+    snapshots.close(_SNAPSHOT_SECS)
+    server.stop()
+    _beat(role, ring, service, snapshots, "stopped")
+    return EXIT_RESUMABLE
+
+
+def _start_server(port: int, all_tables: Sequence[reverb.Table]) -> reverb.Server:
+    # Reverb makes a folder for checkpoints of its own, which are not used: the ring is the record.
+    with tempfile.TemporaryDirectory() as unused:
+        checkpointer = reverb.platform.checkpointers_lib.DefaultCheckpointer(unused)
+        return loopback.start_confined(lambda: reverb.Server(all_tables, port, checkpointer), port)
+
+
+def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSettings:
+    """How this run's minibatches are drawn; a block is limited in bytes, with images an iteration is many blocks."""
+    length = sequence_length(params)
+    minibatch_bytes = params.train_batch_size * ((length or 1) + 1) * layout.stacked_step_bytes(params.frame_stack)
+    max_block_minibatches = max(1, min(_MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes))
+    return DrawSettings(
+        batch_size=params.train_batch_size,
+        sequence_length=length,
+        max_block_minibatches=max_block_minibatches,
+        seed=seed,
+        n_step=params.n_step,
+        discount=params.discount,
+        held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
+        frame_stack=params.frame_stack,
+        burn_in=burn_in_steps(params),
+    )
+
+
+def _replay_folder(role: Role) -> Path:
+    """In the run directory, or SAC_REPLAY_DIR, which the launcher has made this run's own."""
+    replay_dir = os.environ.get("SAC_REPLAY_DIR")
+    return Path(replay_dir) if replay_dir else role.paths.replay
+
+
+def _pacing(role: Role, ring: Ring) -> Lockstep | Asynchronous:
+    params = role.params
+    if params.asynchronous:
+        return Asynchronous(ring, params.max_updates_per_env_step, params.n_buffer_init_episodes, params.horizon)
+    # A deterministic run goes on without nobody, however late.
+    straggler_secs = math.inf if role.deterministic else float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
+    return Lockstep(
+        ring,
+        role.num_workers,
+        straggler_secs,
+        has_left=role.has_left,
+        updates_per_env_step=params.updates_per_env_step,
+    )
+
+
+def _workers_of(role: Role, iteration: int) -> range:
+    """The workers that collect in an iteration; of the first random episodes there may be few."""
+    is_first = iteration == INIT_ITERATION
+    return range(min(role.num_workers, role.params.n_buffer_init_episodes) if is_first else role.num_workers)
+
+
+def _beat(role: Role, ring: Ring, service: ReplayService, snapshots: SnapshotWriter, state: str) -> None:
+    role.heartbeat.beat(
+        state,
+        env_steps=ring.env_steps,
+        ring_steps=ring.ring_steps,
+        capacity_steps=role.params.n_episodes_in_buffer * role.params.horizon,
+        segments=ring.segments,
+        duplicates=service.duplicates,
+        malformed=service.malformed,
+        bytes=ring.filled_rows * ring.layout.step_bytes,
+        checkpoint_wanted=snapshots.is_wanted,
+        snapshots=snapshots.written,
+        snapshot_error=snapshots.error,
+        time_shares=service.time_shares.shares(),
+        waiting_for=service.waiting_for,
+    )
