@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks.outcome import Outcome, parse_args
 from benchmarks.replay import BlockClient, make_layout, replay_server, steps_in_per_sec, taken_per_sec
-from tfagents_system.launch import memory
-from tfagents_system.launch.topology import allowed_cpus
+from tfagents_system.machine import memory
+from tfagents_system.machine.topology import allowed_cpus
 
 _DEADLINE_SECS = 120.0
 _IDENTITY = {"params": "benchmark"}
@@ -36,13 +36,13 @@ def serve(pipe: Pipe, reverb_port: int, folder: Path, cpu: int) -> None:
     """A gateway to a replay server; serves until the pipe says so."""
     os.sched_setaffinity(0, {cpu})
     memory.keep_freed_memory()  # As sac_gateway does it.
-    from tfagents_system.channel import credentials
-    from tfagents_system.channel.gateway import Gateway, RunFacts
-    from tfagents_system.channel.remote_slots import RemoteSlots
-    from tfagents_system.channel.sharing import Sharing
-    from tfagents_system.launch.run_paths import RunPaths
-    from tfagents_system.launch.slots import SlotCounts
-    from tfagents_system.replay.connection import Connection
+    from tfagents_system.machine.slots import SlotCounts
+    from tfagents_system.run_files.run_paths import RunPaths
+    from tfagents_system.transport.connection import Connection
+    from tfagents_system.transport.remote import credentials
+    from tfagents_system.transport.remote.gateway import Gateway, RunFacts
+    from tfagents_system.transport.remote.remote_slots import RemoteSlots
+    from tfagents_system.transport.remote.shared_tables import Sharing
 
     paths = RunPaths(folder)
     credentials.ensure_credentials(paths.credentials, "benchmark")
@@ -76,8 +76,8 @@ def gateway_to(reverb_port: int, folder: Path, cpu: int) -> Iterator[int]:
 
 def connect(port: int, folder: Path, kind: str) -> Any:
     """A connection through the channel."""
-    from tfagents_system.channel.client import Hello, RemoteConnection
-    from tfagents_system.launch.run_paths import RunPaths
+    from tfagents_system.run_files.run_paths import RunPaths
+    from tfagents_system.transport.remote.client import Hello, RemoteConnection
 
     connection = RemoteConnection(
         f"localhost:{port}",

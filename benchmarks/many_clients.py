@@ -22,7 +22,7 @@ import psutil
 
 from benchmarks.outcome import Outcome, parse_args
 from benchmarks.replay import make_segment, replay_server
-from tfagents_system.launch.topology import allowed_cpus, format_cpu_list
+from tfagents_system.machine.topology import allowed_cpus, format_cpu_list
 
 _DEADLINE_SECS = 120.0
 _PROCESSES = 4
@@ -32,10 +32,10 @@ _POLICY_BYTES = 4 * (28 * 256 + 256 + 256 * 256 + 256 + 256 * 16 + 16)
 
 def simulate(pipe: Pipe, port: int, worker_ids: range) -> None:
     """Workers that do nothing but talk to the server; does what the pipe says until that says `stop`."""
-    from tfagents_system.replay import tables
-    from tfagents_system.replay.connection import Connection
-    from tfagents_system.replay.progress import ProgressReader
-    from tfagents_system.replay.sender import SegmentSender
+    from tfagents_system.transport import tables
+    from tfagents_system.transport.connection import Connection
+    from tfagents_system.worker.progress import ProgressReader
+    from tfagents_system.worker.sender import SegmentSender
 
     connections = [Connection(f"localhost:{port}", lambda: False) for _ in worker_ids]
     progress = [ProgressReader(c, worker_id) for c, worker_id in zip(connections, worker_ids, strict=True)]
@@ -138,8 +138,8 @@ class Clients:
 
 def measure(outcome: Outcome, count: int, server_cpu: int, secs: float) -> None:
     """All figures of one number of workers."""
-    from tfagents_system.replay import tables
-    from tfagents_system.replay.connection import Connection
+    from tfagents_system.transport import tables
+    from tfagents_system.transport.connection import Connection
 
     with replay_server(100_000, server_cpu, count) as (port, told):
         connection = Connection(f"localhost:{port}", lambda: False)
@@ -169,7 +169,7 @@ def measure_waiting(
     outcome: Outcome, clients: Clients, connection: Any, count: int, server: psutil.Process, secs: float
 ) -> None:
     """All wait while the trainer updates, then it publishes: the server's CPU, and the trainer's time."""
-    from tfagents_system.publisher import Publisher
+    from tfagents_system.trainer.publisher import Publisher
 
     publisher = Publisher(connection, count)
     before = sum(server.cpu_times()[:2])
@@ -192,7 +192,7 @@ def measure_waiting(
 def publish(clients: Clients, publisher: Any, version: int) -> tuple[float, float, float, int]:
     """Seconds of the trainer's thread, until all is published, until the last worker knows, and how many know."""
     from tfagents_system.policies import weights
-    from tfagents_system.replay import tables
+    from tfagents_system.transport import tables
 
     variables = policy_variables()
     clients.begin("news", _DEADLINE_SECS / 2)

@@ -17,10 +17,10 @@ from typing import Any
 import psutil
 
 from benchmarks.processes import ROOT, end_session
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.report.heartbeat import read_heartbeat
-from tfagents_system.report.metrics import read_metrics
 from tfagents_system.report.status import read_status
+from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
 
 _POLL_SECS = 0.02
 _END_SECS = 90.0

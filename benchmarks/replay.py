@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 
 from benchmarks.outcome import Outcome, parse_args
-from tfagents_system.launch.topology import allowed_cpus
+from tfagents_system.machine.topology import allowed_cpus
 
 OBSERVATION, ACTION, BATCH = 28, 8, 256
 _DEADLINE_SECS = 300.0
@@ -34,14 +34,14 @@ _ITERATION = 100  # minibatches
 
 
 def make_layout() -> Any:
-    from tfagents_system.replay.segments import Column, Layout
+    from tfagents_system.transport.segments import Column, Layout
 
     return Layout((Column("observation", (OBSERVATION,), "float32"),), (Column("action", (ACTION,), "float32"),))
 
 
 def make_segment(steps: int, number: int = 0) -> Any:
     """Steps of worker 0, numbered as the sender will do it."""
-    from tfagents_system.replay.segments import Segment
+    from tfagents_system.transport.segments import Segment
 
     rng = np.random.default_rng(number)
     return Segment(
@@ -74,11 +74,11 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu
     os.sched_setaffinity(0, {cpu})  # Reverb's threads, which start later, inherit it.
     import reverb
 
-    from tfagents_system.replay import tables
-    from tfagents_system.replay.connection import Connection
     from tfagents_system.replay.ring import Ring
     from tfagents_system.replay.service import DrawSettings, ReplayService
     from tfagents_system.replay.snapshots import SnapshotWriter
+    from tfagents_system.transport import tables
+    from tfagents_system.transport.connection import Connection
 
     process = psutil.Process()
     rows = steps + -(-steps // _SEGMENT_STEPS)
@@ -140,8 +140,8 @@ class BlockClient:
     """Asks for minibatches and takes them, as the trainer does: the next iteration is asked for ahead of time."""
 
     def __init__(self, port: int, connection: Any = None) -> None:
-        from tfagents_system.replay import tables
-        from tfagents_system.replay.connection import Connection
+        from tfagents_system.transport import tables
+        from tfagents_system.transport.connection import Connection
 
         self._tables = tables
         self._connection = connection or Connection(f"localhost:{port}", lambda: False)
@@ -182,8 +182,8 @@ def taken_per_sec(client: BlockClient, secs: float) -> float:
 
 def steps_in_per_sec(port: int, secs: float, segment_steps: int, connection: Any = None) -> float:
     """As a worker sends: numbered, and over only when the server says that all is stored."""
-    from tfagents_system.replay.connection import Connection, Waiting
-    from tfagents_system.replay.sender import SegmentSender
+    from tfagents_system.transport.connection import Connection, Waiting
+    from tfagents_system.worker.sender import SegmentSender
 
     connection = connection or Connection(f"localhost:{port}", lambda: False)
     sender = SegmentSender(connection, 0, time.time_ns())

@@ -15,7 +15,7 @@ from benchmarks.outcome import Outcome, parse_args
 from benchmarks.processes import ROOT, end_on_sigterm
 from benchmarks.real_run import RealRun
 from benchmarks.saving_params import TrainParams
-from tfagents_system import run_checkpoints
+from tfagents_system.run_files import run_checkpoints
 from tfagents_system.train_params_base import TrainParamsBase
 
 _HORIZON = 1000

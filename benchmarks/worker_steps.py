@@ -29,11 +29,11 @@ from tf_agents.trajectories import time_step as ts
 from benchmarks.outcome import Outcome, parse_args
 from tfagents_system import halfcheetah_params, minitaur_params
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.policies.actors import PolicyActor
 from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
-from tfagents_system.replay.segments import Layout
-from tfagents_system.rollout import SegmentBuilder, StepTimes, run_episodes
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.segments import Layout
+from tfagents_system.worker.actors import PolicyActor
+from tfagents_system.worker.rollout import SegmentBuilder, StepTimes, run_episodes
 
 HORIZON = 1000
 OBSERVATION, ACTION = 28, 8

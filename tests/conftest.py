@@ -37,7 +37,7 @@ def no_subreaper_left() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_readers_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Threads that look for the replay servers of earlier tests would take the CPUs from later ones."""
-    module = sys.modules.get("tfagents_system.replay.connection")
+    module = sys.modules.get("tfagents_system.transport.connection")
     if module is None:
         yield
         return

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.replay.tables import Progress
 from tfagents_system.report.episodes import Episode, Report, eval_share
-from tfagents_system.report.heartbeat import BeatReader, write_json
-from tfagents_system.report.metrics import read_metrics
-from tfagents_system.report.time_shares import TimeShares
+from tfagents_system.run_files.heartbeat import BeatReader, write_json
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer import trainer as trainer_module
 from tfagents_system.trainer.trainer import Trainer
+from tfagents_system.transport.tables import Progress
 
 PERIOD = 10
 STRAGGLER_SECS = 30.0

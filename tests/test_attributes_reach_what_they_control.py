@@ -8,17 +8,17 @@ from tf_agents.trajectories import time_step
 
 from tests.agents.agent_for_tests import B, block
 from tests.fakes import agent_of
-from tfagents_system import sequences
+from tfagents_system.agents import sequences
 from tfagents_system.agents.algorithms import Algorithm
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.checkpoints import TrainerState
 from tfagents_system.agents.layers import BatchRenormalization, Dropout
 from tfagents_system.agents.training_agent import make_agent
-from tfagents_system.replay.segments import Layout
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.checkpoints import TrainerState
 from tfagents_system.trainer.trainer import Trainer
-from tfagents_system.workers import segment_builder
+from tfagents_system.transport.segments import Layout
+from tfagents_system.worker.worker import segment_builder
 
 OBSERVATION = tf.TensorSpec((3,), tf.float32, "observation")
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")

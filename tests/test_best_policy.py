@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeParams
-from tfagents_system.agents.checkpoints import TrainerState
-from tfagents_system.best_policy import BestPolicies
-from tfagents_system.curriculum import EvaluatedTask
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.saved_run import best_checkpoint
+from tfagents_system.envs.curriculum import EvaluatedTask
+from tfagents_system.playing.saved_run import best_checkpoint
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.trainer.best_policy import BestPolicies
+from tfagents_system.trainer.checkpoints import TrainerState
 
 WIND = {"iters": [0, 20, 40], "range": [0.0, 0.2], "apply_to_eval": True}
 

@@ -1,6 +1,6 @@
 """The report has a line for each check, and one for each note and error."""
 
-from tfagents_system.checklist import Checklist
+from tfagents_system.checks.checklist import Checklist
 from tfagents_system.errors import UserError
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfagents_system.curriculum import Curriculum, check_curriculum
+from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import UserError
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests.fakes import FakeParams
 from tests.test_asynchronous_evaluations import Run, now
-from tfagents_system import params_check
-from tfagents_system.early_end import CallbackError, Callbacks, EarlyEnd, Logged, settings_of_end
-from tfagents_system.launch import run_directory
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.report.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings import params_check
+from tfagents_system.settings.early_end import CallbackError, Callbacks, EarlyEnd, Logged, settings_of_end
 from tfagents_system.trainer import trainer as trainer_module
 
 __all__ = ["now"]  # A fixture.

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.fakes import CounterEnv
-from tfagents_system import params_check
 from tfagents_system.agents.algorithms import ALGORITHMS
-from tfagents_system.checklist import Checklist
-from tfagents_system.effects import ACTS, without_effect
-from tfagents_system.envs.checks import check_environment
+from tfagents_system.checks.checklist import Checklist
+from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.settings import params_check
+from tfagents_system.settings.effects import ACTS, without_effect
 from tfagents_system.train_params_base import TrainParamsBase
 
 # One that is right, and not the default, of each attribute that does not always act.

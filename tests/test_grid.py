@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tfagents_system import grid
-from tfagents_system.grid import Grid, GridError, assignment, parse_value, read_grid
-from tfagents_system.overrides import Overrides, Setting, parse_assignments
+from tfagents_system.settings import grid
+from tfagents_system.settings.grid import Grid, GridError, assignment, parse_value, read_grid
+from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
 
 ROOT = Path(__file__).resolve().parents[1]
 

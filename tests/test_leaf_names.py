@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tfagents_system.leaf_names import fit_names
+from tfagents_system.policies.leaf_names import fit_names
 
 
 @pytest.mark.parametrize(

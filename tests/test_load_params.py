@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.load_params import load_env_config, load_params
+from tfagents_system.settings.load_params import load_env_config, load_params
 
 PARAMS = """
 import pathlib

@@ -6,13 +6,13 @@ import types
 import msgspec
 import pytest
 
-from tfagents_system import workers
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.replay.tables import Progress
 from tfagents_system.report.episodes import Episode, Evaluations, Report
-from tfagents_system.report.heartbeat import BeatReader, write_json
+from tfagents_system.run_files.heartbeat import BeatReader, write_json
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.trainer import Trainer
-from tfagents_system.workers import Worker
+from tfagents_system.transport.tables import Progress
+from tfagents_system.worker import worker as worker_module
+from tfagents_system.worker.worker import Worker
 
 STRAGGLER_SECS = 30.0
 
@@ -61,7 +61,7 @@ def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):
     worker._newest_progress = lambda wait_secs: None
     worker._end_with_the_run = lambda: None
     now = [100.0]
-    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(worker_module.time, "monotonic", lambda: now[0])
     worker._wait_for_news()
     assert told == [], "nothing was evaluated yet"
     report = Report("eval", 7, 0, 4, 40, 4, [], {})
@@ -81,7 +81,7 @@ def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):
 
 def test_a_worker_that_never_waits_tells_again_between_iterations_but_rarely(monkeypatch):
     now, told = [1000.0], []
-    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(worker_module.time, "monotonic", lambda: now[0])
     worker = Worker.__new__(Worker)
     worker._connection = types.SimpleNamespace(try_put=lambda table, arrays, timeout: told.append(now[0]))
     worker._report = lambda report: None

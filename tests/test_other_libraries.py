@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tfagents_system import other_libraries, own_attributes, params_check
 from tfagents_system.errors import UserError
-from tfagents_system.load_params import load_params
+from tfagents_system.settings import other_libraries, own_attributes, params_check
+from tfagents_system.settings.load_params import load_params
 from tfagents_system.train_params_base import TrainParamsBase
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.overrides import Overrides, Setting, parse_assignments
+from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
 from tfagents_system.train_params_base import TrainParamsBase
 
 

@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeParams
-from tfagents_system import (
-    halfcheetah_params,
-    minitaur_params,
-    params_check,
-    pendulum_params,
-    pendulum_pixels_params,
-)
-from tfagents_system.params_check import check_env_config, check_params
+from tfagents_system import halfcheetah_params, minitaur_params, pendulum_params, pendulum_pixels_params
+from tfagents_system.settings import params_check
+from tfagents_system.settings.params_check import check_env_config, check_params
 from tfagents_system.train_params_base import TrainParamsBase
 
 

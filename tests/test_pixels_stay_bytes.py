@@ -3,13 +3,13 @@
 import numpy as np
 
 from tests.frames_for_tests import recorded_envs
-from tfagents_system.channel import frames, messages
-from tfagents_system.policies.actors import RandomActor
-from tfagents_system.replay import tables
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import draw_sequences, draw_transitions
-from tfagents_system.replay.segments import Layout, Segment
-from tfagents_system.rollout import SegmentBuilder, run_episodes
+from tfagents_system.transport import tables
+from tfagents_system.transport.remote import frames, messages
+from tfagents_system.transport.segments import Layout, Segment
+from tfagents_system.worker.actors import RandomActor
+from tfagents_system.worker.rollout import SegmentBuilder, run_episodes
 
 PIXELS = 3 * 4 * 2
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tfagents_system.policies import weights
-from tfagents_system.publisher import Publisher
-from tfagents_system.replay import tables
+from tfagents_system.trainer.publisher import Publisher
+from tfagents_system.transport import tables
 
 DEADLINE_SECS = 20.0
 

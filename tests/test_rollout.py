@@ -11,8 +11,8 @@ from tests.fakes import NumberedEnv
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.segments import Column, Layout
-from tfagents_system.rollout import EpisodeLog, SegmentBuilder, StepTimes, run_episodes
+from tfagents_system.transport.segments import Column, Layout
+from tfagents_system.worker.rollout import EpisodeLog, SegmentBuilder, StepTimes, run_episodes
 
 HORIZON = 12
 

@@ -23,8 +23,8 @@ from tfagents_system import export, run
 from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.saved_run import milestones
+from tfagents_system.playing.saved_run import milestones
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 
 ROOT = Path(run.__file__).parents[1]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfagents_system import run_checkpoints
-from tfagents_system.launch.run_lock import TOKEN_VARIABLE, RunLock
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.run_checkpoints import DamagedCheckpointError
+from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files.run_checkpoints import DamagedCheckpointError
+from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
+from tfagents_system.run_files.run_paths import RunPaths
 
 
 def write(folder, train_step, content=b"weights", replay=b"rows", makeup=None):

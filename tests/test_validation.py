@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfagents_system.validation import HeldOutEpisodes
+from tfagents_system.worker.held_out import HeldOutEpisodes
 
 
 def decisions(share, seed, count, number=0):

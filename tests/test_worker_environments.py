@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeParams, NumberedEnv
-from tfagents_system import worker_environments
-from tfagents_system.curriculum import Curriculum
+from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.launch import memory
+from tfagents_system.machine import memory
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
-from tfagents_system.worker_environments import Place, TooLargeError, WorkerEnvironments
+from tfagents_system.worker import worker_environments
+from tfagents_system.worker.worker_environments import Place, TooLargeError, WorkerEnvironments
 
 COLLECT, EVAL = Place(False, 0), Place(True, 0)
 CURRICULUM = {"mass": {"iters": [0, 5], "range": [1.0, 2.0]}, "friction": {"iters": [3], "range": [0.5, 0.5]}}

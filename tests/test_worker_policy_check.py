@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tfagents_system.workers import Worker
+from tfagents_system.worker.worker import Worker
 
 
 class Policy:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.curriculum import EvaluatedTask
+from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.saved_run import find_checkpoint, find_path, load_run_params, output_folder
+from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, output_folder
+from tfagents_system.run_files.run_paths import RunPaths
 
 _FORMATS = ("numpy", "tflite", "onnx")
 
@@ -35,19 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     formats = _FORMATS if flags.format == "all" else (flags.format,)
     from absl import logging
 
-    from tfagents_system.policies import exporting, onnx_file
+    from tfagents_system.playing import export_files
+    from tfagents_system.policies import onnx_file
 
     if "onnx" in formats:
         onnx_file.require("tf2onnx", "onnxruntime")
     logging.set_verbosity(logging.ERROR)
     print(f"{checkpoint.name} of {paths.exp_dir}", flush=True)
     try:
-        source = exporting.read_source(params, paths, checkpoint)
+        source = export_files.read_source(params, paths, checkpoint)
         iteration, task = source.description["iteration"], EvaluatedTask(params.env_config, params.num_iter)
         if iteration is not None and (stage := task.in_words(iteration)):
             print(f"curriculum of {stage}", flush=True)
         written = [_write(source, name, folder, flags.format == "all") for name in formats]
-    except exporting.ExportError as error:
+    except export_files.ExportError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FAILED
     return EXIT_DONE if any(written) else EXIT_FAILED
@@ -55,16 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _write(source: Any, name: str, folder: Path, may_leave_out: bool) -> bool:
     """Writes a file and tells of it; whether there is one."""
-    from tfagents_system.policies import exporting
+    from tfagents_system.playing import export_files
 
     try:
-        path, difference = exporting.write(source, name, folder)
+        path, difference = export_files.write(source, name, folder)
     except UserError as error:
         if not may_leave_out:
             raise
         print(f"{name}: left out, {error}", flush=True)
         return False
-    notes = exporting.notes(path)
+    notes = export_files.notes(path)
     most = f"{difference:.1e}" if difference else "a rounding"
     print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {most} at most{notes}", flush=True)
     return True

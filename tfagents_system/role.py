@@ -16,17 +16,17 @@ import numpy as np
 from absl import flags, logging
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
-from tfagents_system.launch import run_inputs
-from tfagents_system.launch.run_paths import RunPaths, worker_role
-from tfagents_system.launch.signals import StopFlag, die_with_parent
-from tfagents_system.launch.slots import SlotCounts
-from tfagents_system.load_params import compute_config_from, load_env_config, load_params
-from tfagents_system.overrides import Overrides
-from tfagents_system.replay import connect
-from tfagents_system.replay.connect import Membership
-from tfagents_system.replay.connection import Connection, StoppedError
-from tfagents_system.report.heartbeat import BeatReader, Heartbeat
+from tfagents_system.machine.signals import StopFlag, die_with_parent
+from tfagents_system.machine.slots import SlotCounts
+from tfagents_system.run_files import run_inputs
+from tfagents_system.run_files.heartbeat import BeatReader, Heartbeat
+from tfagents_system.run_files.run_paths import RunPaths, worker_role
+from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params
+from tfagents_system.settings.overrides import Overrides
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport import joining
+from tfagents_system.transport.connection import Connection, StoppedError
+from tfagents_system.transport.joining import Membership
 
 
 @dataclasses.dataclass
@@ -75,8 +75,8 @@ class Role:
         heartbeat = Heartbeat(paths.heartbeat(name), name)
         heartbeat.beat("starting")
         joined = None
-        if os.environ.get(connect.SERVER):  # First of all: which worker this is and what the run is like is told there.
-            joined = connect.join(name, stop.is_set, os.environ)
+        if os.environ.get(joining.SERVER):  # First of all: which worker this is and what the run is like is told there.
+            joined = joining.join(name, stop.is_set, os.environ)
             heartbeat.tell_too(joined.tell)
         overrides = Overrides.read(paths.overrides)
         params = load_params(
@@ -93,7 +93,7 @@ class Role:
             num_workers=int(os.environ["SAC_NUM_COLLECT_WORKERS"]),
             max_workers=int(os.environ.get("SAC_MAX_WORKERS") or os.environ["SAC_NUM_COLLECT_WORKERS"]),
             seed=int(os.environ["SAC_SEED"]),
-            server_address=os.environ.get(connect.SERVER) or f"127.0.0.1:{os.environ['SAC_REVERB_PORT']}",
+            server_address=os.environ.get(joining.SERVER) or f"127.0.0.1:{os.environ['SAC_REVERB_PORT']}",
             deterministic=os.environ.get("SAC_DETERMINISTIC") == "1",
             stop=stop,
             heartbeat=heartbeat,

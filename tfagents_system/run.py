@@ -30,12 +30,12 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.curriculum import EvaluatedTask, Values, values_in_words
+from tfagents_system.envs.curriculum import EvaluatedTask, Values, values_in_words
+from tfagents_system.envs.info_keys import SUCCESS_KEYS
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
-from tfagents_system.info_keys import SUCCESS_KEYS
-from tfagents_system.launch.run_directory import read_run_json
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.saved_run import find_checkpoint, find_path, load_run_params, milestones, output_folder
+from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, milestones, output_folder
+from tfagents_system.run_files.run_directory import read_run_json
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 
 _EXIT_INTERRUPTED = 130  # As shells tell of a program that Ctrl-C ended.
@@ -130,7 +130,7 @@ def play(
 
 def _play_montage(params: TrainParamsBase, checkpoints: Sequence[Path], seed: int, video_dir: Path) -> None:
     """One episode of each checkpoint, then all of them side by side in one video."""
-    from tfagents_system import montage
+    from tfagents_system.playing import montage
 
     if len(checkpoints) == 1:
         print(f"note: {checkpoints[0].name} is the only checkpoint: the montage shows it alone", flush=True)

@@ -13,13 +13,13 @@ from typing import NoReturn
 
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE, exit_with
-from tfagents_system.launch.run_paths import worker_role
-from tfagents_system.launch.slots import COLLECT
-from tfagents_system.replay.connect import ROLE
+from tfagents_system.machine.slots import COLLECT
 from tfagents_system.role import Role, run_role
-from tfagents_system.worker_environments import MAX_FAULTS_IN_A_ROW, TooLargeError
-from tfagents_system.worker_kinds import make_worker
-from tfagents_system.workers import WorkerSettings
+from tfagents_system.run_files.run_paths import worker_role
+from tfagents_system.transport.joining import ROLE
+from tfagents_system.worker.kinds import make_worker
+from tfagents_system.worker.worker import WorkerSettings
+from tfagents_system.worker.worker_environments import MAX_FAULTS_IN_A_ROW, TooLargeError
 
 
 def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:

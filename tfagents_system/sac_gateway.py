@@ -15,22 +15,22 @@ from typing import NoReturn
 
 from absl import logging
 
-from tfagents_system.channel import credentials, machines
-from tfagents_system.channel.gateway import Gateway, RunFacts, layout_frame_bytes
-from tfagents_system.channel.messages import identity_of
-from tfagents_system.channel.remote_slots import RemoteSlots
-from tfagents_system.channel.sharing import Sharing
+from tfagents_system.agents.sequences import sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
-from tfagents_system.launch import memory
 from tfagents_system.launch.by_hand import run_by_hand
-from tfagents_system.launch.run_paths import GATEWAY, TRAINER
-from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE
-from tfagents_system.replay.connection import Connection
-from tfagents_system.replay.segments import Layout
-from tfagents_system.report.heartbeat import read_heartbeat, read_json, write_json
+from tfagents_system.machine import memory
+from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.role import Role, run_role
-from tfagents_system.sequences import sequence_length
+from tfagents_system.run_files.heartbeat import read_heartbeat, read_json, write_json
+from tfagents_system.run_files.run_paths import GATEWAY, TRAINER
+from tfagents_system.transport.connection import Connection
+from tfagents_system.transport.remote import credentials, machines
+from tfagents_system.transport.remote.gateway import Gateway, RunFacts, layout_frame_bytes
+from tfagents_system.transport.remote.messages import identity_of
+from tfagents_system.transport.remote.remote_slots import RemoteSlots
+from tfagents_system.transport.remote.shared_tables import Sharing
+from tfagents_system.transport.segments import Layout
 
 _START_DEADLINE_SECS = 600.0
 _STEP_SECS = 0.5

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 from tfagents_system.launch.by_hand import run_by_hand
-from tfagents_system.launch.run_paths import REPLAY
 from tfagents_system.replay.server import serve
 from tfagents_system.role import run_role
+from tfagents_system.run_files.run_paths import REPLAY
 
 
 def main() -> NoReturn:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfagents_system.early_end import Logged
+    from tfagents_system.settings.early_end import Logged
 
 EnvArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
 

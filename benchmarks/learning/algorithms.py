@@ -25,7 +25,7 @@ from benchmarks.processes import ROOT, end_on_sigterm, run_json
 from benchmarks.real_run import RealRun
 from tfagents_system.report import compare
 from tfagents_system.report.curves import Run
-from tfagents_system.report.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_metrics
 
 FOLDER = ROOT / "benchmarks" / "learning"
 _EVAL_EPISODES = 10

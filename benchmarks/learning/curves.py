@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.processes import ROOT
 from benchmarks.real_run import RealRun
-from tfagents_system.report.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_metrics
 
 FOLDER = ROOT / "benchmarks" / "learning"
 WORKERS = 2

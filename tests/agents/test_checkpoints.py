@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 from agent_for_tests import B, Params, block, build, build_quiet
 
-from tfagents_system import run_checkpoints
-from tfagents_system.agents import checkpoints as checkpoints_module
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.checkpoints import SaveError, TrainerCheckpoints, TrainerState
 from tfagents_system.agents.entropy import set_fixed_alpha
 from tfagents_system.agents.normalization import attach_reward_scale
 from tfagents_system.errors import UserError
+from tfagents_system.run_files import run_checkpoints
+from tfagents_system.trainer import checkpoints as checkpoints_module
+from tfagents_system.trainer.checkpoints import SaveError, TrainerCheckpoints, TrainerState
 
 
 def checkpoints_of(folder, agent, state=None, answer=True):

@@ -8,9 +8,9 @@ from tiny_agents import ACT, ACTION, OBS, OBSERVATION
 
 from tests.fakes import agent_of
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.checkpoints import TrainerCheckpoints, TrainerState
 from tfagents_system.policies.worker_policy import NumpyWorkerPolicy
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.checkpoints import TrainerCheckpoints, TrainerState
 
 KIN = {
     "redq": {"num_critics": 3, "num_target_critics": 2, "actor_update_period": 3},

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.learning import algorithms
 from benchmarks.learning.algorithms import Evaluation, append, attributes_of, read_record, runs_of
 from benchmarks.learning.tasks import OURS, PEERS, TASKS, Task, Variant
-from tfagents_system.params_check import check_params
+from tfagents_system.settings.params_check import check_params
 from tfagents_system.train_params_base import TrainParamsBase
 
 

@@ -13,7 +13,7 @@ from benchmarks.half_cheetah import environment
 from benchmarks.outcome import Outcome
 from benchmarks.processes import run_json
 from benchmarks.whole_system import OURS, Measurement, Task
-from tfagents_system.load_params import load_params
+from tfagents_system.settings.load_params import load_params
 
 
 def arguments(**changes):

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.channel import credentials, machines
-from tfagents_system.channel.client import Hello, RemoteConnection
-from tfagents_system.channel.gateway import Gateway, RunFacts
-from tfagents_system.channel.remote_slots import RemoteSlots
-from tfagents_system.channel.sharing import Sharing
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.slots import SlotCounts
-from tfagents_system.replay import tables
-from tfagents_system.replay.segments import Column, Layout, Segment
+from tfagents_system.machine.slots import SlotCounts
 from tfagents_system.report.episodes import Episode, Report
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport import tables
+from tfagents_system.transport.remote import credentials, machines
+from tfagents_system.transport.remote.client import Hello, RemoteConnection
+from tfagents_system.transport.remote.gateway import Gateway, RunFacts
+from tfagents_system.transport.remote.remote_slots import RemoteSlots
+from tfagents_system.transport.remote.shared_tables import Sharing
+from tfagents_system.transport.segments import Column, Layout, Segment
 
 LAYOUT = Layout((Column("observation", (3,), "float32"),), (Column("action", (2,), "float32"),))
 IDENTITY = {"params": "a" * 64, "config": "b" * 64, "specs": "c" * 64}

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.channel.channel_for_tests import numbers_of, running_gateway, segment, wait_until
-from tfagents_system.replay import tables
+from tfagents_system.transport import tables
 
 
 @pytest.fixture(scope="module")

@@ -16,18 +16,18 @@ from pathlib import Path
 import reverb
 
 from tests.channel.channel_for_tests import IDENTITY, LAYOUT, NoClaims
-from tfagents_system.channel import credentials
-from tfagents_system.channel.gateway import Gateway, RunFacts, layout_frame_bytes
-from tfagents_system.channel.remote_slots import RemoteSlots
-from tfagents_system.channel.sharing import Sharing
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.slots import SlotCounts
-from tfagents_system.replay import loopback, tables
-from tfagents_system.replay.connection import Connection
+from tfagents_system.machine.slots import SlotCounts
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.service import DrawSettings, ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport import loopback, tables
+from tfagents_system.transport.connection import Connection
+from tfagents_system.transport.remote import credentials
+from tfagents_system.transport.remote.gateway import Gateway, RunFacts, layout_frame_bytes
+from tfagents_system.transport.remote.remote_slots import RemoteSlots
+from tfagents_system.transport.remote.shared_tables import Sharing
 
 PORT = 8008
 

@@ -18,11 +18,11 @@ from tests.channel.channel_for_tests import (
     segment,
     wait_until,
 )
-from tfagents_system.channel import client as client_module
-from tfagents_system.channel import credentials, messages, sharing
-from tfagents_system.channel.streaming import Arrivals
-from tfagents_system.replay import tables
-from tfagents_system.replay.connection import ServerUnreachableError, StoppedError
+from tfagents_system.transport import tables
+from tfagents_system.transport.connection import ServerUnreachableError, StoppedError
+from tfagents_system.transport.remote import client as client_module
+from tfagents_system.transport.remote import credentials, messages, shared_tables
+from tfagents_system.transport.remote.streaming import Arrivals
 
 
 def test_segments_arrive_in_order_through_a_cable_that_is_cut_again_and_again(tmp_path):
@@ -174,7 +174,7 @@ def test_behind_an_item_that_was_not_stored_none_is_stored_until_it_comes_again(
 
 def test_items_that_are_not_known_to_have_arrived_go_to_the_next_connection_first():
     fake = FakeConnection()
-    share = sharing.QueueShare(fake, tables.BLOCKS)
+    share = shared_tables.QueueShare(fake, tables.BLOCKS)
     first, second = [], []
 
     def send_first(table, number, arrays):

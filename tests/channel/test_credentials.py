@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from tfagents_system.channel import credentials, machines
 from tfagents_system.errors import UserError
+from tfagents_system.transport.remote import credentials, machines
 
 
 @pytest.fixture

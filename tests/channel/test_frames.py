@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tfagents_system.channel import frames, messages
-from tfagents_system.channel.errors import FrameError
+from tfagents_system.transport.remote import frames, messages
+from tfagents_system.transport.remote.errors import FrameError
 
 DTYPES = st.sampled_from(
     ["bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64"]

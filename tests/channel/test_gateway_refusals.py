@@ -23,10 +23,10 @@ from tests.channel.channel_for_tests import (
     segment,
     wait_until,
 )
-from tfagents_system.channel import credentials, frames, gateway, machines, messages
-from tfagents_system.channel.door import Door
-from tfagents_system.channel.errors import ChannelError, FrameError, GatewayRefusedError
-from tfagents_system.replay import tables
+from tfagents_system.transport import tables
+from tfagents_system.transport.remote import credentials, frames, gateway, machines, messages
+from tfagents_system.transport.remote.errors import ChannelError, FrameError, GatewayRefusedError
+from tfagents_system.transport.remote.tls_client import Door
 
 PASSWORD = "correct horse battery"
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tests.channel.channel_for_tests import IDENTITY, report, running_gateway, wait_until
-from tfagents_system.channel import frames, gateway, messages
-from tfagents_system.channel.door import Door
-from tfagents_system.channel.errors import ChannelError
-from tfagents_system.replay import tables
+from tfagents_system.transport import tables
+from tfagents_system.transport.remote import frames, gateway, messages
+from tfagents_system.transport.remote.errors import ChannelError
+from tfagents_system.transport.remote.tls_client import Door
 
 
 def test_a_client_learns_who_it_is_and_what_the_run_is_like(shared):

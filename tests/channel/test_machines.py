@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.channel.channel_for_tests import IDENTITY, running_gateway, segment, wait_until
-from tfagents_system.channel import client as client_module
-from tfagents_system.channel import credentials, frames, gateway, machines, messages, session
-from tfagents_system.channel.check import check_path
-from tfagents_system.channel.door import Door
-from tfagents_system.channel.errors import ChannelError, GatewayRefusedError
 from tfagents_system.errors import UserError
-from tfagents_system.replay import tables
+from tfagents_system.transport import tables
+from tfagents_system.transport.remote import client as client_module
+from tfagents_system.transport.remote import credentials, frames, gateway, machines, messages, session
+from tfagents_system.transport.remote.check import check_path
+from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError
+from tfagents_system.transport.remote.tls_client import Door
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = frames.Limits(10**6, 10**6)
@@ -188,7 +188,7 @@ def test_whoever_sees_the_runs_own_folder_gets_its_own_and_new_ones_in_time(fold
 def test_workers_of_a_machine_that_start_at_once_share_one(folder):
     """Each process would replace what another one is reading."""
     program = (
-        "import sys; from pathlib import Path; from tfagents_system.channel import credentials, machines; "
+        "import sys; from pathlib import Path; from tfagents_system.transport.remote import credentials, machines; "
         "folder = Path(sys.argv[1]); print(flush=True); input(); own = machines.folder_of_client(folder); "
         "credentials.client_context(own); print((own / 'client.pem').read_bytes().hex())"
     )

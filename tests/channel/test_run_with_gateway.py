@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from tests.end_to_end.launching import UserRun, finish
-from tfagents_system.channel import credentials
-from tfagents_system.channel.check import check_path
-from tfagents_system.channel.client import Hello, RemoteConnection, identity_of
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import weights
-from tfagents_system.replay import tables
-from tfagents_system.replay.connection import StoppedError
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport import tables
+from tfagents_system.transport.connection import StoppedError
+from tfagents_system.transport.remote import credentials
+from tfagents_system.transport.remote.check import check_path
+from tfagents_system.transport.remote.client import Hello, RemoteConnection, identity_of
 
 pytestmark = pytest.mark.slow
 

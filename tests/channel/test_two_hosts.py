@@ -77,10 +77,10 @@ def test_a_worker_on_another_host_and_a_partition(tmp_path):
 def test_what_stands_in_the_way_is_told_in_seconds(tmp_path):
     """`check_path` names the step that fails: name, port, TLS."""
     code = (
-        "import sys; from pathlib import Path; from tfagents_system.channel.check import check_path; "
+        "import sys; from pathlib import Path; from tfagents_system.transport.remote.check import check_path; "
         "[print('|'.join(check_path(a, Path(sys.argv[1])).errors)) for a in sys.argv[2:]]"
     )
-    from tfagents_system.channel import credentials
+    from tfagents_system.transport.remote import credentials
 
     credentials.make_credentials(tmp_path / "credentials", "test")
     with two_hosts() as (here, elsewhere):

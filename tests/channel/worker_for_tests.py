@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 from tests.channel.channel_for_tests import IDENTITY, segment
-from tfagents_system.channel.check import check_path
-from tfagents_system.channel.client import Hello, RemoteConnection
-from tfagents_system.replay.connection import Waiting
-from tfagents_system.replay.sender import SegmentSender
+from tfagents_system.transport.connection import Waiting
+from tfagents_system.transport.remote.check import check_path
+from tfagents_system.transport.remote.client import Hello, RemoteConnection
+from tfagents_system.worker.sender import SegmentSender
 
 STEPS = 100
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 from launching import UserRun, finish
 
-from tfagents_system import run_checkpoints
+from tfagents_system.run_files import run_checkpoints
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@
 import pytest
 from launching import UserRun
 
-from tfagents_system.report.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
 

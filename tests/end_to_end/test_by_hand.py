@@ -9,8 +9,8 @@ import pytest
 from launching import ROOT, UserRun
 
 from tests.faults.proxy import free_port
-from tfagents_system.report.heartbeat import read_heartbeat, read_json
-from tfagents_system.report.metrics import read_metrics
+from tfagents_system.run_files.heartbeat import read_heartbeat, read_json
+from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from launching import UserRun, finish
 
-from tfagents_system import run_checkpoints
+from tfagents_system.run_files import run_checkpoints
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from launching import ROOT, UserRun, finish
 
-from tfagents_system.report.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
 

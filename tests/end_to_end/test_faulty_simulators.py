@@ -10,7 +10,7 @@ from launching import UserRun
 from tests.envs import second_python
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.segments import Layout
+from tfagents_system.transport.segments import Layout
 
 pytestmark = pytest.mark.slow
 

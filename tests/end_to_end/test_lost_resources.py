@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from tests.faults.campaign import ITERATION_SECS, UPDATES, Campaign, NumberedRun, processes_of
-from tfagents_system import run_checkpoints
-from tfagents_system.launch.run_paths import TRAINER
+from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files.run_paths import TRAINER
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.campaign import ITERATION_SECS, Campaign, NumberedRun
 from tests.faults.proxy import Proxy, free_port
-from tfagents_system.launch.run_paths import TRAINER
+from tfagents_system.run_files.run_paths import TRAINER
 
 pytestmark = pytest.mark.slow
 

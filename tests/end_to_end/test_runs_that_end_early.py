@@ -5,8 +5,8 @@ import json
 import pytest
 from launching import UserRun, finish
 
-from tfagents_system import run_checkpoints
-from tfagents_system.report.metrics import read_metrics
+from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
 

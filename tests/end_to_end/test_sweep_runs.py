@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from launching import ROOT, UserRun, finish
 
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.report.metrics import read_metrics
 from tfagents_system.report.status import read_status
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from launching import UserRun, finish
 
-from tfagents_system import run_checkpoints
 from tfagents_system.envs import specs
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.segments import Layout
-from tfagents_system.report.metrics import read_metrics
+from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.segments import Layout
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ from launching import ROOT, UserRun, finish
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.segments import Layout
-from tfagents_system.report.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.transport.segments import Layout
 
 pytestmark = pytest.mark.slow
 

@@ -15,10 +15,10 @@ from tf_agents.agents.td3 import td3_agent
 from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 
 from tests.fakes import CounterEnv, DictEnv, FakeParams, NumberedEnv, OldGymEnv
-from tfagents_system.checklist import Check, Checklist
-from tfagents_system.envs import checks as checks_module
-from tfagents_system.envs.checks import check_environment
+from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.contract import check_contract
+from tfagents_system.launch import environment_checks as checks_module
+from tfagents_system.launch.environment_checks import check_environment
 
 MASS = {"iters": [0, 5], "range": [1.0, 2.0]}
 

@@ -18,17 +18,17 @@ import pytest
 
 from tests.envs import second_python
 from tests.launch.test_signals import gone
-from tfagents_system.checklist import Checklist
+from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs import env_process, loading
-from tfagents_system.envs.checks import check_environment
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.launch import processes
-from tfagents_system.launch.processes import is_alive
+from tfagents_system.launch.environment_checks import check_environment
 from tfagents_system.launch.role_process import MARK_VARIABLE
-from tfagents_system.load_params import load_params
+from tfagents_system.machine import processes
+from tfagents_system.machine.processes import is_alive
+from tfagents_system.settings.load_params import load_params
 
 MY_ENVS = '''
 import ctypes
@@ -566,7 +566,7 @@ def test_it_dies_with_its_parent_however_that_dies_and_whatever_it_does(user: Fo
         "from pathlib import Path\n"
         "from tfagents_system.envs import wire\n"
         "from tfagents_system.envs.env_process import EnvProcess, ProcessSettings\n"
-        "from tfagents_system.load_params import load_params\n"
+        "from tfagents_system.settings.load_params import load_params\n"
         "config = {'horizon': 5, 'name': 'Counter', 'kwargs': {'does': 'hang in reset'}}\n"
         "params = load_params(Path('my_params.py'), config)\n"
         "env = EnvProcess(ProcessSettings(Path(sys.argv[1])), params, {'kind': 'collect', 'env_id': 0, 'seed': 0})\n"

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from tfagents_system import minitaur_params
-from tfagents_system.checklist import Checklist
-from tfagents_system.curriculum import Curriculum
-from tfagents_system.envs import checks, loading
+from tfagents_system.checks.checklist import Checklist
+from tfagents_system.envs import loading
+from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.load_params import load_env_config
+from tfagents_system.launch import environment_checks
+from tfagents_system.settings.load_params import load_env_config
 
 FEET = [3, 6, 9, 12, 16, 19, 22, 25]  # Link numbers of the lower legs in minitaur.urdf.
 CONFIG = load_env_config(Path(__file__).parents[2] / "config" / "minitaur.json")
@@ -94,6 +95,6 @@ def test_shipped_configuration_varies_both_for_real(env: TrainingEnvironment) ->
 
 def test_the_check_finds_nothing_wrong() -> None:
     report = Checklist()
-    trial = checks.check_environment(minitaur_params.TrainParams(CONFIG), 0, report)
+    trial = environment_checks.check_environment(minitaur_params.TrainParams(CONFIG), 0, report)
     assert report.errors == [] and trial is not None
     assert (trial.specs[0].shape, trial.specs[1].shape) == ((28,), (8,))

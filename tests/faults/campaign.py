@@ -19,8 +19,8 @@ from tests.end_to_end.launching import UserRun
 from tests.faults import ledger, numbered
 from tests.faults.ledger import Balance
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
-from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths, worker_role
-from tfagents_system.report.heartbeat import read_heartbeat
+from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, worker_role
 
 WORKERS, HORIZON, UPDATES = 3, 20, 4
 ITERATION_SECS = 0.4  # of an iteration while faults are caused

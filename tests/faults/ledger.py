@@ -122,7 +122,7 @@ def read_ring(exp_dir: Path, capacity_rows: int) -> Rows:
     """What the ring of a run that has ended holds."""
     from tfagents_system.envs.specs import load_specs
     from tfagents_system.replay.ring import Ring
-    from tfagents_system.replay.segments import Layout
+    from tfagents_system.transport.segments import Layout
 
     ring = Ring.open(exp_dir / "replay", Layout.from_specs(*load_specs(exp_dir / "specs.pbtxt")), capacity_rows)
     rows = ring.held_rows

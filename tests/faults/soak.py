@@ -24,8 +24,8 @@ import psutil
 from tests.end_to_end.launching import UserRun, finish
 from tests.faults.campaign import processes_of
 from tfagents_system.errors import EXIT_RESUMABLE
-from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths, worker_role
-from tfagents_system.report.heartbeat import read_heartbeat
+from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, worker_role
 
 WORKERS = 2
 SAMPLE_SECS = 5.0

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import exit_with
-from tfagents_system.launch import claims, cpus, role_starter, run_lock, supervise
+from tfagents_system.launch import cpus, role_starter, supervise
 from tfagents_system.launch.role_starter import RoleStarter
-from tfagents_system.launch.signals import STOP_SIGNALS, StopFlag
-from tfagents_system.launch.variables import RunVariables
+from tfagents_system.machine import claims
+from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
+from tfagents_system.run_files import run_lock
+from tfagents_system.settings.variables import RunVariables
 
 # Programs that behave like a role which saves when it is told to.
 SAVES = "trap 'echo saved; exit 75' TERM; echo up; while :; do sleep 0.05; done"

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch.signals import die_with_parent
+from tfagents_system.machine.signals import die_with_parent
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tfagents_system.launch import prepare
-from tfagents_system.replay import peers
+from tfagents_system.machine import peers
 
 ROOT = Path(__file__).resolve().parents[2]
 

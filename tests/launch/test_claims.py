@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch import claims as claims_module
-from tfagents_system.launch.claims import Claims, held_cpus, holder, port_is_free
-from tfagents_system.replay import peers
+from tfagents_system.machine import claims as claims_module
+from tfagents_system.machine import peers
+from tfagents_system.machine.claims import Claims, held_cpus, holder, port_is_free
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.fakes import CounterEnv, FakeParams
-from tfagents_system.checklist import Checklist
-from tfagents_system.envs import checks as checks_module
+from tfagents_system.checks.checklist import Checklist
 from tfagents_system.launch import costs
+from tfagents_system.launch import environment_checks as checks_module
 from tfagents_system.launch.costs import Cost, Costs, foretell
 from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.launch.topology import allowed_cpus, cores_of
+from tfagents_system.machine.topology import allowed_cpus, cores_of
 
 SLOW_UPDATES = Costs(Cost(0.01, 0.02), Cost(0.001, 0.001), steps_per_episode=100.0)
 SLOW_STEPS = Costs(Cost(0.001, 0.002), Cost(0.02, 0.02), steps_per_episode=100.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import CpuPlan, plan_cpus, plan_for
-from tfagents_system.launch.topology import (
+from tfagents_system.machine.topology import (
     Core,
     cgroup_quota,
     cores_of,

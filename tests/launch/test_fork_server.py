@@ -20,8 +20,7 @@ import pytest
 
 from tests.launch.test_signals import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import fork_server, processes, role_starter
-from tfagents_system.launch.claims import processes_of_run
+from tfagents_system.launch import fork_server, role_starter
 from tfagents_system.launch.fork_server import (
     HANDLE_VARIABLE,
     CallDiedError,
@@ -29,10 +28,12 @@ from tfagents_system.launch.fork_server import (
     ForkServer,
     ForkServerError,
 )
-from tfagents_system.launch.processes import kill_session
 from tfagents_system.launch.role_process import MARK_VARIABLE
 from tfagents_system.launch.role_starter import RoleStarter
-from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE
+from tfagents_system.machine import processes
+from tfagents_system.machine.claims import processes_of_run
+from tfagents_system.machine.processes import kill_session
+from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = "tests.launch.forked_role"
@@ -223,7 +224,7 @@ def test_forked_roles_are_found_by_a_later_start_and_the_own_server_is_not(serve
         assert list(processes_of_run(Path(EXP_DIR))) == []  # Of this process: nobody's orphans.
         script = f"""
 from pathlib import Path
-from tfagents_system.launch.claims import processes_of_run
+from tfagents_system.machine.claims import processes_of_run
 print(*processes_of_run(Path({EXP_DIR!r})))
 """
         found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)

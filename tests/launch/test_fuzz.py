@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.fakes import FakeParams
 from tests.launch.test_cpus import flat as flat_machine
-from tfagents_system import params_check
-from tfagents_system.curriculum import Curriculum, check_curriculum
+from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.launch.topology import format_cpu_list, parse_cpu_list, slurm_allotment
-from tfagents_system.launch.variables import VARIABLES, RunVariables, read_variables
-from tfagents_system.load_params import parse_env_config
+from tfagents_system.machine.topology import format_cpu_list, parse_cpu_list, slurm_allotment
+from tfagents_system.settings import params_check
+from tfagents_system.settings.load_params import parse_env_config
+from tfagents_system.settings.variables import VARIABLES, RunVariables, read_variables
 
 NAMES = [variable.name for variable in VARIABLES]
 # What breaks readers: signs, exponents, paths, other scripts' digits, bytes that are no UTF-8, far too much.
@@ -170,7 +170,7 @@ def test_any_value_of_an_attribute_is_fine_or_told(name: str, value: Any, config
 
 @pytest.mark.parametrize("raw", [b"\xff\xfe{\0", b"\xef\xbb\xbf{}", b""])
 def test_bytes_that_are_no_text_are_told(raw: bytes, tmp_path: Path) -> None:
-    from tfagents_system.load_params import load_env_config
+    from tfagents_system.settings.load_params import load_env_config
 
     (tmp_path / "my.json").write_bytes(raw)
     try:

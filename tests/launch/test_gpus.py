@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch import gpus
-from tfagents_system.launch.gpus import gpu_of_trainer, usable_gpus
+from tfagents_system.machine import gpus
+from tfagents_system.machine.gpus import gpu_of_trainer, usable_gpus
 from tfagents_system.trainer import trainer as trainer_module
 
 

@@ -20,13 +20,13 @@ from tests.launch.test_scripts import ROOT, run
 from tests.launch.test_signals import gone
 from tfagents_system.errors import UserError
 from tfagents_system.launch import join, join_checks, role_process, supervise
-from tfagents_system.launch.claims import Claims, processes_of_run
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
 from tfagents_system.launch.role_starter import RoleStarter
-from tfagents_system.launch.run_lock import RunLock
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.signals import StopFlag
+from tfagents_system.machine.claims import Claims, processes_of_run
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.run_files.run_lock import RunLock
+from tfagents_system.run_files.run_paths import RunPaths
 
 HERE = "this_machine"
 

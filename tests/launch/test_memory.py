@@ -7,7 +7,7 @@ import sys
 import psutil
 import pytest
 
-from tfagents_system.launch import memory
+from tfagents_system.machine import memory
 
 
 def test_it_is_what_the_system_says():

@@ -18,11 +18,12 @@ from unittest import mock
 import pytest
 
 from tfagents_system.errors import exit_with
-from tfagents_system.launch import params_folder, prepare, run_directory, run_inputs
-from tfagents_system.launch.run_inputs import Inputs
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.variables import RunVariables, read_variables
-from tfagents_system.report.metrics import MetricsLog, read_metrics
+from tfagents_system.launch import prepare
+from tfagents_system.run_files import params_folder, run_directory, run_inputs
+from tfagents_system.run_files.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files.run_inputs import Inputs
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.variables import RunVariables, read_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = """
@@ -43,8 +44,8 @@ class TrainParams(TrainParamsBase):
 LOADS = """
 import sys
 from pathlib import Path
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.saved_run import load_run_params
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.playing.saved_run import load_run_params
 load_run_params(RunPaths(Path(sys.argv[1])), None, None)
 import mass_of_robot
 print(mass_of_robot.MASS, mass_of_robot.__file__)

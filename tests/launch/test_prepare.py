@@ -13,19 +13,19 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from tfagents_system import run_checkpoints
-from tfagents_system.agents.checkpoints import makeup_of
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.envs import env_process
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
-from tfagents_system.launch import prepare, run_directory
+from tfagents_system.launch import prepare
 from tfagents_system.launch.fork_server import ForkServer
-from tfagents_system.launch.run_lock import RunLock
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import RunSettings, resolve
-from tfagents_system.load_params import load_params
-from tfagents_system.run_checkpoints import Makeup
+from tfagents_system.run_files import run_checkpoints, run_directory
+from tfagents_system.run_files.run_checkpoints import Makeup
+from tfagents_system.run_files.run_lock import RunLock
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.load_params import load_params
+from tfagents_system.trainer.checkpoints import makeup_of
 
 PARAMS = """
 import gymnasium

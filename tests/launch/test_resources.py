@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfagents_system.checklist import Check
+from tfagents_system.checks.checklist import Check
 from tfagents_system.launch import resources
 
 MIB, GIB = 2**20, 2**30

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch import run_lock
-from tfagents_system.launch.run_lock import RunLock, may_write, owner_of_run
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.report.heartbeat import write_json
+from tfagents_system.run_files import run_lock
+from tfagents_system.run_files.heartbeat import write_json
+from tfagents_system.run_files.run_lock import RunLock, may_write, owner_of_run
+from tfagents_system.run_files.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,8 +64,8 @@ def write_run(paths: RunPaths, state: str, age_secs: float = 0.0, host: str = "n
 
 def test_a_directory_in_use_is_refused_until_its_process_is_dead(paths: RunPaths) -> None:
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom tfagents_system.launch.run_lock import RunLock\n"
-        "from tfagents_system.launch.run_paths import RunPaths\n"
+        "import sys, time\nfrom pathlib import Path\nfrom tfagents_system.run_files.run_lock import RunLock\n"
+        "from tfagents_system.run_files.run_paths import RunPaths\n"
         f"lock = RunLock(RunPaths(Path({str(paths.exp_dir)!r})))\nlock.acquire()\n"
         "print('ready', flush=True)\ntime.sleep(60)\n"
     )

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tfagents_system.launch import run_directory
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import RunSettings, carried, resolve
-from tfagents_system.launch.variables import RunVariables, read_variables
-from tfagents_system.overrides import Overrides
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.variables import RunVariables, read_variables
 
 
 @pytest.fixture

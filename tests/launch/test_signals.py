@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tfagents_system.launch import signals
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.signals import StopFlag
+from tfagents_system.machine import signals
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.run_files.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +42,7 @@ def test_in_a_job_only_a_person_insists(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_role_in_a_slurm_job_listens_to_its_supervisor_alone() -> None:
     """SLURM signals all processes of a job at once, roles have to end one after the other."""
     program = (
-        "import os, signal\nfrom tfagents_system.launch.signals import StopFlag, role_stop_signal\n"
+        "import os, signal\nfrom tfagents_system.machine.signals import StopFlag, role_stop_signal\n"
         "stop = StopFlag.of_role()\nfor name in ('SIGTERM', 'SIGUSR1', 'SIGUSR2', 'SIGINT'):\n"
         "    os.kill(os.getpid(), getattr(signal, name))\n"
         "print(stop.wait(0.1))\nos.kill(os.getpid(), role_stop_signal())\nprint(stop.wait(5))\n"
@@ -63,7 +63,7 @@ def test_a_role_in_a_slurm_job_listens_to_its_supervisor_alone() -> None:
 def test_in_a_job_supervisors_and_joins_count_a_person_alone_and_elsewhere_everybody() -> None:
     for environ, insists in (({}, True), ({"SLURM_JOB_ID": "7"}, False)):
         program = (
-            "import os, signal, time\nfrom tfagents_system.launch.signals import StopFlag\n"
+            "import os, signal, time\nfrom tfagents_system.machine.signals import StopFlag\n"
             "stop = StopFlag.of_supervisor()\nfor name in ('SIGTERM', 'SIGHUP', 'SIGINT'):\n"
             "    time.sleep(0.35)\n    os.kill(os.getpid(), getattr(signal, name))\n    print(stop.count)\n"
         )
@@ -88,8 +88,8 @@ def said_by(program: str, environ: dict[str, str]) -> list[str]:
 SWEEP = """
 import sys
 from pathlib import Path
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.signals import StopFlag
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.machine.signals import StopFlag
 from tfagents_system.launch.sweep_tasks import Place, Task, TaskRunner
 
 traps = "trap 'echo got TERM' TERM; trap 'echo got QUIT' QUIT; trap 'echo got INT; exit 75' INT; "
@@ -154,7 +154,7 @@ def test_two_signals_within_a_moment_count_once() -> None:
 
 def test_handlers_are_installed_and_the_first_signal_is_kept() -> None:
     program = (
-        "import os, signal\nfrom tfagents_system.launch.signals import StopFlag\nstop = StopFlag()\n"
+        "import os, signal\nfrom tfagents_system.machine.signals import StopFlag\nstop = StopFlag()\n"
         "os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGTERM)\n"
         "assert stop.wait(5)\nprint(stop.signal_number)\n"
     )
@@ -164,7 +164,7 @@ def test_handlers_are_installed_and_the_first_signal_is_kept() -> None:
 
 def test_a_role_dies_with_its_supervisor() -> None:
     role = (
-        "import time\nfrom tfagents_system.launch.signals import die_with_parent\ndie_with_parent()\n"
+        "import time\nfrom tfagents_system.machine.signals import die_with_parent\ndie_with_parent()\n"
         "print('ready', flush=True)\ntime.sleep(60)\n"
     )
     supervisor = (
@@ -182,7 +182,7 @@ def test_a_role_dies_with_its_supervisor() -> None:
 
 def test_a_role_whose_supervisor_died_before_ends_at_once() -> None:
     environ = {**os.environ, "TFAGENTS_SUPERVISOR_PID": "1" if os.getpid() != 1 else "2"}
-    program = "from tfagents_system.launch.signals import die_with_parent\ndie_with_parent()\n"
+    program = "from tfagents_system.machine.signals import die_with_parent\ndie_with_parent()\n"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=30
     )

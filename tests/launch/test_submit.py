@@ -17,9 +17,10 @@ from unittest import mock
 
 import pytest
 
-from tfagents_system.launch import clean, params_folder
-from tfagents_system.launch.variables import read_variables
+from tfagents_system.launch import clean
 from tfagents_system.launch.vars_file import read_vars_file
+from tfagents_system.run_files import params_folder
+from tfagents_system.settings.variables import read_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"

@@ -26,18 +26,19 @@ from rich.console import Console
 
 from tests.launch.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
 from tests.launch.test_signals import gone
-from tfagents_system.launch import memory, processes, role_process, supervise, wrap_up
-from tfagents_system.launch.claims import Claims, processes_of_run
+from tfagents_system.launch import role_process, supervise, wrap_up
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.launch.role_starter import RoleStarter
-from tfagents_system.launch.run_lock import RunLock
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.signals import StopFlag
-from tfagents_system.launch.topology import allowed_cpus, cores_of
-from tfagents_system.report.heartbeat import write_json
+from tfagents_system.machine import memory, processes
+from tfagents_system.machine.claims import Claims, processes_of_run
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.machine.topology import allowed_cpus, cores_of
 from tfagents_system.report.status import problems, read_status
 from tfagents_system.report.terminal import ProgressView
+from tfagents_system.run_files.heartbeat import write_json
+from tfagents_system.run_files.run_lock import RunLock
+from tfagents_system.run_files.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,13 +17,13 @@ import pytest
 from tests.launch.test_cpus import flat
 from tfagents_system.errors import UserError
 from tfagents_system.launch import sweep
-from tfagents_system.launch.gpus import FOUND
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.signals import StopFlag
 from tfagents_system.launch.sweep import parse_seeds
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Place, Task, TaskRunner
-from tfagents_system.launch.topology import split_cpus
-from tfagents_system.overrides import Overrides
+from tfagents_system.machine.gpus import FOUND
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.machine.topology import split_cpus
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfagents_system.launch import watchdog
+from tfagents_system.machine import watchdog
 
 ROOT = Path(__file__).resolve().parents[2]
 

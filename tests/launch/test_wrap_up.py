@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from tfagents_system.launch import wrap_up
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.signals import StopFlag
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.run_files.run_paths import RunPaths
 
 
 @pytest.fixture

@@ -12,16 +12,16 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from tests.fakes import FakeParams
-from tfagents_system.checklist import Checklist
+from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs import specs
-from tfagents_system.envs.checks import Trial, check_environment
 from tfagents_system.envs.history import policy_time_step_spec
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.policies import exporting
+from tfagents_system.launch.environment_checks import Trial, check_environment
+from tfagents_system.playing import export_files
 from tfagents_system.policies.policy_description import describe
 from tfagents_system.policies.policy_files import load_policy
-from tfagents_system.replay.segments import Layout
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
+from tfagents_system.transport.segments import Layout
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
 GOALS: dict[str, gymnasium.Space] = {"bottom burner": BOX, "hinge cabinet": BOX}
@@ -89,8 +89,8 @@ def test_exported_files_act_as_the_saved_model(
 ) -> None:
     if format_name == "onnx":
         pytest.importorskip("tf2onnx")
-    source = exporting.read_source(params, *run)
-    path, difference = exporting.write(source, format_name, tmp_path)
+    source = export_files.read_source(params, *run)
+    path, difference = export_files.write(source, format_name, tmp_path)
     assert difference < 1e-5
     policy = load_policy(path, "--policy")
     names = {tuple(leaf["path"]): leaf["name"] for leaf in policy.description["observation"]}

@@ -11,8 +11,8 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from tests.fakes import agent_of
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.pendulum_params import TrainParams
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,8 +20,8 @@ from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.envs import specs
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.policies import exporting, numpy_file, numpy_policy, tflite_file
+from tfagents_system.playing import export_files
+from tfagents_system.policies import numpy_file, numpy_policy, tflite_file
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy, scale_to_bounds
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
@@ -29,6 +29,7 @@ from tfagents_system.policies.policy_description import describe
 from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.policies.random_observations import draw
 from tfagents_system.policies.weights import assign_weights, named_variables
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 
 BOUNDS = tensor_spec.BoundedTensorSpec((2,), tf.float64, [-3.0, 0.0], [5.0, 1.0], "action")
@@ -44,7 +45,7 @@ def source_of(policy, observation_spec=VECTOR):
     in_units = EnvironmentUnitsPolicy(greedy_policy.GreedyPolicy(policy), BOUNDS)
     reference = py_tf_eager_policy.PyTFEagerPolicy(in_units, use_tf_function=True)
     description = describe(observation_spec, BOUNDS, policy.policy_state_spec, "policy_checkpoint_7", 7, 3)
-    return exporting.Source(policy, reference, BOUNDS, description)
+    return export_files.Source(policy, reference, BOUNDS, description)
 
 
 KINDS = {
@@ -77,19 +78,19 @@ def source(request):
 def written(request, source, tmp_path_factory):
     if request.param == "onnx":
         pytest.importorskip("tf2onnx")
-    return exporting.write(source, request.param, tmp_path_factory.mktemp("out") / "new")
+    return export_files.write(source, request.param, tmp_path_factory.mktemp("out") / "new")
 
 
 def test_each_format_acts_as_the_checkpoint(source, written):
     path, difference = written
     assert difference < 1e-5
-    assert exporting.largest_difference(source, load_policy(path, "--policy"), seed=5) < 1e-5
+    assert export_files.largest_difference(source, load_policy(path, "--policy"), seed=5) < 1e-5
 
 
 def test_observations_of_the_check_are_like_those_that_were_seen(source):
     """Else all of them would be clipped, and no weight behind the normalisation would matter."""
-    batch = exporting._random_observations(source, np.random.default_rng(3))
-    actions = [exporting._acts(source.reference, [exporting._one(batch, k)])[0] for k in range(8)]
+    batch = export_files._random_observations(source, np.random.default_rng(3))
+    actions = [export_files._acts(source.reference, [export_files._one(batch, k)])[0] for k in range(8)]
     assert np.ptp(actions, axis=0).min() > 0.002
 
 
@@ -105,7 +106,9 @@ def test_files_say_what_they_hold(source, written):
 
 def test_the_first_axis_of_an_onnx_file_is_named_and_the_others_have_lengths(source, tmp_path):
     pytest.importorskip("tf2onnx")
-    session = pytest.importorskip("onnxruntime").InferenceSession(exporting.write(source, "onnx", tmp_path / "new")[0])
+    session = pytest.importorskip("onnxruntime").InferenceSession(
+        export_files.write(source, "onnx", tmp_path / "new")[0]
+    )
     description = load_policy(tmp_path / "new", "--policy").description
     inputs = {spec["name"]: ["n", *spec["shape"]] for spec in (*description["observation"], *description["state"])}
     assert {value.name: value.shape for value in session.get_inputs()} == inputs
@@ -116,17 +119,17 @@ def test_the_first_axis_of_an_onnx_file_is_named_and_the_others_have_lengths(sou
 def test_a_changed_weight_is_seen_and_leaves_no_file(source, tmp_path, monkeypatch):
     weight = next(variable for variable in source.policy.variables() if "kernel" in variable.name)
     before = weight.numpy()
-    write = exporting._WRITERS["numpy"]
+    write = export_files._WRITERS["numpy"]
 
     def write_another(*args):
         path = write(*args)
         weight.assign_add(0.01 * np.random.default_rng(0).standard_normal(weight.shape))
         return path
 
-    monkeypatch.setitem(exporting._WRITERS, "numpy", write_another)
+    monkeypatch.setitem(export_files._WRITERS, "numpy", write_another)
     try:
-        with pytest.raises(exporting.ExportError, match="acts otherwise than policy_checkpoint_7"):
-            exporting.write(source, "numpy", tmp_path)
+        with pytest.raises(export_files.ExportError, match="acts otherwise than policy_checkpoint_7"):
+            export_files.write(source, "numpy", tmp_path)
     finally:
         weight.assign(before)
     assert list(tmp_path.iterdir()) == []
@@ -136,12 +139,12 @@ def test_workers_can_act_with_an_exported_file(source, written):
     policy = FixedPolicy(load_policy(written[0], "SAC_EXPERT_POLICY"), BOUNDS, num_envs=2)
     assert policy.inference.startswith("policy file")
     rng = np.random.default_rng(0)
-    batch = exporting._random_observations(source, rng)
+    batch = export_files._random_observations(source, rng)
     for env in (0, 1):
         policy.reset(env)
-    step = ts.transition(exporting._one(batch, 0), np.float32(0.0), np.float32(1.0))
+    step = ts.transition(export_files._one(batch, 0), np.float32(0.0), np.float32(1.0))
     twice = [policy.actions({0: step}, greedy=True)[0] for _ in range(2)]
-    expected = exporting._acts(source.reference, [step.observation] * 2)
+    expected = export_files._acts(source.reference, [step.observation] * 2)
     np.testing.assert_allclose(twice, (expected - [1.0, 0.5]) / [4.0, 0.5], atol=2e-5)
     np.testing.assert_array_equal(policy.actions({1: step}, greedy=True)[1], twice[0], err_msg="a memory of its own")
 
@@ -182,9 +185,11 @@ def test_the_numpy_policy_is_python_3_8():
 
 def test_the_numpy_policy_needs_nothing_but_numpy(tmp_path):
     source = source_of(trained(NEST, recurrent=True).policy, NEST)
-    exporting.write(source, "numpy", tmp_path / "out")
+    export_files.write(source, "numpy", tmp_path / "out")
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"policy.npz", "numpy_policy.py"}
-    observations = exporting._random_observations(source, np.random.default_rng(2))  # Eight, taken one after another.
+    observations = export_files._random_observations(
+        source, np.random.default_rng(2)
+    )  # Eight, taken one after another.
     np.savez(
         tmp_path / "inputs.npz",
         observation_x=observations["x.y"],
@@ -195,7 +200,7 @@ def test_the_numpy_policy_needs_nothing_but_numpy(tmp_path):
     folders = [str(tmp_path / name) for name in ("out", "inputs.npz", "actions.npy")]
     done = subprocess.run([sys.executable, "-c", ALONE, *folders], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    expected = exporting._acts(source.reference, [exporting._one(observations, k) for k in range(8)])
+    expected = export_files._acts(source.reference, [export_files._one(observations, k) for k in range(8)])
     np.testing.assert_allclose(np.load(tmp_path / "actions.npy"), expected, atol=4e-5)
     assert np.ptp(expected, axis=0).min() > 0.02, "observations matter"
 
@@ -313,17 +318,17 @@ def test_integer_leaves_are_drawn_from_what_was_seen():
 @pytest.mark.parametrize(("steps", "expected"), [(0, 0.0), (1, 0.0), (3, 2 * 2.0**-7 / 250.0)])
 def test_one_rounding_at_the_size_of_the_bounds_is_no_difference(monkeypatch, steps, expected):
     bounds = tensor_spec.BoundedTensorSpec((1,), tf.float32, [101_000.0], [101_500.0], "action")
-    source = exporting.Source(None, "reference", bounds, {})
+    source = export_files.Source(None, "reference", bounds, {})
 
     def acts(policy, observations, n=1):
-        action = np.full((exporting._STEPS, n, 1) if n > 1 else (exporting._STEPS, 1), 101_200.0, np.float32)
+        action = np.full((export_files._STEPS, n, 1) if n > 1 else (export_files._STEPS, 1), 101_200.0, np.float32)
         for _ in range(steps if policy == "found" else 0):
             action = np.nextafter(action, np.float32(np.inf))
         return action
 
-    monkeypatch.setattr(exporting, "_acts", acts)
-    monkeypatch.setattr(exporting, "_random_observations", lambda source, rng: np.zeros((exporting._EPISODES, 1)))
-    assert exporting.largest_difference(source, "found") == pytest.approx(expected)
+    monkeypatch.setattr(export_files, "_acts", acts)
+    monkeypatch.setattr(export_files, "_random_observations", lambda source, rng: np.zeros((export_files._EPISODES, 1)))
+    assert export_files.largest_difference(source, "found") == pytest.approx(expected)
 
 
 def test_names_of_arrays_differ_from_those_of_the_memory():
@@ -340,11 +345,11 @@ def recurrent():
 
 def test_missing_parts_of_a_nest_and_another_number_of_episodes_are_refused(recurrent, tmp_path):
     source = recurrent
-    policy = numpy_policy.load(exporting.write(source, "numpy", tmp_path)[0])
-    batch = exporting._random_observations(source, np.random.default_rng(0))
+    policy = numpy_policy.load(export_files.write(source, "numpy", tmp_path)[0])
+    batch = export_files._random_observations(source, np.random.default_rng(0))
     policy.action(batch)
     with pytest.raises(ValueError, match=r"1 observations after 8: call reset\(\)"):
-        policy.action(exporting._one(batch, 0))
+        policy.action(export_files._one(batch, 0))
     with pytest.raises(ValueError, match="the observation has no parts/1"):
         policy.action(batch | {"parts": (batch["parts"][0],)})
 
@@ -355,12 +360,12 @@ def test_convolutions_over_stacked_frames_are_refused_by_numpy_and_taken_by_the_
     policy = of_single_frames(trained(stacked, frame_stack=2).policy, frame_stack=2)
     source = source_of(policy, single)
     with pytest.raises(UserError, match="numpy can't hold this policy: .*; --format tflite and onnx take any network"):
-        exporting.write(source, "numpy", tmp_path)
+        export_files.write(source, "numpy", tmp_path)
     assert list(tmp_path.iterdir()) == []
     for name in ("tflite", "onnx"):
         if name == "onnx":
             pytest.importorskip("tf2onnx")
-        path, difference = exporting.write(source, name, tmp_path)
+        path, difference = export_files.write(source, name, tmp_path)
         assert difference < 1e-5
         assert [spec["shape"] for spec in load_policy(path, "--policy").description["state"]] == [[17, 17, 1], []]
 
@@ -369,7 +374,7 @@ def test_convolutions_over_stacked_frames_are_refused_by_numpy_and_taken_by_the_
 def test_the_refusal_of_stacked_frames_names_the_attribute(tmp_path, attributes):
     policy = of_single_frames(trained(tf.TensorSpec((17, 17, 2), tf.uint8), frame_stack=2, **attributes).policy, 2)
     with pytest.raises(UserError, match=r"its frames are stacked \(frame_stack > 1\); --format tflite and onnx"):
-        exporting.write(source_of(policy, tf.TensorSpec((17, 17, 1), tf.uint8)), "numpy", tmp_path)
+        export_files.write(source_of(policy, tf.TensorSpec((17, 17, 1), tf.uint8)), "numpy", tmp_path)
 
 
 def test_nests_of_actions_are_refused():
@@ -430,7 +435,7 @@ def test_pickles_are_not_read(tmp_path):
 
 
 def test_a_folder_means_the_plainest_file_in_it(source, tmp_path):
-    exporting.write(source, "numpy", tmp_path)
+    export_files.write(source, "numpy", tmp_path)
     (tmp_path / "policy.tflite").write_bytes(b"not read")
     assert load_policy(tmp_path, "--policy").inference == "policy file (numpy)"
 
@@ -447,9 +452,9 @@ def test_the_policy_of_a_run_with_stacked_frames_is_built_anew_and_must_fit(tmp_
     export = PolicyExport(paths, agent, BOUNDS, train_step, params.frame_stack)
     export.save_models()
     checkpoint = paths.policy_checkpoints / export.save_checkpoint(3)
-    source = exporting.read_source(params, paths, checkpoint)
-    path, difference = exporting.write(source, "tflite", tmp_path / "out")
+    source = export_files.read_source(params, paths, checkpoint)
+    path, difference = export_files.write(source, "tflite", tmp_path / "out")
     assert difference < 1e-5 and load_policy(path, "--policy").get_train_step() == 7
     params.actor_fc_layer_params = (8,)
     with pytest.raises(UserError, match="does not fit the params"):
-        exporting.read_source(params, paths, checkpoint)
+        export_files.read_source(params, paths, checkpoint)

@@ -9,10 +9,10 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 
 BOUNDS = tensor_spec.BoundedTensorSpec((2,), tf.float64, [-3.0, 0.0], [5.0, 1.0], "action")

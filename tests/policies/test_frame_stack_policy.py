@@ -14,12 +14,12 @@ from tf_agents.trajectories import time_step as ts
 from tests.frames_for_tests import recorded_envs
 from tfagents_system import run
 from tfagents_system.envs.history import single_frame_spec, stacked_spec
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.policies.actors import PolicyActor
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.worker_policy import make_worker_policy
-from tfagents_system.rollout import run_episodes
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
+from tfagents_system.worker.actors import PolicyActor
+from tfagents_system.worker.rollout import run_episodes
 
 FRAMES = 3
 ACTION = tensor_spec.BoundedTensorSpec((1,), tf.float32, -1.0, 1.0, "action")

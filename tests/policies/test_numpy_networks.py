@@ -8,10 +8,10 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tests.fakes import agent_of
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import weights
 from tfagents_system.policies.numpy_maps import InputNormalization
 from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
 

@@ -13,7 +13,6 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.fakes import agent_of
 from tfagents_system.errors import UserError
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.policies import numpy_actor, weights
 from tfagents_system.policies.checkpoint_names import checkpoint_name, iteration_of
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
@@ -21,6 +20,7 @@ from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.numpy_actor import NumpyActor
 from tfagents_system.policies.numpy_layers import Layer, UnsupportedNetworkError
 from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
 

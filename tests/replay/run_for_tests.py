@@ -7,9 +7,9 @@ from pathlib import Path
 
 from segments_for_tests import LAYOUT
 
-from tfagents_system import run_checkpoints
 from tfagents_system.replay.recovery import Places, open_ring
 from tfagents_system.replay.snapshots import SnapshotWriter
+from tfagents_system.run_files import run_checkpoints
 
 CAPACITY, SLACK = 60, 24
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.segments import Column, Layout, Segment
+from tfagents_system.transport.segments import Column, Layout, Segment
 
 LAYOUT = Layout(
     observation=(Column("observation/id", (3,), "float32"), Column("observation/image", (2, 2), "uint8")),

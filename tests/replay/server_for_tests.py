@@ -11,7 +11,7 @@ import sys
 import reverb
 
 from tfagents_system.errors import UserError
-from tfagents_system.replay import loopback, tables
+from tfagents_system.transport import loopback, tables
 
 
 def main() -> None:

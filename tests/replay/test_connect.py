@@ -7,10 +7,10 @@ import types
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.variables import JOINED_RUN
-from tfagents_system.replay import connect
-from tfagents_system.report.heartbeat import read_heartbeat
+from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.variables import JOINED_RUN
+from tfagents_system.transport import joining
 
 SETTINGS = {
     "num_collect_workers": 2,
@@ -31,7 +31,7 @@ class FakeConnection:
 
 @pytest.fixture
 def environ(tmp_path, monkeypatch):
-    monkeypatch.setattr(connect, "Connection", FakeConnection)
+    monkeypatch.setattr(joining, "Connection", FakeConnection)
     paths = RunPaths(tmp_path / "joined")
     paths.exp_dir.mkdir()
     paths.run_json.write_text(json.dumps({"seed": 11, "settings": SETTINGS}))
@@ -43,7 +43,7 @@ def never():
 
 
 def test_it_gets_a_slot_and_the_runs_settings(environ):
-    membership = connect.join("worker_0", never, environ)
+    membership = joining.join("worker_0", never, environ)
     assert membership.worker_id == 1 and membership.connection.is_up
     assert environ["SLURM_PROCID"] == "1"
     assert (environ["SAC_SEED"], environ["SAC_ENVS_PER_WORKER"]) == ("11", "3")
@@ -52,12 +52,12 @@ def test_it_gets_a_slot_and_the_runs_settings(environ):
 
 
 def test_it_comes_again_with_the_slot_that_it_had(environ):
-    first = connect.join("worker_0", never, dict(environ))
-    second = connect.join("worker_1", never, dict(environ))
+    first = joining.join("worker_0", never, dict(environ))
+    second = joining.join("worker_1", never, dict(environ))
     assert (first.worker_id, second.worker_id) == (1, 2)
     first.slots.release(1)
     second.slots.release(2)
-    again = connect.join("worker_1", never, dict(environ))
+    again = joining.join("worker_1", never, dict(environ))
     assert again.worker_id == 2, "though 1 is free, too"
     again.slots.release(2)
 
@@ -65,7 +65,7 @@ def test_it_comes_again_with_the_slot_that_it_had(environ):
 def test_its_heartbeats_are_the_runs_as_well(environ, tmp_path):
     run = RunPaths(tmp_path / "run")
     environ[JOINED_RUN] = str(run.exp_dir)
-    membership = connect.join("worker_0", never, environ)
+    membership = joining.join("worker_0", never, environ)
     membership.tell({"role": "worker_0", "state": "collecting", "episodes": 3})
     beat = read_heartbeat(run.heartbeat("worker_1"))
     assert beat == {"role": "worker_1", "state": "collecting", "episodes": 3, "remote": True}
@@ -73,13 +73,13 @@ def test_its_heartbeats_are_the_runs_as_well(environ, tmp_path):
 
 
 def test_a_trainer_has_no_slot(environ):
-    membership = connect.join("trainer", never, environ)
+    membership = joining.join("trainer", never, environ)
     assert (membership.worker_id, membership.slots) == (-1, None)
 
 
 def test_another_machine_is_not_spoken_to_in_plain(environ):
     with pytest.raises(UserError, match=r"node7:8443 is another machine, and SAC_CREDENTIALS_DIR is not set"):
-        connect.join("worker_0", never, environ | {"SAC_SERVER": "node7:8443"})
+        joining.join("worker_0", never, environ | {"SAC_SERVER": "node7:8443"})
 
 
 def test_through_the_channel_the_gateway_says_who_it_is(environ, tmp_path, monkeypatch):
@@ -105,16 +105,16 @@ def test_through_the_channel_the_gateway_says_who_it_is(environ, tmp_path, monke
     messages.Hello = types.SimpleNamespace
     messages.identity_of = lambda paths: {"params": paths.params.name, "config": paths.config.name}
     for name, module in (("client", client), ("messages", messages)):
-        monkeypatch.setitem(sys.modules, f"tfagents_system.channel.{name}", module)
-    if "tfagents_system.channel" not in sys.modules:
-        monkeypatch.setitem(sys.modules, "tfagents_system.channel", types.ModuleType("channel"))
+        monkeypatch.setitem(sys.modules, f"tfagents_system.transport.remote.{name}", module)
+    if "tfagents_system.transport.remote" not in sys.modules:
+        monkeypatch.setitem(sys.modules, "tfagents_system.transport.remote", types.ModuleType("channel"))
     environ |= {"SAC_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": "/c/credentials", "SAC_WORKER_ROLE": "eval"}
     paths = RunPaths(tmp_path / "joined")
     paths.logs.mkdir()
     paths.log("worker_0").write_text("last words")
-    membership = connect.join("worker_0", never, environ)
-    connect.join("worker_0", never, dict(environ))
-    connect.join("worker_1", never, dict(environ))
+    membership = joining.join("worker_0", never, environ)
+    joining.join("worker_0", never, dict(environ))
+    joining.join("worker_1", never, dict(environ))
     assert (membership.worker_id, environ["SLURM_PROCID"], environ["SAC_SEED"]) == (4, "4", "17")
     first, again, other = (hello for hello, _, _ in hellos)
     assert first.kind == "eval" and first.identity == {"params": "params.py", "config": "config.json"}

@@ -11,9 +11,9 @@ import pytest
 from run_for_tests import RunFolders
 from segments_for_tests import LAYOUT, append_more, content, filled_ring
 
-from tfagents_system import run_checkpoints
 from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring
+from tfagents_system.run_files import run_checkpoints
 
 TESTS = Path(__file__).parent
 MIB = 2**20

@@ -17,8 +17,9 @@ import pytest
 from tests.namespaces import needs_namespaces, two_hosts
 from tfagents_system.errors import UserError
 from tfagents_system.launch import join_checks
-from tfagents_system.replay import connection, loopback, peers
-from tfagents_system.replay.connection import Connection
+from tfagents_system.machine import peers
+from tfagents_system.transport import connection, loopback
+from tfagents_system.transport.connection import Connection
 
 ROOT = Path(__file__).resolve().parents[2]
 _SCAN = """

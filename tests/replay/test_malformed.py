@@ -9,9 +9,9 @@ from hypothesis.extra import numpy as hnp
 from segments_for_tests import LAYOUT, numbered_segment
 from test_service import Server, ask, free_port, take_block
 
-from tfagents_system.replay import tables
-from tfagents_system.replay.segments import MalformedSegmentError, Segment
-from tfagents_system.replay.tables import MalformedMessageError
+from tfagents_system.transport import tables
+from tfagents_system.transport.segments import MalformedSegmentError, Segment
+from tfagents_system.transport.tables import MalformedMessageError
 
 DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool", "uint64", "float16"]
 NUMBERS = st.one_of(

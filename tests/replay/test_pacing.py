@@ -5,7 +5,7 @@ from segments_for_tests import LAYOUT, numbered_segment
 
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, updates_due
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.tables import AS_DUE, Request
+from tfagents_system.transport.tables import AS_DUE, Request
 
 
 def request(iteration, count=10, updates=0):

@@ -15,7 +15,7 @@ import pytest
 from run_for_tests import RunFolders
 from segments_for_tests import content
 
-from tfagents_system import run_checkpoints
+from tfagents_system.run_files import run_checkpoints
 
 pytestmark = pytest.mark.slow
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tfagents_system.replay import progress, tables
-from tfagents_system.replay.progress import ProgressReader
+from tfagents_system.transport import tables
+from tfagents_system.worker import progress
+from tfagents_system.worker.progress import ProgressReader
 
 
 class Connection:

@@ -9,11 +9,11 @@ import pytest
 from run_for_tests import CAPACITY, RunFolders, wait_for
 from segments_for_tests import LAYOUT, append_more, content
 
-from tfagents_system import run_checkpoints
 from tfagents_system.errors import UserError
 from tfagents_system.replay import recovery
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_copy import RingCopy
+from tfagents_system.run_files import run_checkpoints
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import NEVER, OverwrittenError, Ring
 from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.ring_header import DamagedHeaderError
-from tfagents_system.replay.segments import Column, Layout
+from tfagents_system.transport.segments import Column, Layout
 
 
 def held_transitions(ring):

@@ -11,7 +11,7 @@ from tfagents_system.replay import sampling
 from tfagents_system.replay.frame_stacks import first_drawable
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions
-from tfagents_system.replay.segments import Column, MalformedSegmentError, Segment
+from tfagents_system.transport.segments import Column, MalformedSegmentError, Segment
 
 
 def assert_uniform(counts):

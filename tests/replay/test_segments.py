@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from segments_for_tests import LAYOUT, numbered_segment
 
-from tfagents_system.replay.segments import Layout, MalformedSegmentError, Segment
+from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
 
 
 def test_wire_round_trip_keeps_every_field():

@@ -13,16 +13,17 @@ import pytest
 import reverb
 from segments_for_tests import LAYOUT, numbered_segment
 
-from tfagents_system import run_checkpoints
-from tfagents_system.replay import sampling, tables
-from tfagents_system.replay import sender as sender_module
-from tfagents_system.replay.connection import Connection, NewestReader, ServerUnreachableError, StoppedError, Waiting
+from tfagents_system.replay import sampling
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import NEVER, Ring, WorkerRecord
-from tfagents_system.replay.sender import RefusedError, SegmentSender
 from tfagents_system.replay.service import DrawSettings, ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
+from tfagents_system.run_files import run_checkpoints
+from tfagents_system.transport import tables
+from tfagents_system.transport.connection import Connection, NewestReader, ServerUnreachableError, StoppedError, Waiting
+from tfagents_system.worker import sender as sender_module
+from tfagents_system.worker.sender import RefusedError, SegmentSender
 
 DRAW = DrawSettings(batch_size=4, sequence_length=None, max_block_minibatches=8, seed=0, held_out_minibatches=3)
 
@@ -293,7 +294,7 @@ def test_the_stream_of_a_killed_reader_is_fed_with_what_nobody_needs(server):
 
     script = """
 import sys
-from tfagents_system.replay.connection import Connection
+from tfagents_system.transport.connection import Connection
 reader = Connection(sys.argv[1], lambda: False).reader("reports")
 while True:
     print(reader.get(60.0), flush=True)

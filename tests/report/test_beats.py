@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.report.statuses import NOW, TRAINED, status
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.report import status as status_module
-from tfagents_system.report.beats import MOST_BYTES, clean_text, parse_beat, read_heartbeat, read_status
-from tfagents_system.report.heartbeat import write_json
 from tfagents_system.report.status import given_up_lines, plain_table, problems, time_shares
 from tfagents_system.report.terminal import ProgressView, progress_line, render, render_runs
+from tfagents_system.run_files.beats import MOST_BYTES, clean_text, parse_beat, read_heartbeat, read_status
+from tfagents_system.run_files.heartbeat import write_json
+from tfagents_system.run_files.run_paths import RunPaths
 
 # Contents of heartbeat files.
 HOSTILE = {

@@ -3,7 +3,7 @@
 import pytest
 
 from tfagents_system.report.episodes import Episode, Evaluations, Report, eval_share, extra_share, summarize
-from tfagents_system.report.time_shares import TimeShares
+from tfagents_system.run_files.time_shares import TimeShares
 
 
 def share(version, worker_id, *returns):

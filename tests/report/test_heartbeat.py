@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.report import heartbeat as heartbeat_module
-from tfagents_system.report.heartbeat import BeatReader, Heartbeat, read_heartbeat, write_json
+from tfagents_system.run_files import heartbeat as heartbeat_module
+from tfagents_system.run_files.heartbeat import BeatReader, Heartbeat, read_heartbeat, write_json
+from tfagents_system.run_files.run_paths import RunPaths
 
 
 @pytest.fixture

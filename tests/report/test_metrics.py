@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.report import metrics
-from tfagents_system.report.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files import metrics
+from tfagents_system.run_files.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
 
 
 @pytest.fixture

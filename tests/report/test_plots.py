@@ -8,10 +8,10 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.report import plots
-from tfagents_system.report.metrics import MetricsLog
 from tfagents_system.report.plots import draw_learning_curve, main
+from tfagents_system.run_files.metrics import MetricsLog
+from tfagents_system.run_files.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 

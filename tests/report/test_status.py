@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from statuses import NOW, beat, status
 
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.report import status as status_module
 from tfagents_system.report.status import (
     format_number,
@@ -22,6 +21,7 @@ from tfagents_system.report.status import (
     state_of,
     write_status,
 )
+from tfagents_system.run_files.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, WAITING, Task
-from tfagents_system.report.sweep_view import SweepView, own_settings, row, totals
+from tfagents_system.launch.sweep_view import SweepView, own_settings, row, totals
+from tfagents_system.run_files.run_paths import RunPaths
 
 
 def task(folder: Path, number: int, state: str, **more: object) -> Task:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfagents_system.report.time_shares import TimeShares
+from tfagents_system.run_files.time_shares import TimeShares
 
 
 class Clock:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.test_training import make_run, outputs, submit
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.report.heartbeat import read_heartbeat, read_json
+from tfagents_system.run_files.heartbeat import read_heartbeat, read_json
+from tfagents_system.run_files.run_paths import RunPaths
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.end_to_end.launching import UserRun
 from tests.slurm.cluster import SlurmCluster
-from tfagents_system import run_checkpoints
+from tfagents_system.run_files import run_checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS
+from tfagents_system.checks.rules import Rule, integer_from, is_kept, is_number, or_none
+from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import shown
-from tfagents_system.rules import Rule, integer_from, is_kept, is_number, or_none
-from tfagents_system.spelling import near_misses
 
 PARTS = ("critic", "actor", "alpha")
 _SIMILARITY = 0.6  # A name is refused in any case: what is meant may be guessed more freely.

@@ -1,1 +1,1 @@
-"""Environments of any kind behind one interface."""
+"""Environments of any kind behind one interface, and the curriculum of their parameters."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.checklist import Check
+from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.specs import space_kind
 from tfagents_system.errors import shown
 

@@ -26,7 +26,7 @@ from tfagents_system.envs import wire
 from tfagents_system.envs.env_server import TRACE_SIGNAL
 from tfagents_system.envs.faults import EnvironmentProcessError, line_of_trace
 from tfagents_system.errors import UserError
-from tfagents_system.launch import processes
+from tfagents_system.machine import processes
 from tfagents_system.train_params_base import TrainParamsBase
 
 DEFAULT_STEP_TIMEOUT_SECS = 300.0

@@ -21,9 +21,9 @@ from typing import Any, NoReturn
 
 from tfagents_system.envs import gym_driver, hooks, layers, rendering, wire
 from tfagents_system.envs.faults import describe_error
+from tfagents_system.envs.info_keys import LOG_PREFIX, SUCCESS_KEYS
 from tfagents_system.errors import UserError
-from tfagents_system.info_keys import LOG_PREFIX, SUCCESS_KEYS
-from tfagents_system.load_params import load_params
+from tfagents_system.settings.load_params import load_params
 
 TRACE_SIGNAL = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1

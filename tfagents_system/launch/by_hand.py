@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tfagents_system.errors import EXIT_BAD_INPUT, UserError, print_findings
-from tfagents_system.launch import run_directory
-from tfagents_system.launch.run_paths import RunPaths
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.run_paths import RunPaths
 
 
 def run_by_hand(main: Callable[[], NoReturn], *, listens: bool) -> NoReturn:

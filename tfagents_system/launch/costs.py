@@ -150,7 +150,7 @@ def time_updates(params: Any, agent: Any, secs: float, seed: int) -> Cost:
 
     from tfagents_system.agents.block_update import BlockUpdate
     from tfagents_system.agents.matmul_precision import choose_precision
-    from tfagents_system.sequences import burn_in_steps, sequence_length
+    from tfagents_system.agents.sequences import burn_in_steps, sequence_length
 
     precision, _ = choose_precision(params.matmul_precision)
     length = sequence_length(params)
@@ -183,10 +183,10 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
     Returns:
       What a step costs, and the steps of an episode on average; None where none has ended.
     """
-    from tfagents_system.policies.actors import PolicyActor
     from tfagents_system.policies.worker_policy import make_worker_policy
-    from tfagents_system.replay.segments import Layout
-    from tfagents_system.rollout import SegmentBuilder, run_episodes
+    from tfagents_system.transport.segments import Layout
+    from tfagents_system.worker.actors import PolicyActor
+    from tfagents_system.worker.rollout import SegmentBuilder, run_episodes
 
     actor = PolicyActor(make_worker_policy(agent, seed, len(envs), params.frame_stack), greedy=False)
     layout = Layout.from_specs(envs[0].observation_spec(), envs[0].environment_action_spec)

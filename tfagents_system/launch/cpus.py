@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch.run_paths import REPLAY, TRAINER, worker_role
-from tfagents_system.launch.topology import (
+from tfagents_system.machine.topology import (
     Core,
     allowed_cpus,
     cgroup_quota,
@@ -22,6 +21,7 @@ from tfagents_system.launch.topology import (
     slurm_allotment,
     units_of,
 )
+from tfagents_system.run_files.run_paths import REPLAY, TRAINER, worker_role
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,11 +35,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from tfagents_system.errors import EXIT_FAILED, UserError
-from tfagents_system.launch import memory
-from tfagents_system.launch.processes import KILL_SECS, describe_stuck, end_all, is_alive, kill_session, wait_until
 from tfagents_system.launch.python_path import folders_of_python_path, run_python_path
 from tfagents_system.launch.role_process import MARK_VARIABLE
-from tfagents_system.launch.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent, role_stop_signal
+from tfagents_system.machine import memory
+from tfagents_system.machine.processes import KILL_SECS, describe_stuck, end_all, is_alive, kill_session, wait_until
+from tfagents_system.machine.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent, role_stop_signal
 
 HANDLE_VARIABLE = "TFAGENTS_FORK_SERVER"  # `<file descriptor>,<pid>`, for the program that takes prepare's place.
 _PRELOADED = (
@@ -48,7 +48,7 @@ _PRELOADED = (
     "tfagents_system.sac_collect",
     "tfagents_system.sac_gateway",
     "tfagents_system.launch.prepare",
-    "tfagents_system.envs.checks",
+    "tfagents_system.launch.environment_checks",
     # Not mujoco itself: when it is imported it decides how to render, by variables that a user's code may set.
     "gymnasium",
     "glfw",

@@ -20,20 +20,21 @@ from typing import Any
 
 import psutil
 
-from tfagents_system import own_attributes, params_check, run_checkpoints
-from tfagents_system.checklist import Checklist
-from tfagents_system.curriculum import check_curriculum
+from tfagents_system.checks.checklist import Checklist
+from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, build_timeout_secs
 from tfagents_system.errors import EXIT_BAD_INPUT, print_findings
-from tfagents_system.launch import resources, run_directory, run_inputs
+from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.fork_server import CallDiedError, ForkServer, ForkServerError
-from tfagents_system.launch.processes import kill_session
-from tfagents_system.launch.run_paths import TRAINER, RunPaths
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, TAKE, carried
-from tfagents_system.launch.variables import read_variables
-from tfagents_system.load_params import compute_config_from, load_env_config, load_params, load_params_class
-from tfagents_system.run_checkpoints import Makeup
+from tfagents_system.machine.processes import kill_session
+from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
+from tfagents_system.run_files.run_checkpoints import Makeup
+from tfagents_system.run_files.run_paths import TRAINER, RunPaths
+from tfagents_system.settings import own_attributes, params_check
+from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params, load_params_class
+from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -248,11 +249,11 @@ class _Inspector:
         params = self._load_inputs()
         if params is not None and params.env_config.get("horizon"):
             # Imported here: TensorFlow takes seconds, and earlier findings should not wait for it where it is broken.
-            from tfagents_system.envs import checks
+            from tfagents_system.launch import environment_checks
 
             if "env_python" in self._values:
                 os.environ["SAC_ENV_PYTHON"] = str(self._values["env_python"])  # Found, where it was given as relative.
-            trial = checks.check_environment(
+            trial = environment_checks.check_environment(
                 params,
                 self._seed,
                 self._found.checks,
@@ -264,7 +265,7 @@ class _Inspector:
             if trial is not None:
                 self._found.specs = _specs_file(trial.specs)
                 if reason := self._why_not_of_its_checkpoint(trial.makeup):
-                    self._found.checks[checks.AGENT].errors.append(reason)
+                    self._found.checks[environment_checks.AGENT].errors.append(reason)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self._found.doing = ""
         return self._found
@@ -374,7 +375,7 @@ class _Inspector:
 def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:
     """Of the replay server's files."""
     from tfagents_system.replay.ring_sizes import ring_bytes
-    from tfagents_system.replay.segments import Layout
+    from tfagents_system.transport.segments import Layout
 
     return ring_bytes(params, Layout.from_specs(*specs, has_returns=params.normalize_rewards))
 

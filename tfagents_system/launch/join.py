@@ -21,32 +21,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_RESUMABLE,
-    UserError,
-    exit_with,
-)
-from tfagents_system.launch import run_directory
-from tfagents_system.launch.claims import Claims
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_starter import RoleStarter
-from tfagents_system.launch.run_lock import RunLock
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.signals import StopFlag
-from tfagents_system.launch.slots import KINDS
 from tfagents_system.launch.supervise import Supervisor, claim_cpus, end_orphans
-from tfagents_system.launch.variables import RunVariables, read_variables
-from tfagents_system.overrides import Overrides
+from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.machine.slots import KINDS
 from tfagents_system.report.env_faults import fault_lines
-from tfagents_system.report.heartbeat import read_heartbeat
 from tfagents_system.report.status import is_dead, read_status
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.run_lock import RunLock
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.variables import RunVariables, read_variables
 
 _WAIT_SECS = 600.0  # For a run that is just being started.
 _SPEAK_SECS = 60.0

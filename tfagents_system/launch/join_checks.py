@@ -10,22 +10,23 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tfagents_system.checklist import Check
+from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
-from tfagents_system.launch import resources, run_directory
-from tfagents_system.launch.claims import held_cpus
+from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import plan_for
 from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.prepare import Preparation, plan_counts
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import resolve
-from tfagents_system.launch.slots import COLLECT, EXPERT, SlotCounts
-from tfagents_system.launch.variables import JOINED_RUN
-from tfagents_system.overrides import Overrides
-from tfagents_system.replay import peers
-from tfagents_system.report.heartbeat import read_json
+from tfagents_system.machine import peers
+from tfagents_system.machine.claims import held_cpus
+from tfagents_system.machine.slots import COLLECT, EXPERT, SlotCounts
 from tfagents_system.report.status import read_status
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.variables import JOINED_RUN
 
 _CONNECT_SECS = 5.0
 
@@ -97,8 +98,8 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
     if credentials is None:
         raise UserError(
             f"no credentials for the server {server}: make some on the run's machine (python -m "
-            "tfagents_system.channel.machines RUN add NAME), copy the folder that it names to this one, and give that "
-            "with --credentials DIR"
+            "tfagents_system.transport.remote.machines RUN add NAME), copy the folder that it names to this one, and "
+            "give that with --credentials DIR"
         )
     return Target(server, credentials, password_file, run)
 
@@ -235,8 +236,8 @@ class JoinPreparation(Preparation):
         if target.credentials is None:
             _check_reachable(self.checks["server"], target.server)
             return
-        from tfagents_system.channel.check import check_path
-        from tfagents_system.channel.messages import identity_of
+        from tfagents_system.transport.remote.check import check_path
+        from tfagents_system.transport.remote.messages import identity_of
 
         with tempfile.TemporaryDirectory() as folder:
             inputs = RunPaths(Path(folder))

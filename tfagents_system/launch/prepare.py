@@ -23,26 +23,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checklist import Checklist
-from tfagents_system.early_end import settings_of_end
+from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
-from tfagents_system.launch import params_folder, pinned_packages, resources, run_directory, run_inputs, scratch
-from tfagents_system.launch.claims import Claims, held_cpus, port_is_free
+from tfagents_system.launch import pinned_packages, resources
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
-from tfagents_system.launch.gpus import FOUND, gpu_of_trainer
 from tfagents_system.launch.inspection import Inspection, run_inspection
-from tfagents_system.launch.run_inputs import Inputs
-from tfagents_system.launch.run_lock import RunLock, owner_of_run
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import CARRIER, EDITS, FOLDER, FRESH, KEEP, TAKE, RunSettings, resolve
-from tfagents_system.launch.signals import STOP_SIGNALS
-from tfagents_system.launch.slots import COLLECT
-from tfagents_system.launch.topology import format_cpu_list
-from tfagents_system.launch.variables import RunVariables, read_variables
-from tfagents_system.load_params import load_env_config
-from tfagents_system.replay import peers
+from tfagents_system.machine import peers, scratch
+from tfagents_system.machine.claims import Claims, held_cpus, port_is_free
+from tfagents_system.machine.gpus import FOUND, gpu_of_trainer
+from tfagents_system.machine.signals import STOP_SIGNALS
+from tfagents_system.machine.slots import COLLECT
+from tfagents_system.machine.topology import format_cpu_list
+from tfagents_system.run_files import params_folder, run_directory, run_inputs
+from tfagents_system.run_files.run_inputs import Inputs
+from tfagents_system.run_files.run_lock import RunLock, owner_of_run
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.early_end import settings_of_end
+from tfagents_system.settings.load_params import load_env_config
+from tfagents_system.settings.variables import RunVariables, read_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 _MOST_SHOWN = 8
@@ -263,7 +264,7 @@ class Preparation:
         """Port, certificates and password of those who join from other machines."""
         if (port := self._values.get("gateway_port")) is None:
             return
-        from tfagents_system.channel import credentials
+        from tfagents_system.transport.remote import credentials
 
         check = self.checks["gateway"]
         if port and not port_is_free(port):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from tfagents_system.checklist import Check
+from tfagents_system.checks.checklist import Check
 
 # Memory, measured with Pendulum: a worker has 63 MiB of its own, of which the check sees all but this.
 _WORKER_BYTES = 10 * 2**20

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tfagents_system.errors import EXIT_FAILED, EXIT_RESUMABLE
-from tfagents_system.launch import processes
-from tfagents_system.launch.signals import role_stop_signal
+from tfagents_system.machine import processes
+from tfagents_system.machine.signals import role_stop_signal
 
 MARK_VARIABLE = "TFAGENTS_ROLE_START"  # In the environment of a role and of all that it starts.
 

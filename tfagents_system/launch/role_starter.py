@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from tfagents_system.launch import memory, processes
 from tfagents_system.launch.fork_server import ForkServer, ForkServerError, become_subreaper, has_ended, reap_strangers
 from tfagents_system.launch.role_process import Process, start_program
-from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER
+from tfagents_system.machine import memory, processes
+from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER
 
 _MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "sac_gateway"}
 

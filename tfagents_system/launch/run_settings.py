@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfagents_system.errors import UserError, shown
-from tfagents_system.grid import GridError, read_grid
-from tfagents_system.launch import run_directory
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.variables import read_variables
-from tfagents_system.overrides import Overrides, Setting, parse_assignments
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.grid import GridError, read_grid
+from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
+from tfagents_system.settings.variables import read_variables
 
 # Carries the overrides from the start to the check of params and environment, which is another process.
 CARRIER = "TFAGENTS_OVERRIDES"

@@ -32,22 +32,24 @@ from tfagents_system.errors import (
     UserError,
     exit_with,
 )
-from tfagents_system.launch import memory, processes, run_directory, watchdog, wrap_up
-from tfagents_system.launch.claims import Claims, held_cpus, processes_of_run
+from tfagents_system.launch import wrap_up
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import ForkServer
-from tfagents_system.launch.gpus import gpu_of_trainer
 from tfagents_system.launch.python_path import ROOT, run_python_path
 from tfagents_system.launch.role_process import RoleProcess, end_what_is_left, kill_roles
 from tfagents_system.launch.role_starter import RoleStarter
-from tfagents_system.launch.run_lock import TOKEN_VARIABLE, RunLock
-from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER, RunPaths, is_worker
-from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE, StopFlag
-from tfagents_system.launch.variables import RunVariables
+from tfagents_system.machine import memory, processes, watchdog
+from tfagents_system.machine.claims import Claims, held_cpus, processes_of_run
+from tfagents_system.machine.gpus import gpu_of_trainer
+from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.report.env_faults import FaultTally, fault_lines
-from tfagents_system.report.heartbeat import beat_secs, read_heartbeat, stale_secs
 from tfagents_system.report.status import format_results, given_up_lines, read_status, time_shares, write_status
 from tfagents_system.report.terminal import ProgressView
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.heartbeat import beat_secs, read_heartbeat, stale_secs
+from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
+from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER, RunPaths, is_worker
+from tfagents_system.settings.variables import RunVariables
 
 _STEP_SECS = 0.2
 _VIEW_SECS = 1.0

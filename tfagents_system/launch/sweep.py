@@ -20,18 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
-from tfagents_system.grid import Grid, GridError, assignment, read_grid
-from tfagents_system.launch import run_directory
-from tfagents_system.launch.claims import held_cpus
-from tfagents_system.launch.gpus import found, usable_gpus
 from tfagents_system.launch.inspection import check_inputs
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.run_lock import owner_of_run
-from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import resolve
-from tfagents_system.launch.signals import StopFlag
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, Place, Task, TaskRunner
-from tfagents_system.launch.topology import (
+from tfagents_system.launch.sweep_view import SweepView
+from tfagents_system.launch.vars_file import read_vars_file
+from tfagents_system.machine.claims import held_cpus
+from tfagents_system.machine.gpus import found, usable_gpus
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.machine.topology import (
     allowed_cpus,
     cgroup_quota,
     cores_of,
@@ -39,10 +37,12 @@ from tfagents_system.launch.topology import (
     slurm_allotment,
     split_cpus,
 )
-from tfagents_system.launch.variables import read_variables
-from tfagents_system.launch.vars_file import read_vars_file
-from tfagents_system.overrides import parse_assignments
-from tfagents_system.report.sweep_view import SweepView
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.run_lock import owner_of_run
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.grid import Grid, GridError, assignment, read_grid
+from tfagents_system.settings.overrides import parse_assignments
+from tfagents_system.settings.variables import read_variables
 
 _TASK, _SEED = "SLURM_ARRAY_TASK_ID", "SAC_SEED"
 _COUNTS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
-from tfagents_system.grid import in_words
-from tfagents_system.launch.gpus import FOUND
-from tfagents_system.launch.processes import kill_session
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.signals import STOP_SIGNALS, StopFlag, die_with_parent
-from tfagents_system.launch.topology import format_cpu_list
+from tfagents_system.machine.gpus import FOUND
+from tfagents_system.machine.processes import kill_session
+from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag, die_with_parent
+from tfagents_system.machine.topology import format_cpu_list
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.grid import in_words
 
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
 _STEP_SECS = 0.2

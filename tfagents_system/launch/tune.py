@@ -29,10 +29,10 @@ from tfagents_system.launch.costs import (
 )
 from tfagents_system.launch.cpus import CpuPlan, plan_cpus
 from tfagents_system.launch.python_path import ROOT, run_python_path
-from tfagents_system.launch.run_paths import TRAINER, worker_role
-from tfagents_system.launch.topology import allowed_cpus, cores_of
-from tfagents_system.launch.variables import RunVariables
 from tfagents_system.launch.vars_file import read_vars_file
+from tfagents_system.machine.topology import allowed_cpus, cores_of
+from tfagents_system.run_files.run_paths import TRAINER, worker_role
+from tfagents_system.settings.variables import RunVariables
 
 _COMMAND = [sys.executable, "-P", "-m", "tfagents_system.launch.tune"]
 _DEADLINE_SECS = 600.0
@@ -296,7 +296,7 @@ def _run_environ(sourced: Mapping[str, str]) -> dict[str, str]:
 
 
 def _load(variables: RunVariables) -> Any:
-    from tfagents_system.load_params import compute_config_from, load_env_config, load_params
+    from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params
 
     config = load_env_config(variables.config)
     compute_config = compute_config_from(variables.to_environ())

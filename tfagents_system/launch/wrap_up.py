@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tfagents_system.launch.processes import KILL_SECS, kill_session, wait_until
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.launch.signals import StopFlag
+from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.run_files.run_paths import RunPaths
 
 _PLOT_DEADLINE_SECS = 120.0
 _VIDEO_DEADLINE_SECS = 600.0

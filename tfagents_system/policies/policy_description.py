@@ -12,7 +12,7 @@ import tree
 from tf_agents.specs import array_spec
 
 from tfagents_system.errors import UserError
-from tfagents_system.leaf_names import fit_names
+from tfagents_system.policies.leaf_names import fit_names
 from tfagents_system.policies.numpy_policy import FORMAT
 
 Description = dict[str, Any]

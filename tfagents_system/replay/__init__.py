@@ -1,1 +1,1 @@
-"""Experience: segments in, a ring of steps, minibatches out, over Reverb."""
+"""The replay server: segments into a ring of steps, minibatches out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.segments import Segment
+from tfagents_system.transport.segments import Segment
 
 
 class WorkerOrder:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from absl import logging
 
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.tables import AS_DUE, Request
+from tfagents_system.transport.tables import AS_DUE, Request
 
 _ASK_SECS = 1.0
 

@@ -17,14 +17,14 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch import scratch
+from tfagents_system.machine import scratch
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.ring_header import DamagedHeaderError
-from tfagents_system.replay.segments import Layout
-from tfagents_system.report.heartbeat import read_json, write_json
-from tfagents_system.run_checkpoints import Checkpoint
+from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.run_files.run_checkpoints import Checkpoint
+from tfagents_system.transport.segments import Layout
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ORIGIN = "origin.json"

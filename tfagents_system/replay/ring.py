@@ -25,7 +25,7 @@ import numpy as np
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring_files import RingFiles, row_ranges
 from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS
-from tfagents_system.replay.segments import NEVER, NOTHING_STORED, Layout, Segment, WorkerRecord
+from tfagents_system.transport.segments import NEVER, NOTHING_STORED, Layout, Segment, WorkerRecord
 
 __all__ = ["INIT_ITERATION", "MAX_WORKERS", "NEVER", "NOTHING_STORED", "OverwrittenError", "Ring", "WorkerRecord"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch.scratch import DESCRIPTION
+from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
-from tfagents_system.replay.segments import Column, Layout, file_stem
+from tfagents_system.transport.segments import Column, Layout, file_stem
 
 _VERSION = 3
 _SLACK_SEGMENTS = 4

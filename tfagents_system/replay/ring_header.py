@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfagents_system.replay.segments import NEVER
+from tfagents_system.transport.segments import NEVER
 
 MAX_WORKERS = 4096
 INIT_ITERATION = -1  # The first random episodes are collected in it.

@@ -12,22 +12,22 @@ from pathlib import Path
 import reverb
 import reverb.platform.checkpointers_lib
 
-from tfagents_system import run_checkpoints
+from tfagents_system.agents.sequences import burn_in_steps, sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
-from tfagents_system.replay import loopback, tables
-from tfagents_system.replay.connection import Connection
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep
 from tfagents_system.replay.recovery import Places, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
-from tfagents_system.replay.segments import Layout
 from tfagents_system.replay.service import DrawSettings, ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.role import Role
-from tfagents_system.sequences import burn_in_steps, sequence_length
+from tfagents_system.run_files import run_checkpoints
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport import loopback, tables
+from tfagents_system.transport.connection import Connection
+from tfagents_system.transport.segments import Layout
 
 _MAX_BLOCK_BYTES = 32 * 2**20
 _MAX_BLOCK_MINIBATCHES = 100

@@ -11,14 +11,15 @@ import numpy as np
 import reverb
 from absl import logging
 
-from tfagents_system.replay import sampling, tables
-from tfagents_system.replay.connection import Connection
+from tfagents_system.replay import sampling
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep
 from tfagents_system.replay.ring import MAX_WORKERS, Ring
-from tfagents_system.replay.segments import MalformedSegmentError, Segment
 from tfagents_system.replay.snapshots import SnapshotWriter
-from tfagents_system.report.time_shares import TimeShares
+from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.transport import tables
+from tfagents_system.transport.connection import Connection
+from tfagents_system.transport.segments import MalformedSegmentError, Segment
 
 _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.

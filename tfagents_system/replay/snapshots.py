@@ -14,7 +14,7 @@ from absl import logging
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.run_checkpoints import REPLAY
+from tfagents_system.run_files.run_checkpoints import REPLAY
 
 _LOOK_SECS, _LOOK_WHILE_FULL_SECS = 2.0, 0.2
 _PATIENCE_SECS = 120.0

@@ -1,1 +1,1 @@
-"""What the user sees: heartbeats, metrics, terminal view, status, plots."""
+"""What the user sees: terminal view, status, plots, comparisons."""

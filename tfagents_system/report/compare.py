@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.errors import EXIT_DONE, UserError
-from tfagents_system.grid import differing, in_words
 from tfagents_system.report.curves import MONITOR, RETURN, SUCCESS, Run, read_runs
 from tfagents_system.report.plots import tidy_steps
 from tfagents_system.report.status import format_number
+from tfagents_system.settings.grid import differing, in_words
 
 _PICTURE = "compare.png"
 _REPETITIONS = 2000

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch import run_directory
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.overrides import Overrides
-from tfagents_system.report.metrics import read_metrics
 from tfagents_system.report.status import read_status, state_of
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
 
 DONE, UNKNOWN = "done", "-"
 RETURN, SUCCESS = "eval_return", "eval_success"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.report.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
 
 Rows = list[dict[str, float | None]]
 

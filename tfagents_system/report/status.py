@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
-from tfagents_system.grid import by_name, differing, in_words
-from tfagents_system.launch.run_paths import REPLAY, TRAINER, RunPaths, is_worker
-from tfagents_system.report.beats import LIVE_STATES, clean_text, is_live, read_status
 from tfagents_system.report.env_faults import fault_lines
-from tfagents_system.report.heartbeat import read_json, write_json
+from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, read_status
+from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, is_worker
+from tfagents_system.settings.grid import by_name, differing, in_words
 
 STALE_SECS = 30.0  # Where a status of an earlier version does not say it.
 _LONG_WAIT_SECS = 60.0
@@ -54,7 +54,7 @@ def is_dead(status: dict[str, Any], now: float) -> bool:
 
 
 def _stale_secs(status: dict[str, Any]) -> float:
-    """More where the run directory is on a network file system: see report/heartbeat.py."""
+    """More where the run directory is on a network file system: see run_files/heartbeat.py."""
     return float(status["run"].get("stale_secs", STALE_SECS))
 
 

@@ -19,8 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tfagents_system.launch.run_paths import REPLAY, TRAINER, is_worker
-from tfagents_system.launch.topology import format_cpu_list
+from tfagents_system.machine.topology import format_cpu_list
 from tfagents_system.report.env_faults import fault_words
 from tfagents_system.report.status import (
     COLUMNS,
@@ -39,6 +38,7 @@ from tfagents_system.report.status import (
     summaries,
     time_shares,
 )
+from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 
 _DEFAULT_LINE_SECS = 5.0
 _SAME_LINE_SECS = 60.0

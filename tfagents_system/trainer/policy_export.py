@@ -14,11 +14,11 @@ import tensorflow as tf
 from absl import logging
 from tf_agents.policies import greedy_policy, policy_saver
 
-from tfagents_system.launch.run_paths import RunPaths
-from tfagents_system.leaf_names import fit_names
 from tfagents_system.policies.checkpoint_names import MOMENT, PREFIX, checkpoint_name
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
+from tfagents_system.policies.leaf_names import fit_names
+from tfagents_system.run_files.run_paths import RunPaths
 
 _MODELS = ("collect_policy", "greedy_policy", "policy")
 

@@ -19,29 +19,29 @@ from absl import logging
 
 from tfagents_system.agents import entropy
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError
-from tfagents_system.agents.checkpoints import SaveError, TrainerCheckpoints, TrainerState
 from tfagents_system.agents.matmul_precision import choose_precision
+from tfagents_system.agents.sequences import burn_in_steps, sequence_length
 from tfagents_system.agents.training_agent import check_sequences, make_agent
-from tfagents_system.best_policy import BestPolicies
-from tfagents_system.curriculum import Curriculum
-from tfagents_system.early_end import CallbackError, Callbacks, EarlyEnd
 from tfagents_system.envs import specs
+from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, UserError, print_findings
-from tfagents_system.iteration_plan import IterationPlan
-from tfagents_system.launch.run_paths import RunPaths, worker_role
 from tfagents_system.policies import weights
 from tfagents_system.policies.checkpoint_names import checkpoint_name
-from tfagents_system.publisher import Publisher
-from tfagents_system.replay import tables
-from tfagents_system.replay.connection import StoppedError, Waiting
 from tfagents_system.report.episodes import Evaluations, Report, summarize
-from tfagents_system.report.metrics import MetricsLog, read_metrics
-from tfagents_system.report.time_shares import TimeShares
 from tfagents_system.role import TRAIN_STREAM, Role
-from tfagents_system.sequences import burn_in_steps, sequence_length
+from tfagents_system.run_files.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files.run_paths import RunPaths, worker_role
+from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.settings.early_end import CallbackError, Callbacks, EarlyEnd
+from tfagents_system.trainer.best_policy import BestPolicies
+from tfagents_system.trainer.checkpoints import SaveError, TrainerCheckpoints, TrainerState
+from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.policy_export import PolicyExport
-from tfagents_system.trainer_saves import TrainerSaves
-from tfagents_system.trainer_session import next_session
+from tfagents_system.trainer.publisher import Publisher
+from tfagents_system.trainer.saves import TrainerSaves
+from tfagents_system.trainer.session import next_session
+from tfagents_system.transport import tables
+from tfagents_system.transport.connection import StoppedError, Waiting
 
 _START_DEADLINE_SECS = 600.0
 _BLOCK_DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.

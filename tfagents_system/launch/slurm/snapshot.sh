@@ -49,13 +49,13 @@ login_python() { # -> its path; fails where there is none
   return 1
 }
 
-# As a run copies it (launch/params_folder.py). Prints the files, and copies them where there is a target.
+# As a run copies it (run_files/params_folder.py). Prints the files, and copies them where there is a target.
 params_folder() { # FOLDER [TARGET]
   local secret secrets=()
   for secret in "${SAC_PASSWORD_FILE:-}" "${SAC_CREDENTIALS_DIR:-}"; do
     if [[ -n $secret ]]; then secrets+=(--skip "$(absolute "$secret")"); fi
   done
-  "$tfagents_python" -S -E "$tfagents_root/tfagents_system/launch/params_folder.py" --most_mb "${SAC_SNAPSHOT_MB:-100}" \
+  "$tfagents_python" -S -E "$tfagents_root/tfagents_system/run_files/params_folder.py" --most_mb "${SAC_SNAPSHOT_MB:-100}" \
     --skip "$tfagents_exp_dir" --skip "$tfagents_submit_dir" --skip "$tfagents_logs_dir" \
     ${secrets[@]+"${secrets[@]}"} "$@"
 }

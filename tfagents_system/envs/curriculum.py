@@ -1,0 +1,205 @@
+"""The curriculum: environment parameters whose values depend on the iteration.
+
+    "curriculum": {"mass": {"iters": [0, 20000, 30000], "range": [0.0, 10.0], "apply_to_eval": false}}
+
+`values = np.linspace(min, max, len(iters))`; each is due in the first iteration that reaches its place in `iters`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.checks.rules import integer_from, is_kept, is_number
+from tfagents_system.checks.spelling import near_misses
+from tfagents_system.errors import UserError, shown
+
+APPLY_TO_EVAL = "apply_to_eval"
+_KEYS = ("iters", "range", APPLY_TO_EVAL)
+_ITERATION = integer_from(0)
+_GUIDE = "docs/user_guide.md"
+_EXAMPLES = {"iters": "[0, 100, 200]", "range": "[1.0, 2.0]"}
+
+
+Values = dict[str, int | float]  # by parameter
+
+
+@dataclasses.dataclass
+class _Parameter:
+    iters: list[int]
+    values: list[int | float]
+    apply_to_eval: bool
+    taken: int = 0  # values that were due already
+
+
+class Curriculum:
+    """Which values fall due, as the iterations go by. Build it with `from_config`."""
+
+    def __init__(self, parameters: Mapping[str, _Parameter]) -> None:
+        self._parameters = dict(parameters)
+
+    @classmethod
+    def from_config(cls, env_config: Mapping[str, Any]) -> Curriculum:
+        """Reads the key `curriculum` of the configuration; none is an empty curriculum.
+
+        Raises:
+          UserError: See `check_curriculum`.
+        """
+        findings = check_curriculum(env_config)
+        if findings:
+            raise UserError(*findings)
+        section = dict(env_config.get("curriculum") or {})
+        default = section.pop(APPLY_TO_EVAL, False)
+        return cls(
+            {
+                name: _Parameter(list(entry["iters"]), _values(entry), entry.get(APPLY_TO_EVAL, default))
+                for name, entry in section.items()
+            }
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters that it varies."""
+        return list(self._parameters)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Values that were due last, by name; parameters whose first is still to come are left out."""
+        return {name: p.values[p.taken - 1] for name, p in self._parameters.items() if p.taken}
+
+    def due(self, iteration: int) -> list[tuple[str, int | float]]:
+        """(name, value) of all that has fallen due since the last call, in order.
+
+        After a resume the first call gives every value up to `iteration` again.
+        """
+        fallen = []
+        for name, parameter in self._parameters.items():
+            while parameter.taken < len(parameter.iters) and iteration >= parameter.iters[parameter.taken]:
+                fallen.append((name, parameter.values[parameter.taken]))
+                parameter.taken += 1
+        return fallen
+
+    def apply_to_eval(self, name: str) -> bool:
+        """Whether the parameter is set in the evaluation environment, too."""
+        return self._parameters[name].apply_to_eval
+
+    def values_at(self, iteration: int, *, is_eval: bool) -> Values:
+        """Values due last up to an iteration; `is_eval`: of the parameters that evaluations have, else of all.
+
+        It does not count as a call of `due`.
+        """
+        counts = {name: bisect.bisect_right(p.iters, iteration) for name, p in self._parameters.items()}
+        return {
+            name: p.values[counts[name] - 1]
+            for name, p in self._parameters.items()
+            if counts[name] and (p.apply_to_eval or not is_eval)
+        }
+
+    def end_values(self) -> list[tuple[str, int | float]]:
+        """(name, value) of the first and the last value of each parameter, whenever they are due."""
+        ends = [(name, value) for name, p in self._parameters.items() for value in (p.values[0], p.values[-1])]
+        return list(dict.fromkeys(ends))
+
+
+class EvaluatedTask:
+    """The task that policies are evaluated on and played with: its stage follows from the iteration that they are of.
+
+    Args:
+      env_config: With the curriculum.
+      num_iter: Iterations of the run.
+    """
+
+    def __init__(self, env_config: Mapping[str, Any], num_iter: int) -> None:
+        self._curriculum = Curriculum.from_config(env_config)
+        self._last_iteration = num_iter - 1  # After it nothing falls due.
+
+    def stage(self, iteration: int) -> Values:
+        """The curriculum's values in evaluations of a policy that was trained for so many iterations."""
+        return self._curriculum.values_at(min(iteration, self._last_iteration), is_eval=True)
+
+    def is_last_stage(self, iteration: int) -> bool:
+        """Whether nothing falls due any more in evaluations."""
+        return self.stage(iteration) == self.stage(self._last_iteration)
+
+    def in_words(self, iteration: int) -> str:
+        """`iteration 120: wind=0.3 (only in training: mass=2)`; empty without a curriculum."""
+        if not self._curriculum.names:
+            return ""
+        stage = self.stage(iteration)
+        values = self._curriculum.values_at(min(iteration, self._last_iteration), is_eval=False)
+        only_trained = {name: value for name, value in values.items() if name not in stage}
+        more = f" (only in training: {values_in_words(only_trained)})" if only_trained else ""
+        return f"iteration {iteration}: {values_in_words(stage) or 'nothing set'}{more}"
+
+
+def values_in_words(values: Mapping[str, float]) -> str:
+    """`wind=0.3, mass=2`."""
+    return ", ".join(f"{name}={value:g}" for name, value in values.items())
+
+
+def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the key `curriculum`: one finding for each mistake."""
+    if "curriculum" not in env_config:
+        return []
+    section = env_config["curriculum"]
+    if not isinstance(section, dict):
+        return [f'"curriculum" must be an object of parameters, found {shown(section)}: remove it, or see {_GUIDE}']
+    findings = []
+    names = [name for name in section if name != APPLY_TO_EVAL]
+    if not names:
+        findings.append(
+            '"curriculum" is empty: name a parameter such as {"mass": {"iters": [0, 100], "range": [1, 2]}}'
+        )
+    if not isinstance(section.get(APPLY_TO_EVAL, False), bool):
+        findings.append(f'"curriculum.{APPLY_TO_EVAL}" must be true or false, found {shown(section[APPLY_TO_EVAL])}')
+    whole = [name for name in names if isinstance(section[name], dict) and {"iters", "range"} <= section[name].keys()]
+    meant = dict(near_misses(names, whole))
+    for name in names:
+        hint = f' (or is "{meant[name]}" meant?)' if name in meant else ""
+        findings += [finding + hint for finding in _check_parameter(f"curriculum.{name}", section[name])]
+    return findings
+
+
+def _check_parameter(where: str, entry: Any) -> list[str]:
+    if not isinstance(entry, dict):
+        return [f'"{where}" must be an object with "iters" and "range", found {shown(entry)}']
+    misspelt = near_misses(entry, _KEYS, similarity=0.75)
+    findings = [f'"{where}.{wrong}" is unknown: "{right}" is meant' for wrong, right in misspelt]
+    meant = {right for _, right in misspelt}
+    missing = [key for key in ("iters", "range") if key not in entry and key not in meant]
+    findings += [f'"{where}" has no "{key}": {_EXAMPLES[key]} is one' for key in missing]
+    if "iters" in entry:
+        findings += _check_iters(f"{where}.iters", entry["iters"])
+    if "range" in entry:
+        bounds = entry["range"]
+        if not (isinstance(bounds, list) and len(bounds) == 2 and _are_bounds(*bounds)):
+            findings.append(f'"{where}.range" must be two numbers [first value, last value], found {shown(bounds)}')
+    if not isinstance(entry.get(APPLY_TO_EVAL, False), bool):
+        findings.append(f'"{where}.{APPLY_TO_EVAL}" must be true or false, found {shown(entry[APPLY_TO_EVAL])}')
+    return findings
+
+
+def _check_iters(where: str, iters: Any) -> list[str]:
+    if not isinstance(iters, list) or not iters or not all(is_kept(_ITERATION, value) for value in iters):
+        return [f'"{where}" must be a list of at least one iteration (integers from 0), found {shown(iters)}']
+    # Several values in the same iteration are set one after the other; the last one stays.
+    if any(later < earlier for earlier, later in zip(iters, iters[1:], strict=False)):
+        return [f'"{where}" must increase, found {shown(iters)}: sort them']
+    return []
+
+
+def _values(entry: Mapping[str, Any]) -> list[int | float]:
+    low, high = entry["range"]
+    values = [float(value) for value in np.linspace(low, high, len(entry["iters"]))]
+    if isinstance(low, int) and isinstance(high, int) and all(value.is_integer() for value in values):
+        return [int(value) for value in values]
+    return list(values)
+
+
+def _are_bounds(low: Any, high: Any) -> bool:
+    return is_number(low) and is_number(high) and math.isfinite(float(high) - float(low))

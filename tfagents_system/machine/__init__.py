@@ -1,0 +1,1 @@
+"""What a run holds of its machine and its kernel: CPUs, GPUs, ports, memory, signals, processes."""

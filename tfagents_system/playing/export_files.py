@@ -1,0 +1,190 @@
+"""Writes a policy as a file of another format, compared with the checkpoint before it gets its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tree
+from tf_agents.policies import py_policy, tf_policy
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.envs import specs
+from tfagents_system.envs.history import policy_time_step_spec
+from tfagents_system.errors import UserError
+from tfagents_system.policies import numpy_file, onnx_file, tflite_file
+from tfagents_system.policies.checkpoint_names import iteration_of
+from tfagents_system.policies.frame_stack_policy import of_single_frames
+from tfagents_system.policies.greedy_function import greedy_function
+from tfagents_system.policies.numpy_layers import UnsupportedNetworkError
+from tfagents_system.policies.policy_description import Description, describe
+from tfagents_system.policies.policy_files import FILE_NAME, load_policy, load_saved_model
+from tfagents_system.policies.random_observations import random_observations
+from tfagents_system.policies.weights import assign_weights, named_variables, read_weights
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.train_params_base import TrainParamsBase
+
+# Of actions in [-1, 1]: products are summed in another order. Measured with a CrossQ policy (256, 256) of HalfCheetah
+# after 50,000 updates, 40 sets of observations: 2.7e-5 (NumPy), 8.2e-5 (TFLite); with untrained ones, below 1e-6.
+TOLERANCE = 3e-4
+_EPISODES, _STEPS = 8, 4
+
+
+class ExportError(Exception):
+    """A file could not be written, or acts otherwise than the checkpoint."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The policy of a checkpoint.
+
+    Attributes:
+      policy: The agent's, with the checkpoint's weights.
+      reference: The same from the run's SavedModel, greedy, in the environment's units.
+      environment_action_spec: The environment's own.
+      description: What the files tell of it.
+    """
+
+    policy: tf_policy.TFPolicy
+    reference: py_policy.PyPolicy
+    environment_action_spec: Any
+    description: Description
+
+
+def read_source(params: TrainParamsBase, paths: RunPaths, checkpoint: Path) -> Source:
+    """Builds the agent of the params anew, and gives its policy the checkpoint's weights.
+
+    Raises:
+      UserError: They do not belong together.
+    """
+    reference = load_saved_model(checkpoint, "--checkpoint")
+    observation_spec, action_spec = specs.load_specs(paths.specs)
+    train_step = tf.Variable(0, dtype=tf.int64)
+    agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, train_step)
+    policy = of_single_frames(agent.policy, params.frame_stack)
+    try:
+        assign_weights(named_variables(policy), read_weights(named_variables(reference)))
+    except ValueError as error:
+        raise UserError(f"{checkpoint.name} does not fit the params: {error}") from None
+    environment_action_spec = specs.load_environment_action_spec(paths.specs)
+    description = describe(
+        observation_spec,
+        environment_action_spec,
+        policy.policy_state_spec,
+        checkpoint.name,
+        int(reference.get_train_step()),
+        iteration_of(checkpoint),
+    )
+    return Source(policy, reference, environment_action_spec, description)
+
+
+def write(source: Source, name: str, folder: Path) -> tuple[Path, float]:
+    """Writes one file, and what is needed beside it.
+
+    Args:
+      source: The policy.
+      name: `numpy`, `tflite` or `onnx`.
+      folder: Where it goes; it is made if it is not there.
+
+    Returns:
+      The file, and the largest difference of its actions from the checkpoint's, as a share of half the action's range.
+
+    Raises:
+      UserError: The format can't hold this policy.
+      ExportError: The file acts otherwise than the checkpoint; none is left.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".export_") as temporary:
+        written = _WRITERS[name](source, Path(temporary))
+        found = load_policy(written, "--out")
+        difference = largest_difference(source, found)
+        if not difference <= TOLERANCE:
+            raise ExportError(
+                f"{written.name} acts otherwise than {source.description['checkpoint']} (by {difference:.2g} of half "
+                f"the action's range, {TOLERANCE:g} is allowed): nothing was written"
+            )
+        for file in Path(temporary).iterdir():
+            os.replace(file, folder / file.name)
+    return folder / written.name, difference
+
+
+def notes(path: Path) -> str:
+    """What else is to be known of a file that was written."""
+    if path.suffix == numpy_file.SUFFIX:
+        return f"; {numpy_file.PLAYER.name} beside it plays it"
+    if path.suffix == tflite_file.SUFFIX and tflite_file.uses_tensorflow_ops(path):
+        return "; it needs an interpreter with TensorFlow's own ops (Flex)"
+    return ""
+
+
+def largest_difference(source: Source, found: py_policy.PyPolicy, seed: int = 0) -> float:
+    """The largest difference of two policies' actions on random observations, as a share of half the action's range.
+
+    In several steps of several episodes, alone and all at once. A rounding of float32 at the action's bounds does not
+    count: 0 says that there is no more.
+    """
+    rng = np.random.default_rng(seed)
+    steps = [_random_observations(source, rng) for _ in range(_STEPS)]
+    expected = [_acts(source.reference, [_one(step, k) for step in steps]) for k in range(_EPISODES)]
+    alone = [_acts(found, [_one(step, k) for step in steps]) for k in range(_EPISODES)]
+    together = _acts(found, steps, _EPISODES)
+    low, high = source.environment_action_spec.minimum, source.environment_action_spec.maximum
+    half_range = np.subtract(high, low) / 2.0
+    scale = np.where(half_range > 0, half_range, 1.0)
+    one_rounding = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32))
+    differences = np.abs([np.subtract(alone, expected), np.subtract(np.swapaxes(together, 0, 1), expected)])
+    # NaN stays NaN, which is not below the tolerance.
+    return float(np.max(np.maximum(differences - one_rounding, 0.0) / scale))
+
+
+def _acts(policy: py_policy.PyPolicy, observations: Sequence[Any], n: int = 1) -> np.ndarray:
+    """The actions of an episode, or of n at once: `[T, ..., action_dim]` float64."""
+    state, actions = policy.get_initial_state(n), []
+    for k, observation in enumerate(observations):
+        step_type = ts.StepType.FIRST if k == 0 else ts.StepType.MID
+        step = policy.action(ts.TimeStep(step_type, np.float32(0.0), np.float32(1.0), observation), state)
+        state = step.state
+        actions.append(np.asarray(step.action, np.float64))
+    return np.stack(actions)
+
+
+def _random_observations(source: Source, rng: np.random.Generator) -> Any:
+    return random_observations(source.policy, _EPISODES, rng)
+
+
+def _one(batch: Any, k: int) -> Any:
+    return tree.map_structure(lambda leaf: leaf[k], batch)
+
+
+def _write_numpy(source: Source, folder: Path) -> Path:
+    path = folder / f"{FILE_NAME}{numpy_file.SUFFIX}"
+    try:
+        numpy_file.save(path, source.policy, source.description)
+    except UnsupportedNetworkError as error:
+        raise UserError(f"numpy can't hold this policy: {error}; --format tflite and onnx take any network") from None
+    shutil.copyfile(numpy_file.PLAYER, folder / numpy_file.PLAYER.name)
+    return path
+
+
+def _write_tflite(source: Source, folder: Path) -> Path:
+    path = folder / f"{FILE_NAME}{tflite_file.SUFFIX}"
+    function = greedy_function(source.policy, source.environment_action_spec, source.description)
+    tflite_file.save(path, function, source.policy, source.description)
+    return path
+
+
+def _write_onnx(source: Source, folder: Path) -> Path:
+    path = folder / f"{FILE_NAME}{onnx_file.SUFFIX}"
+    function = greedy_function(source.policy, source.environment_action_spec, source.description)
+    onnx_file.save(path, function, source.description)
+    return path
+
+
+_WRITERS = {"numpy": _write_numpy, "tflite": _write_tflite, "onnx": _write_onnx}

@@ -1,0 +1,159 @@
+"""A run directory as programs see it that use what a run has saved: its params and its policy checkpoints.
+
+This module imports neither TensorFlow nor Reverb.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tfagents_system.envs.curriculum import check_curriculum
+from tfagents_system.errors import UserError
+from tfagents_system.run_files.run_inputs import origin_of_run
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.load_params import load_env_config, load_params
+from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.params_check import check_env_config
+from tfagents_system.train_params_base import TrainParamsBase
+
+_ROOT = Path(__file__).resolve().parent.parent
+_CHECKPOINT_NAME = re.compile(r"policy_checkpoint_\d{10,}")
+
+
+def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
+    """A path as it is given, or relative to the repository.
+
+    Args:
+      text: The path.
+      flag: Where it was given; named in the error.
+      exists: `Path.is_dir`, `Path.is_file` or `Path.exists`.
+
+    Raises:
+      UserError: There is none, or it is of another kind.
+    """
+    if not text:
+        raise UserError(f"{flag} is empty: give a path, or leave it out")
+    candidates = [Path(text).expanduser().absolute(), _ROOT / text]
+    for candidate in candidates:
+        if exists(candidate):
+            return candidate
+    if any(candidate.exists() for candidate in candidates):
+        raise UserError(f"{flag}={text} is no {'directory' if exists is Path.is_dir else 'file'}: give the path of one")
+    tried = " and ".join(dict.fromkeys(map(str, candidates)))
+    raise UserError(f"{flag}={text} does not exist (looked for {tried}): give the path of an existing one")
+
+
+def output_folder(text: str, flag: str) -> Path:
+    """A folder to write to, which need not be there.
+
+    Args:
+      text: The path.
+      flag: Where it was given; named in the error.
+
+    Raises:
+      UserError: It is a file.
+    """
+    folder = Path(text).expanduser().absolute()
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{flag}={text} is a file: give a folder")
+    return folder
+
+
+def checkpoint_names(paths: RunPaths) -> list[str]:
+    """The policy checkpoints of a run, the oldest first."""
+    found = paths.policy_checkpoints.glob("policy_checkpoint_*")
+    return sorted(path.name for path in found if _CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir())
+
+
+def best_checkpoint(paths: RunPaths) -> str | None:
+    """The name of the checkpoint with the highest evaluation return; None before the first evaluation."""
+    try:
+        return str(json.loads(paths.best_json.read_text())["checkpoint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def find_checkpoint(paths: RunPaths, name: str) -> Path:
+    """The folder of a policy checkpoint.
+
+    Args:
+      paths: The run directory.
+      name: Its name, `latest` or `best`.
+
+    Raises:
+      UserError: There is none of that name.
+    """
+    found = checkpoint_names(paths)
+    there_are = f"there are {', '.join(found)}" if found else "there are none yet"
+    if name == "latest" and found:
+        name = found[-1]
+    elif name == "best":
+        best = best_checkpoint(paths)
+        if best is None:
+            raise UserError(f"{paths.exp_dir} has no best checkpoint yet: {there_are}")
+        name = best
+    name = name.rstrip("/")
+    if name not in found:
+        raise UserError(f"{paths.policy_checkpoints} has no checkpoint {name}: {there_are}")
+    return paths.policy_checkpoints / name
+
+
+def milestones(paths: RunPaths) -> list[Path]:
+    """The first checkpoint, the best one (the latest where none was evaluated), and the middle one of those between.
+
+    The latest instead of a middle one where none lies between; fewer where there are fewer.
+
+    Raises:
+      UserError: There is none.
+    """
+    latest = find_checkpoint(paths, "latest").name
+    names = checkpoint_names(paths)
+    best = best_checkpoint(paths)
+    up_to = names[: names.index(best if best in names else latest) + 1]
+    chosen = dict.fromkeys((up_to[0], up_to[len(up_to) // 2], up_to[-1]))
+    if len(chosen) < 3:
+        chosen[latest] = None
+    return [paths.policy_checkpoints / name for name in chosen]
+
+
+def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag: str | None) -> TrainParamsBase:
+    """The TrainParams of a run with its settings, or those of other files, which are taken as they are.
+
+    Args:
+      paths: The run directory; None without one.
+      params_flag: Another Python file; None: the run's own copy.
+      config_flag: Another JSON; None: the run's own copy.
+
+    Raises:
+      UserError: A file is missing, or is not as it must be.
+    """
+    if paths is None:
+        if params_flag is None or config_flag is None:
+            raise UserError(
+                "without a run directory the environment is unknown: give --exp_dir, or --params and --config"
+            )
+        env_config = load_env_config(find_path(config_flag, "--config", Path.is_file))
+        _check(env_config)
+        return load_params(find_path(params_flag, "--params", Path.is_file), env_config)
+    params_path = find_path(str(paths.params) if params_flag is None else params_flag, "--params", Path.is_file)
+    config_path = find_path(str(paths.config) if config_flag is None else config_flag, "--config", Path.is_file)
+    overrides = Overrides.read(paths.overrides)
+    env_config = load_env_config(config_path)
+    if _is_same(config_path, paths.config):
+        env_config = overrides.merged(env_config)
+    _check(env_config)
+    if not _is_same(params_path, paths.params):
+        return load_params(params_path, env_config)
+    return load_params(params_path, env_config, origin=origin_of_run(paths), attributes=overrides.params)
+
+
+def _check(env_config: dict) -> None:
+    if findings := check_env_config(env_config) + check_curriculum(env_config):
+        raise UserError(*findings)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()

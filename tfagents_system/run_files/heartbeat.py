@@ -1,0 +1,257 @@
+"""What a role last said of itself: one small JSON file, replaced atomically."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.run_files.beats import Beat, read_heartbeat
+from tfagents_system.run_files.run_paths import RunPaths
+
+__all__ = ["Beat", "read_heartbeat"]
+
+
+BEAT_SECS, NETWORK_BEAT_SECS = 2.0, 5.0  # Between two beats of a role, at least.
+_BEATS_UNTIL_STALE = 15
+MOUNTS = Path("/proc/self/mountinfo")
+_AT_ONCE = ("done", "stopped")  # Last words.
+_NETWORK_FILE_SYSTEMS = frozenset(
+    ("9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.beegfs", "fuse.ceph", "fuse.glusterfs", "fuse.sshfs")
+    + ("fuse.wekafs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "wekafs")
+)
+
+
+def beat_secs(folder: Path) -> float:
+    """Between two beats of a role whose run directory is there: every one is work for a network's file server."""
+    return NETWORK_BEAT_SECS if _is_on_network(folder) else BEAT_SECS
+
+
+def stale_secs(folder: Path) -> float:
+    """How old the last beat of a role there may be until something is wrong."""
+    return _BEATS_UNTIL_STALE * beat_secs(folder)
+
+
+def _is_on_network(folder: Path) -> bool:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        device = folder.stat().st_dev
+        lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    # 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+    kinds = [line.partition(" - ")[2].split(" ")[0] for line in lines if line.split(" ")[2:3] == [wanted]]
+    return any(kind in _NETWORK_FILE_SYSTEMS for kind in kinds)
+
+
+class BeatFile:
+    """A heartbeat file that is written now and then only; what comes in between is written when its time has come.
+
+    Args:
+      path: The file.
+      every_secs: Between two writes, at least.
+      tell: Gets what is written as well.
+    """
+
+    def __init__(self, path: Path, every_secs: float, tell: Callable[[dict[str, Any]], None] | None = None) -> None:
+        self._path = path
+        self._every_secs = every_secs
+        self._lock = threading.Lock()
+        self._next = 0.0
+        self._pending: dict[str, Any] | None = None
+        self._timer: threading.Timer | None = None
+        self._failed = False
+        self.tell = tell
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a beat would be written now."""
+        return time.monotonic() >= self._next
+
+    def write(self, content: dict[str, Any], *, at_once: bool = False) -> None:
+        """Writes it, now or when its time has come. A file that can't be written is told once and is no error."""
+        with self._lock:
+            if at_once or self.is_due:
+                self._write(content)
+                return
+            self._pending = content
+            if self._timer is None:
+                self._timer = threading.Timer(self._next - time.monotonic(), self._write_pending)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def flush(self) -> None:
+        """Writes now what waits for its time."""
+        with self._lock:
+            if self._pending is not None:
+                self._write(self._pending)
+
+    def _write_pending(self) -> None:
+        with self._lock:
+            self._timer = None
+            if self._pending is not None:
+                self._write(self._pending)
+
+    def _write(self, content: dict[str, Any]) -> None:
+        self._next, self._pending = time.monotonic() + self._every_secs, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        content = _plain(content)
+        try:
+            write_json(self._path, content)
+            if self.tell is not None:
+                self.tell(content)
+        except (OSError, ValueError) as error:
+            if not self._failed:
+                print(f"heartbeat {self._path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)
+            self._failed = True
+
+
+class Heartbeat:
+    """Writes one role's heartbeat.
+
+    Args:
+      path: The file.
+      role: Name of the role, in every beat.
+      min_secs: Between two beats that are written, at least; None: see `beat_secs`.
+    """
+
+    def __init__(self, path: Path, role: str, min_secs: float | None = None) -> None:
+        self._file = BeatFile(path, beat_secs(path.parent) if min_secs is None else min_secs)
+        self._fixed = {"role": role, "pid": os.getpid(), "host": socket.gethostname()}
+        self._state: str | None = None
+        self._since = 0.0
+
+    def tell_too(self, tell: Callable[[dict[str, Any]], None] | None) -> None:
+        """Passes on every beat that is written from now on."""
+        self._file.tell = tell
+
+    def beat(self, state: str, *, force: bool = False, **fields: Any) -> None:
+        """Says what the role does now, with the time of this beat and since when it is in that state (Unix seconds).
+
+        The first state, the one after `starting` and last words are written at once, other changes of the state when
+        the time of the next beat has come, whatever the role does then. Calling often costs little.
+
+        Args:
+          state: `starting`, `waiting`, `updating`, ...
+          force: Write whatever the time.
+          **fields: Numbers, texts, lists or dictionaries; NaN and infinity are written as null.
+        """
+        is_news = state != self._state
+        if not (is_news or force or self._file.is_due):
+            return
+        at_once = force or (is_news and (self._state in (None, "starting") or state in _AT_ONCE))
+        if is_news:
+            self._state, self._since = state, time.time()
+        content = {**self._fixed, "state": state, "since": self._since, "time": time.time(), **fields}
+        self._file.write(content, at_once=at_once)
+
+
+class BeatReader:
+    """The heartbeats of roles elsewhere, for loops that never wait for a file system: a thread reads them.
+
+    Args:
+      paths: The run directory.
+      every_secs: Between two rounds in which all that were asked for meanwhile are read; None: see `beat_secs`.
+
+    Attributes:
+      lag_secs: How much later than the role itself an answer may be.
+    """
+
+    def __init__(self, paths: RunPaths, every_secs: float | None = None) -> None:
+        self._paths = paths
+        self._every_secs = beat_secs(paths.exp_dir) if every_secs is None else every_secs
+        self.lag_secs = 2 * self._every_secs  # It is written as seldom.
+        self._changed = threading.Condition()
+        self._wanted: set[str] = set()
+        self._beats: dict[str, Beat] = {}
+        self._thread: threading.Thread | None = None
+
+    def last(self, role: str) -> Beat | None:
+        """The last beat of a role, empty where it has none; None: not read yet, ask again."""
+        with self._changed:
+            self._want([role])
+            return self._beats.get(role)
+
+    def wait(self, roles: Iterable[str], secs: float) -> None:
+        """Waits until `last` knows all of these roles: for loops that ask too rarely to find an answer by then."""
+        roles = list(roles)
+        with self._changed:
+            self._want(roles)
+            self._changed.wait_for(lambda: all(role in self._beats for role in roles), secs)
+
+    def _want(self, roles: Iterable[str]) -> None:
+        self._wanted.update(roles)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._read_forever, name="heartbeats", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _read_forever(self) -> None:
+        while True:
+            with self._changed:
+                if not self._wanted:
+                    self._beats = {}  # Whoever asks after a pause wants no old answer.
+                self._changed.wait_for(lambda: self._wanted)
+                wanted, self._wanted = self._wanted, set()
+            beats = {role: read_heartbeat(self._paths.heartbeat(role)) or Beat() for role in wanted}
+            with self._changed:
+                self._beats = beats
+                self._changed.notify_all()
+            time.sleep(self._every_secs)
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """As every JSON reader takes it: NaN and infinity are null, what is no JSON is its text."""
+    return json.dumps(_plain(content), allow_nan=False)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replaces a JSON file atomically.
+
+    Raises:
+      OSError: The disk is full, the folder is gone.
+    """
+    text = json_text(content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file, None where the file is missing or is anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _plain(value: Any) -> Any:
+    """Only what every JSON reader takes: no NaN, no infinity, no arrays; anything else as its text."""
+    if hasattr(value, "tolist"):  # NumPy's scalars and arrays, without importing NumPy for them.
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -1,0 +1,230 @@
+"""The checkpoints of a run: folders that are complete or absent, each of one moment, each file with its checksum.
+
+    checkpoints/checkpoint_0000012000/          complete: it got its name when all of it was on disk
+        agent.index, agent.data-...             agent, optimizers and counters (trainer/checkpoints.py)
+        replay.bin                              which rows of the ring belong to it (replay/ring.py)
+        manifest.json                           train step, iteration, the agent's makeup, size and SHA-256 of each file
+    checkpoints/checkpoint_0000012400.partial/  being written, or left by a process that was killed meanwhile
+
+Trainer and replay server both look here for what to go on from. This module imports neither TensorFlow nor Reverb.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+
+from tfagents_system.run_files.run_lock import may_write
+from tfagents_system.run_files.run_paths import RunPaths
+
+KEEP = 2
+REMEDY_FOR_ANOTHER_AGENT = (
+    "algorithm, networks, normalisation, observations and actions stay as the run began. Set them back, or choose "
+    "another SAC_EXP_NAME"
+)
+REWARD_SCALE = "reward_scale"  # In a makeup: what rewards are divided by, where they are.
+_SHOWN = 3  # Differences between two agents: there may be dozens.
+AGENT = "agent"
+REPLAY = "replay.bin"
+_MANIFEST = "manifest.json"
+_PARTIAL = ".partial"
+_NAME = re.compile(r"checkpoint_(\d{10,})(?:_(\d+))?")
+
+
+# Class of an agent, and how many variables it has of each shape: {"class": "SacAgent", "256x256": 6, ...}.
+Makeup = Mapping[str, str | int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint.
+
+    Attributes:
+      folder: Where it is.
+      train_step: Updates done at its moment.
+      iteration: Iterations completed.
+      has_replay: It says which experience belongs to it.
+      makeup: Of its agent, see `why_not_of`; None where an earlier version wrote it.
+    """
+
+    folder: Path
+    train_step: int
+    iteration: int
+    has_replay: bool
+    makeup: Makeup | None = None
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def agent(self) -> Path:
+        """Prefix of TensorFlow's files."""
+        return self.folder / AGENT
+
+    @property
+    def replay(self) -> Path:
+        return self.folder / REPLAY
+
+
+class DamagedCheckpointError(Exception):
+    """A checkpoint is not what was written."""
+
+
+def begin(checkpoints: Path, train_step: int) -> Path:
+    """Makes the folder that a new checkpoint is written into; `finish` completes it.
+
+    A second checkpoint of one train step gets a number behind it, so that neither ever takes the other's place.
+    """
+    name = f"checkpoint_{train_step:010d}"
+    taken = [match for folder in _folders(checkpoints) if (match := _NAME.fullmatch(folder.name))]
+    serials = [int(match[2] or 1) for match in taken if int(match[1]) == train_step]
+    if serials:
+        name += f"_{max(serials) + 1}"
+    partial = checkpoints / f"{name}{_PARTIAL}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
+
+
+def finished_name(partial: Path) -> str:
+    """The name that a folder made by `begin` gets."""
+    return partial.name.removesuffix(_PARTIAL)
+
+
+def finish(
+    partial: Path, train_step: int, iteration: int, further: Mapping[str, Any], makeup: Makeup | None = None
+) -> Checkpoint:
+    """Completes a checkpoint: after this it survives a power cut.
+
+    Args:
+      partial: From `begin`, with all files in it.
+      train_step: Updates done.
+      iteration: Iterations completed.
+      further: For people who read the manifest.
+      makeup: Of the agent.
+
+    Raises:
+      OSError: It can't be written; the ones before it are as they were.
+    """
+    files = {path.name: _describe(path) for path in sorted(partial.iterdir()) if path.name != _MANIFEST}
+    manifest = {"train_step": train_step, "iteration": iteration, **further, "agent": makeup, "files": files}
+    (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    for path in partial.iterdir():
+        _sync(path)
+    _sync(partial)
+    folder = partial.with_name(finished_name(partial))
+    if not may_write(RunPaths(partial.parent.parent)):  # It would be the newest one of a run that goes on elsewhere.
+        raise OSError(errno.ESTALE, "another start of this run has taken its directory over")
+    os.rename(partial, folder)
+    _sync(folder.parent)
+    return Checkpoint(folder, train_step, iteration, REPLAY in files, makeup)
+
+
+def read(folder: Path) -> Checkpoint:
+    """Reads a checkpoint and checks every byte of it.
+
+    Raises:
+      DamagedCheckpointError: With what is wrong.
+    """
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        files = manifest["files"]
+        for name, expected in files.items():
+            # No way out of the folder, whatever a damaged manifest says.
+            found = _describe(folder / Path(str(name)).name)
+            if found != expected:
+                raise DamagedCheckpointError(f"{name} has {found}, its manifest says {expected}")
+        if f"{AGENT}.index" not in files:
+            raise DamagedCheckpointError("it has no agent")
+        train_step, iteration = int(manifest["train_step"]), int(manifest["iteration"])
+        return Checkpoint(folder, train_step, iteration, REPLAY in files, manifest.get("agent"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpointError(f"{type(error).__name__}: {error}") from None
+
+
+def newest_complete(checkpoints: Path) -> Checkpoint | None:
+    """The newest checkpoint whose checksums are right; what is damaged is told in the log and passed over."""
+    for folder in reversed(_complete_folders(checkpoints)):
+        try:
+            return read(folder)
+        except DamagedCheckpointError as error:
+            logging.error("checkpoint %s is damaged (%s): the one before it is used", folder, error)
+    return None
+
+
+def newest_train_step(checkpoints: Path) -> int:
+    """Updates before the newest checkpoint, by its name; -1 without one."""
+    folders = _complete_folders(checkpoints)
+    match = _NAME.fullmatch(folders[-1].name) if folders else None
+    return int(match[1]) if match else -1
+
+
+def why_not_of(checkpoint: Checkpoint, makeup: Makeup) -> str:
+    """Why an agent can't go on from a checkpoint, in words; empty if nothing is known against it."""
+    saved = checkpoint.makeup
+    if saved is None or saved == makeup:
+        return ""
+    if REWARD_SCALE in makeup and REWARD_SCALE not in saved:
+        return (
+            f"{checkpoint.folder} was written without normalize_rewards, or by an earlier version that divided rewards "
+            "by their root mean square: finish the run with that version or setting, or choose another SAC_EXP_NAME"
+        )
+    names = sorted(name for name in {*saved, *makeup} if saved.get(name) != makeup.get(name))
+    pairs = [f"{_in_words(name)} {saved.get(name, 0)} and {makeup.get(name, 0)}" for name in names[:_SHOWN]]
+    return f"{checkpoint.folder} and TrainParams have different agents ({', '.join(pairs)}): {REMEDY_FOR_ANOTHER_AGENT}"
+
+
+def _in_words(name: str) -> str:
+    return name if name in ("class", REWARD_SCALE) else f"variables of shape {name}:"
+
+
+def prune(checkpoints: Path, keep: int = KEEP) -> None:
+    """Deletes all but the newest `keep` good checkpoints, and what killed processes have left half written."""
+    kept = 0
+    for folder in reversed(_complete_folders(checkpoints)):
+        if kept < keep:
+            with contextlib.suppress(DamagedCheckpointError):
+                read(folder)
+                kept += 1
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    for folder in _folders(checkpoints):
+        if folder.name.endswith(_PARTIAL):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _complete_folders(checkpoints: Path) -> list[Path]:
+    """Oldest first."""
+    named = [(match, folder) for folder in _folders(checkpoints) if (match := _NAME.fullmatch(folder.name))]
+    return [folder for match, folder in sorted(named, key=lambda pair: (int(pair[0][1]), int(pair[0][2] or 1)))]
+
+
+def _folders(checkpoints: Path) -> Iterator[Path]:
+    if checkpoints.is_dir():
+        yield from (path for path in checkpoints.iterdir() if path.is_dir())
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

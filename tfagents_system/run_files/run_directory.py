@@ -1,0 +1,290 @@
+"""The run directory's own copies of what the user gave, and whether the run is finished."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.errors import UserError, shown
+from tfagents_system.run_files import run_checkpoints, run_inputs
+from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.run_inputs import Inputs
+from tfagents_system.run_files.run_paths import TRAINER, RunPaths
+from tfagents_system.settings.grid import in_words
+from tfagents_system.settings.overrides import CONFIG, Overrides
+from tfagents_system.settings.variables import RunVariables, as_text, variable_name
+
+# Variables that a worker which joins from elsewhere takes over from the run, by their field's names.
+SETTINGS = (
+    "num_collect_workers",
+    "local_workers",
+    "max_workers",
+    "envs_per_worker",
+    "deterministic",
+    "step_timeout_secs",
+)
+# Attributes that `--set` may give a run which has begun: neither what was learned nor what is stored depends on them.
+MAY_CHANGE = (
+    "num_iter",
+    "n_eval_episodes",
+    "eval_period_itrs",
+    "log_period_itrs",
+    "checkpoint_period_itrs",
+    "best_metric",
+    "stop_when",
+    "max_hours",
+    "actor_learning_rate",
+    "critic_learning_rate",
+    "alpha_learning_rate",
+)
+_PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
+_NAMES_OF_RUN = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_LOGS_DIR", "SAC_GRID")
+_SEED = variable_name("seed")
+
+
+def has_begun(paths: RunPaths | None) -> bool:
+    """Whether a run holds what was learned: it then goes on with the files and settings that it was begun with.
+
+    One that has done no update yet takes all of them as they are now.
+    """
+    if paths is None or not os.path.exists(paths.run_json):  # Where it is out of reach, others say so.
+        return False
+    trainer = _trainer(paths)
+    return (
+        bool(trainer.get("train_step"))
+        or trainer.get("state") == "done"
+        or run_checkpoints.newest_train_step(paths.trainer_checkpoints) > 0
+        or any((row.get("train_step") or 0) > 0 for row in read_metrics(paths.metrics_csv))
+    )
+
+
+def read_run_json(paths: RunPaths) -> dict[str, Any]:
+    """Where the run came from; empty for a run that was never prepared."""
+    return read_json(paths.run_json) or {}
+
+
+def environ_of_run(run: Mapping[str, Any]) -> dict[str, str]:
+    """What run.json says of a run, as the variables of a worker that joins it."""
+    settings = {name: value for name, value in run["settings"].items() if name in SETTINGS and value is not None}
+    return {variable_name(name): as_text(value) for name, value in [("seed", run["seed"]), *settings.items()]}
+
+
+def seed_of_run(paths: RunPaths | None, wanted: int) -> int:
+    """The seed that the run began with; `wanted` for one that has not begun."""
+    seed = read_run_json(paths).get("seed") if paths is not None and has_begun(paths) else None
+    return seed if isinstance(seed, int) else wanted
+
+
+def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = False) -> Overrides:
+    """The overrides that the run began with, with what is given now and may change; `given` where it has not begun.
+
+    Workers that join take those of the run in any case.
+
+    Raises:
+      UserError: An attribute or a key that must stay is given another value than the run began with.
+    """
+    if paths is None or not (has_begun(paths) or (joins and os.path.exists(paths.run_json))):
+        return given
+    began = Overrides.read(paths.overrides)
+    known = began.settings()
+    changed = {
+        name: value
+        for name, value in given.settings().items()
+        if name not in given.variables and name not in MAY_CHANGE and (name not in known or known[name] != value)
+    }
+    if changed:
+        files = dict.fromkeys(str(paths.overrides if name in known else _copy_with(paths, name)) for name in changed)
+        raise UserError(
+            f"{in_words(changed)} is not what this run began with ({began.in_words() or 'no settings'}): choose "
+            f"another SAC_EXP_NAME, or change {' and '.join(files)} to go on with this run in another way (--set may "
+            f"change {', '.join(MAY_CHANGE)})"
+        )
+    params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
+    return dataclasses.replace(began, params=began.params | params, variables=began.variables | given.variables)
+
+
+def changes(paths: RunPaths, overrides: Overrides) -> str:
+    """`num_iter=250 (was 100)`: the settings that a start gives a run which has begun, empty where it gives none."""
+    if not has_begun(paths):
+        return ""
+    before = Overrides.read(paths.overrides).params
+    resolved = (read_json(paths.resolved) or {}).get("params", {})
+    return " ".join(
+        f"{in_words({name: value})} (was {shown(before.get(name, resolved.get(name)))})"
+        for name, value in overrides.params.items()
+        if name in MAY_CHANGE and before.get(name, resolved.get(name)) != value
+    )
+
+
+def _copy_with(paths: RunPaths, name: str) -> Path:
+    """The run's own copy that has what a setting overrides."""
+    return paths.config if name.partition(".")[0] == CONFIG else paths.params
+
+
+def write_inputs(
+    paths: RunPaths,
+    variables: RunVariables,
+    num_iter: int,
+    overrides: Overrides | None = None,
+    *,
+    inputs: Inputs | None = None,
+    take_edits: bool = False,
+    ends_for: str | None = None,
+) -> None:
+    """Copies the user's files and writes run.json; what a run that has begun has of these stays.
+
+    Where one that has not begun gets others, the experience that it may have is removed: it is of another environment,
+    or was collected with other settings.
+
+    Args:
+      inputs: The user's files; by default without a folder.
+      take_edits: A run that has begun gets new copies as well, where they differ. Those that it had are copied to
+        `before_edits_<n>`.
+      ends_for: When it ends, see `early_end.settings_of_end`; None: its number of iterations says it.
+    """
+    paths.exp_dir.mkdir(parents=True, exist_ok=True)
+    run_inputs.finish_install(paths)
+    inputs = inputs or Inputs(variables.params, variables.config)
+    is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
+    kept, is_same = _kept(overrides or Overrides(), seed), run_inputs.are_same(paths, inputs)
+    edits = before.get("edits", [])
+    fits = run_inputs.fit_experience(paths, inputs)
+    if not is_begun and not (fits and before.get("seed") == seed and Overrides.read(paths.overrides) == kept):
+        _remove_experience(paths, variables.replay_dir)
+    if is_begun and take_edits and not is_same:
+        edits = [*edits, _edit(paths, run_inputs.copy_aside(paths))]
+    _write_overrides(paths, kept)
+    are_new = not is_begun or (take_edits and not is_same) or not (paths.params.exists() and paths.config.exists())
+    has_folder = inputs.folder is not None if are_new else paths.params_folder.is_dir()
+    run = {
+        "params_source": str(variables.params),
+        "params_kept": str(paths.params_folder / variables.params.name) if has_folder else None,
+        "params_files": dict(inputs.digests if are_new else before.get("params_files", {})),
+        "config_source": str(variables.config),
+        "edits": edits,
+        "seed": seed,
+        "num_iter": num_iter,
+        "ends_for": ends_for,
+        "settings": {name: getattr(variables, name) for name in SETTINGS},
+        "env_python": str(variables.env_python) if variables.env_python else None,
+        "created": before.get("created", _now()),
+        "versions": versions(),
+    }
+    content = json.dumps(run, indent=2).encode() + b"\n"
+    if are_new:
+        run_inputs.install(paths, inputs, content)
+    else:
+        write_atomically(paths.run_json, content)
+
+
+def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
+    folders = [paths.replay, paths.trainer_checkpoints, paths.policies, *([replay_dir] if replay_dir else [])]
+    if any(folder.exists() for folder in folders) and paths.run_json.exists():
+        print(f"no update was done in {paths.exp_dir} yet, and files or settings are others now: it begins anew")
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _edit(paths: RunPaths, before: Path) -> dict[str, Any]:
+    """What run.json tells of edits that a run takes."""
+    train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
+    return {"time": _now(), "train_step": train_step, "before": before.name}
+
+
+def _now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def write_resolved(
+    paths: RunPaths, variables: RunVariables, attributes: Mapping[str, Any], config: Mapping[str, Any]
+) -> None:
+    """Writes resolved.json, for people: every value of the last start, wherever it comes from.
+
+    Args:
+      attributes: Of TrainParams, by name.
+      config: The configuration with what is merged into it.
+    """
+    values = dataclasses.asdict(variables) | {"seed": seed_of_run(paths, variables.seed)}
+    texts = {variable_name(name): as_text(value) for name, value in values.items() if value is not None}
+    resolved = _finite({"params": attributes, "config": config, "variables": texts})
+    # People put tokens into variables such as SAC_JOB_PRELUDE.
+    write_atomically(paths.resolved, json.dumps(resolved, indent=2).encode() + b"\n", mode=0o600)
+
+
+def _finite(value: Any) -> Any:
+    """With texts in the place of numbers that JSON does not have, `inf` and `nan`."""
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _kept(overrides: Overrides, seed: int) -> Overrides:
+    """With the seed in use, and without the variables that name the run: its directory may be moved."""
+    variables = {name: text for name, text in overrides.variables.items() if name not in _NAMES_OF_RUN}
+    if _SEED in variables:
+        variables[_SEED] = str(seed)
+    return dataclasses.replace(overrides, variables=variables)
+
+
+def _write_overrides(paths: RunPaths, kept: Overrides) -> None:
+    if kept == Overrides():
+        paths.overrides.unlink(missing_ok=True)
+    elif not paths.overrides.exists() or Overrides.read(paths.overrides) != kept:
+        write_atomically(paths.overrides, kept.to_json().encode())
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Nobody ever reads half a file, whenever this process is killed. The umask takes its part of the mode."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.unlink(missing_ok=True)  # One that was left behind would keep its mode.
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    os.replace(beside, path)
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
+    """The trainer has said that it is done, with as many iterations as the run's params ask for, or early for the
+    reasons that they give.
+
+    Args:
+      wanted: What a start that is not prepared yet asks for: another num_iter than the start before, perhaps.
+    """
+    trainer, run = _trainer(paths), read_run_json(paths)
+    num_iter = (wanted or Overrides()).params.get("num_iter", run.get("num_iter"))
+    ends_for = run.get("ends_for")
+    has_other_end = trainer.get("ended_early") and ends_for is not None and trainer.get("ended_for") != ends_for
+    is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
+    return is_done and not has_other_end
+
+
+def why_early(paths: RunPaths) -> str | None:
+    """Why a finished run has ended before its last iteration; None where it has not."""
+    return _trainer(paths).get("ended_early")
+
+
+def _trainer(paths: RunPaths) -> Mapping[str, Any]:
+    """What the trainer has told last."""
+    return (read_json(paths.status_json) or {}).get("roles", {}).get(TRAINER, {})

@@ -1,0 +1,155 @@
+"""The run's own copies of the user's files: which a start uses, how they differ from these, how they are replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from tfagents_system.run_files import params_folder
+from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.run_lock import RunLock
+from tfagents_system.run_files.run_paths import RunPaths
+
+_STAGED, _NO_FOLDER = ".inputs", "no_folder"
+# Files of these kinds decide what experience is; others may be what the run itself writes beside its params.
+_DECISIVE = (".py", ".json", ".toml", ".yaml", ".yml", ".xml", ".urdf")
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The user's files as a start finds them.
+
+    Attributes:
+      params, config: SAC_PARAMS and SAC_CONFIG.
+      folder: A copy of the folder of SAC_PARAMS; None where the file alone is kept.
+      digests: Of that folder's files, by relative path.
+    """
+
+    params: Path
+    config: Path
+    folder: Path | None = None
+    digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def choose_input(copy: Path, source: Path, has_begun: bool = True) -> tuple[Path, str | None]:
+    """The copy of a run that has begun wins over its source; a difference is told as a unified diff."""
+    if not copy.exists() or not has_begun:
+        return source, None
+    if copy.read_bytes() == source.read_bytes():
+        return copy, None
+    return copy, (
+        f"{source} is not what this run began with; the run goes on with its own copy {copy}. "
+        f"Choose another SAC_EXP_NAME for a run with the changes:\n{_diff(copy, source)}"
+    )
+
+
+def _diff(copy: Path, source: Path) -> str:
+    ours, theirs = (path.read_text(errors="replace").splitlines(keepends=True) for path in (copy, source))
+    lines = difflib.unified_diff(ours, theirs, str(copy), str(source))
+    return "".join(line if line.endswith("\n") else line + "\n" for line in lines).rstrip("\n")
+
+
+def origin_of_run(paths: RunPaths) -> Path | None:
+    """Stands for the run's params.py in `__file__` and on sys.path: modules and data files are found beside it.
+
+    In the run's own copy of the folder; in the folder itself where none is kept; None where neither is to be seen.
+    """
+    run = read_json(paths.run_json) or {}
+    source, kept = run.get("params_source"), run.get("params_kept")
+    if not isinstance(source, str):
+        return None
+    candidates = [paths.params_folder / Path(source).name, *([Path(kept)] if kept else []), Path(source)]
+    return next((path for path in candidates if path.parent.is_dir()), None)
+
+
+def kept_digests(paths: RunPaths) -> Mapping[str, str] | None:
+    """Of the folder that the run keeps, as it was when it was copied: a run may write beside its params."""
+    digests = (read_json(paths.run_json) or {}).get("params_files")
+    return digests if isinstance(digests, dict) and paths.params_folder.is_dir() else None
+
+
+def are_same(paths: RunPaths, inputs: Inputs) -> bool:
+    """Whether the run's copies are these files."""
+    return _are_same_two(paths, inputs) and (kept_digests(paths) or {}) == inputs.digests
+
+
+def fit_experience(paths: RunPaths, inputs: Inputs) -> bool:
+    """Whether experience that was collected with the run's copies is of the task that these files describe."""
+    before, now = (_decisive(digests) for digests in (kept_digests(paths) or {}, inputs.digests))
+    return _are_same_two(paths, inputs) and before == now
+
+
+def _are_same_two(paths: RunPaths, inputs: Inputs) -> bool:
+    pairs = ((paths.params, inputs.params), (paths.config, inputs.config))
+    return all(copy.exists() and copy.read_bytes() == source.read_bytes() for copy, source in pairs)
+
+
+def _decisive(digests: Mapping[str, str]) -> dict[str, str]:
+    return {name: digest for name, digest in digests.items() if Path(name).suffix in _DECISIVE}
+
+
+def install(paths: RunPaths, inputs: Inputs, run_json: bytes) -> None:
+    """Replaces the run's copies, and run.json, which tells of them: all of these, whenever this process is killed.
+
+    Raises:
+      OSError: They can't be written; those that are there stay.
+    """
+    staged, partial = paths.exp_dir / _STAGED, paths.exp_dir / f"{_STAGED}.partial"
+    finish_install(paths)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    (partial / paths.run_json.name).write_bytes(run_json)
+    (partial / paths.params.name).write_bytes(inputs.params.read_bytes())
+    (partial / paths.config.name).write_bytes(inputs.config.read_bytes())
+    if inputs.folder is None:
+        (partial / _NO_FOLDER).touch()
+    else:
+        params_folder.copy(inputs.folder, inputs.digests, partial / paths.params_folder.name)
+    os.rename(partial, staged)  # From here on it will be done, by the next start if not by this one.
+    finish_install(paths)
+
+
+def finish_install(paths: RunPaths) -> None:
+    """Does what is left of an `install` that was killed."""
+    staged = paths.exp_dir / _STAGED
+    if not staged.is_dir():
+        return
+    folder, marker = staged / paths.params_folder.name, staged / _NO_FOLDER
+    if folder.is_dir() or marker.exists():
+        shutil.rmtree(paths.params_folder, ignore_errors=True)
+    if folder.is_dir():
+        os.replace(folder, paths.params_folder)
+    marker.unlink(missing_ok=True)
+    for path in (paths.params, paths.config, paths.run_json):
+        if (staged / path.name).exists():
+            os.replace(staged / path.name, path)
+    staged.rmdir()
+
+
+def copy_aside(paths: RunPaths) -> Path:
+    """Copies the run's copies to `before_edits_<n>`, which is returned."""
+    aside = next(path for n in itertools.count(1) if not (path := paths.exp_dir / f"before_edits_{n}").exists())
+    aside.mkdir()
+    for path in (paths.params, paths.config):
+        shutil.copy2(path, aside / path.name)
+    if paths.params_folder.is_dir():
+        shutil.copytree(paths.params_folder, aside / paths.params_folder.name)
+    return aside
+
+
+def move_aside(paths: RunPaths) -> Path:
+    """Moves a whole run to `<its directory>_before_<n>`, for a fresh one; returns where it is.
+
+    Raises:
+      UserError: Another run works in it.
+    """
+    with RunLock(paths):
+        names = (paths.exp_dir.with_name(f"{paths.exp_dir.name}_before_{n}") for n in itertools.count(1))
+        aside = next(path for path in names if not path.exists())
+        os.rename(paths.exp_dir, aside)
+    return aside

@@ -1,0 +1,172 @@
+"""When a run ends before its last iteration. What it has logged decides, so every start of it decides the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tfagents_system.checks.rules import Rule, integer_from, is_kept, is_number
+from tfagents_system.envs.curriculum import EvaluatedTask
+from tfagents_system.envs.faults import describe_error
+from tfagents_system.errors import UserError
+from tfagents_system.train_params_base import TrainParamsBase
+
+Row = Mapping[str, float | None]  # of metrics.csv
+
+_EVALUATIONS, _NO_IMPROVEMENT = "evaluations", "no_improvement_env_steps"
+_THRESHOLDS: dict[str, Callable[[Any], bool]] = {
+    "eval_success": lambda value: is_number(value) and 0 < value <= 1,
+    "eval_return": is_number,
+}
+_COUNT = integer_from(1)
+_SETTINGS = ("num_iter", "stop_when", "max_hours")
+
+
+def _is_stop_when(value: Any) -> bool:
+    thresholds = {name for name in _THRESHOLDS if name in value}
+    return (
+        isinstance(value, Mapping)
+        and set(value) <= {*_THRESHOLDS, _EVALUATIONS, _NO_IMPROVEMENT}
+        and bool(thresholds or (_NO_IMPROVEMENT in value and _EVALUATIONS not in value))
+        and all(_THRESHOLDS[name](value[name]) for name in thresholds)
+        and all(is_kept(_COUNT, value[name]) for name in (_EVALUATIONS, _NO_IMPROVEMENT) if name in value)
+    )
+
+
+RULE: Rule = (
+    'a dictionary such as {"eval_success": 0.95, "evaluations": 3}, {"eval_return": -200} or '
+    '{"no_improvement_env_steps": 200000}',
+    _is_stop_when,
+)
+
+
+def settings_of_end(attributes: Mapping[str, Any]) -> str:
+    """Attributes that say when a run ends, as one text: a run that ended early has ended for these."""
+    num_iter, stop_when, max_hours = (attributes[name] for name in _SETTINGS)
+    numbers = None if stop_when is None else {name: float(value) for name, value in stop_when.items()}
+    return json.dumps([int(num_iter), numbers, None if max_hours is None else float(max_hours)], sort_keys=True)
+
+
+def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:
+    """Evaluations compare by this: by their return, or by their success rate and, where that is the same, their return.
+
+    An environment that reports no success has none.
+    """
+    eval_return = row["eval_return"]
+    return (eval_return,) if metric == "return" else (row.get("eval_success") or 0.0, eval_return)
+
+
+class EarlyEnd:
+    """Follows the rows of metrics.csv; where `stop_when` or `max_hours` is reached once, that stays.
+
+    Args:
+      params: Of the run.
+    """
+
+    def __init__(self, params: TrainParamsBase) -> None:
+        conditions = dict(params.stop_when or {})
+        self._max_hours = params.max_hours
+        self._patience_steps = conditions.pop(_NO_IMPROVEMENT, None)
+        self._wanted = int(conditions.pop(_EVALUATIONS, 1))
+        self._thresholds = conditions
+        self._metric = params.best_metric
+        self._task = EvaluatedTask(params.env_config, params.num_iter)
+        self.settings = settings_of_end({name: getattr(params, name) for name in _SETTINGS})
+        self.begin([])
+
+    def begin(self, rows: Sequence[Row]) -> None:
+        """The rows that there are: of an earlier start, or up to a checkpoint that training went back to."""
+        self.why: str | None = None
+        self._in_a_row, self._best_env_steps = 0, 0.0
+        self._best: tuple[float, ...] = ()
+        for row in rows:
+            self.add(row)
+
+    @property
+    def looks_at_evaluations(self) -> bool:
+        return bool(self._thresholds or self._patience_steps)
+
+    def add(self, row: Row) -> None:
+        """Takes a row; `why` then says why the run ends, if it does."""
+        self.why = self.why or self._why_of_time(row)
+        if row.get("eval_return") is not None and self._task.is_last_stage(int(row.get("iteration") or 0)):
+            self.why = self.why or self._why_of_evaluation(row)
+
+    def _why_of_time(self, row: Row) -> str | None:
+        hours = (row.get("wall_time_s") or 0.0) / 3600
+        if self._max_hours is None or hours < self._max_hours:
+            return None
+        return f"max_hours={self._max_hours:g} is reached"
+
+    def _why_of_evaluation(self, row: Row) -> str | None:
+        is_reached = all(
+            (found := row.get(name)) is not None and found >= low for name, low in self._thresholds.items()
+        )
+        self._in_a_row = self._in_a_row + 1 if is_reached else 0
+        if self._thresholds and self._in_a_row >= self._wanted:
+            values = " and ".join(f"{name} of at least {low:g}" for name, low in self._thresholds.items())
+            times = "the last evaluation" if self._wanted == 1 else f"the last {self._wanted} evaluations"
+            return f"{times} had {values} (stop_when)"
+        env_steps, found_rank = row.get("env_steps") or 0.0, rank(row, self._metric)
+        if not self._best or found_rank > self._best:
+            self._best, self._best_env_steps = found_rank, env_steps
+        elif self._patience_steps is not None and env_steps - self._best_env_steps >= self._patience_steps:
+            return f"no evaluation was better for {env_steps - self._best_env_steps:,.0f} environment steps (stop_when)"
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Logged:
+    """What a callback is called with.
+
+    Attributes:
+      moment: `updates` (a block of them is done), `evaluation` or `checkpoint`.
+      row: `train_step`, `iteration`, `env_steps`, and the losses of these updates or the columns of this evaluation.
+      rows: Reads all rows of metrics.csv so far, the oldest first; cells that are empty are None.
+    """
+
+    moment: str
+    row: Row
+    rows: Callable[[], Sequence[Row]]
+
+
+class CallbackError(UserError):
+    """A callback of the user's has raised."""
+
+
+class Callbacks:
+    """The user's callbacks. What one of them answers first ends the run.
+
+    Args:
+      params: Of the run.
+      rows: Reads all that is logged.
+    """
+
+    def __init__(self, params: TrainParamsBase, rows: Callable[[], Sequence[Row]]) -> None:
+        self._callbacks = list(params.callbacks_ctor())
+        self._rows = rows
+        self.why: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._callbacks)
+
+    def tell(self, moment: str, row: Row) -> None:
+        """Calls all of them; `why` then says why the run ends, if it does.
+
+        Raises:
+          CallbackError: One has raised.
+        """
+        logged = Logged(moment, row, self._rows)
+        for callback in self._callbacks:
+            name = getattr(callback, "__name__", type(callback).__name__)
+            try:
+                answer = callback(logged)
+            except Exception as error:
+                raise CallbackError(
+                    f"callback {name} of TrainParams.callbacks_ctor raised {describe_error(error)}: correct it, and "
+                    "start the same command with --take_edits"
+                ) from error
+            if answer:
+                self.why = self.why or (answer if isinstance(answer, str) else f"callback {name} says so")

@@ -1,0 +1,360 @@
+"""Grid files: which settings each task of a job array or a sweep has.
+
+    python -m tfagents_system.settings.grid FILE                 prints the table: task id, settings
+    python -m tfagents_system.settings.grid FILE --count         prints how many tasks there are
+
+A grid file is JSON in one of two forms. An object of lists is their cartesian product, the last key varies fastest:
+
+    {"train_batch_size": [128, 256], "config.horizon": [200], "SAC_SEED": [0, 1, 2]}
+
+A list of objects has one task an entry. Keys are those of --set (see overrides.py): an attribute of TrainParams,
+`config.` and a key of the JSON, or a variable. How --set writes and reads values is here as well. Needs nothing but
+Python's own library, 3.6 or later, since login nodes have no more; `python3 tfagents_system/settings/grid.py FILE` is
+the same.
+"""
+
+import argparse
+import collections
+import json
+import math
+import re
+import sys
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+_EXIT_BAD_INPUT = 2
+_PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+_NOT_IN_A_GRID = {
+    "SAC_EXP_NAME": "each task has a run directory of its own, <name>_task_<id>",
+    "SAC_EXP_DIR": "each task has a run directory of its own, <name>_task_<id>",
+    "SAC_LOGS_DIR": "all tasks have their run directories in one folder",
+    "SAC_GRID": "a grid names no other grid",
+}
+_MOST_TASKS = 1000000
+
+
+class GridError(ValueError):
+    """A grid file that must be changed.
+
+    Args:
+      findings: One sentence each: the rule, the value found, and the remedy.
+    """
+
+    def __init__(self, findings: Sequence[str]) -> None:
+        super().__init__("\n".join(findings))
+        self.findings = tuple(findings)
+
+
+class Grid:
+    """Settings by task id, from 0.
+
+    Args:
+      axes: Keys with their values, whose product is taken.
+      entries: Or the settings of each task themselves.
+    """
+
+    def __init__(
+        self, axes: Sequence[Tuple[str, Sequence[Any]]] = (), entries: Optional[Sequence[Dict[str, Any]]] = None
+    ) -> None:
+        self._axes = list(axes)
+        self._entries = entries
+
+    def __len__(self) -> int:
+        count = 1 if self._entries is None else len(self._entries)
+        for _, values in self._axes:
+            count *= len(values)
+        return count
+
+    def settings(self, task: int) -> Dict[str, Any]:
+        """The settings of a task, in the order of the file.
+
+        Raises:
+          GridError: There is no such task.
+        """
+        if not 0 <= task < len(self):
+            raise GridError(["there is no task {}, ids go from 0 to {}".format(task, len(self) - 1)])
+        chosen = []
+        for key, values in reversed(self._axes):
+            task, index = divmod(task, len(values))
+            chosen.append((key, values[index]))
+        entry = [] if self._entries is None else list(self._entries[task].items())
+        return dict(entry + chosen[::-1])
+
+    def names(self) -> List[str]:
+        """Every key that some task has, in the order of the file."""
+        found = collections.OrderedDict()  # type: collections.OrderedDict[str, None]
+        for entry in self._entries or ():
+            found.update((key, None) for key in entry)
+        found.update((key, None) for key, _ in self._axes)
+        return list(found)
+
+    def with_axis(self, key: str, values: Sequence[Any]) -> "Grid":
+        """The same for each of `values`, which vary fastest.
+
+        Raises:
+          GridError: The grid has that key already.
+        """
+        if key in self.names():
+            raise GridError(["{} is in the grid already: give it once".format(key)])
+        return Grid(self._axes + [(key, list(values))], self._entries)
+
+
+def read_grid(path: str) -> Grid:
+    """Reads a grid file.
+
+    Raises:
+      GridError: It can't be read, or what it says is no grid; with all findings.
+    """
+    where = "grid file {}".format(path)
+    twice = []  # type: List[str]
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            content = _load(file.read(), twice)
+    except OSError as error:
+        raise GridError(["{} cannot be read ({}): give the path of a JSON file".format(where, error.strerror)])
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise GridError(["{} is not valid JSON ({}): correct it".format(where, error)])
+    findings = ['{} has the key "{}" twice in one object: remove one'.format(where, key) for key in twice]
+    if isinstance(content, dict):
+        grid, found = _product(content)
+    else:
+        grid, found = _list(content)
+    findings += ["{}: {}".format(where, finding) for finding in found]
+    if findings:
+        raise GridError(findings)
+    return grid
+
+
+def _product(content: Dict[str, Any]) -> Tuple[Grid, List[str]]:
+    findings = _check_keys(content)
+    axes, count = [], 1
+    for key, values in content.items():
+        if not isinstance(values, list):
+            findings.append("{} must be a list of values, found {}: write [{}]".format(key, *[_shown(values)] * 2))
+            continue
+        if not values:
+            findings.append("{} is an empty list, there would be no task: give it a value, or remove it".format(key))
+        known = set()  # type: set
+        for text in map(_canonical, values):
+            if text in known:
+                findings.append("{} has {} twice, two tasks would be the same: remove one".format(key, text))
+            known.add(text)
+        findings += _check_values(key, values)
+        axes.append((key, values))
+        count *= len(values)
+    if not content:
+        findings.append("it is empty: give at least one key with a list of values")
+    if count > _MOST_TASKS:
+        findings.append("it has {} tasks, at most {} are possible: shorten the lists".format(count, _MOST_TASKS))
+    return Grid(axes), findings
+
+
+def _list(content: Any) -> Tuple[Grid, List[str]]:
+    if not isinstance(content, list):
+        rule = 'must hold an object of lists, such as {"SAC_SEED": [0, 1]}, or a list of objects, found '
+        return Grid(), [rule + _shown(content)]
+    findings = [] if content else ["it is an empty list: give at least one object"]
+    first_with = {}  # type: Dict[str, int]
+    for task, entry in enumerate(content):
+        if not isinstance(entry, dict):
+            findings.append('task {} must be an object such as {{"SAC_SEED": 0}}, found {}'.format(task, _shown(entry)))
+            continue
+        text = _canonical(entry)
+        if text in first_with:
+            findings.append("tasks {} and {} are the same: remove one".format(first_with[text], task))
+        first_with.setdefault(text, task)
+    entries = [entry for entry in content if isinstance(entry, dict)]
+    for entry in entries:
+        for key, value in entry.items():
+            findings += _check_values(key, [value])
+    grid = Grid(entries=entries)
+    return grid, findings + _check_keys(grid.names())
+
+
+def _check_keys(keys: Any) -> List[str]:
+    """What can be said of keys without params and configuration, which overrides.py looks at."""
+    findings = []
+    for key in keys:
+        if key in _NOT_IN_A_GRID:
+            findings.append("{} can't be in a grid, {}: remove it".format(key, _NOT_IN_A_GRID[key]))
+        elif not re.match(r"[^\W\d]\w*(\.[^.]+)*$", key):
+            findings.append(
+                '"{}" is no key of a grid: give an attribute of TrainParams, config.KEY or SAC_NAME'.format(key)
+            )
+    return findings
+
+
+def _check_values(key: str, values: Sequence[Any]) -> List[str]:
+    if not key.startswith("SAC_"):
+        return []
+    wrong = [value for value in values if not isinstance(value, (str, int, float))]
+    return ['{} must be text or a number, found {}: correct it ("" is none)'.format(key, _shown(v)) for v in wrong]
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _shown(value: Any) -> str:
+    text = _canonical(value)
+    return text if len(text) <= 80 else text[:80] + "..."
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """`train_batch_size=256 config.horizon=200 SAC_SEED=3`, as --set takes them."""
+    return " ".join(assignment(name, value) for name, value in settings.items())
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
+    """Of each run's settings those that not all runs share; of a single run all."""
+    texts = [{name: _canonical(value) for name, value in each.items()} for each in settings]
+    shared = set.intersection(*(set(each.items()) for each in texts)) if len(texts) > 1 else set()
+    return [
+        {name: value for name, value in each.items() if (name, texts[k][name]) not in shared}
+        for k, each in enumerate(settings)
+    ]
+
+
+def by_name(params: Mapping[str, Any], config: Mapping[str, Any], variables: Mapping[str, Any]) -> Dict[str, Any]:
+    """What an overrides.json holds as --set takes it: a name for each key of the JSON and of dictionaries."""
+    leaves = [*leaves_of(params), *leaves_of({"config": config} if config else {})]
+    return dict([(".".join(path), value) for path, value in leaves], **variables)
+
+
+def leaves_of(content: Mapping[str, Any], path: Tuple[str, ...] = ()) -> Iterator[Tuple[Tuple[str, ...], Any]]:
+    """(keys, value) of all that is no object; an empty object is a value."""
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from leaves_of(value, path + (key,))
+        else:
+            yield path + (key,), value
+
+
+def assignment(name: str, value: Any) -> str:
+    """The text of --set that overrides `name` with `value`."""
+    return "{}={}".format(name, _as_text(name, value))
+
+
+def _as_text(name: str, value: Any) -> str:
+    """A value as --set takes it: JSON; text as it is where it is read as that, and a variable's in any case."""
+    if name.startswith("SAC_"):
+        return variable_text(value)
+    return value if isinstance(value, str) and _is_read_as_it_is(value) else json.dumps(value)
+
+
+def variable_text(value: Any) -> str:
+    """A variable's value as the environment has it."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(int(value) if isinstance(value, bool) else value)
+
+
+def _is_read_as_it_is(text: str) -> bool:
+    try:
+        return bool(parse_value(text) == text)
+    except ValueError:
+        return False
+
+
+def parse_value(text: str) -> Any:
+    """A value of --set: JSON, else text.
+
+    Raises:
+      ValueError: It is no JSON and looks like something of Python's, which as a text would mean another thing; or it
+        has what would be lost: a number beyond all others, a key twice.
+    """
+    twice = []  # type: List[str]
+    try:
+        value = _load(text, twice)
+    except RecursionError:
+        raise ValueError("its brackets are too deep")
+    except OverflowError as error:
+        raise ValueError("{}: give a smaller one".format(error))
+    except ValueError as error:
+        if text in _PYTHON_CONSTANTS:
+            raise ValueError(
+                "JSON writes {}, and the text {} as {}".format(_PYTHON_CONSTANTS[text], text, json.dumps(text))
+            )
+        if text[:1] == "(":
+            raise ValueError("a list is written as [256, 256], and the text {} as {}".format(text, json.dumps(text)))
+        if text[:1] in ("[", "{", '"'):
+            raise ValueError("it is not valid JSON ({}): correct it".format(error))
+        if _is_number_of_python(text):
+            raise ValueError(
+                "JSON writes numbers as in 0.5, 1e-3 and 12, and the text {} as {}".format(text, json.dumps(text))
+            )
+        return text
+    if twice:
+        raise ValueError('it has the key "{}" twice in one object: remove one'.format('", "'.join(twice)))
+    return value
+
+
+def _is_number_of_python(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _load(text: str, twice: List[str]) -> Any:
+    """Parses JSON as the standard has it; adds the keys that an object has twice to `twice`.
+
+    Raises:
+      ValueError: It is none.
+      OverflowError: A number in it is beyond all floats.
+      RecursionError: Its brackets are too deep.
+    """
+    return json.loads(
+        text, object_pairs_hook=noting_twice(twice), parse_constant=_refuse_constant, parse_float=_finite_float
+    )
+
+
+def noting_twice(twice: List[str]) -> Callable[[List[Tuple[str, Any]]], Dict[str, Any]]:
+    """An `object_pairs_hook` that adds the keys which an object has twice to `twice`."""
+
+    def as_dict(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+        counts = collections.Counter(key for key, _ in pairs)
+        twice.extend(key for key, count in counts.items() if count > 1)
+        return dict(pairs)
+
+    return as_dict
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError("{} is no number of JSON".format(name))
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise OverflowError("{} is larger than numbers can be".format(text))
+    return number
+
+
+def _table(grid: Grid) -> str:
+    width = max(len("task"), len(str(len(grid) - 1)))
+    lines = ["{:>{}}  settings".format("task", width)]
+    lines += ["{:>{}}  {}".format(task, width, in_words(grid.settings(task))) for task in range(len(grid))]
+    return "\n".join(lines)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Prints the table or the number of tasks; returns 2 where the file is no grid."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tfagents_system.settings.grid", description="Shows which settings each task of a grid file has."
+    )
+    parser.add_argument("file", help="JSON: an object of lists, or a list of objects")
+    parser.add_argument("--count", action="store_true", help="print the number of tasks")
+    args = parser.parse_args(argv)
+    try:
+        grid = read_grid(args.file)
+    except GridError as error:
+        for finding in error.findings:
+            print("error: " + finding, file=sys.stderr)
+        return _EXIT_BAD_INPUT
+    print(len(grid) if args.count else _table(grid))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,378 @@
+"""Loads a user's file with `class TrainParams(TrainParamsBase)` and its JSON."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import os
+import re
+import sys
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.checks.spelling import near_misses
+from tfagents_system.envs.faults import describe_error
+from tfagents_system.errors import UserError, shown
+from tfagents_system.settings import other_libraries
+from tfagents_system.settings.grid import noting_twice
+from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
+
+_PACKAGE_DIR = Path(__file__).resolve().parent
+_MODULE_NAME = "sac_params"
+_EXAMPLE = '{"horizon": 200}'
+_PARAMS = "TrainParams"
+
+
+def load_env_config(path: Path) -> dict[str, Any]:
+    """Reads the JSON of SAC_CONFIG.
+
+    Raises:
+      UserError: The file is missing, is not JSON, or is not an object.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")  # Some editors write a byte order mark.
+    except OSError as error:
+        raise UserError(f"SAC_CONFIG={path} cannot be read ({error.strerror}): give the path of a JSON file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"SAC_CONFIG={path} is not UTF-8 text (byte {error.object[error.start]:#04x} at {error.start}): "
+            "save it as UTF-8"
+        ) from None
+    return parse_env_config(text, path)
+
+
+def parse_env_config(text: str, path: Path) -> dict[str, Any]:
+    """Reads the text of SAC_CONFIG; `path` is named in messages.
+
+    Raises:
+      UserError: It is not JSON, not an object, or has a key twice.
+    """
+    where = f"SAC_CONFIG={path}"
+    if not text.strip():
+        raise UserError(f"{where} is empty: it must hold a JSON object such as {_EXAMPLE}")
+    twice: list[str] = []
+    try:
+        config = json.loads(text, object_pairs_hook=noting_twice(twice))
+    except json.JSONDecodeError as error:
+        line = text.split("\n")[error.lineno - 1].strip()
+        raise UserError(
+            f"{where} is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno}: {shown(line)})"
+            f"{_json_remedy(text, error)}"
+        ) from None
+    except (ValueError, RecursionError) as error:  # A number with thousands of digits, brackets a thousand deep.
+        raise UserError(f"{where} cannot be read as JSON ({error}): correct it") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{where} must hold a JSON object such as {_EXAMPLE}, found {shown(config)}")
+    if twice:
+        raise UserError(
+            *(
+                f'{where} has the key "{key}" twice in one object, only the last would count: remove one'
+                for key in twice
+            )
+        )
+    return config
+
+
+def _json_remedy(text: str, error: json.JSONDecodeError) -> str:
+    """What is usually behind an error, to be appended to it."""
+    before, here = text[: error.pos].rstrip(), text[error.pos :].lstrip()
+    if before.endswith(",") and here[:1] in ("}", "]"):
+        return ": remove the comma before it"
+    if here.startswith("'"):
+        return ": JSON has double quotes only"
+    if here.startswith(("//", "#", "/*")):
+        return ": JSON has no comments, remove it"
+    if re.match(r"(True|False|None)\b", here):
+        return ": JSON writes true, false and null"
+    return ": correct it"
+
+
+def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParamsBase]:
+    """Imports a params file and returns its class TrainParams.
+
+    Args:
+      path: The file to execute.
+      origin: Where `path` was copied from. Modules and data files beside the original are found as if the original
+        itself were imported: its folder leads sys.path, and `__file__` names it.
+
+    Raises:
+      UserError: The file is missing, raises, or holds no subclass of TrainParamsBase named TrainParams.
+    """
+    origin = (origin or path).resolve()
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"SAC_PARAMS={path} cannot be read ({error.strerror}): give the path of a Python file"
+        ) from None
+    folder = str(origin.parent)
+    if origin.parent != _PACKAGE_DIR and folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = types.ModuleType(_MODULE_NAME)
+    module.__file__ = str(origin)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, str(origin), "exec"), module.__dict__)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"SAC_PARAMS={origin} cannot be imported: {_where(error, origin)}: correct it") from error
+    params_class = getattr(module, "TrainParams", None)
+    if params_class is None:
+        others = [name for name, value in vars(module).items() if _is_params_class(value)]
+        hint = f"rename {others[0]}" if others else "add it"
+        raise UserError(f"SAC_PARAMS={origin} has no `class TrainParams(TrainParamsBase)`: {hint}")
+    if not (isinstance(params_class, type) and issubclass(params_class, TrainParamsBase)):
+        raise UserError(
+            f"SAC_PARAMS={origin} must define `class TrainParams(TrainParamsBase)`, "
+            f"found TrainParams = {shown(params_class)}: derive it from train_params_base.TrainParamsBase"
+        )
+    _check_is_complete(params_class, origin)
+    return params_class
+
+
+def _is_params_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, TrainParamsBase) and value is not TrainParamsBase
+
+
+def _check_is_complete(params_class: type[TrainParamsBase], origin: Path) -> None:
+    """Raises:
+    UserError: A method that every TrainParams needs is missing; names the one that may have been meant.
+    """
+    missing = sorted(getattr(params_class, "__abstractmethods__", ()))
+    own = [name for cls in params_class.__mro__ if cls not in TrainParamsBase.__mro__ for name in vars(cls)]
+    for name in missing:
+        meant = [wrong for wrong, _ in near_misses(own, [name])]
+        hint = f"rename {meant[0]}" if meant else "add `def env_ctor(self, *args, seed=None, **kwargs)`"
+        raise UserError(f"TrainParams of {origin} has no {name}, which builds the environment: {hint}")
+
+
+def load_params(
+    params_path: Path,
+    env_config: Mapping[str, Any],
+    *,
+    origin: Path | None = None,
+    compute_config: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+) -> TrainParamsBase:
+    """Builds `TrainParams(env_config)`, with `compute_config` filled in.
+
+    Args:
+      params_path: The file to execute.
+      env_config: What the constructor gets.
+      origin: See `load_params_class`.
+      compute_config: The run's size, which a constructor with that argument gets as well; what the user's class says
+        wins.
+      attributes: Overridden ones. They have these values from the start and keep them while `__init__` runs, so that
+        what it computes from them follows. What the body of the class has computed before does not. Dictionaries are
+        merged into those that they override.
+
+    Raises:
+      UserError: See `load_params_class`; also where the constructor raises, and for names and values that can't be.
+    """
+    params_class = load_params_class(params_path, origin)
+    if findings := [finding for name in attributes or () if (finding := _fixed_attribute(params_class, name))]:
+        raise UserError(*findings)
+    try:
+        params, unknown, wrong = _build(
+            params_class, dict(env_config), dict(compute_config or {}), dict(attributes or {})
+        )
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        where = _where(error, (origin or params_path).resolve())
+        raise UserError(f"TrainParams(env_config) of {origin or params_path} raises {where}: correct it") from error
+    if not hasattr(params, "env_config"):
+        raise UserError(
+            f"TrainParams.__init__ of {origin or params_path} does not call super().__init__(env_config): add that call"
+        )
+    if not isinstance(params.env_config, dict):
+        raise UserError(
+            f"TrainParams.env_config of {origin or params_path} must stay the dictionary that __init__ was given, "
+            f"found {shown(params.env_config)}: choose another name for yours"
+        )
+    if unknown or wrong:
+        raise UserError(*wrong, *(_unknown_attribute(params, name, origin or params_path) for name in unknown))
+    params.compute_config = {**dict(compute_config or {}), **params.compute_config}
+    params._source = ParamsSource(
+        params_path, origin, dict(env_config), dict(compute_config or {}), dict(attributes or {})
+    )
+    return params
+
+
+def _build(
+    params_class: type[TrainParamsBase],
+    env_config: dict[str, Any],
+    compute_config: dict[str, Any],
+    attributes: Mapping[str, Any],
+) -> tuple[TrainParamsBase, list[str], list[str]]:
+    """Returns the params, the names in `attributes` that neither the class nor its constructor knows, and wrong values.
+
+    The latter in words; such an attribute keeps its own value.
+    """
+    takes_size = "compute_config" in inspect.signature(params_class).parameters
+    size = {"compute_config": compute_config} if takes_size else {}
+    if not attributes:
+        return params_class(env_config, **size), [], []
+    if params_class.__module__ != _MODULE_NAME:  # Imported from elsewhere, where it stays as it is.
+        params_class = type(params_class.__name__, (params_class,), {"__module__": _MODULE_NAME})
+    known = {name for name in attributes if hasattr(params_class, name)}
+    wrong: dict[str, str] = {}
+
+    def overridden(name: str, before: Any) -> Any:
+        wrong.pop(name, None)  # What __init__ assigns last decides.
+        try:
+            return _overridden(name, before, attributes[name])
+        except UserError as error:
+            wrong[name] = str(error)
+            return before
+
+    for name in attributes:
+        setattr(params_class, name, overridden(name, getattr(params_class, name, None)))
+    plain, has_own = params_class.__setattr__, "__setattr__" in vars(params_class)
+
+    def keep(self: Any, name: str, value: Any) -> None:
+        if name in attributes:
+            known.add(name)
+            value = overridden(name, value)
+        plain(self, name, value)
+
+    params_class.__setattr__ = keep  # type: ignore[method-assign]
+    try:
+        params = params_class(env_config, **size)
+    finally:
+        if has_own:
+            params_class.__setattr__ = plain  # type: ignore[method-assign]
+        else:
+            del params_class.__setattr__
+    return params, [name for name in attributes if name not in known], list(wrong.values())
+
+
+def merge(
+    base: Mapping[str, Any],
+    over: Mapping[str, Any],
+    where: str,
+    fit: Callable[[str, Any, Any], Any] = lambda name, before, value: value,
+) -> dict[str, Any]:
+    """`base` with what `over` has otherwise, key by key, as JSON merge patch (RFC 7396) has it: null removes a key.
+
+    A key that is null already stays so. Neither argument is changed.
+
+    Args:
+      where: What `base` is, for messages.
+      fit: Called with a key's name, its value before (None without one) and what it is to be, where these are not
+        both mappings; returns the value.
+
+    Raises:
+      UserError: {} in the place of a mapping that has keys would change nothing.
+    """
+    merged = dict(base)
+    for key, value in over.items():
+        name, before = f"{where}.{key}", merged.get(key)
+        if value is None:
+            if before is not None:
+                del merged[key]
+        elif isinstance(value, Mapping) and (before is None or isinstance(before, Mapping)):
+            if before and not value:
+                gone = map(str, before) if where == _PARAMS else [key]  # An attribute stays.
+                raise UserError(
+                    f"{name}={{}} would change nothing, objects are merged: null removes a key, as in "
+                    f"{json.dumps(dict.fromkeys(gone))}"
+                )
+            merged[key] = merge(before or {}, value, name, fit)
+        else:
+            merged[key] = fit(name, before, copy.deepcopy(value))
+    return merged
+
+
+def _overridden(name: str, before: Any, value: Any) -> Any:
+    """What an attribute has in the place of `before`; other than a key it can be None.
+
+    Raises:
+      UserError: It can't be.
+    """
+    return None if value is None else merge({name: before}, {name: value}, _PARAMS, _of_kind)[name]
+
+
+def _of_kind(name: str, before: Any, value: Any) -> Any:
+    """A value of JSON as the kind of what it overrides: JSON has no tuples, sets, arrays and paths.
+
+    Raises:
+      UserError: It is of a kind that would pass for something else.
+    """
+    if isinstance(value, dict) and before is not None:
+        raise UserError(f"{name} is no dictionary but {shown(before)}: override it as a whole")
+    elsewhere = ": correct it, or write the text into the params file"
+    if isinstance(value, str) and isinstance(before, (bool, np.bool_)):
+        raise UserError(f"{name} must be true or false, as JSON writes them, found {shown(value)}{elsewhere}")
+    if isinstance(value, str) and isinstance(before, (int, float, np.number)):
+        raise UserError(f"{name} must be a number, as JSON writes it (0.5, 1e-3), found {shown(value)}{elsewhere}")
+    if isinstance(value, str) and isinstance(before, Path):
+        return Path(value)
+    if isinstance(value, list):
+        return _list_of_kind(name, before, value)
+    return value
+
+
+def _list_of_kind(name: str, before: Any, value: list[Any]) -> Any:
+    try:
+        for kind in (tuple, set, frozenset):
+            if isinstance(before, kind):
+                return kind(value)
+        if not isinstance(before, np.ndarray):
+            return value
+        array = np.array(value, None if before.dtype.kind in "US" else before.dtype)
+        is_kept = np.array(value).dtype.kind in "biuf" if before.dtype.kind == "f" else array.tolist() == value
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{name} can't be {shown(value)} ({error}): it is {shown(before)}") from None
+    if not is_kept:
+        raise UserError(f"{name} must be a list of {before.dtype}, found {shown(value)}: correct it")
+    return array
+
+
+def _fixed_attribute(params_class: type[TrainParamsBase], name: str) -> str | None:
+    """Why an attribute can't be overridden; None where it can."""
+    value = inspect.getattr_static(params_class, name, None)
+    if name == "horizon":
+        return "horizon is a key of the JSON: override config.horizon"
+    if isinstance(value, property):
+        return f"TrainParams.{name} is computed by a method: override what it is computed from"
+    if inspect.isroutine(value):
+        return f"TrainParams.{name} is a method, which no setting can override: change it in SAC_PARAMS"
+    return None
+
+
+def _unknown_attribute(params: TrainParamsBase, name: str, origin: Path) -> str:
+    if name in params.env_config:
+        return f"TrainParams of {origin} has no attribute {name}: the key of the JSON is config.{name}"
+    if setting := other_libraries.meant(name):
+        return f"{name} is a setting of {other_libraries.in_words(setting.libraries)}: {setting.ours}"
+    names = [known for known in dir(params) if known != name and not inspect.isroutine(getattr(type(params), known, 0))]
+    names.append("config")
+    meant = [right for _, right in near_misses([name], names, 0.7)]
+    hint = f"{meant[0]} is meant" if meant else "correct the name, or add the attribute to the class"
+    return f"TrainParams of {origin} has no attribute {name}: {hint}"
+
+
+def compute_config_from(environ: Mapping[str, str] = os.environ) -> dict[str, int]:
+    """The run's size as its programs see it, from the SAC_ variables that are set."""
+    names = {
+        "num_collect_workers": "SAC_NUM_COLLECT_WORKERS",
+        "collect_worker_cpus": "SAC_COLLECT_WORKER_CPUS",
+        "train_cpus": "SAC_TRAIN_CPUS",
+        "reverb_cpus": "SAC_REVERB_CPUS",
+        "seed": "SAC_SEED",
+    }
+    return {key: int(environ[name]) for key, name in names.items() if environ.get(name)}
+
+
+def _where(error: BaseException, origin: Path) -> str:
+    """`ValueError: text (params.py, line 12)`; see `describe_error`."""
+    if isinstance(error, SyntaxError) and error.filename == str(origin):
+        return f"SyntaxError: {error.msg} (line {error.lineno})"
+    return describe_error(error)

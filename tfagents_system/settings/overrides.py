@@ -1,0 +1,224 @@
+"""Overrides of one run: attributes of TrainParams, keys of the JSON and SAC_ variables, without editing a file.
+
+    ./run_script.sh VARS.sh --set train_batch_size=512 --set config.horizon=500 --set SAC_SEED=3
+
+A bare name is an attribute of TrainParams, `config.a.b` a key of the JSON, `SAC_X` a variable. Values are JSON, else
+text; those of variables are text. Objects are merged, key by key, into those of the JSON and into dictionaries of
+TrainParams (`critic_optimizer.name=sgd`); null removes a key. What a run was begun with lies in overrides.json of its
+run directory.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tfagents_system.checks.spelling import near_misses
+from tfagents_system.errors import UserError, shown
+from tfagents_system.settings.grid import by_name, in_words, leaves_of, parse_value, variable_text
+from tfagents_system.settings.load_params import merge
+from tfagents_system.settings.params_check import CONFIG_KEYS
+from tfagents_system.settings.variables import VARIABLES
+
+CONFIG = "config"
+_SIMILARITY = 0.7  # The name is refused in any case: what is meant may be guessed more freely.
+_VARIABLES = tuple(variable.name for variable in VARIABLES)
+_EARLY_VARIABLES = tuple(variable.name for variable in VARIABLES if variable.is_early)
+_KINDS = ("params", "config", "variables")
+
+
+class Setting(NamedTuple):
+    """One override as it was given.
+
+    Attributes:
+      source: Where, for messages: `--set`, `task 3 of my_grid.json`.
+    """
+
+    name: str
+    value: Any
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Overrides:
+    """What one run has otherwise than its files say.
+
+    Attributes:
+      params: Values by attribute of TrainParams; objects are merged into dictionaries.
+      config: What is merged into the configuration.
+      variables: SAC_ variables, as text.
+    """
+
+    params: dict[str, Any] = dataclasses.field(default_factory=dict)
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def from_settings(cls, settings: Sequence[Setting], variables: Collection[str] = ()) -> tuple[Overrides, list[str]]:
+        """Sorts settings by what they override.
+
+        Args:
+          settings: In any order.
+          variables: SAC_ names that are known beside our own: those of the environment.
+
+        Returns:
+          The overrides, and what is wrong: names that can't be, values that can't be, one name twice.
+        """
+        overrides = cls()
+        findings: list[str] = []
+        seen: dict[str, str] = {}
+        for setting in settings:
+            try:
+                for name in overrides._add(setting, variables):
+                    if name in seen:
+                        findings.append(f"{name} is given twice, by {seen[name]} and {setting.source}: remove one")
+                    seen[name] = setting.source
+            except ValueError as error:
+                findings.append(f"{setting.source}: {error}")
+        return overrides, findings
+
+    @classmethod
+    def read(cls, path: Path) -> Overrides:
+        """Those of an overrides.json; none where there is no such file.
+
+        Raises:
+          UserError: It can't be read, or something else stands in it.
+        """
+        try:
+            content = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read ({error}): restore it, or choose another SAC_EXP_NAME") from None
+        is_whole = isinstance(content, dict) and all(isinstance(content.get(kind, {}), dict) for kind in _KINDS)
+        if not is_whole or set(content) - set(_KINDS):
+            raise UserError(f"{path} must hold an object with the objects {', '.join(_KINDS)}: restore it")
+        return cls(*(content.get(kind, {}) for kind in _KINDS))
+
+    def to_json(self) -> str:
+        """Content of overrides.json."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    def settings(self) -> dict[str, Any]:
+        """Values by name, as --set takes them; one name for each key of the configuration and of dictionaries."""
+        return by_name(self.params, self.config, self.variables)
+
+    def removed(self) -> list[str]:
+        """Names of the keys that null removes."""
+        return [name for name, value in self.settings().items() if value is None and name not in self.params]
+
+    def in_words(self) -> str:
+        """`train_batch_size=512 config.horizon=500`; empty where nothing is overridden."""
+        return in_words(self.settings())
+
+    def merged(self, env_config: Mapping[str, Any]) -> dict[str, Any]:
+        """The configuration with what is overridden; `env_config` itself stays.
+
+        Raises:
+          UserError: A key that is overridden is not in it. Nobody would read it, and the run would be as without.
+            Or see `merge`.
+        """
+        if findings := [finding for path, _ in leaves_of(self.config) if (finding := _unknown_key(path, env_config))]:
+            raise UserError(*findings)
+        return merge(copy.deepcopy(dict(env_config)), self.config, CONFIG)
+
+    def _add(self, setting: Setting, variables: Collection[str]) -> list[str]:
+        """Puts a setting where it belongs; returns the names of what it overrides.
+
+        Raises:
+          ValueError: It can't be, in words.
+        """
+        name, value, _ = setting
+        if name.startswith("SAC_"):
+            _check_variable_name(name, variables)
+            self.variables[name] = variable_text(value)
+            return [name]
+        if name.upper() in _VARIABLES:
+            raise ValueError(f"{name} is no attribute of TrainParams: {name.upper()} is meant")
+        path = name.split(".")
+        if not all(path):
+            raise ValueError(f"{name} has an empty key: write config.KEY, as in config.horizon=200")
+        if path[0] != CONFIG:
+            _check_attribute_name(name, path[0])
+            return _put(self.params, path, value)
+        if path == [CONFIG] and not (isinstance(value, dict) and value):
+            raise ValueError(f"config must be an object of keys, found {shown(value)}: write config.KEY=VALUE")
+        return _put(self.config, path[1:], value, (CONFIG,))
+
+
+def _put(tree: dict[str, Any], path: Sequence[str], value: Any, where: tuple[str, ...] = ()) -> list[str]:
+    """Puts a value into nested objects; returns the names of what it overrides.
+
+    Raises:
+      ValueError: Something else is there.
+    """
+    for key in reversed(path):
+        value = {key: value}
+    names = []
+    for leaf, new in leaves_of(value):
+        name, (*parents, last) = ".".join((*where, *leaf)), leaf
+        node = tree
+        for key in parents:
+            if key in node and not (isinstance(node[key], dict) and node[key]):
+                raise ValueError(f"{name} lies in {key}, which is given as a value: remove one")
+            node = node.setdefault(key, {})
+        if isinstance(node.get(last), dict) and node[last]:
+            raise ValueError(f"{name} is given key by key as well: remove one")
+        node[last] = new
+        names.append(name)
+    return names
+
+
+def parse_assignments(texts: Sequence[str], source: str = "--set") -> tuple[list[Setting], list[str]]:
+    """Reads `NAME=VALUE` for each; returns the settings, and what is wrong."""
+    settings, findings = [], []
+    for text in texts:
+        name, separator, value = text.partition("=")
+        name = name.strip()
+        if not separator or not name:
+            findings.append(f"{source} {text}: it must be NAME=VALUE, as in {source} train_batch_size=512")
+            continue
+        try:
+            settings.append(Setting(name, value if name.startswith("SAC_") else parse_value(value), source))
+        except ValueError as error:
+            findings.append(f"{source} {text}: {error}")
+    return settings, findings
+
+
+def _check_variable_name(name: str, others: Collection[str]) -> None:
+    if name not in _VARIABLES and name not in others:
+        meant = [right for _, right in near_misses([name], _VARIABLES, _SIMILARITY)]
+        raise ValueError(f"{name} is not a known variable: {meant[0] if meant else 'docs/variables.md has them all'}")
+    if name in _EARLY_VARIABLES:
+        raise ValueError(f"{name} is read before --set: put it into the vars file")
+
+
+def _check_attribute_name(name: str, attribute: str) -> None:
+    if attribute == "env_config" or not attribute.isidentifier():
+        raise ValueError(f"{name} must be an attribute of TrainParams, config.KEY or SAC_NAME")
+    if attribute.startswith("_"):
+        raise ValueError(f"{name} is private: override an attribute without a leading underscore")
+    if attribute == "compute_config":
+        raise ValueError("compute_config follows from the variables: override those, as in SAC_TRAIN_CPUS=2")
+
+
+def _unknown_key(path: Sequence[str], env_config: Mapping[str, Any]) -> str | None:
+    """Why a key can't be overridden; None where it can: it is there, or the toolkit knows it and checks it itself."""
+    name = ".".join((CONFIG, *path))
+    node: Any = env_config
+    for depth, key in enumerate(path):
+        if not isinstance(node, Mapping):
+            return f"{name} can't be: {'.'.join((CONFIG, *path[:depth]))} is no object but {shown(node)}"
+        if key in node:
+            node = node[key]
+            continue
+        if path[0] in CONFIG_KEYS:
+            return None
+        meant = [right for _, right in near_misses([key], node, _SIMILARITY)]
+        there_are = f"{meant[0]} is meant" if meant else f"there are {', '.join(map(str, node)) or 'none'}"
+        return f"{name} is not in SAC_CONFIG ({there_are}): correct it, or add the key to the JSON"
+    return None

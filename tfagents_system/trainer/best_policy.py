@@ -1,0 +1,72 @@
+"""Which policy checkpoint is the best one, in each stage of the task that policies are evaluated on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tfagents_system.envs.curriculum import EvaluatedTask, Values
+from tfagents_system.settings.early_end import rank
+from tfagents_system.train_params_base import TrainParamsBase
+
+if TYPE_CHECKING:
+    from tfagents_system.trainer.checkpoints import TrainerState  # TensorFlow, which checks of params do without.
+
+
+class BestPolicies:
+    """Keeps the best evaluation of the present stage in the trainer's state, and what was best in the stages before.
+
+    Returns on an easier task say nothing of the present one, so a new stage begins without a best policy.
+
+    Args:
+      params: Of the run.
+      state: Of the trainer.
+    """
+
+    def __init__(self, params: TrainParamsBase, state: TrainerState) -> None:
+        self._task = EvaluatedTask(params.env_config, params.num_iter)
+        self._metric = params.best_metric
+        self._state = state
+
+    def is_best(self, row: Mapping[str, Any], iteration: int) -> bool:
+        """Whether the policy of an evaluation is the best one now."""
+        return self._begins_stage(iteration) or rank(row, self._metric) > rank(self._best_row(), self._metric)
+
+    def take(self, row: Mapping[str, Any], iteration: int, checkpoint: str) -> tuple[str | None, int]:
+        """Makes it the best one; returns checkpoint and iteration of the one that nobody needs any more.
+
+        That of an earlier stage stays.
+        """
+        state = self._state
+        replaced: tuple[str | None, int] = state.best_checkpoint, state.best_iteration
+        if state.best_checkpoint is not None and self._begins_stage(iteration):
+            state.earlier_stages = [*state.earlier_stages, self._told()]
+            replaced = None, 0
+        state.best_eval_return, state.best_eval_success = row["eval_return"], row.get("eval_success")
+        state.best_checkpoint, state.best_iteration = checkpoint, iteration
+        state.best_stage = self._task.stage(iteration)
+        return replaced
+
+    def to_json(self) -> dict[str, Any]:
+        """What best.json says; its first two keys are those of earlier versions."""
+        return {**self._told(), "metric": self._metric, "earlier_stages": self._state.earlier_stages}
+
+    def _begins_stage(self, iteration: int) -> bool:
+        return self._state.best_checkpoint is None or self._stage_of_best() != self._task.stage(iteration)
+
+    def _stage_of_best(self) -> Values:
+        """A checkpoint of an earlier version does not say it."""
+        stage = self._state.best_stage
+        return self._task.stage(self._state.best_iteration) if stage is None else stage
+
+    def _best_row(self) -> dict[str, Any]:
+        return {"eval_return": self._state.best_eval_return, "eval_success": self._state.best_eval_success}
+
+    def _told(self) -> dict[str, Any]:
+        state = self._state
+        return {
+            "checkpoint": state.best_checkpoint,
+            **self._best_row(),
+            "iteration": state.best_iteration,
+            "curriculum": self._stage_of_best(),
+        }

@@ -1,0 +1,203 @@
+"""The trainer's part of a checkpoint, agent, optimizers and counters, and how it is completed."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tfagents_system.errors import UserError
+from tfagents_system.run_files import run_checkpoints
+
+_ASK_AGAIN_SECS = 3.0
+_POLL_SECS = 0.02
+
+
+class SaveError(Exception):
+    """A checkpoint could not be written; those before it are as they were."""
+
+
+@dataclasses.dataclass
+class TrainerState:
+    """What the trainer knows beside the agent's variables.
+
+    Attributes:
+      iteration: Iterations completed.
+      iteration_start: Train step at which the current iteration began.
+      env_steps: Environment steps stored when the newest block was drawn.
+      best_eval_return: Mean return of the best evaluation of the present stage; None before the first.
+      best_eval_success: Its success rate; None where the environment reports none.
+      best_checkpoint: Name of the policy checkpoint that reached it.
+      best_iteration: Iterations completed then.
+      best_stage: Values of the curriculum that it was evaluated with.
+      earlier_stages: What was best in those before, as best.json has it.
+      ended_early: Why the run ends before its last iteration, where it does.
+      ended_for: The settings for which it does, as `settings_of_end` has them.
+      recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
+    """
+
+    iteration: int = 0
+    env_steps: int = 0
+    best_eval_return: float | None = None
+    best_checkpoint: str | None = None
+    recoveries: int = 0
+    iteration_start: int = 0
+    best_iteration: int = 0
+    best_eval_success: float | None = None
+    best_stage: dict[str, int | float] | None = None
+    ended_early: str | None = None
+    ended_for: str | None = None
+    earlier_stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+
+class _SavedState(tf.train.experimental.PythonState):
+    def __init__(self, state: TrainerState) -> None:
+        super().__init__()
+        self.state = state
+
+    def serialize(self) -> str:
+        return json.dumps(dataclasses.asdict(self.state))
+
+    def deserialize(self, string_value: bytes) -> None:
+        for name, value in json.loads(string_value).items():
+            setattr(self.state, name, value)
+
+
+class TrainerCheckpoints:
+    """Saves and restores; keeps the last two good ones.
+
+    What belongs to the agent is written at once. The replay server's part takes longer where there is much new
+    experience; it is waited for in a thread while training goes on, and only then the checkpoint counts.
+
+    Args:
+      folder: Where they are.
+      agent: A TFAgent; its optimizers are saved with it.
+      state: Saved with it, and filled in by `restore`.
+      train_step: The agent's counter of updates.
+      ask_for_replay: Asks the replay server for its part of the checkpoint with this name; it may be asked again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        agent: Any,
+        state: TrainerState,
+        train_step: tf.Variable,
+        ask_for_replay: Callable[[str], None],
+    ) -> None:
+        self._folder = folder
+        self._makeup = makeup_of(agent)
+        self._checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
+        self._state = state
+        self._train_step = train_step
+        self._ask_for_replay = ask_for_replay
+        self._finishing: threading.Thread | None = None
+        self._error: OSError | None = None
+
+    def restore(self) -> run_checkpoints.Checkpoint | None:
+        """Loads the newest complete checkpoint; None where there is none.
+
+        Raises:
+          UserError: What is there was written by an earlier version, or is of another agent.
+        """
+        newest = run_checkpoints.newest_complete(self._folder)
+        if newest is None:
+            if any(self._folder.glob("ckpt-*.index")):
+                raise UserError(
+                    f"{self._folder} is of an earlier version and can't be resumed: choose another SAC_EXP_NAME"
+                )
+            return None
+        if reason := run_checkpoints.why_not_of(newest, self._makeup):
+            raise UserError(reason)
+        # Slot variables of the optimizers come into being with the first update and are restored then.
+        try:
+            self._checkpoint.read(str(newest.agent)).assert_existing_objects_matched()
+        except (AssertionError, ValueError):  # What the makeup does not tell, or an earlier version has not written.
+            raise UserError(
+                f"{newest.folder} and TrainParams have different agents: {run_checkpoints.REMEDY_FOR_ANOTHER_AGENT}"
+            ) from None
+        return newest
+
+    def save(self, replay_secs: float, further: Mapping[str, Any], *, wait: bool) -> None:
+        """Writes a checkpoint of this moment.
+
+        Args:
+          replay_secs: How long the replay server may take; after that the checkpoint is completed without its part.
+          further: For people who read the manifest.
+          wait: Return when it is complete. Else an error of completing it is raised by the next call.
+
+        Raises:
+          SaveError: It, or the one before it, could not be written.
+        """
+        self.wait()
+        train_step, iteration = int(self._train_step.numpy()), self._state.iteration
+        try:
+            partial = run_checkpoints.begin(self._folder, train_step)
+            self._checkpoint.write(str(partial / run_checkpoints.AGENT))
+        except (OSError, tf.errors.OpError) as error:
+            raise SaveError(f"a checkpoint can't be written to {self._folder}: {_reason(error)}") from error
+
+        def finish() -> None:
+            try:
+                self._wait_for_replay(partial, replay_secs)
+                run_checkpoints.finish(partial, train_step, iteration, further, self._makeup)
+                run_checkpoints.prune(self._folder)
+            except OSError as error:
+                self._error = error
+
+        self._finishing = threading.Thread(target=finish, name="finish checkpoint", daemon=True)
+        self._finishing.start()
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Waits until the last checkpoint is complete.
+
+        Raises:
+          SaveError: It could not be written.
+        """
+        if self._finishing is not None:
+            self._finishing.join()
+            self._finishing = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise SaveError(f"a checkpoint can't be written to {self._folder}: {_reason(error)}") from error
+
+    def _wait_for_replay(self, partial: Path, secs: float) -> None:
+        """Asks now and then: a replay server that was restarted has forgotten it."""
+        deadline, ask_at = time.monotonic() + secs, 0.0
+        while not (partial / run_checkpoints.REPLAY).exists():
+            now = time.monotonic()
+            if now >= deadline:
+                logging.warning(
+                    "%s has no part of the replay server, which did not answer within %.0f s", partial.name, secs
+                )
+                return
+            if now >= ask_at:
+                ask_at = now + _ASK_AGAIN_SECS
+                self._ask_for_replay(run_checkpoints.finished_name(partial))
+            time.sleep(_POLL_SECS)
+
+
+def makeup_of(agent: Any) -> run_checkpoints.Makeup:
+    """Of an agent that has not been trained yet: optimizers get their variables with the first update."""
+    shapes = ["x".join(map(str, variable.shape)) or "scalar" for variable in agent.variables]
+    makeup: dict[str, str | int] = {"class": type(agent).__name__, **dict(sorted(collections.Counter(shapes).items()))}
+    if hasattr(agent, "reward_scale"):
+        makeup[run_checkpoints.REWARD_SCALE] = "the standard deviation of returns"
+    return makeup
+
+
+def _reason(error: Exception) -> str:
+    """`No space left on device`, for errors of the system and of TensorFlow."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(getattr(error, "message", error)).splitlines()[0]

@@ -1,0 +1,85 @@
+"""How many updates the trainer's iteration has, and what it asks the replay server for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tfagents_system.trainer.checkpoints import TrainerState
+from tfagents_system.transport import tables
+
+
+class IterationPlan:
+    """Counts the updates of the current iteration.
+
+    Either each iteration has as many as the parameters say, or as many as its experience asks for: then the replay
+    server tells in the first block, and the iteration after it can be asked for only when that has come. A number that
+    was told is kept, though a block that was asked for again may name more: the next iteration makes up for what has
+    come meanwhile.
+
+    Args:
+      state: Of the trainer; `end` counts its iterations.
+      train_step: Updates done since the run began.
+      num_iter: Iterations of the run.
+      updates_per_iter: Of each; None: experience decides.
+
+    Attributes:
+      total: Updates of the current iteration; None while that is not known.
+    """
+
+    def __init__(
+        self, state: TrainerState, train_step: Callable[[], int], num_iter: int, updates_per_iter: int | None
+    ) -> None:
+        self._state = state
+        self._train_step = train_step
+        self._num_iter = num_iter
+        self._updates_per_iter = updates_per_iter
+        self.total = updates_per_iter
+
+    @property
+    def done(self) -> int:
+        """Updates of the current iteration that are done."""
+        return self._train_step() - self._state.iteration_start
+
+    @property
+    def is_complete(self) -> bool:
+        return self.total is not None and self.done >= self.total
+
+    @property
+    def mean_updates(self) -> float | None:
+        """Updates of an iteration, as it is planned, or as it was so far; None before the first."""
+        if self._updates_per_iter is not None:
+            return self._updates_per_iter
+        return self._state.iteration_start / self._state.iteration if self._state.iteration else None
+
+    def begin(self) -> None:
+        """The current iteration is asked for, from its start or from where a stop has left it."""
+        self.total = self._updates_per_iter
+
+    def end(self) -> None:
+        """All updates of the iteration are done."""
+        self._state.iteration += 1
+        self._state.iteration_start = self._train_step()
+        self.total = self._updates_per_iter
+
+    def take(self, block: tables.Block) -> int:
+        """Notes what a block tells; returns how many of its minibatches are to be trained on."""
+        if self.total is None:
+            self.total = block.total
+        return min(block.count, self.total - self.done)
+
+    def request(self, session: int, iteration: int) -> tables.Request | None:
+        """Asks for what is left of the current iteration, or for the next one.
+
+        Returns:
+          None where there is nothing to ask for, or not yet.
+        """
+        if iteration == self._state.iteration:
+            first, total, updates = self.done, self.total, self._train_step()
+        elif self.total is not None:
+            first, total, updates = 0, self._updates_per_iter, self._state.iteration_start + self.total
+        else:
+            return None
+        if iteration >= self._num_iter or (total is not None and total <= first):
+            return None
+        count = tables.AS_DUE if total is None else total - first
+        return tables.Request(session, iteration, first, count, updates, self._state.recoveries)

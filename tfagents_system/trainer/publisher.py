@@ -1,0 +1,89 @@
+"""Tells the workers of a new policy beside the updates: with many workers, or a slow server, that takes long."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfagents_system.transport import tables
+from tfagents_system.transport.connection import Connection
+
+_CLOSE_SECS = 10.0
+_LOOK_SECS = 0.1
+
+Item = tuple[str | Sequence[str], Sequence[np.ndarray]]  # table or tables, and what is put there
+
+
+class Publisher:
+    """Puts what the trainer publishes into the tables, one publication after the other, in a thread of its own.
+
+    A publication's items are put in their order, each when the server has the one before: whoever hears of a policy
+    finds it. Nothing is left out, so the trainer waits where it publishes faster than the server takes it. An error
+    that ends the thread is raised by the trainer's next call.
+
+    Args:
+      connection: To the replay server.
+      max_workers: Slots for workers: each has a table of news.
+    """
+
+    def __init__(self, connection: Connection, max_workers: int) -> None:
+        self._connection = connection
+        self._progress_tables = [tables.PROGRESS, *(tables.news(worker_id) for worker_id in range(max_workers))]
+        self._publications: queue.Queue[list[Item]] = queue.Queue()
+        self._is_idle = threading.Event()
+        self._is_idle.set()
+        self._error: BaseException | None = None
+        threading.Thread(target=self._put_all, name="publish", daemon=True).start()
+
+    def publish(
+        self, policy: Sequence[np.ndarray], evaluated: Sequence[np.ndarray] | None, progress: tables.Progress
+    ) -> None:
+        """Returns when the publication before is done; this one is then under way.
+
+        Args:
+          policy: For the table of weights: nobody may change the arrays any more.
+          evaluated: The same for the policy to evaluate; None: there is no new one.
+          progress: Told when the policies are there.
+
+        Raises:
+          Exception: What ended an earlier publication.
+        """
+        self.wait()
+        items: list[Item] = [(tables.WEIGHTS, policy)]
+        if evaluated is not None:
+            items.append((tables.EVAL_WEIGHTS, evaluated))
+        items.append((self._progress_tables, progress.to_wire()))
+        self._is_idle.clear()
+        self._publications.put(items)
+
+    def wait(self) -> None:
+        """Until all is published. Each put has a deadline, and ends when the role is to stop.
+
+        Raises:
+          Exception: What ended a publication.
+        """
+        while not self._is_idle.wait(_LOOK_SECS):
+            pass
+        self.check()
+
+    def check(self) -> None:
+        """Raises what has ended a publication."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Waits a moment for what is under way: the process may end then."""
+        self._is_idle.wait(_CLOSE_SECS)
+
+    def _put_all(self) -> None:
+        while self._error is None:
+            items = self._publications.get()
+            try:
+                for table, arrays in items:
+                    self._connection.put(table, arrays)
+            except BaseException as error:
+                self._error = error
+            self._is_idle.set()

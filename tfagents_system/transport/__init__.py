@@ -1,0 +1,1 @@
+"""What passes between the roles: segments, the tables of the Reverb server, connections to it."""

@@ -1,0 +1,395 @@
+"""A role's connection to the Reverb server: every wait has a deadline, speaks, and ends when the role is to stop."""
+
+from __future__ import annotations
+
+import abc
+import errno
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import reverb
+from absl import logging
+
+from tfagents_system.errors import UserError
+from tfagents_system.machine import peers
+
+_INFO_TIMEOUT_SECS = 5
+_PUT_TIMEOUT_SECS = 5.0
+_RECONNECT_SECS = 1.0
+_ITEMS_A_FLUSH = 40  # Where more wait to be confirmed, Reverb fills the log with warnings.
+_SPEAK_SECS = 60.0
+# Older kernels take a connection that our killed server left half closed for root's: for a minute at most.
+_HOLD_SECS = 75.0
+# Sockets that hold the ports of servers, for the process's life: gRPC dials again by itself, at any time.
+_HELD: dict[int, socket.socket] = {}
+
+
+class StoppedError(Exception):
+    """The role was told to stop while it waited."""
+
+
+class ServerUnreachableError(Exception):
+    """The replay server did not answer before the deadline."""
+
+
+class Waiting:
+    """One wait with a deadline, which says every minute what it waits for.
+
+    Args:
+      what: Completes "waiting for ..."; a function is asked whenever that is told.
+      deadline_secs: When `check` raises.
+      stop: Tells whether the role is to stop.
+    """
+
+    def __init__(self, what: str | Callable[[], str], deadline_secs: float, stop: Callable[[], bool]) -> None:
+        self._what = what
+        self._deadline_secs = deadline_secs
+        self._stop = stop
+        self._started = time.monotonic()
+        self._speak_at = _SPEAK_SECS
+
+    def check(self) -> None:
+        """Call it in the loop that waits.
+
+        Raises:
+          StoppedError: The role was told to stop.
+          ServerUnreachableError: The deadline has passed.
+        """
+        waited = time.monotonic() - self._started
+        if self._stop():
+            raise StoppedError
+        if waited >= self._deadline_secs:
+            raise ServerUnreachableError(f"waited {waited:.0f} s for {self._told()}: giving up")
+        if waited >= self._speak_at:
+            logging.info("waiting %.0f s for %s", waited, self._told())
+            self._speak_at += _SPEAK_SECS
+
+    def _told(self) -> str:
+        return self._what if isinstance(self._what, str) else self._what()
+
+
+def _of_our_own(server: str, stop: Callable[[], bool]) -> str:
+    """The address of a server on this machine, where no other user can listen until this process ends.
+
+    Raises:
+      UserError, StoppedError: See `Connection`.
+    """
+    address = peers.address_here(server)
+    if address is None:
+        raise UserError(f"the replay server {server} is on another machine: join the run through its gateway")
+    port = int(address.rpartition(":")[2])
+    waiting = Waiting(f"port {port} to be free of other users' sockets", _HOLD_SECS, stop)
+    while port not in _HELD:
+        try:
+            _HELD[port] = peers.hold_port(port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:  # Such as no file descriptor left.
+                raise
+            if peers.strangers_are_allowed():
+                logging.warning("%s=1: %s may be another user's", peers.ALLOW_STRANGERS, address)
+                break
+            fault = UserError(peers.not_ours(port))
+            if peers.users_listening(port) - {os.geteuid()}:
+                raise fault from None
+            try:
+                waiting.check()
+            except ServerUnreachableError:
+                raise fault from None
+            time.sleep(0.1)
+    return address
+
+
+class Connection:
+    """Puts items into tables and reads them.
+
+    Args:
+      address: `host:port` of the server, on this machine.
+      stop: Tells whether the role is to stop; ends every wait.
+
+    Attributes:
+      address: As it is dialled, `127.0.0.1:port`.
+      stop: As above; may be replaced.
+
+    Raises:
+      UserError: The port is another user's, who would be spoken to.
+      StoppedError: The role was told to stop.
+    """
+
+    def __init__(self, address: str, stop: Callable[[], bool]) -> None:
+        self.address = _of_our_own(address, stop)
+        self.stop = stop
+        self._client = reverb.Client(self.address)
+        self._closed = threading.Event()
+        self._newest: list[NewestReader] = []
+
+    def close(self) -> None:
+        """Ends the threads that read: those of queues and news with their next item or error, the others now.
+
+        For a process that goes on: else those of a server that is gone look for it every second.
+        """
+        self._closed.set()
+        for reader in self._newest:
+            reader.wake()
+
+    def wait_until_up(self, deadline_secs: float) -> None:
+        """Waits for the server to answer.
+
+        Raises:
+          StoppedError, ServerUnreachableError: See `Waiting.check`.
+        """
+        waiting = Waiting(f"the replay server at {self.address}", deadline_secs, self.stop)
+        while True:
+            try:
+                self._client.server_info(timeout=1)
+                return
+            except (reverb.errors.ReverbError, RuntimeError):
+                waiting.check()
+                time.sleep(0.1)
+
+    def put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], deadline_secs: float = 600.0) -> None:
+        """Writes one item, into one or several tables, and waits until the server has it.
+
+        Where the server is away, the item is written again until it is back: it may then arrive twice.
+
+        Raises:
+          StoppedError, ServerUnreachableError: See `Waiting.check`.
+        """
+        waiting = Waiting(f"the replay server at {self.address} to take {table}", deadline_secs, self.stop)
+        while not self.try_put(table, arrays, _PUT_TIMEOUT_SECS):
+            waiting.check()
+
+    def try_put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
+        """Like `put`, once; False where the server has not confirmed it in time (it may arrive still)."""
+        try:
+            # A writer keeps the shapes of its first item, and items differ in length: one writer each (0.7 ms).
+            writer = self._client.trajectory_writer(num_keep_alive_refs=1)
+            writer.append(list(arrays))
+            timeout_ms = max(1, int(timeout_secs * 1000))
+            # The data travel once.
+            for number, name in enumerate([table] if isinstance(table, str) else table, 1):
+                writer.create_item(name, 1.0, [column[-1:] for column in writer.history])
+                if number % _ITEMS_A_FLUSH == 0:
+                    writer.flush(timeout_ms=timeout_ms)
+            writer.flush(timeout_ms=timeout_ms)
+        except (reverb.errors.ReverbError, RuntimeError) as error:
+            if not isinstance(error, reverb.errors.DeadlineExceededError):
+                logging.log_every_n_seconds(logging.WARNING, "put %s: %s", 60, table, error)
+                time.sleep(min(timeout_secs, _RECONNECT_SECS))
+            return False
+        return True
+
+    def writer(self, table: str) -> ItemWriter:
+        """Writes many items into one table; to be used by one thread."""
+        return ItemWriter(self._client, table)
+
+    def feed_dead_reader(self, table: str, arrays: Sequence[np.ndarray]) -> None:
+        """Gives an empty queue an item that nobody needs, before this process reads from it.
+
+        The stream of a reader that was killed lives on in the server until it has taken one more item, and that would
+        else be one that matters. Where there is no such stream, the item comes to the next reader, who must know it.
+        """
+        if self.size(table) == 0:
+            self.try_put(table, arrays, _PUT_TIMEOUT_SECS)
+
+    def size(self, table: str) -> int | None:
+        """Items in a table now, None where the server does not answer."""
+        try:
+            return self._client.server_info(timeout=_INFO_TIMEOUT_SECS)[table].current_size
+        except (reverb.errors.ReverbError, RuntimeError):
+            return None
+
+    def reader(self, table: str, prefetch: int = 1, wake: threading.Event | None = None) -> QueueReader:
+        """Reads a queue, item by item, from a thread of its own, which sets `wake` with each."""
+        return QueueReader(self._client, self._closed, table, prefetch, wake)
+
+    def news(self, table: str) -> NewsReader:
+        """Waits for what is new in a table, from a thread of its own."""
+        return NewsReader(self._client, self._closed, table)
+
+    def newest(self, table: str) -> NewestReader:
+        """Reads the newest item of a table as often as wanted."""
+        self._newest.append(NewestReader(self, self._client, self._closed, table))
+        return self._newest[-1]
+
+
+class ItemWriter:
+    """Writes items into one table, with one stream for all in a row that have the same shapes."""
+
+    def __init__(self, client: reverb.Client, table: str) -> None:
+        self._client = client
+        self._table = table
+        self._writer: reverb.TrajectoryWriter | None = None
+        self._shapes: list[tuple[tuple[int, ...], np.dtype]] = []
+
+    def put(self, items: Sequence[Sequence[np.ndarray]], timeout_secs: float) -> bool:
+        """Writes items and waits until the server has them; False where it has not confirmed all of them in time."""
+        timeout_ms = max(1, int(timeout_secs * 1000))
+        try:
+            for arrays in items:
+                shapes = [(array.shape, array.dtype) for array in arrays]
+                if self._writer is not None and shapes != self._shapes:
+                    self._writer.flush(timeout_ms=timeout_ms)
+                    self._writer = None
+                if self._writer is None:
+                    self._writer, self._shapes = self._client.trajectory_writer(num_keep_alive_refs=1), shapes
+                self._writer.append(list(arrays))
+                self._writer.create_item(self._table, 1.0, [column[-1:] for column in self._writer.history])
+            if self._writer is not None:
+                self._writer.flush(timeout_ms=timeout_ms)
+        except (reverb.errors.ReverbError, RuntimeError) as error:
+            self._writer = None
+            if not isinstance(error, reverb.errors.DeadlineExceededError):
+                logging.log_every_n_seconds(logging.WARNING, "put %s: %s", 60, self._table, error)
+                time.sleep(min(timeout_secs, _RECONNECT_SECS))
+            return False
+        return True
+
+
+class _StreamReader(abc.ABC):
+    """Reads a table without end.
+
+    Reverb's reads block in C++, where no signal handler runs and no deadline holds: a daemon thread does them.
+    """
+
+    def __init__(self, client: reverb.Client, closed: threading.Event, table: str) -> None:
+        self._client = client
+        self._closed = closed
+        self._table = table
+        threading.Thread(target=self._read_forever, name=f"read {table}", daemon=True).start()
+
+    @abc.abstractmethod
+    def _take(self, arrays: list[np.ndarray]) -> None:
+        """Called in the thread with every item."""
+
+    def _read_forever(self) -> None:
+        while not self._closed.is_set():
+            try:
+                for sample in self._client.sample(self._table, num_samples=2**31, emit_timesteps=False):
+                    self._take(_arrays(sample))
+                    if self._closed.is_set():
+                        return
+            except (reverb.errors.ReverbError, RuntimeError) as error:
+                logging.log_every_n_seconds(logging.INFO, "read %s: %s", 60, self._table, error)
+                self._closed.wait(_RECONNECT_SECS)
+
+
+class QueueReader(_StreamReader):
+    """Items of a queue, each once."""
+
+    def __init__(
+        self,
+        client: reverb.Client,
+        closed: threading.Event,
+        table: str,
+        prefetch: int,
+        wake: threading.Event | None,
+    ) -> None:
+        self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=prefetch)
+        self._wake = wake
+        super().__init__(client, closed, table)
+
+    def get(self, timeout_secs: float) -> list[np.ndarray] | None:
+        """The next item, or None if there is none in time."""
+        try:
+            return self._items.get(timeout=timeout_secs) if timeout_secs > 0 else self._items.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _take(self, arrays: list[np.ndarray]) -> None:
+        while True:
+            try:
+                self._items.put(arrays, timeout=_RECONNECT_SECS)
+                break
+            except queue.Full:
+                if self._closed.is_set():
+                    return
+        if self._wake is not None:
+            self._wake.set()
+
+
+class NewsReader(_StreamReader):
+    """The newest item, once; older ones that nobody asked for are forgotten.
+
+    An item may get lost (the stream of a killed process takes one more before it ends): look at the newest table, too.
+    """
+
+    def __init__(self, client: reverb.Client, closed: threading.Event, table: str) -> None:
+        self._changed = threading.Condition()
+        self._newest: list[np.ndarray] | None = None
+        super().__init__(client, closed, table)
+
+    def get(self, timeout_secs: float) -> list[np.ndarray] | None:
+        """What is new since the last call, or None if there is nothing in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._newest is not None, timeout_secs)
+            newest, self._newest = self._newest, None
+        return newest
+
+    def _take(self, arrays: list[np.ndarray]) -> None:
+        with self._changed:
+            self._newest = arrays
+            self._changed.notify_all()
+
+
+class NewestReader:
+    """The newest item of a table that holds one."""
+
+    def __init__(self, connection: Connection, client: reverb.Client, closed: threading.Event, table: str) -> None:
+        self._connection = connection
+        self._client = client
+        self._closed = closed
+        self._table = table
+        self._is_filled = False
+        self._wanted: queue.Queue[None] = queue.Queue(maxsize=1)
+        self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=1)
+        threading.Thread(target=self._read_forever, name=f"read {table}", daemon=True).start()
+
+    def get(self, timeout_secs: float = 5.0) -> list[np.ndarray] | None:
+        """The newest item, or None if there is none or the server does not answer in time."""
+        # What the size costs grows with the number of tables: it is asked only where nothing may be there.
+        if not self._is_filled and self._wanted.empty() and self._items.empty():
+            self._is_filled = bool(self._connection.size(self._table))
+            if not self._is_filled:
+                return None
+        try:
+            self._items.get_nowait()  # What an earlier call asked for and did not wait for is old news.
+        except queue.Empty:
+            pass
+        try:
+            self._wanted.put_nowait(None)
+        except queue.Full:
+            pass  # The read of an earlier call is still under way.
+        try:
+            return self._items.get(timeout=timeout_secs)
+        except queue.Empty:
+            self._is_filled = False  # Perhaps the server was restarted.
+            return None
+
+    def wake(self) -> None:
+        """Lets the thread see that the connection is closed."""
+        try:
+            self._wanted.put_nowait(None)
+        except queue.Full:
+            pass
+
+    def _read_forever(self) -> None:
+        while True:
+            self._wanted.get()
+            if self._closed.is_set():
+                return
+            try:
+                sample = next(self._client.sample(self._table, num_samples=1, emit_timesteps=False))
+            except (reverb.errors.ReverbError, RuntimeError):
+                time.sleep(_RECONNECT_SECS)
+                continue
+            self._items.put(_arrays(sample))
+
+
+def _arrays(sample: reverb.ReplaySample) -> list[np.ndarray]:
+    """The item's arrays, without the time dimension (of 1) that Reverb puts in front."""
+    return [array[0] for array in sample.data]

@@ -1,0 +1,152 @@
+"""How a role that the run has not started finds the replay server, and which worker it is there.
+
+    SAC_SERVER=localhost:PORT, no SAC_CREDENTIALS_DIR   on the replay server's machine: it takes a free slot
+    SAC_SERVER=HOST:PORT and SAC_CREDENTIALS_DIR        on another one, through the channel: the gateway gives it a slot
+
+The run's own workers have neither: their supervisor gives them the port, and a number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, cast
+
+from tfagents_system.errors import UserError
+from tfagents_system.machine import peers
+from tfagents_system.machine.slots import COLLECT, SlotCounts, Slots
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
+from tfagents_system.settings.variables import JOINED_RUN
+from tfagents_system.transport.connection import Connection
+
+SERVER, ROLE = "SAC_SERVER", "SAC_WORKER_ROLE"
+CREDENTIALS, PASSWORD_FILE = "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE"
+_START_DEADLINE_SECS = 600.0
+_LOG_BYTES = 128 * 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Membership:
+    """What a role that has joined a run got there.
+
+    Attributes:
+      connection: To the replay server.
+      worker_id: Its number: its slot; -1 of the trainer.
+      settings: Variables of the run that it takes over.
+      tell: Passes a heartbeat on to the run.
+      ended: Why the run is over, `done` or `stopped`, as far as it says so; None while it is not.
+      leave: Says goodbye, and hands over what is left to hand over.
+      slots: Holds the slot, where nobody else does.
+    """
+
+    connection: Connection
+    worker_id: int
+    settings: Mapping[str, str]
+    tell: Callable[[dict[str, Any]], None] | None
+    ended: Callable[[], str | None] = lambda: None
+    leave: Callable[[], None] = lambda: None
+    slots: Slots | None = None
+
+
+def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] = os.environ) -> Membership:
+    """Joins the run at SAC_SERVER. Its settings, and SLURM_PROCID, a worker's number, are put into `environ`.
+
+    Args:
+      role: Name of the role in its own folder, such as `worker_0`: the slot that it gets is remembered there.
+      stop: Tells whether the role is to stop; ends every wait.
+      environ: Usually os.environ.
+
+    Raises:
+      UserError: The run has no slot for it, or refuses it.
+      StoppedError, ServerUnreachableError: See `Waiting.check`.
+    """
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    remembered = {"token": secrets.token_hex(16), **(read_json(paths.slot(role)) or {})}
+    kind = TRAINER if role == TRAINER else environ.get(ROLE) or COLLECT
+    if is_plain(environ[SERVER], environ):
+        membership = _join_here(kind, stop, paths, remembered.get("slot"), environ)
+    else:
+        membership = _join_elsewhere(kind, role, stop, paths, remembered["token"], environ)
+    write_json(paths.slot(role), {**remembered, "slot": membership.worker_id})
+    environ.update(membership.settings, SLURM_PROCID=str(membership.worker_id))
+    return membership
+
+
+def is_plain(server: str, environ: Mapping[str, str]) -> bool:
+    """Whether a server is Reverb itself, which nobody reaches from another machine.
+
+    Raises:
+      UserError: It is another machine's, and there are no credentials for it.
+    """
+    if environ.get(CREDENTIALS):
+        return False
+    if peers.address_here(server) is None:
+        raise UserError(
+            f"the server {server} is another machine, and {CREDENTIALS} is not set: give the folder with the run's "
+            "credentials (join_script.sh --credentials DIR)"
+        )
+    return True
+
+
+def _join_here(
+    kind: str, stop: Callable[[], bool], paths: RunPaths, wanted: int | None, environ: Mapping[str, str]
+) -> Membership:
+    server, run = environ[SERVER], run_directory.read_run_json(paths)
+    connection = Connection(server, stop)
+    connection.wait_until_up(_START_DEADLINE_SECS)
+    if kind == TRAINER:
+        return Membership(connection, -1, {}, None)
+    slots = Slots(int(server.rpartition(":")[2]), SlotCounts.of_run(run))
+    slot = slots.take(kind, wanted)
+
+    def tell(heartbeat: dict[str, Any]) -> None:
+        role = worker_role(slot)
+        write_json(RunPaths(Path(environ[JOINED_RUN])).heartbeat(role), {**heartbeat, "role": role, "remote": True})
+
+    settings = run_directory.environ_of_run(run)
+    return Membership(connection, slot, settings, tell if environ.get(JOINED_RUN) else None, slots=slots)
+
+
+def _join_elsewhere(
+    kind: str, role: str, stop: Callable[[], bool], paths: RunPaths, token: str, environ: Mapping[str, str]
+) -> Membership:
+    from tfagents_system.transport.remote.client import RemoteConnection  # Only those who need it pay for TLS.
+    from tfagents_system.transport.remote.messages import Hello, identity_of
+
+    password_file = environ.get(PASSWORD_FILE)
+    connection = RemoteConnection(
+        environ[SERVER],
+        stop,
+        Hello(
+            kind=kind,
+            identity=identity_of(paths),
+            token=token,  # By it the gateway knows which slot this worker had.
+        ),
+        credentials=Path(environ[CREDENTIALS]),
+        password_file=Path(password_file) if password_file else None,
+    )
+    connection.wait_until_up(_START_DEADLINE_SECS)
+    welcome = connection.welcome
+
+    def leave() -> None:
+        connection.send_log(role, _tail(paths.log(role)))
+        connection.close()
+
+    tell = None if kind == TRAINER else connection.tell  # The run directory is before it: it writes there itself.
+    same = cast(Connection, connection)  # It has the same methods.
+    return Membership(same, welcome.worker_id, welcome.settings, tell, lambda: connection.end_of_run, leave)
+
+
+def _tail(log: Path) -> str:
+    """The end of a log, empty where it can't be read."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

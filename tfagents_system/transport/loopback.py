@@ -1,0 +1,286 @@
+"""Keeps a Reverb server to this machine: it listens on loopback, or it does not run.
+
+Reverb binds every address (`[::]:port`, in C++), asks nobody for credentials, and runs what is in an item of a certain
+type (CVE-2024-8375). No root, compiler or namespace may be needed to confine it. Therefore the entry of `bind` in the
+global offset tables of Reverb's shared objects, which hold a gRPC of their own, is pointed at a function of ours. It
+puts loopback in the place of "every address" and calls the real `bind`: at no moment does a socket listen elsewhere.
+
+What came of it is looked up in the kernel's tables, and a server that listens anywhere else is stopped.
+
+Other users of the same machine reach loopback, too. The same is therefore done with `accept4`: a connection whose other
+end is not a socket of our own user, as the kernel's tables tell, is closed before a byte of it is read. `peers.py` sees
+to it that clients dial nobody else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import ipaddress
+import mmap
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import psutil
+import reverb
+from absl import logging
+
+from tfagents_system.errors import UserError
+from tfagents_system.machine import peers
+
+_PT_DYNAMIC = 2
+_DT_NULL, _DT_PLTRELSZ, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ, _DT_JMPREL = 0, 2, 5, 6, 7, 8, 23
+_PROGRAM_HEADER_BYTES, _SYMBOL_BYTES, _RELOCATION_BYTES = 56, 24, 24  # of 64-bit ELF
+_PROT_WRITE = 2
+_MAPPED_LOOPBACK = ipaddress.IPv6Address("::ffff:127.0.0.1").packed
+_EVERY_IPV6 = (ipaddress.IPv6Address("::").packed, ipaddress.IPv6Address("::ffff:0.0.0.0").packed)
+_BIND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True)
+_ACCEPT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, use_errno=True)
+_ON_OBJECT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+_WHY = "Reverb asks nobody for credentials, so whoever reaches its port can run programs as you"
+_REMEDY = (
+    "install the pinned packages (./setup.sh) on 64-bit Linux, or start the run in a network namespace of its own "
+    "(unshare --map-root-user --net, then `ip link set lo up`)"
+)
+
+
+class Server(Protocol):
+    """What is needed of a server."""
+
+    def stop(self) -> Any: ...
+
+
+_Server = TypeVar("_Server", bound=Server)
+
+
+def start_confined(start: Callable[[], _Server], port: int) -> _Server:
+    """Starts a Reverb server that is reached from this machine only.
+
+    Args:
+      start: Starts it.
+      port: It listens on.
+
+    Raises:
+      UserError: It can't be confined; nothing listens then.
+    """
+    confine_bind()
+    keep_strangers_out()
+    server = start()
+    try:
+        found = listening()
+    except (psutil.Error, OSError) as error:
+        server.stop()
+        raise UserError(
+            f"where the replay server listens can't be read from /proc ({error}). {_WHY}: {_REMEDY}"
+        ) from None
+    if (open_ones := [where for where in found if not is_loopback(where[0])]) or port not in {p for _, p in found}:
+        server.stop()
+        where = ", ".join(f"{host} port {number}" for host, number in open_ones) or "no port that can be seen"
+        raise UserError(
+            f"the replay server must listen on 127.0.0.1 port {port} alone, but it did on {where}, and was stopped. "
+            f"{_WHY}: {_REMEDY}"
+        )
+    return server
+
+
+def listening() -> list[tuple[str, int]]:
+    """Addresses and ports that this process listens on for TCP, from the kernel's tables.
+
+    Raises:
+      psutil.Error, OSError: They can't be read.
+    """
+    connections = psutil.Process().net_connections("tcp")
+    return [(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an IP address is reached from this machine only."""
+    address = ipaddress.ip_address(host)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def confined(address: bytes) -> bytes:
+    """A `struct sockaddr` with loopback in the place of "every address"; any other one as it is."""
+    family = int.from_bytes(address[:2], sys.byteorder)
+    if family == socket.AF_INET and address[4:8] == bytes(4):
+        return address[:4] + socket.inet_aton("127.0.0.1") + address[8:]
+    if family == socket.AF_INET6 and address[8:24] in _EVERY_IPV6:
+        # On a dual-stack socket, as gRPC makes them: both `localhost` and `127.0.0.1` come here.
+        return address[:8] + _MAPPED_LOOPBACK + address[24:]
+    return address
+
+
+# Kept as long as the process lives: C holds pointers to it.
+_real_bind = _BIND(("bind", ctypes.CDLL(None)))
+
+
+@_BIND
+def _bind_confined(fd: int, address: int, length: int) -> int:
+    try:
+        wanted = confined(ctypes.string_at(address, length))
+        return int(_real_bind(fd, wanted, len(wanted)))
+    except BaseException:  # It would be printed and taken for success.
+        ctypes.set_errno(errno.EACCES)
+        return -1
+
+
+_real_accept = _ACCEPT(("accept4", ctypes.CDLL(None)))
+
+
+@_ACCEPT
+def _accept_own(fd: int, address: int, length: int, flags: int) -> int:
+    # `length` says what has room at `address`: gRPC sets it once before it calls.
+    room = ctypes.string_at(length, 4) if length else b""
+    while True:
+        connection = int(_real_accept(fd, address, length, flags))
+        if connection < 0 or _is_own(connection):
+            return connection
+        os.close(connection)
+        if length:
+            ctypes.memmove(length, room, 4)
+
+
+def _is_own(connection: int) -> bool:
+    """Whether our own user is at the other end."""
+    try:
+        with socket.socket(fileno=os.dup(connection)) as accepted:
+            if accepted.family not in (socket.AF_INET, socket.AF_INET6):
+                return True
+            uid, peer = peers.uid_of_peer(accepted), accepted.getpeername()
+    except BaseException:  # It is gone already.
+        return False
+    if uid != os.geteuid():
+        logging.log_every_n_seconds(logging.WARNING, "refused a connection of user %s from %s", 60, uid, peer[:2])
+    return uid == os.geteuid()
+
+
+def keep_strangers_out() -> None:
+    """Has Reverb's gRPC accept connections of our own user alone.
+
+    Raises:
+      UserError: The kernel does not tell whose they are (unless SAC_ALLOW_STRANGERS=1), or accept4 can't be changed.
+    """
+    if peers.strangers_are_allowed():
+        logging.warning("%s=1: other users of this machine reach the replay server", peers.ALLOW_STRANGERS)
+        return
+    peers.require_owners()
+    _redirect(b"accept4", ctypes.cast(_accept_own, ctypes.c_void_p).value or 0)
+
+
+def confine_bind() -> None:
+    """Has Reverb's gRPC bind loopback where it means every address, from now on in this process.
+
+    Raises:
+      UserError: Its entry for `bind` is not found, or can't be changed.
+    """
+    _redirect(b"bind", ctypes.cast(_bind_confined, ctypes.c_void_p).value or 0)
+
+
+def _redirect(symbol: bytes, function: int) -> None:
+    """Has Reverb's shared objects call another function.
+
+    Raises:
+      UserError: Their entry for it is not found, or can't be changed.
+    """
+    folder = str(Path(reverb.__file__).parent)
+    try:
+        slots = [slot for base, dynamic in _objects_in(folder) for slot in _slots(base, dynamic, symbol)]
+        for slot in slots:
+            _write_pointer(slot, function)
+    except OSError as error:
+        raise UserError(f"the replay server can't be kept to this machine ({error}). {_WHY}: {_REMEDY}") from None
+    if not slots:
+        raise UserError(
+            f"the replay server can't be kept to this machine: Reverb's shared objects in {folder} have no entry for "
+            f"{symbol.decode()}(). {_WHY}: {_REMEDY}"
+        )
+
+
+class _ObjectInfo(ctypes.Structure):
+    """`struct dl_phdr_info`, as far as it is needed."""
+
+    _fields_ = [
+        ("base", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_uint64),
+        ("num_headers", ctypes.c_uint16),
+    ]
+
+
+def _objects_in(folder: str) -> list[tuple[int, int]]:
+    """Base address and address of the dynamic section of every loaded shared object below a folder."""
+    found: list[tuple[int, int]] = []
+
+    @_ON_OBJECT
+    def on_object(info_address: int, size: int, data: int) -> int:
+        del size, data
+        info = _ObjectInfo.from_address(info_address)
+        if (info.name or b"").decode(errors="surrogateescape").startswith(folder):
+            for index in range(info.num_headers):
+                header = ctypes.string_at(info.headers + index * _PROGRAM_HEADER_BYTES, _PROGRAM_HEADER_BYTES)
+                kind, _, _, address = struct.unpack_from("=IIQQ", header)
+                if kind == _PT_DYNAMIC:
+                    found.append((info.base, info.base + address))
+        return 0
+
+    ctypes.CDLL(None).dl_iterate_phdr(on_object, None)
+    return found
+
+
+def _slots(base: int, dynamic: int, symbol: bytes) -> Iterator[int]:
+    """Addresses of the pointers through which an object calls a function of another one."""
+    entries: dict[int, int] = {}
+    while (entry := struct.unpack("=qQ", ctypes.string_at(dynamic, 16)))[0] != _DT_NULL:
+        entries[entry[0]] = entry[1]
+        dynamic += 16
+
+    def pointer(tag: int) -> int:
+        value = entries[tag]
+        return value if value >= base else base + value  # glibc has made them absolute, other loaders have not.
+
+    for table, size in ((_DT_JMPREL, _DT_PLTRELSZ), (_DT_RELA, _DT_RELASZ)):
+        if table not in entries:
+            continue
+        relocations = ctypes.string_at(pointer(table), entries[size])
+        for offset, info, _ in struct.iter_unpack("=QQq", relocations):
+            if index := info >> 32:
+                name = struct.unpack("=I", ctypes.string_at(pointer(_DT_SYMTAB) + index * _SYMBOL_BYTES, 4))[0]
+                if ctypes.string_at(pointer(_DT_STRTAB) + name) == symbol:
+                    yield base + offset
+
+
+def _write_pointer(slot: int, value: int) -> None:
+    """Writes one entry, on a page that is read-only where the object was linked with RELRO.
+
+    Raises:
+      OSError: The system does not allow it.
+    """
+    page = slot - slot % mmap.PAGESIZE
+    rights = _rights(page)
+    if rights & _PROT_WRITE:
+        ctypes.c_uint64.from_address(slot).value = value
+        return
+    _protect(page, rights | _PROT_WRITE)
+    ctypes.c_uint64.from_address(slot).value = value
+    _protect(page, rights)
+
+
+def _rights(page: int) -> int:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(end, 16) for end in line.split(" ", 1)[0].split("-"))
+        if first <= page < last:
+            return sum(right for letter, right in zip("rwx", (1, 2, 4), strict=True) if letter in line.split()[1])
+    raise OSError(errno.EFAULT, f"nothing is mapped at {page:#x}")
+
+
+def _protect(page: int, rights: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), rights) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mprotect: {errno.errorcode.get(number, number)}")

@@ -1,0 +1,329 @@
+"""Who may join a run: certificates and a password.
+
+    <exp_dir>/credentials (0700), or SAC_CREDENTIALS_DIR
+      ca.pem                    the only authority that either side believes
+      ca.key                    makes more of them: it stays here
+      server.pem, server.key    of the gateway
+      machines/<name>/          ca.pem, client.pem and client.key of one machine that joins (machines.py)
+      revoked                   names of machines that are shut out
+
+A machine that does not see the folder needs a copy of `machines/<name>`. Certificates of your own have the same names:
+ca.pem, server.pem and server.key here, ca.pem, client.pem and client.key there. So had those of earlier versions, which
+had one client.pem for all who joined, and no ca.key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import shutil
+import ssl
+import stat
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tfagents_system.errors import UserError
+
+SERVER, CLIENT = "server", "client"
+AUTHORITY_KEY = "ca.key"
+MIN_PASSWORD_CHARS = 12
+_MAX_PASSWORD_CHARS = 1000
+_OURS = "tfagents_system"  # The organization in certificates that were made here.
+_SERVER_NAME = "gateway.tfagents-system.invalid"  # Of theirs: they are good at whatever address.
+_VALID_DAYS = 730
+_MAKE_OTHERS = (
+    "make others on the run's machine (python -m tfagents_system.transport.remote.machines RUN add NAME), and copy them"
+)
+_CLOCK_DAYS = 1  # Clocks of other machines may be behind.
+_KEY_RIGHTS, _FOLDER_RIGHTS = 0o600, 0o700
+
+
+def make_credentials(folder: Path, run_name: str) -> None:
+    """Makes a certificate authority and the gateway's certificate; the folder is complete or absent.
+
+    Raises:
+      OSError: It can't be written, or is there already.
+    """
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(mode=_FOLDER_RIGHTS, parents=True)
+    try:
+        authority_key = ec.generate_private_key(ec.SECP256R1())
+        authority = _certificate(f"{run_name} authority", authority_key, None, authority_key, _VALID_DAYS)
+        _write(beside / "ca.pem", authority.public_bytes(serialization.Encoding.PEM))
+        _write_key(beside / AUTHORITY_KEY, authority_key)
+        _write_pair(beside, SERVER, SERVER, authority, authority_key, _VALID_DAYS)
+        os.rename(beside, folder)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def issue(folder: Path, target: Path, name: str, days: int) -> None:
+    """Makes ca.pem, client.pem and client.key of one machine in `target`, which is new.
+
+    Raises:
+      OSError: They can't be written.
+      UserError: The authority in `folder` can't be used.
+    """
+    if findings := _check_rights(folder, folder / AUTHORITY_KEY):
+        raise UserError(*findings)
+    try:
+        authority = _load(folder / "ca.pem")[0]
+        authority_key = serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), password=None)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{folder} has no authority in ca.pem and {AUTHORITY_KEY}: {error}: move it away") from None
+    if findings := _check_dates(folder / "ca.pem", authority):
+        raise UserError(*findings)
+    target.mkdir(mode=_FOLDER_RIGHTS)
+    _write(target / "ca.pem", authority.public_bytes(serialization.Encoding.PEM))
+    assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
+    _write_pair(target, CLIENT, name, authority, authority_key, days)
+
+
+def ensure_credentials(folder: Path, run_name: str) -> None:
+    """Makes the run's credentials unless they are there.
+
+    Raises:
+      UserError: They can't be written.
+    """
+    if folder.exists():
+        return
+    try:
+        make_credentials(folder, run_name)
+    except OSError as error:
+        if not folder.exists():  # Else somebody else was faster.
+            raise UserError(f"{folder} can't be made: {error.strerror}: make its parent writable") from None
+
+
+def server_context(folder: Path) -> ssl.SSLContext:
+    """TLS of the gateway: it takes clients with a certificate of this authority alone.
+
+    Raises:
+      UserError: With all findings about the files.
+    """
+    context = _context(ssl.PROTOCOL_TLS_SERVER, folder, SERVER)
+    context.num_tickets = 0  # type: ignore[attr-defined]  # Nothing is resumed: every connection proves itself anew.
+    return context
+
+
+def client_context(folder: Path) -> ssl.SSLContext:
+    """TLS of those who join: they believe a gateway with a certificate of this authority alone.
+
+    Raises:
+      UserError: With all findings about the files.
+    """
+    return _context(ssl.PROTOCOL_TLS_CLIENT, folder, CLIENT)
+
+
+def server_name(folder: Path, host: str) -> str:
+    """The name that the gateway's certificate must bear: for certificates of the user's own, the host's."""
+    organization = _load(folder / "ca.pem")[0].subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return _SERVER_NAME if [name.value for name in organization] == [_OURS] else host
+
+
+def check_credentials(folder: Path, side: str) -> list[str]:
+    """What is wrong with the files of one side, in words; empty where nothing is.
+
+    Args:
+      folder: With the files.
+      side: SERVER or CLIENT.
+    """
+    if not folder.is_dir():
+        return [f"SAC_CREDENTIALS_DIR={folder} is no folder: give the one with ca.pem, {side}.pem and {side}.key"]
+    files = {name: folder / name for name in ("ca.pem", f"{side}.pem", f"{side}.key")}
+    missing = [name for name, path in files.items() if not path.is_file()]
+    if missing:
+        remedy = f"{_MAKE_OTHERS} there" if side == CLIENT else "copy the run's there, or unset SAC_CREDENTIALS_DIR"
+        return [f"{folder} lacks {', '.join(missing)}: {remedy}"]
+    keys = [files[f"{side}.key"], *([folder / AUTHORITY_KEY] if side == SERVER else [])]
+    findings = _check_rights(folder, *keys)
+    authorities, chain = [], []  # type: tuple[list[x509.Certificate], list[x509.Certificate]]
+    try:
+        authorities, chain = _load(files["ca.pem"]), _load(files[f"{side}.pem"])
+    except (OSError, ValueError) as error:
+        return [*findings, f"{folder} has no certificates in ca.pem or {side}.pem: {error}"]
+    findings += _check_dates(files["ca.pem"], authorities[0])
+    findings += _check_dates(files[f"{side}.pem"], chain[0], for_machine=side == CLIENT)
+    if chain[-1].issuer not in [authority.subject for authority in authorities]:
+        findings.append(
+            f"{files[f'{side}.pem']} is of the authority {_name(chain[-1].issuer)!r}, but ca.pem has "
+            f"{', '.join(repr(_name(a.subject)) for a in authorities)}: they are of different runs, copy both anew"
+        )
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(files[f"{side}.pem"], files[f"{side}.key"])
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error.strerror or error
+        findings.append(f"{files[f'{side}.key']} is not the key of {side}.pem ({reason}): copy both anew")
+    return findings
+
+
+def days_left(folder: Path, side: str) -> int:
+    """Until the first of one side's certificates expires."""
+    return (end_of_side(folder, side) - _now()).days
+
+
+def end_of_side(folder: Path, side: str) -> datetime.datetime:
+    """When the first of one side's certificates expires; UTC."""
+    return min(end_of(folder / name) for name in ("ca.pem", f"{side}.pem"))
+
+
+def end_of(path: Path) -> datetime.datetime:
+    """When a certificate expires; UTC.
+
+    Raises:
+      OSError, ValueError: There is none.
+    """
+    return _load(path)[0].not_valid_after_utc
+
+
+def read_password(path: Path | None) -> str:
+    """The content of SAC_PASSWORD_FILE without white space at its ends; empty where there is none.
+
+    Raises:
+      UserError: It can't be read, is too short, or others may read it.
+    """
+    if path is None:
+        return ""
+    try:
+        rights = path.stat()
+        password = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"SAC_PASSWORD_FILE={path} can't be read ({getattr(error, 'strerror', error)})") from None
+    findings = []
+    if problem := _others_may(rights, 0o077):
+        findings.append(f"SAC_PASSWORD_FILE={path} {problem}: chmod 600 {path}")
+    if not MIN_PASSWORD_CHARS <= len(password) <= _MAX_PASSWORD_CHARS:
+        findings.append(
+            f"SAC_PASSWORD_FILE={path} must hold {MIN_PASSWORD_CHARS} to {_MAX_PASSWORD_CHARS} characters, "
+            f"{len(password)} found: openssl rand -hex 16 > {path}"
+        )
+    if findings:
+        raise UserError(*findings)
+    return password
+
+
+def _context(protocol: ssl._SSLMethod, folder: Path, side: str) -> ssl.SSLContext:
+    if findings := check_credentials(folder, side):
+        raise UserError(*findings)
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(folder / "ca.pem")
+    context.load_cert_chain(folder / f"{side}.pem", folder / f"{side}.key")
+    return context
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    authority: x509.Certificate | None,
+    authority_key: ec.EllipticCurvePrivateKey,
+    days: int,
+    side: str = "",
+) -> x509.Certificate:
+    """A certificate of `authority` for one side; None: it is one itself."""
+    subject = x509.Name(
+        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, _OURS), x509.NameAttribute(NameOID.COMMON_NAME, name[:64])]
+    )
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(authority.subject if authority else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_now() - datetime.timedelta(days=_CLOCK_DAYS))
+        .not_valid_after(_now() + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=authority is None, path_length=0 if authority is None else None), True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), False)
+    )
+    if authority is not None:
+        # One who joins can't pass for the gateway, nor the other way round.
+        usage = ExtendedKeyUsageOID.SERVER_AUTH if side == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), True)
+        names = x509.SubjectAlternativeName([x509.DNSName(_SERVER_NAME if side == SERVER else "client.invalid")])
+        builder = builder.add_extension(names, False)
+    return builder.sign(authority_key, hashes.SHA256())
+
+
+def _write_pair(
+    folder: Path,
+    side: str,
+    name: str,
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+    days: int,
+) -> None:
+    """A certificate of a side, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _certificate(name, key, authority, authority_key, days, side)
+    _write(folder / f"{side}.pem", certificate.public_bytes(serialization.Encoding.PEM))
+    _write_key(folder / f"{side}.key", key)
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    encoding, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    _write(path, key.private_bytes(serialization.Encoding.PEM, encoding, plain))
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _KEY_RIGHTS), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _load(path: Path) -> list[x509.Certificate]:
+    return x509.load_pem_x509_certificates(path.read_bytes())
+
+
+def _check_rights(folder: Path, *keys: Path) -> list[str]:
+    findings = []
+    for key in keys:
+        with contextlib.suppress(FileNotFoundError):
+            if problem := _others_may(key.stat(), 0o077):
+                findings.append(f"{key} {problem}: chmod 600 {key}")
+    with contextlib.suppress(FileNotFoundError):
+        if problem := _others_may(folder.stat(), 0o022):
+            findings.append(f"{folder} {problem}: chmod 700 {folder}")
+    return findings
+
+
+def _others_may(rights: os.stat_result, forbidden: int) -> str:
+    """What others may do with a file that must be ours alone; empty where nothing is wrong."""
+    if rights.st_uid not in (os.geteuid(), 0):
+        return f"belongs to another user (uid {rights.st_uid})"
+    if stat.S_IMODE(rights.st_mode) & forbidden:
+        what = "read" if forbidden & 0o044 else "changed"
+        return f"can be {what} by others (mode {stat.S_IMODE(rights.st_mode):03o})"
+    return ""
+
+
+def _check_dates(path: Path, certificate: x509.Certificate, for_machine: bool = False) -> list[str]:
+    first, last, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, _now()
+    if now > last and for_machine:
+        return [f"{path} expired on {last:%Y-%m-%d %H:%M} UTC: {_MAKE_OTHERS} here"]
+    if now > last:
+        return [
+            f"{path} expired on {last:%Y-%m-%d}: move the folder away, so that the run's next start makes new ones, "
+            "and make those of the other machines anew"
+        ]
+    if now < first:
+        return [
+            f"{path} is valid from {first:%Y-%m-%d %H:%M} UTC, it is {now:%Y-%m-%d %H:%M}: set this machine's clock"
+        ]
+    return []
+
+
+def _name(name: x509.Name) -> str:
+    return name.rfc4514_string()
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

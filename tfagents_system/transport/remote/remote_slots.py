@@ -1,0 +1,153 @@
+"""Which worker a remote program is: the gateway claims slots (machine/slots.py) for workers that it knows by a secret.
+
+No slot that lives is given twice, and a worker whose connection broke, or that was started anew, gets its own back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import threading
+import time
+from pathlib import Path
+
+from absl import logging
+
+from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.slots import SlotCounts, claim_of
+from tfagents_system.run_files.heartbeat import read_json, write_json
+
+KEEP_SECS = 60.0  # A slot whose worker has vanished waits so long for it.
+
+
+class NoSlotError(Exception):
+    """There is no slot for this worker; says why.
+
+    Args:
+      message: For the user.
+      final: It would be the same later.
+    """
+
+    def __init__(self, message: str, final: bool = True) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+@dataclasses.dataclass
+class _Slot:
+    owner: str = ""  # SHA-256 of its worker's token.
+    connection: object | None = None
+    left_at: float | None = None  # Since when its worker is not connected.
+    has_said_goodbye: bool = False
+
+    def is_free(self, now: float) -> bool:
+        """Whether another worker may have it."""
+        if self.connection is not None:
+            return False
+        is_kept = self.left_at is not None and now - self.left_at < KEEP_SECS
+        return not self.owner or self.has_said_goodbye or not is_kept
+
+
+class RemoteSlots:
+    """The slots of one run that remote workers may have.
+
+    Args:
+      counts: How many there are.
+      port: The replay server's on this machine: workers that join here claim by it, too, and have others.
+      path: Who had which slot, for the next process of the gateway.
+      claims: Where they are held.
+    """
+
+    def __init__(self, counts: SlotCounts, port: int, path: Path, claims: Claims | None = None) -> None:
+        self._counts = counts
+        self._port, self._path = port, path
+        self._claims = claims or Claims()
+        self._lock = threading.Lock()
+        self._slots = {number: _Slot() for number in range(min(counts.local, counts.planned), counts.most)}
+        began = time.monotonic()
+        for text, owner in (read_json(path) or {}).items():
+            if text.isdecimal() and int(text) in self._slots and isinstance(owner, str):
+                self._slots[int(text)] = _Slot(owner, left_at=began)
+
+    def take(self, kind: str, wished: int | None, token: str, connection: object) -> tuple[int, object | None]:
+        """A slot for a worker.
+
+        Args:
+          kind: Of the worker.
+          wished: The slot that it had, or would like; None: any.
+          token: Its secret: whoever says it again is the same worker.
+          connection: Held by the slot until `leave`.
+
+        Returns:
+          The slot, and the connection that had it: of the same worker, which is gone.
+
+        Raises:
+          NoSlotError: There is none.
+        """
+        owner, now = hashlib.sha256(token.encode()).hexdigest(), time.monotonic()
+        with self._lock:
+            fitting = self._counts.for_kind(kind)
+            own = next((n for n in fitting if self._slots[n].owner == owner), None)
+            if own is not None:
+                return self._give(own, owner, connection)
+            candidates = self._in_order(fitting, now) if wished is None else self._wished(wished, fitting, now)
+            for number in candidates:
+                if self._claims.take(claim_of(self._port, number)):
+                    return self._give(number, owner, connection)
+        if not fitting:
+            raise NoSlotError(
+                f"no slot for a worker of kind {kind} ({self._counts}): start the run with a larger SAC_MAX_WORKERS"
+            )
+        if wished is not None:
+            raise NoSlotError(f"slot {wished} is not free ({self._counts}): join without asking for it")
+        is_kept = any(self._slots[number].connection is None for number in fitting)  # For one that has vanished.
+        raise NoSlotError(
+            f"all {len(fitting)} slots for workers of kind {kind} are taken ({self._counts}): end some workers, or "
+            "start the run with a larger SAC_MAX_WORKERS",
+            final=not is_kept,
+        )
+
+    def leave(self, number: int, connection: object, *, for_good: bool) -> bool:
+        """A connection has ended; False where its slot has gone to a newer one of the same worker."""
+        with self._lock:
+            slot = self._slots[number]
+            if slot.connection is not connection:
+                return False
+            slot.connection, slot.left_at, slot.has_said_goodbye = None, time.monotonic(), for_good
+            if for_good:
+                self._claims.release(claim_of(self._port, number))
+            return True
+
+    def tend(self) -> None:
+        """To be called now and then: lets go of slots that are kept for nobody any more."""
+        with self._lock:
+            now = time.monotonic()
+            for number, slot in self._slots.items():
+                if slot.is_free(now):
+                    self._claims.release(claim_of(self._port, number))
+        self._claims.answer()
+
+    @property
+    def connected(self) -> int:
+        """Workers that are connected now."""
+        with self._lock:
+            return sum(slot.connection is not None for slot in self._slots.values())
+
+    def _wished(self, wished: int, fitting: range, now: float) -> list[int]:
+        """A worker that comes back after a gateway's restart says which one it was."""
+        return [wished] if wished in fitting and self._slots[wished].is_free(now) else []
+
+    def _in_order(self, fitting: range, now: float) -> list[int]:
+        """Free ones: those that nobody had come first."""
+        free = [number for number in fitting if self._slots[number].is_free(now)]
+        return sorted(free, key=lambda number: (bool(self._slots[number].owner), number))
+
+    def _give(self, number: int, owner: str, connection: object) -> tuple[int, object | None]:
+        before = self._slots[number].connection
+        self._claims.take(claim_of(self._port, number))
+        self._slots[number] = _Slot(owner, connection)
+        try:
+            write_json(self._path, {str(n): slot.owner for n, slot in self._slots.items() if slot.owner})
+        except OSError as error:  # The next process of the gateway lacks it then: its worker may get another slot.
+            logging.log_every_n_seconds(logging.WARNING, "%s: %s", 60, self._path, error.strerror)
+        return number, before

@@ -1,0 +1,190 @@
+"""One client of the gateway that has proved itself: what it says is checked, and done."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from absl import logging
+
+from tfagents_system.run_files.beats import MOST_BYTES, parse_beat
+from tfagents_system.run_files.heartbeat import BeatFile
+from tfagents_system.run_files.run_paths import TRAINER, worker_role
+from tfagents_system.transport import tables
+from tfagents_system.transport.remote import access, messages
+from tfagents_system.transport.remote.errors import ChannelError, CutShortError, FrameError
+from tfagents_system.transport.remote.frames import Arrays, Limits
+from tfagents_system.transport.remote.machines import Holder
+from tfagents_system.transport.remote.stream import Transport
+from tfagents_system.transport.remote.streaming import Arrivals
+
+if TYPE_CHECKING:
+    from tfagents_system.transport.remote.gateway import Gateway
+
+IDLE_SECS = 30.0  # Clients say something every few seconds.
+CHECK_SECS = 10.0  # Whoever only checks says hello and goodbye.
+_PUT_SECS = 5.0
+_LOG_BYTES = 1024 * 1024
+
+
+class Session:
+    """One client that has proved itself.
+
+    Args:
+      gateway: It belongs to.
+      transport: To the client.
+      hello: What it said.
+      peer: Its address.
+      holder: Whose certificate it has.
+    """
+
+    def __init__(
+        self, gateway: Gateway, transport: Transport, hello: messages.Hello, peer: str, holder: Holder
+    ) -> None:
+        facts = gateway.facts
+        body_bytes = {"trainer": facts.max_trainer_bytes, "check": 0}.get(hello.kind, facts.max_worker_bytes)
+        self.limits = Limits(MOST_BYTES, body_bytes)
+        self.transport = transport
+        self.peer = peer
+        self.holder = holder
+        self.began = time.monotonic()
+        self.token = hello.token
+        self.client = access.Client(hello.kind, -1)
+        self._gateway = gateway
+        self.wished = hello.worker_id
+        self.host = hello.host[:100]
+        self._under_way = Arrivals(gateway.sharing.connection)
+        self._has_said_goodbye = False
+        self._logged_bytes = 0
+        self._beats: BeatFile | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the role, in logs and heartbeats."""
+        return {"trainer": TRAINER, "check": "check"}.get(self.client.kind) or worker_role(self.client.worker_id)
+
+    def run(self) -> None:
+        """Serves the client until it or the connection ends; `end` must follow."""
+        try:
+            while not self._has_said_goodbye:
+                message, arrays = self.transport.receive(messages.FromClient, self.limits, IDLE_SECS)
+                if isinstance(message, messages.Put) and message.id < 0:
+                    self._put_streamed(message, arrays)
+                else:
+                    self._answer(message, arrays)
+                if not self.transport.has_data():
+                    self._store()
+        except FrameError as error:
+            self._gateway.refusals.add("frame", f"{self.name} at {self.peer}", str(error))
+            with contextlib.suppress(ChannelError):
+                self.transport.send(messages.Refused("frame", str(error)))
+        except CutShortError as error:
+            self._gateway.refusals.add("truncated", f"{self.name} at {self.peer}", str(error))
+        except ChannelError as error:
+            logging.info("%s at %s: %s", self.name, self.peer, error)
+
+    def end(self) -> None:
+        """Lets go of all that it has; it may not have begun."""
+        if self._beats is not None:
+            self._beats.flush()  # Its last words: a client that says goodbye waits for the end of the connection.
+        self.transport.shut()
+        self._gateway.sharing.forget(self, self.send_item)
+        if self.client.worker_id >= 0:
+            self._gateway.slots.leave(self.client.worker_id, self, for_good=self._has_said_goodbye)
+
+    def tell_end(self, why: str) -> None:
+        """Tells the client that the run is over."""
+        with contextlib.suppress(ChannelError):
+            self.transport.offer(messages.End(why))
+
+    def send_news(self, arrays: Arrays) -> None:
+        """Raises: ChannelError."""
+        self.transport.offer(messages.News(tables.news(self.client.worker_id)), arrays)
+
+    def send_item(self, table: str, number: int, arrays: Arrays) -> None:
+        """Raises: ChannelError."""
+        self.transport.send(messages.Item(table, number), arrays)
+
+    def _answer(self, message: messages.FromClient, arrays: Arrays) -> None:
+        sharing, send = self._gateway.sharing, self.transport.send
+        match message:
+            case messages.Ping():
+                send(messages.Pong())
+            case messages.Put():
+                self._put(message, arrays)
+            case messages.Newest():
+                access.check_access(self.client, "newest", message.table)
+                newest = sharing.newest(message.table)
+                send(messages.NewestIs(message.id, newest is not None), newest or ())
+            case messages.Size():
+                access.may_ask_size(self.client, message.table)
+                send(messages.SizeIs(message.id, sharing.connection.size(message.table)))
+            case messages.Follow():
+                access.check_access(self.client, "follow", message.table)
+                sharing.news.add(self)
+            case messages.Feed():
+                access.check_access(self.client, "take", message.table)
+                access.check_item(self.client, message.table, arrays, self._gateway.facts.layout)
+                sharing.feed(message.table, arrays)
+            case messages.Take():
+                access.check_access(self.client, "take", message.table)
+                sharing.queue(message.table).take(self.send_item, message.credits, message.seen)
+            case messages.Beat():
+                self._beat(message.content)
+            case messages.Log():
+                self._log(message)
+            case messages.Goodbye():
+                self._has_said_goodbye = True
+            case _:
+                raise FrameError("a second hello")
+
+    def _put(self, message: messages.Put, arrays: Arrays) -> None:
+        self._check_put(message, arrays)
+        ok = self._gateway.sharing.connection.try_put(message.tables, arrays, _PUT_SECS)
+        self.transport.send(messages.Done(message.id, ok))
+
+    def _check_put(self, message: messages.Put, arrays: Arrays) -> None:
+        if not message.tables:
+            raise FrameError("an item for no table")
+        for table in message.tables:
+            access.check_access(self.client, "put", table)
+            access.check_item(self.client, table, arrays, self._gateway.facts.layout)
+
+    def _put_streamed(self, message: messages.Put, arrays: Arrays) -> None:
+        self._check_put(message, arrays)
+        if len(message.tables) != 1 or message.tables[0] not in access.STREAMED:
+            raise FrameError("an item that is to be waited for, with the id of one that is not")
+        if not self._under_way.has_room(message.tables[0]):
+            self._store()
+        self._under_way.add(message.id, message.tables[0], arrays)
+
+    def _store(self) -> None:
+        if (done := self._under_way.store(_PUT_SECS)) is not None:
+            self.transport.send(done)
+
+    def _beat(self, text: str) -> None:
+        """The client's heartbeat, as if it had written it here: its role is what we say, its times are of our clock."""
+        beat = parse_beat(text.encode(errors="replace"))
+        if beat is None:
+            raise FrameError("a heartbeat that is no JSON object with a state")
+        if self.client.kind == "check":
+            return
+        if self._beats is None:
+            self._beats = BeatFile(self._gateway.facts.paths.heartbeat(self.name), self._gateway.beat_secs)
+        now = time.time()
+        ago = beat.get("time", 0.0) - beat.get("since", 0.0) if {"time", "since"} <= beat.keys() else 0.0
+        ours = {"role": self.name, "host": self.host, "remote": True, "time": now}
+        self._beats.write({**beat, **ours, "since": min(now, max(0.0, now - ago))})
+
+    def _log(self, message: messages.Log) -> None:
+        """Lines of the client's log go to the log of its role, without what could steer a terminal."""
+        self._logged_bytes += len(message.text)
+        if self.client.kind == "check" or self._logged_bytes > _LOG_BYTES:
+            raise FrameError(f"more than {_LOG_BYTES} bytes of a log")
+        lines = ["".join(c if c.isprintable() or c == "\t" else "?" for c in line) for line in message.text.split("\n")]
+        try:
+            with open(self._gateway.facts.paths.log(self.name), "a", encoding="utf-8") as log:
+                log.write(f"--- {message.name[:100]!r} of {self.host!r} ({self.peer}):\n" + "\n".join(lines) + "\n")
+        except OSError as error:
+            logging.log_every_n_seconds(logging.WARNING, "log of %s: %s", 60, self.name, error)

@@ -1,0 +1,115 @@
+"""How the remote end reaches the gateway: address, credentials, password, TLS."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from tfagents_system.errors import UserError
+from tfagents_system.transport.remote import credentials as credential_files
+from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError
+from tfagents_system.transport.remote.machines import folder_of_client
+from tfagents_system.transport.remote.messages import Hello
+from tfagents_system.transport.remote.stream import Transport, describe
+
+CONNECT_SECS = 10.0
+
+
+class Door:
+    """How the gateway is reached, and what it must be shown.
+
+    Args:
+      address: `host:port`.
+      credentials: Folder with ca.pem, client.pem and client.key, or the run's own.
+      password_file: None where there is none.
+
+    Attributes:
+      folder: With the files that are used.
+
+    Raises:
+      UserError: The credentials or the password can't be used, or the address is none.
+    """
+
+    def __init__(self, address: str, credentials: Path, password_file: Path | None) -> None:
+        findings: list[str] = []
+        self.host, self.port = "", 0
+        try:
+            self.host, self.port = split_address(address)
+        except UserError as error:
+            findings += error.findings
+        self._credentials = credentials
+        try:
+            self._load()
+        except UserError as error:
+            findings += error.findings
+        try:
+            self._password = credential_files.read_password(password_file)
+        except UserError as error:
+            findings += error.findings
+        if findings:
+            raise UserError(*findings)
+
+    def _load(self) -> None:
+        """Reads the credentials, which may have been made anew.
+
+        Raises:
+          UserError: They can't be used.
+        """
+        folder = folder_of_client(self._credentials)
+        self._context = credential_files.client_context(folder)
+        self._server_name = credential_files.server_name(folder, self.host)
+        self._ends_at = credential_files.end_of_side(folder, credential_files.CLIENT).timestamp()
+        self.folder = folder
+
+    def with_password(self, hello: Hello) -> Hello:
+        """What is sent inside the encrypted channel."""
+        return msgspec.structs.replace(hello, password=self._password)
+
+    def open(self) -> Transport:
+        """Raises: ChannelError, OSError; GatewayRefusedError: our credentials have expired."""
+        try:
+            self._load()
+        except UserError as error:
+            if time.time() > self._ends_at:
+                raise GatewayRefusedError(str(error), "expired") from None
+            # Else those that we had must do.
+        return self.secure(socket.create_connection((self.host, self.port), timeout=CONNECT_SECS))
+
+    def secure(self, connection: socket.socket) -> Transport:
+        """TLS over a connection, both sides verified.
+
+        Raises:
+          ChannelError: The other side is not the gateway of our credentials.
+        """
+        try:
+            tls = self._context.wrap_socket(
+                connection, server_hostname=self._server_name, do_handshake_on_connect=False
+            )
+        except OSError as error:
+            connection.close()
+            raise ChannelError(describe(error)) from error
+        transport = Transport(tls)
+        try:
+            transport.handshake(CONNECT_SECS)
+        except BaseException:
+            transport.close()
+            raise
+        return transport
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of SAC_SERVER.
+
+    Raises:
+      UserError: It is not `host:port`.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise UserError(
+            f"SAC_SERVER={address} must be host:port, such as node7:8100: gateway.json in the run directory has both"
+        )
+    return host, int(port)

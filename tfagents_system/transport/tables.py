@@ -1,0 +1,261 @@
+"""The tables of the Reverb server: all that passes between the roles.
+
+    segments      worker  -> replay    queue   experience (transport/segments.py)
+    requests      trainer -> replay    queue   "the minibatches of iteration i" (`Request`)
+    blocks        replay  -> trainer   queue   minibatches (`Block`)
+    snapshots     trainer -> replay    queue   "your part of this checkpoint" (`Snapshot`)
+    status        replay  -> all       newest  what is stored of each worker (`Stored`)
+    progress      trainer -> all       newest  how far the trainer is (`Progress`)
+    news_<i>      trainer -> worker i  news    the same, to wake it
+    weights       trainer -> workers   newest  the policy to collect with
+    eval_weights  trainer -> workers   newest  the policy to evaluate
+    reports       workers -> trainer   queue   returns of episodes, as JSON
+
+There is a table of news for each of the SAC_MAX_WORKERS slots that a worker may have.
+
+A queue holds each item until it is read once; a newest table holds one item, read as often as wanted; a news table
+holds the newest item until it is read once, so that its reader can sleep until there is something new.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import reverb
+
+from tfagents_system.transport.segments import NOTHING_STORED, WorkerRecord
+
+SEGMENTS = "segments"
+REQUESTS = "requests"
+BLOCKS = "blocks"
+SNAPSHOTS = "snapshots"
+STATUS = "status"
+PROGRESS = "progress"
+WEIGHTS = "weights"
+EVAL_WEIGHTS = "eval_weights"
+REPORTS = "reports"
+
+MAX_BLOCKS = 2  # Few, because they are large.
+# Items a queue holds before writers must wait.
+_QUEUES = {SEGMENTS: 1000, REQUESTS: 100, BLOCKS: MAX_BLOCKS + 1, SNAPSHOTS: 100, REPORTS: 10_000}
+_CHECKPOINT = re.compile(rb"[A-Za-z0-9_]{1,100}")  # No way out of the folder of the checkpoints.
+_NEWEST = (STATUS, PROGRESS, WEIGHTS, EVAL_WEIGHTS)
+
+
+def news(worker_id: int) -> str:
+    """The table that wakes a worker."""
+    return f"news_{worker_id}"
+
+
+def make_tables(max_workers: int) -> dict[str, reverb.Table]:
+    """All tables of a run with so many slots for workers by name, empty."""
+    queues = [reverb.Table.queue(name, max_size) for name, max_size in _QUEUES.items()]
+    newest = [_single_item_table(name, max_times_sampled=0) for name in _NEWEST]
+    wakers = [_single_item_table(news(worker_id), max_times_sampled=1) for worker_id in range(max_workers)]
+    return {table.name: table for table in queues + newest + wakers}
+
+
+def _single_item_table(name: str, max_times_sampled: int) -> reverb.Table:
+    """A new item takes the place of the old one: writers never wait, readers wait for the first."""
+    return reverb.Table(
+        name,
+        sampler=reverb.selectors.Lifo(),
+        remover=reverb.selectors.Fifo(),
+        max_size=1,
+        max_times_sampled=max_times_sampled,
+        rate_limiter=reverb.rate_limiters.MinSize(1),
+    )
+
+
+AS_DUE = -1  # As many minibatches as updates_per_env_step asks for.
+
+
+class MalformedMessageError(ValueError):
+    """A message whose arrays are not what they should be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The trainer asks for minibatches.
+
+    Attributes:
+      session: Of the trainer, see `trainer_session`: blocks for an earlier one are dropped.
+      iteration: The iteration they are for: drawn when its experience has arrived.
+      first: Index of the first minibatch within the iteration (more than 0 after a stop in mid-iteration).
+      count: Number of minibatches; they come in blocks of at most `max_block_minibatches` each. `AS_DUE`: the replay
+        server decides when the iteration's experience has arrived, and tells in the block.
+      updates: Updates done before the first of them, since the run began.
+      recoveries: How often training went back to a checkpoint: the draws are then others.
+    """
+
+    session: int
+    iteration: int
+    first: int
+    count: int
+    updates: int
+    recoveries: int = 0
+
+    def to_wire(self) -> list[np.ndarray]:
+        return [_row(self)]
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray]) -> Request:
+        """Reads what `to_wire` made.
+
+        Raises:
+          MalformedMessageError: It is anything else.
+        """
+        request = cls(*(int(value) for value in _only_array(arrays, np.int64, len(dataclasses.fields(cls)))))
+        others = dataclasses.astuple(dataclasses.replace(request, count=0))
+        if min(others) < 0 or (request.count < 1 and request.count != AS_DUE):
+            raise MalformedMessageError(f"impossible request {request}")
+        return request
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """The trainer asks for the replay server's part of a checkpoint that it is writing; it may do so again.
+
+    Attributes:
+      checkpoint: Name of the checkpoint.
+    """
+
+    checkpoint: str
+
+    def to_wire(self) -> list[np.ndarray]:
+        return [np.frombuffer(self.checkpoint.encode(), np.uint8)]
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray]) -> Snapshot:
+        """Reads what `to_wire` made.
+
+        Raises:
+          MalformedMessageError: It is anything else, or may not be a folder's name.
+        """
+        name = _only_array(arrays, np.uint8, None).tobytes()
+        if not _CHECKPOINT.fullmatch(name):
+            raise MalformedMessageError(f"not the name of a checkpoint: {name[:100]!r}")
+        return cls(name.decode())
+
+
+@dataclasses.dataclass
+class Block:
+    """Minibatches for consecutive updates.
+
+    Attributes:
+      session: Of the request.
+      iteration: Of the request.
+      first: Index of the block's first minibatch within the iteration.
+      count: Minibatches in the block.
+      env_steps: Environment steps stored since the run began, when the block was drawn.
+      total: Minibatches of the whole iteration.
+      held_out: Minibatches of held-out experience behind the others, to be measured only; in an iteration's last block.
+      arrays: `Transitions.to_arrays()` or `Sequences.to_arrays()`, each `[count + held_out, B, ...]`; none in a block
+        without minibatches, which says that the iteration has no updates (any more).
+    """
+
+    session: int
+    iteration: int
+    first: int
+    count: int
+    env_steps: int
+    total: int
+    held_out: int
+    arrays: list[np.ndarray]
+
+    def to_wire(self) -> list[np.ndarray]:
+        meta = (self.session, self.iteration, self.first, self.count, self.env_steps, self.total, self.held_out)
+        return [np.array(meta, np.int64), *self.arrays]
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
+        session, iteration, first, count, env_steps, total, held_out = (int(value) for value in arrays[0])
+        return cls(session, iteration, first, count, env_steps, total, held_out, list(arrays[1:]))
+
+    @classmethod
+    def empty(cls) -> Block:
+        """One that no trainer has asked for."""
+        return cls(0, 0, 0, 0, 0, 0, 0, [])
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far the trainer is.
+
+    Attributes:
+      session: Of the trainer, see `trainer_session`: what an earlier one published is no news.
+      iteration: Iterations completed: the version of the newest policy.
+      train_step: Updates done since the run began.
+      eval_iteration: Version of the newest policy to evaluate; -1 if there is none.
+    """
+
+    session: int
+    iteration: int
+    train_step: int
+    eval_iteration: int
+
+    def to_wire(self) -> list[np.ndarray]:
+        return [_row(self)]
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray]) -> Progress:
+        return cls(*(int(value) for value in arrays[0]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """What the replay server has stored.
+
+    Attributes:
+      server: Start of the server's process, in ns: another value means that it was restarted.
+      env_steps: Environment steps since the run began.
+      workers: `Ring.worker_rows()`. It travels as it is, and each worker reads the row that is its own: what costs is
+        to make Python objects of all of them, not their bytes.
+      checkpoint_wanted: A checkpoint is to be made early: experience of the last one will be overwritten soon.
+      received: Segments that the server has taken in since it was started, refused ones included.
+    """
+
+    server: int
+    env_steps: int
+    workers: np.ndarray
+    checkpoint_wanted: bool = False
+    received: int = 0
+
+    @property
+    def init_episodes(self) -> int:
+        """Episodes of the first random ones that are complete, of all workers."""
+        return int(self.workers[:, -1].sum())
+
+    def worker(self, worker_id: int) -> WorkerRecord:
+        """What is stored of one worker."""
+        place = int(np.searchsorted(self.workers[:, 0], worker_id))
+        is_there = place < len(self.workers) and self.workers[place, 0] == worker_id
+        return WorkerRecord(*self.workers[place, 1:].tolist()) if is_there else NOTHING_STORED
+
+    def to_wire(self) -> list[np.ndarray]:
+        return [np.array([self.server, self.env_steps, self.checkpoint_wanted, self.received], np.int64), self.workers]
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray]) -> Stored:
+        head, workers = arrays
+        server, env_steps, checkpoint_wanted, received = (int(value) for value in head)
+        return cls(server, env_steps, workers, bool(checkpoint_wanted), received)
+
+
+def _row(message: Request | Progress) -> np.ndarray:
+    return np.array(dataclasses.astuple(message), np.int64)
+
+
+def _only_array(arrays: Sequence[np.ndarray], dtype: type, length: int | None) -> np.ndarray:
+    """The one array of a message, if it has this dtype, one dimension, and this length."""
+    if len(arrays) != 1:
+        raise MalformedMessageError(f"expected 1 array but found {len(arrays)}")
+    array = arrays[0]
+    if array.dtype != dtype or array.ndim != 1 or length not in (None, len(array)):
+        raise MalformedMessageError(
+            f"expected {np.dtype(dtype)} ({'any' if length is None else length},) but found {array.dtype} {array.shape}"
+        )
+    return array

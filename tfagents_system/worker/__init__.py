@@ -1,0 +1,1 @@
+"""A worker: its environments, its episodes, and the segments that it sends."""

@@ -1,0 +1,32 @@
+"""A worker that only evaluates."""
+
+from __future__ import annotations
+
+from tfagents_system.report.episodes import Report, extra_share
+from tfagents_system.worker.worker import Worker
+
+
+class EvalWorker(Worker):
+    """Evaluates every policy that the trainer publishes for it, and collects nothing.
+
+    It takes none of the planned workers' share: it adds one of its own, as large as the largest of theirs, to each
+    evaluation that begins after it has joined. From then on an evaluation is complete when its share is, too.
+    """
+
+    _announced_to = 0  # Session of the trainer that knows of it.
+
+    def _begin(self) -> None:
+        pass
+
+    def _go_on(self) -> None:
+        progress = self._newest_progress()
+        if progress is not None:
+            if progress.session != self._announced_to:
+                self._announced_to = progress.session
+                # At once, whatever its first episodes are like: those with short ones must not count more.
+                self._report(Report("eval", progress.session, self._id, -1, 0, -1, []))
+            self._evaluate_if_due()
+        self._idle()
+
+    def _eval_share(self) -> int:
+        return extra_share(self._params.n_eval_episodes, self._role.num_workers)

@@ -1,0 +1,39 @@
+"""A worker that collects experience with a policy that stays as it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.envs import specs
+from tfagents_system.errors import UserError
+from tfagents_system.policies.fixed_policy import FixedPolicy
+from tfagents_system.policies.policy_files import load_policy
+from tfagents_system.policies.worker_policy import WorkerPolicy
+from tfagents_system.report.episodes import Report
+from tfagents_system.worker.worker import Worker
+
+POLICY = "SAC_EXPERT_POLICY"
+
+
+class ExpertWorker(Worker):
+    """Collects with the policy of SAC_EXPERT_POLICY, or the one that `TrainParams.expert_policy_ctor` returns.
+
+    Its steps are stored like any other's, and at the same pace: in lock-step so many episodes in each iteration. What
+    is published is not for it. Its returns stay out of the run's metrics: its own log and heartbeat have them.
+    """
+
+    def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
+        del time_step_spec, action_spec, seed
+        path, function = os.environ.get(POLICY), self._params.expert_policy_ctor()
+        if not path and function is None:
+            raise UserError(
+                f"a worker of kind expert needs a policy: set {POLICY} to a SavedModel, a policy checkpoint or an "
+                "exported file, or have TrainParams.expert_policy_ctor return one"
+            )
+        policy = load_policy(Path(path), POLICY) if path else function
+        return FixedPolicy(policy, specs.load_environment_action_spec(self._role.paths.specs), num_envs)
+
+    def _report_collected(self, report: Report) -> None:
+        pass

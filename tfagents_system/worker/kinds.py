@@ -1,0 +1,27 @@
+"""The kinds of workers: what SAC_WORKER_ROLE may be.
+
+collect   collects experience with the newest policy; planned workers also evaluate (workers.py)
+eval      evaluates only (eval_worker.py)
+expert    collects experience with a policy that no update changes (expert_worker.py)
+test      plays the newest policy, and stores nothing (play_worker.py)
+"""
+
+from __future__ import annotations
+
+from tfagents_system.machine.slots import COLLECT, EVAL, EXPERT, TEST
+from tfagents_system.role import Role
+from tfagents_system.worker.eval_worker import EvalWorker
+from tfagents_system.worker.expert_worker import ExpertWorker
+from tfagents_system.worker.play_worker import PlayWorker
+from tfagents_system.worker.worker import Worker, WorkerSettings
+
+_CLASSES: dict[str, type[Worker]] = {COLLECT: Worker, EVAL: EvalWorker, EXPERT: ExpertWorker, TEST: PlayWorker}
+
+
+def make_worker(kind: str, role: Role, worker_id: int, settings: WorkerSettings) -> Worker:
+    """Builds a worker of one of the kinds.
+
+    Raises:
+      UserError: What the kind needs is missing.
+    """
+    return _CLASSES[kind](role, worker_id, settings)

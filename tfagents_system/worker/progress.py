@@ -1,0 +1,50 @@
+"""The worker's end of the trainer's progress: news of it wake a sleeping worker."""
+
+from __future__ import annotations
+
+import time
+
+from tfagents_system.transport import tables
+from tfagents_system.transport.connection import Connection
+
+_LOOK_SECS, _MAX_LOOK_SECS = 2.0, 30.0  # Between two looks for news that got lost.
+
+
+class ProgressReader:
+    """How far the trainer is.
+
+    News reach a sleeping worker at once and cost nothing while there are none. In case one got lost, or the server was
+    restarted, the newest is read now and then as well: the more rarely, the longer that has told nothing new.
+
+    Args:
+      connection: To the replay server.
+      worker_id: The worker.
+      straggler_secs: SAC_STRAGGLER_SECS: whoever has not heard of an iteration for so long is left out.
+
+    Attributes:
+      newest: As far as it is known; None before the trainer has published anything.
+    """
+
+    def __init__(self, connection: Connection, worker_id: int, straggler_secs: float = 120.0) -> None:
+        self._news = connection.news(tables.news(worker_id))
+        self._reader = connection.newest(tables.PROGRESS)
+        self._max_look_secs = min(_MAX_LOOK_SECS, straggler_secs / 4)
+        self._look_secs, self._look_at = _LOOK_SECS, 0.0
+        self.newest: tables.Progress | None = None
+
+    def get(self, wait_secs: float) -> tables.Progress | None:
+        """The newest; waits for news of it up to `wait_secs`."""
+        arrays = self._news.get(wait_secs)
+        if arrays is not None:
+            self.newest = tables.Progress.from_wire(arrays)
+        elif time.monotonic() >= self._look_at:
+            self._look()
+        return self.newest
+
+    def _look(self) -> None:
+        before, arrays = self.newest, self._reader.get()
+        if arrays is not None:
+            self.newest = tables.Progress.from_wire(arrays)
+        wished = _LOOK_SECS if self.newest != before else 2 * self._look_secs
+        self._look_secs = min(wished, self._max_look_secs)
+        self._look_at = time.monotonic() + self._look_secs

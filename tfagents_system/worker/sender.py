@@ -1,0 +1,125 @@
+"""The worker's end of experience: segments are kept, and sent again where needed, until they are stored."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import time
+
+from absl import logging
+
+from tfagents_system.transport import tables
+from tfagents_system.transport.connection import Connection, Waiting
+from tfagents_system.transport.segments import Segment
+
+_RESEND_SECS = 10.0
+_MAX_SENDS = 6  # Of one segment, to a server that takes in segments meanwhile.
+_POLL_SECS = 0.02
+_ASK_BYTES = 16 * 2**20  # With more than that unconfirmed, each further segment asks what is stored.
+
+
+class RefusedError(Exception):
+    """The replay server does not store a segment, however often it is sent."""
+
+
+class SegmentSender:
+    """Sends one worker's segments, in order, each stored exactly once.
+
+    Args:
+      connection: To the replay server.
+      worker_id: The worker.
+      incarnation: Of this process: larger than that of any earlier one of the same worker.
+      is_patient: Segments may wait for those of other workers: one that is not stored for long was not refused.
+    """
+
+    def __init__(self, connection: Connection, worker_id: int, incarnation: int, *, is_patient: bool = False) -> None:
+        self._connection = connection
+        self._status = connection.newest(tables.STATUS)
+        self._worker_id = worker_id
+        self._incarnation = incarnation
+        self._is_patient = is_patient
+        self._next_number = 0
+        self._unconfirmed: collections.deque[Segment] = collections.deque()
+        self._unconfirmed_bytes = 0
+        self._server: int | None = None
+        self._received = 0  # Segments that the server had taken in when it was last heard of before sending again.
+        self._first_sends: tuple[int, int] = (-1, 0)  # The oldest unconfirmed segment, and how often it was sent again.
+        self._last_sent = 0.0
+
+    @property
+    def unconfirmed_segments(self) -> int:
+        """Segments that are not known to be stored."""
+        return len(self._unconfirmed)
+
+    def send(self, segment: Segment) -> None:
+        """Numbers a segment and sends it.
+
+        Raises:
+          RefusedError: See `confirm`.
+        """
+        segment = dataclasses.replace(
+            segment, worker_id=self._worker_id, incarnation=self._incarnation, number=self._next_number
+        )
+        self._next_number += 1
+        self._unconfirmed.append(segment)
+        self._unconfirmed_bytes += _num_bytes(segment)
+        self._put(segment)
+        if self._unconfirmed_bytes > _ASK_BYTES:
+            self.confirm()
+
+    def confirm(self) -> tables.Stored | None:
+        """Forgets what is stored; sends the rest again if the server was restarted or has not stored it in time.
+
+        Asks the server only while there is anything to hear: many workers wait, and a question costs it 0.4 ms.
+
+        Raises:
+          RefusedError: A segment was sent again and again to a server that takes in segments, but not this one.
+        """
+        arrays = self._status.get() if self._unconfirmed else None
+        if arrays is None:
+            return None
+        stored = tables.Stored.from_wire(arrays)
+        record = stored.worker(self._worker_id)
+        if record.incarnation == self._incarnation:
+            while self._unconfirmed and self._unconfirmed[0].number <= record.number:
+                self._unconfirmed_bytes -= _num_bytes(self._unconfirmed.popleft())
+        restarted = self._server not in (None, stored.server)
+        self._server = stored.server
+        if self._unconfirmed and (restarted or time.monotonic() - self._last_sent > _RESEND_SECS):
+            self._count_sends(stored, restarted)
+            logging.info("sending %d segments again", len(self._unconfirmed))
+            for segment in self._unconfirmed:
+                self._put(segment)
+        return stored
+
+    def flush(self, waiting: Waiting) -> None:
+        """Waits until everything is stored."""
+        while self._unconfirmed:
+            self.confirm()
+            if self._unconfirmed:
+                waiting.check()
+                time.sleep(_POLL_SECS)
+
+    def _count_sends(self, stored: tables.Stored, restarted: bool) -> None:
+        """Counts how often the oldest segment was sent in vain: a server that takes in none does not count."""
+        oldest = self._unconfirmed[0]
+        number, sends = self._first_sends
+        if restarted or number != oldest.number:
+            self._first_sends = (oldest.number, 1)
+        elif stored.received > self._received:
+            self._first_sends = (number, sends + 1)
+        self._received = stored.received
+        if self._first_sends[1] >= _MAX_SENDS and not self._is_patient:
+            raise RefusedError(
+                f"the replay server has not stored segment {oldest.number} ({oldest.num_steps} steps of iteration "
+                f"{oldest.iteration}), sent {_MAX_SENDS} times, though it takes in segments: its log "
+                "(logs/replay.log) says what it refused. The steps that it has not stored are given up"
+            )
+
+    def _put(self, segment: Segment) -> None:
+        self._connection.put(tables.SEGMENTS, segment.to_wire())
+        self._last_sent = time.monotonic()
+
+
+def _num_bytes(segment: Segment) -> int:
+    return sum(array.nbytes for array in segment.to_wire())
