@@ -1,0 +1,57 @@
+"""Old names of modules, for users' files and commands: `tfagents_system.curriculum` is in `envs/` now."""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+
+PACKAGE = "tfagents_system."
+MOVED = {
+    "channel": "transport.remote",
+    "channel.check": "transport.remote.check",
+    "channel.credentials": "transport.remote.credentials",
+    "channel.machines": "transport.remote.machines",
+    "curriculum": "envs.curriculum",
+    "grid": "settings.grid",
+    "info_keys": "envs.info_keys",
+    "launch.run_paths": "run_files.run_paths",
+    "launch.variables": "settings.variables",
+    "load_params": "settings.load_params",
+    "montage": "playing.montage",
+    "other_libraries": "settings.other_libraries",
+    "overrides": "settings.overrides",
+    "report.metrics": "run_files.metrics",
+    "run_checkpoints": "run_files.run_checkpoints",
+    "saved_run": "playing.saved_run",
+}
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, name):
+        self._name = name
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        sys.modules[module.__name__] = importlib.import_module(self._name)
+
+    def get_code(self, name):
+        """For `python -m`."""
+        return importlib.util.find_spec(self._name).loader.get_code(self._name)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        """Of a module under its old name."""
+        if not name.startswith(PACKAGE) or name[len(PACKAGE) :] not in MOVED:
+            return None
+        new = PACKAGE + MOVED[name[len(PACKAGE) :]]
+        return importlib.machinery.ModuleSpec(name, _Loader(new), is_package=name == PACKAGE + "channel")
+
+
+def install():
+    """Has Python find them."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
