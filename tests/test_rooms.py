@@ -1,0 +1,29 @@
+"""The folders of the package are layers: [tool.importlinter] in pyproject.toml has their order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "tfagents_system"
+
+
+def test_no_room_imports_from_above() -> None:
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
+    done = subprocess.run([*command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 kept, 0 broken" in done.stdout
+
+
+def test_the_map_of_the_package_names_every_room_with_its_size() -> None:
+    """docs/architecture.md: `| envs/ | what it is | 3,579 |`; lines to the nearest hundred."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    rooms = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
+    assert len(rooms) <= 16
+    for room in rooms:
+        lines = sum(len(file.read_text().splitlines()) for file in room.rglob("*.py"))
+        (row,) = (row for row in text.splitlines() if row.startswith(f"| `{room.name}/` |"))
+        told = int(row.split("|")[-2].replace(",", ""))
+        assert abs(told - lines) <= 150, f"{room.name}/ has {lines} lines: correct its row in docs/architecture.md"
