@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.frames_for_tests import recorded_envs
+from tests.support.frames_for_tests import recorded_envs
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import draw_sequences, draw_transitions
 from tfagents_system.transport import tables

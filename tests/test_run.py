@@ -18,7 +18,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from tests.fakes import CounterEnv, FakeParams
+from tests.support.fakes import CounterEnv, FakeParams
 from tfagents_system import export, run
 from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -31,7 +31,7 @@ ROOT = Path(run.__file__).parents[1]
 
 PARAMS = """
 import numpy as np
-from tests.fakes import CounterEnv, FakeParams
+from tests.support.fakes import CounterEnv, FakeParams
 
 class Noisy(CounterEnv):
     '''Rewards are random, the action counts, and the seed decides.'''
@@ -201,7 +201,7 @@ def test_wrong_flags_exit_with_2(saved: RunPaths, flags: list[str]) -> None:
 def test_policy_of_another_environment(saved: RunPaths, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text(
-        "from tests.fakes import FakeParams, NumberedEnv\n"
+        "from tests.support.fakes import FakeParams, NumberedEnv\n"
         "class TrainParams(FakeParams):\n"
         "    def env_ctor(self, *args, seed=None, **kwargs):\n"
         "        return NumberedEnv()\n"
@@ -209,7 +209,7 @@ def test_policy_of_another_environment(saved: RunPaths, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the policy was trained on observations"):
         run.main(["--exp_dir", str(saved.exp_dir), "--no_video", "--params", str(other)])
     other.write_text(
-        "import gymnasium\nfrom tests.fakes import CounterEnv, FakeParams\n"
+        "import gymnasium\nfrom tests.support.fakes import CounterEnv, FakeParams\n"
         "class Wider(CounterEnv):\n"
         "    action_space = gymnasium.spaces.Box(-1.0, 1.0, (7,))\n"
         "class TrainParams(FakeParams):\n"
@@ -224,7 +224,7 @@ def test_policy_of_an_environment_with_other_bounds(capsys: Any, saved: RunPaths
     """As it is told by checkpoints, SavedModels and exported files; another rounding of the same bounds is none."""
     other = tmp_path / "other.py"
     source = (
-        "import gymnasium\nimport numpy as np\nfrom tests.fakes import CounterEnv, FakeParams\n"
+        "import gymnasium\nimport numpy as np\nfrom tests.support.fakes import CounterEnv, FakeParams\n"
         "class Weaker(CounterEnv):\n"
         "    action_space = gymnasium.spaces.Box(np.array([-0.5, 0.0]), np.array([HIGH, 1.0]), dtype=np.float64)\n"
         "class TrainParams(FakeParams):\n"

@@ -5,6 +5,8 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+import types
+from typing import Any, Optional, Sequence
 
 PACKAGE = "tfagents_system."
 MOVED = {
@@ -28,22 +30,26 @@ MOVED = {
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         self._name = name
 
-    def create_module(self, spec):
-        return None
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        pass  # As for any module of Python code.
 
-    def exec_module(self, module):
+    def exec_module(self, module: types.ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(self._name)
 
-    def get_code(self, name):
+    def get_code(self, name: str) -> Any:
         """For `python -m`."""
-        return importlib.util.find_spec(self._name).loader.get_code(self._name)
+        spec = importlib.util.find_spec(self._name)
+        assert spec is not None and isinstance(spec.loader, importlib.abc.InspectLoader)
+        return spec.loader.get_code(self._name)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
+    def find_spec(
+        self, name: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
+    ) -> Optional[importlib.machinery.ModuleSpec]:
         """Of a module under its old name."""
         if not name.startswith(PACKAGE) or name[len(PACKAGE) :] not in MOVED:
             return None
@@ -51,7 +57,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return importlib.machinery.ModuleSpec(name, _Loader(new), is_package=name == PACKAGE + "channel")
 
 
-def install():
+def install() -> None:
     """Has Python find them."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

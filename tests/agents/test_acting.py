@@ -7,7 +7,7 @@ from tf_agents.agents import tf_agent
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from tests.fakes import agent_of
+from tests.support.fakes import agent_of
 from tfagents_system.agents.acting import Acting, make_worker_agent
 from tfagents_system.policies import weights
 from tfagents_system.policies.worker_policy import make_worker_policy

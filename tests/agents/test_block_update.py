@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from agent_for_tests import ACT, OBS, B, block, build, build_quiet
 from tf_agents.agents import tf_agent
 from tf_agents.agents.sac.sac_agent import SacAgent
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.agent_for_tests import ACT, OBS, B, block, build, build_quiet
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError, _of_whole_sequences
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
-from tiny_agents import ACT, ACTION, OBS, OBSERVATION
 
-from tests.fakes import agent_of
+from tests.support.fakes import agent_of
+from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.fused_sac import FusedSacUpdate
 from tfagents_system.errors import UserError

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from agent_for_tests import Params
-from tiny_agents import ACTION, OBSERVATION, SGD, B, Minibatch, numeric_gradient
 
-from tests.fakes import agent_of
+from tests.support.agent_for_tests import Params
+from tests.support.fakes import agent_of
+from tests.support.tiny_agents import ACTION, OBSERVATION, SGD, B, Minibatch, numeric_gradient
 
 RATE, GAMMA, ALPHA = 0.01, 0.9, float(np.exp(-0.5))
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}

@@ -8,7 +8,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
-from tests.fakes import FakeParams
+from tests.support.fakes import FakeParams
 from tfagents_system.agents import encoder
 from tfagents_system.agents.action_sampling import Drawing
 from tfagents_system.agents.normalization import RunningNormalization

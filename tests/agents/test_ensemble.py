@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
 from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
-from tiny_agents import ACTION, OBSERVATION, LinearCritic, Minibatch, TinyParams
 
-from tests.fakes import agent_of
+from tests.support.fakes import agent_of
+from tests.support.tiny_agents import ACTION, OBSERVATION, LinearCritic, Minibatch, TinyParams
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.fused_sac import FusedSacUpdate
 from tfagents_system.errors import UserError

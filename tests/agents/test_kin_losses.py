@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_agents import (
+
+from tests.support.tiny_agents import (
     ACTOR_RATE,
     ALPHA_RATE,
     CRITIC_RATE,
@@ -14,7 +15,6 @@ from tiny_agents import (
     numeric_gradient,
     sgd_update,
 )
-
 from tfagents_system.agents.tqc import quantile_huber_loss
 
 GAMMA, TAU = 0.9, 0.25

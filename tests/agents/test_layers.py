@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from tests.agents.agent_for_tests import Params
+from tests.support.agent_for_tests import Params
 from tfagents_system.agents import networks
 from tfagents_system.agents.layers import BatchRenormalization, Dropout, dropout_noise
 from tfagents_system.agents.recurrent_critic import RecurrentLayeredCritic

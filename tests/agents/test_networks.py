@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from tests.fakes import agent_of
+from tests.support.fakes import agent_of
 from tfagents_system.train_params_base import TrainParamsBase
 
 VECTOR = tf.TensorSpec((3,), tf.float32, "observation")

@@ -4,8 +4,8 @@ import shutil
 import signal
 
 import pytest
-from launching import UserRun, finish
 
+from tests.support.launching import UserRun, finish
 from tfagents_system.run_files import run_checkpoints
 
 pytestmark = pytest.mark.slow

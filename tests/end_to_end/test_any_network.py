@@ -1,8 +1,8 @@
 """Environments and agents off the beaten path, each through the whole system."""
 
 import pytest
-from launching import UserRun
 
+from tests.support.launching import UserRun
 from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = pytest.mark.slow

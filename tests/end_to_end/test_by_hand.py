@@ -6,9 +6,9 @@ import sys
 import time
 
 import pytest
-from launching import ROOT, UserRun
 
 from tests.faults.proxy import free_port
+from tests.support.launching import ROOT, UserRun
 from tfagents_system.run_files.heartbeat import read_heartbeat, read_json
 from tfagents_system.run_files.metrics import read_metrics
 

@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from launching import UserRun
+
+from tests.support.launching import UserRun
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
-from launching import UserRun, finish
 
+from tests.support.launching import UserRun, finish
 from tfagents_system.run_files import run_checkpoints
 
 pytestmark = pytest.mark.slow

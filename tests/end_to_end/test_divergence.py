@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from launching import UserRun
 
+from tests.support.launching import UserRun
 from tfagents_system.run_files import run_checkpoints
 
 pytestmark = pytest.mark.slow

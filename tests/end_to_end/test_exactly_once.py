@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from launching import UserRun
 
+from tests.support.launching import UserRun
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files.metrics import read_metrics

@@ -7,8 +7,8 @@ import sys
 import imageio.v3 as imageio
 import numpy as np
 import pytest
-from launching import ROOT, UserRun, finish
 
+from tests.support.launching import ROOT, UserRun, finish
 from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = pytest.mark.slow

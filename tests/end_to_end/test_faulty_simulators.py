@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launching import UserRun
 
-from tests.envs import second_python
+from tests.support import second_python
+from tests.support.launching import UserRun
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.segments import Layout

@@ -5,9 +5,9 @@ import signal
 import time
 
 import pytest
-from launching import finish
 
 from tests.faults.campaign import HORIZON, UPDATES, NumberedRun
+from tests.support.launching import finish
 
 pytestmark = pytest.mark.slow
 

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from launching import UserRun, finish
 
+from tests.support.launching import UserRun, finish
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.metrics import read_metrics
 

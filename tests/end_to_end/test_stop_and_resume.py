@@ -6,8 +6,8 @@ import signal
 
 import psutil
 import pytest
-from launching import UserRun, finish
 
+from tests.support.launching import UserRun, finish
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.metrics import read_metrics
 

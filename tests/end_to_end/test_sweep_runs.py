@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import ROOT, UserRun, finish
 
+from tests.support.launching import ROOT, UserRun, finish
 from tfagents_system.report.status import read_status
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import RunPaths

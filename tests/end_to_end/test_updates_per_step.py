@@ -5,8 +5,8 @@ import signal
 
 import numpy as np
 import pytest
-from launching import UserRun, finish
 
+from tests.support.launching import UserRun, finish
 from tfagents_system.envs import specs
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import Ring

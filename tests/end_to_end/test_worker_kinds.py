@@ -13,8 +13,8 @@ import time
 
 import numpy as np
 import pytest
-from launching import ROOT, UserRun, finish
 
+from tests.support.launching import ROOT, UserRun, finish
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.replay.ring import Ring

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.envs import second_python
+from tests.support import second_python
 
 
 @pytest.fixture(scope="session")

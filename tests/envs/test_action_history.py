@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import array_spec
 
-from tests.fakes import CounterEnv, DictEnv, FakeParams
+from tests.support.fakes import CounterEnv, DictEnv, FakeParams
 from tfagents_system.envs import loading, specs
 from tfagents_system.envs.action_history import ActionHistory
 from tfagents_system.envs.training_environment import TrainingEnvironment

@@ -14,7 +14,7 @@ from tf_agents.agents.sac import sac_agent
 from tf_agents.agents.td3 import td3_agent
 from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 
-from tests.fakes import CounterEnv, DictEnv, FakeParams, NumberedEnv, OldGymEnv
+from tests.support.fakes import CounterEnv, DictEnv, FakeParams, NumberedEnv, OldGymEnv
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.contract import check_contract
 from tfagents_system.launch import environment_checks as checks_module

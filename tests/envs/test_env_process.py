@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-
-from tests.envs import second_python
 from tests.launch.test_signals import gone
+
+from tests.support import second_python
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs import env_process, loading
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import CounterEnv, FakeParams, NumberedEnv
+from tests.support.fakes import CounterEnv, FakeParams, NumberedEnv
 from tfagents_system.envs import loading
 from tfagents_system.errors import UserError
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tf_agents.environments import suite_gym
 
-from tests.fakes import CounterEnv, FakeParams, NumberedEnv, OldGymEnv
+from tests.support.fakes import CounterEnv, FakeParams, NumberedEnv, OldGymEnv
 from tfagents_system.envs import loading, rendering
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import array_spec
 
-from tests.fakes import CounterEnv, DictEnv
+from tests.support.fakes import CounterEnv, DictEnv
 from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError

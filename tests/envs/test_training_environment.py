@@ -12,7 +12,7 @@ from tf_agents.environments import py_environment, suite_gym, wrappers
 from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
-from tests.fakes import CounterEnv, DictEnv, NumberedEnv, OldGymEnv
+from tests.support.fakes import CounterEnv, DictEnv, NumberedEnv, OldGymEnv
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError

@@ -15,9 +15,9 @@ from typing import Any
 
 import psutil
 
-from tests.end_to_end.launching import UserRun
 from tests.faults import ledger, numbered
 from tests.faults.ledger import Balance
+from tests.support.launching import UserRun
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, worker_role

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from tests.end_to_end.launching import UserRun, finish
 from tests.faults.campaign import processes_of
+from tests.support.launching import UserRun, finish
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, worker_role

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import CounterEnv, FakeParams
+from tests.support.fakes import CounterEnv, FakeParams
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.launch import costs
 from tfagents_system.launch import environment_checks as checks_module

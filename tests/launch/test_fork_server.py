@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 import pytest
-
 from tests.launch.test_signals import gone
+
 from tfagents_system.errors import UserError
 from tfagents_system.launch import fork_server, role_starter
 from tfagents_system.launch.fork_server import (
@@ -36,7 +36,7 @@ from tfagents_system.machine.processes import kill_session
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
-ROLE = "tests.launch.forked_role"
+ROLE = "tests.support.forked_role"
 EXP_DIR = f"/nowhere/{uuid.uuid4()}"
 
 

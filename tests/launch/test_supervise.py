@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-
-from tests.launch.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
 from tests.launch.test_signals import gone
+
+from tests.support.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
 from tfagents_system.launch import role_process, supervise, wrap_up
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
@@ -768,7 +768,7 @@ class FakeRun:
         programs = {"replay": SAVES, "trainer": SAVES, "worker": SAVES} | (roles or {})
         spec = {"exp_dir": str(exp_dir), "prefix": prefix, "roles": programs, **more}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.launch.fake_run", json.dumps(spec)],
+            [sys.executable, "-m", "tests.support.fake_run", json.dumps(spec)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

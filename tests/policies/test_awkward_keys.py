@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from tests.fakes import FakeParams
+from tests.support.fakes import FakeParams
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs import specs
 from tfagents_system.envs.history import policy_time_step_spec

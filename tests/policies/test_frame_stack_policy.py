@@ -11,7 +11,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 
-from tests.frames_for_tests import recorded_envs
+from tests.support.frames_for_tests import recorded_envs
 from tfagents_system import run
 from tfagents_system.envs.history import single_frame_spec, stacked_spec
 from tfagents_system.policies.frame_stack_policy import of_single_frames

@@ -11,7 +11,7 @@ from tf_agents.policies import greedy_policy, policy_loader
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from tests.fakes import agent_of
+from tests.support.fakes import agent_of
 from tfagents_system.errors import UserError
 from tfagents_system.policies import numpy_actor, weights
 from tfagents_system.policies.checkpoint_names import checkpoint_name, iteration_of

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_for_tests import RunFolders
-from segments_for_tests import LAYOUT, append_more, content, filled_ring
 
+from tests.support.run_for_tests import RunFolders
+from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring
 from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files import run_checkpoints
@@ -71,7 +71,7 @@ APPEND = """
 import sys
 from pathlib import Path
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
-from segments_for_tests import append_more, filled_ring
+from tests.support.segments_for_tests import append_more, filled_ring
 ring = filled_ring(Path(sys.argv[3]), segments=0, capacity=20_000, slack=8000)
 while True:
     append_more(ring, 1, steps=999)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.frames_for_tests import HORIZON, recorded_envs
+from tests.support.frames_for_tests import HORIZON, recorded_envs
 from tfagents_system.replay.frame_stacks import first_drawable
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions

@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from segments_for_tests import LAYOUT, numbered_segment
 
+from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 

@@ -1,8 +1,8 @@
 """Pacing follows the arrival of experience; nobody can hold it up for ever."""
 
 import pytest
-from segments_for_tests import LAYOUT, numbered_segment
 
+from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, updates_due
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.tables import AS_DUE, Request

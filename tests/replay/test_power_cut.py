@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_for_tests import RunFolders
-from segments_for_tests import content
 
+from tests.support.run_for_tests import RunFolders
+from tests.support.segments_for_tests import content
 from tfagents_system.run_files import run_checkpoints
 
 pytestmark = pytest.mark.slow
@@ -31,8 +31,8 @@ import json, sys, time
 from pathlib import Path
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
 import numpy as np
-from run_for_tests import RunFolders
-from segments_for_tests import numbered_segment
+from tests.support.run_for_tests import RunFolders
+from tests.support.segments_for_tests import numbered_segment
 from test_power_cut import SIZE, digest
 from tfagents_system import run_checkpoints
 exp_dir = Path(sys.argv[3])

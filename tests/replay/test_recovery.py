@@ -6,9 +6,9 @@ import shutil
 
 import numpy as np
 import pytest
-from run_for_tests import CAPACITY, RunFolders, wait_for
-from segments_for_tests import LAYOUT, append_more, content
 
+from tests.support.run_for_tests import CAPACITY, RunFolders, wait_for
+from tests.support.segments_for_tests import LAYOUT, append_more, content
 from tfagents_system.errors import UserError
 from tfagents_system.replay import recovery
 from tfagents_system.replay.ring import Ring

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segments_for_tests import LAYOUT, append_more, content, filled_ring, numbered_segment
 
+from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring, numbered_segment
 from tfagents_system.errors import UserError
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import NEVER, OverwrittenError, Ring

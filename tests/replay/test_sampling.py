@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from segments_for_tests import LAYOUT, numbered_segment
 
+from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
 from tfagents_system.replay.frame_stacks import first_drawable

@@ -11,8 +11,8 @@ import time
 import numpy as np
 import pytest
 import reverb
-from segments_for_tests import LAYOUT, numbered_segment
 
+from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Lockstep

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from statuses import NOW, beat, status
 
+from tests.support.statuses import NOW, beat, status
 from tfagents_system.report import status as status_module
 from tfagents_system.report.status import (
     format_number,

@@ -4,8 +4,8 @@ import io
 
 import pytest
 from rich.console import Console
-from statuses import NOW, beat, status
 
+from tests.support.statuses import NOW, beat, status
 from tfagents_system.report import terminal
 from tfagents_system.report.terminal import ProgressView, StatusView, progress_line, render
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.slurm.cluster import SlurmCluster, why_not
+from tests.support.cluster import SlurmCluster, why_not
 
 
 @pytest.fixture(scope="session")

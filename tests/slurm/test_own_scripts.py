@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import SlurmCluster
+from tests.support.cluster import SlurmCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.launching import UserRun
-from tests.slurm.cluster import SlurmCluster
+from tests.support.cluster import SlurmCluster
+from tests.support.launching import UserRun
 from tfagents_system.run_files import run_checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,131 @@
+"""Attributes of TrainParams reach what they control: the algorithms' own defaults, drawing, sequences, rewards."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step
+
+from tests.support.agent_for_tests import B, block
+from tests.support.fakes import agent_of
+from tfagents_system.agents import sequences
+from tfagents_system.agents.algorithms import Algorithm
+from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.layers import BatchRenormalization, Dropout
+from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.replay.server import draw_settings
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.checkpoints import TrainerState
+from tfagents_system.trainer.trainer import Trainer
+from tfagents_system.transport.segments import Layout
+from tfagents_system.worker.worker import segment_builder
+
+OBSERVATION = tf.TensorSpec((3,), tf.float32, "observation")
+ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
+LAYOUT = Layout.from_specs(np.zeros(3, np.float32), np.zeros(2, np.float32))
+
+
+class Params(TrainParamsBase):
+    actor_fc_layer_params = (8,)
+    critic_joint_fc_layer_params = (8,)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        raise AssertionError("not needed")
+
+
+def params_with(**attributes):
+    params = Params({"horizon": 50})
+    vars(params).update(attributes)
+    return params
+
+
+def layers_in(networks, kind):
+    return [[layer for layer in network.submodules if isinstance(layer, kind)] for network in networks]
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "redq", "droq", "tqc", "crossq"])
+def test_an_algorithm_has_the_networks_and_the_adam_of_its_paper(algorithm):
+    agent = agent_of(Params, OBSERVATION, ACTION, algorithm=algorithm)
+    if algorithm == "sac":
+        critics = [agent._critic_network_1, agent._critic_network_2]
+    else:
+        critics = list(agent.make_update()._parts.critics)
+    assert len(critics) == {"redq": 10, "tqc": 5}.get(algorithm, 2)
+    outputs = critics[0]((tf.zeros((1, 3)), tf.zeros((1, 2))), step_type=tf.ones(1, tf.int32))[0].shape
+    assert outputs == ((1, 25) if algorithm == "tqc" else (1,))
+    rates = [[layer.rate for layer in layers] for layers in layers_in(critics, Dropout)]
+    assert rates == [[0.01] if algorithm == "droq" else []] * len(critics)
+    for kind, wanted in ((tf.keras.layers.LayerNormalization, "droq"), (BatchRenormalization, "crossq")):
+        assert all(bool(layers) == (algorithm == wanted) for layers in layers_in(critics, kind)), kind
+    assert bool(layers_in([agent._actor_network], BatchRenormalization)[0]) == (algorithm == "crossq")
+    betas = [float(each._get_hyper("beta_1")) for each in (agent._critic_optimizer, agent._actor_optimizer)]
+    assert betas == pytest.approx([0.5 if algorithm == "crossq" else 0.9] * 2)
+    assert float(agent._alpha_optimizer._get_hyper("beta_1")) == pytest.approx(0.9)
+
+
+def test_an_algorithm_whose_row_says_nothing_has_the_values_of_sac():
+    row = Algorithm("new", {"actor_update_period": 3})
+    names = ("num_critics", "actor_update_period", "critic_layer_norm", "critic_dropout", "batch_renormalization")
+    assert [row.value(TrainParamsBase, name) for name in names] == [2, 3, False, 0.0, False]
+
+
+def test_an_ensemble_of_one_is_its_own_minimum_and_mean():
+    agent = agent_of(Params, OBSERVATION, ACTION, algorithm="redq", num_critics=1, num_target_critics=1)
+    variables = agent.make_update()._parts.critics[0].trainable_variables
+    before = [variable.numpy() for variable in variables]
+    losses = BlockUpdate(agent, B, None)(block(3))
+    assert np.isfinite(losses["critic_loss"]) and int(agent.train_step_counter) == 3
+    assert all(np.abs(new.numpy() - old).max() > 0 for new, old in zip(variables, before, strict=True))
+
+
+def test_drawing_follows_the_attributes():
+    params = params_with(n_step=3, discount=0.9, frame_stack=2, train_batch_size=32, validation_share=0.1, num_iter=1)
+    settings = draw_settings(params, LAYOUT, 7)
+    found = (settings.n_step, settings.discount, settings.frame_stack, settings.batch_size, settings.seed)
+    assert found == (3, 0.9, 2, 32, 7)
+    assert settings.held_out_minibatches > 0 and settings.sequence_length is None
+    assert draw_settings(params_with(), LAYOUT, 7).held_out_minibatches == 0
+
+
+def test_sequences_are_drawn_with_their_burn_in_and_trained_without():
+    params = params_with(recurrent=True, recurrent_sequence_length=8, recurrent_burn_in=5)
+    settings = draw_settings(params, LAYOUT, 0)
+    assert settings.sequence_length == sequences.sequence_length(params) == 13
+    assert settings.burn_in == 5
+    assert sequences.burn_in_steps(params) == 5
+    transitions = params_with(recurrent_burn_in=5)
+    assert (sequences.sequence_length(transitions), sequences.burn_in_steps(transitions)) == (None, 0)
+
+
+def test_workers_cut_episodes_for_sequences_and_stacked_frames():
+    images = Layout.from_specs(np.zeros((1024, 1024, 1), np.uint8), np.zeros(2, np.float32))
+    assert images.max_segment_steps(None) == 15
+    for attributes, steps, history in (
+        ({}, [15, 1], [0, 0]),
+        ({"frame_stack": 3}, [15, 1], [0, 2]),
+        ({"recurrent": True, "recurrent_sequence_length": 2, "recurrent_burn_in": 1}, [15, 1], [0, 0]),
+    ):
+        sent = []
+        builder = segment_builder(params_with(**attributes), images, 5, sent.append, held_out=True)
+        image = np.zeros((1024, 1024, 1), np.uint8)
+        builder.start(time_step.restart(image))
+        for _ in range(16):
+            builder.add(np.zeros(2, np.float32), time_step.transition(image, 0.0))
+        builder.finish(ends_episode=True, end_of_iteration=True)
+        assert [len(segment.reward) for segment in sent] == steps
+        assert [segment.history for segment in sent] == history
+        assert all(segment.held_out and segment.iteration == 5 for segment in sent)
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_rewards_are_scaled_where_it_is_wanted(is_wanted):
+    params = params_with(normalize_rewards=is_wanted)
+    agent = make_agent(params, OBSERVATION, ACTION, tf.Variable(0, dtype=tf.int64))
+    assert hasattr(agent, "reward_scale") == is_wanted
+    if is_wanted:
+        agent.reward_scale.update(tf.constant([5.0, 9.0]))
+    trainer = Trainer.__new__(Trainer)
+    trainer._agent, trainer._train_step, trainer._state = agent, agent.train_step_counter, TrainerState()
+    trainer._log_mark, trainer._losses, trainer._train_reports, trainer._curriculum_values = None, {}, [], {}
+    row = trainer._train_row()
+    assert row.get("reward_scale") == (pytest.approx(2.0) if is_wanted else None), "for metrics.csv"

@@ -1,0 +1,132 @@
+"""Each attribute of TrainParams says when it acts; what was set without effect is told, whatever the algorithm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.fakes import CounterEnv
+from tfagents_system.agents.algorithms import ALGORITHMS
+from tfagents_system.checks.checklist import Checklist
+from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.settings import params_check
+from tfagents_system.settings.effects import ACTS, without_effect
+from tfagents_system.train_params_base import TrainParamsBase
+
+# One that is right, and not the default, of each attribute that does not always act.
+SET: dict[str, Any] = {
+    "alpha_learning_rate": 1e-4,
+    "target_update_tau": 0.01,
+    "target_update_period": 2,
+    "target_entropy": -3.0,
+    "share_log_pi": False,
+    "num_quantiles": 13,
+    "num_dropped_quantiles": 1,
+    "recurrent_sequence_length": 7,
+    "recurrent_lstm_units": 32,
+    "batch_renormalization_warmup_steps": 7,
+    "image_encoder_filters": (8, 8),
+    "image_encoder_features": 20,
+    "image_augmentation_pixels": 2,
+    "alpha_optimizer": {"name": "sgd"},
+    "normalize_observations": True,
+    "num_steps_per_iter": 7,
+    "max_policy_lag": 0,
+    "max_updates_per_env_step": 3.0,
+    "recurrent_burn_in": 3,
+}
+RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
+QUANTILES = {"num_quantiles", "num_dropped_quantiles"}
+TARGETS = {"target_update_tau", "target_update_period"}
+WARMUP = {"batch_renormalization_warmup_steps"}
+
+
+def params_with(**attributes: Any) -> TrainParamsBase:
+    hooks = {"env_ctor": lambda self, *args, seed=None, **kwargs: CounterEnv()}
+    return type("TrainParams", (TrainParamsBase,), {**hooks, **attributes})({"horizon": 100})
+
+
+def names_told(images: bool | None = None, **attributes: Any) -> set[str]:
+    params = params_with(**attributes)
+    assert params_check.check_params(params) == []
+    return {note.partition("=")[0].removeprefix("TrainParams.") for note in without_effect(params, images)}
+
+
+def test_every_attribute_is_in_the_table_in_the_order_of_its_class() -> None:
+    public = [name for name in vars(TrainParamsBase) if not name.startswith("_")]
+    attributes = [name for name in public if not callable(vars(TrainParamsBase)[name]) and name != "horizon"]
+    assert list(ACTS) == attributes
+    assert {name for name, conditions in ACTS.items() if conditions} == set(SET)
+    assert {where.attribute for conditions in ACTS.values() for where in conditions} <= {*ACTS, "images"}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_defaults_are_never_told(algorithm: str) -> None:
+    others: list[dict[str, Any]] = [{}, {"asynchronous": True}, {"updates_per_env_step": 1.0}]
+    for attributes in [*others, {"learn_entropy_coef": False}]:
+        assert names_told(False, algorithm=algorithm, **attributes) == set()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "without"),
+    [
+        ("sac", QUANTILES | WARMUP),
+        ("redq", QUANTILES | WARMUP),
+        ("droq", QUANTILES | WARMUP),
+        ("tqc", WARMUP),
+        ("crossq", QUANTILES | TARGETS),
+    ],
+)
+def test_of_all_attributes_those_without_effect_are_told(algorithm: str, without: set[str]) -> None:
+    plain = without | RECURRENT
+    assert names_told(True, algorithm=algorithm, **SET) == plain | {"max_updates_per_env_step"}
+    assert names_told(True, algorithm=algorithm, asynchronous=True, **SET) == plain | {"max_policy_lag"}
+    images = {name for name in SET if name.startswith("image_")}
+    assert names_told(False, algorithm=algorithm, **SET) == plain | {"max_updates_per_env_step"} | images
+    tuned = {"alpha_learning_rate", "alpha_optimizer", "target_entropy", "share_log_pi"}
+    found = names_told(True, algorithm=algorithm, learn_entropy_coef=False, **SET)
+    assert found == plain | {"max_updates_per_env_step"} | tuned
+    if not ALGORITHMS[algorithm].why_not_recurrent:
+        assert names_told(True, algorithm=algorithm, recurrent=True, **SET) == without | {"max_updates_per_env_step"}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        (
+            {"num_steps_per_iter": 7, "updates_per_env_step": 2.0},
+            "num_steps_per_iter=7 has no effect with updates_per_",
+        ),
+        ({"max_policy_lag": 0, "asynchronous": True}, "max_policy_lag=0 has no effect with asynchronous=True: remove"),
+        ({"max_updates_per_env_step": 3.0}, "max_updates_per_env_step=3.0 has no effect with asynchronous=False: "),
+        (
+            {"target_update_tau": 0.1, "algorithm": "crossq"},
+            "tau=0.1 has no effect with algorithm='crossq': remove it,",
+        ),
+        (
+            {"normalize_observations": True, "network": "simba"},
+            "has no effect with network='simba': remove it, or chan",
+        ),
+        ({"batch_renormalization_warmup_steps": 7}, "has no effect with batch_renormalization=False: remove it, or"),
+    ],
+)
+def test_a_note_says_what_leaves_it_without_effect(attributes: dict[str, Any], told: str) -> None:
+    (note,) = params_check.advice(params_with(**attributes))
+    assert told in note
+
+
+def test_what_a_users_own_agent_may_read_is_not_told() -> None:
+    hooks: Any = {"agent_ctor": lambda self, *specs: TrainParamsBase.agent_ctor(self, *specs)}
+    assert names_told(False, **SET, **hooks) == RECURRENT | {"max_updates_per_env_step"}
+
+
+def test_what_acts_on_images_alone_is_told_when_the_environment_is_known() -> None:
+    params, checks = params_with(image_augmentation_pixels=2, num_quantiles=13), Checklist()
+    assert params_check.advice(params) == [
+        "TrainParams.num_quantiles=13 has no effect with algorithm='sac': remove it, or change that"
+    ]
+    assert check_environment(params, 0, checks) is not None
+    (note,) = checks.notes
+    told = "TrainParams.image_augmentation_pixels=2 has no effect with observations without images: remove it"
+    assert note == told

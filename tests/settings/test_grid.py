@@ -1,0 +1,168 @@
+"""Grid files: task ids to settings, on any Python that a login node has."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfagents_system.settings import grid
+from tfagents_system.settings.grid import Grid, GridError, assignment, parse_value, read_grid
+from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def written(folder: Path, content: Any) -> str:
+    path = folder / "grid.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+def findings_of(folder: Path, content: Any) -> list[str]:
+    with pytest.raises(GridError) as raised:
+        read_grid(written(folder, content))
+    return list(raised.value.findings)
+
+
+def test_a_product_goes_through_all_combinations_the_last_key_fastest(tmp_path: Path) -> None:
+    made = read_grid(written(tmp_path, {"train_batch_size": [128, 256], "config.horizon": [9], "SAC_SEED": [0, 1, 2]}))
+    assert len(made) == 6
+    pairs = [(made.settings(task)["train_batch_size"], made.settings(task)["SAC_SEED"]) for task in range(6)]
+    assert pairs == [(128, 0), (128, 1), (128, 2), (256, 0), (256, 1), (256, 2)]
+    assert list(made.settings(4)) == ["train_batch_size", "config.horizon", "SAC_SEED"]
+    assert made.settings(4) == {"train_batch_size": 256, "config.horizon": 9, "SAC_SEED": 1}
+
+
+def test_a_list_has_one_task_an_entry(tmp_path: Path) -> None:
+    made = read_grid(written(tmp_path, [{"discount": 0.9}, {"discount": 0.99, "actor_fc_layer_params": [64, 64]}]))
+    assert len(made) == 2
+    assert made.settings(1) == {"discount": 0.99, "actor_fc_layer_params": [64, 64]}
+    assert made.names() == ["discount", "actor_fc_layer_params"]
+
+
+def test_seeds_are_one_more_axis() -> None:
+    made = Grid(entries=[{"discount": 0.9}, {"discount": 0.99}]).with_axis("SAC_SEED", [5, 6])
+    assert [made.settings(task) for task in range(4)] == [
+        {"discount": discount, "SAC_SEED": seed} for discount in (0.9, 0.99) for seed in (5, 6)
+    ]
+    assert len(Grid().with_axis("SAC_SEED", [0, 1, 2])) == 3
+    with pytest.raises(GridError, match="SAC_SEED is in the grid already"):
+        made.with_axis("SAC_SEED", [1])
+
+
+@pytest.mark.parametrize("task", [-1, 2, 10**30])
+def test_ids_out_of_range_are_refused(task: int) -> None:
+    with pytest.raises(GridError, match="ids go from 0 to 1"):
+        Grid([("discount", [0.9, 0.99])]).settings(task)
+
+
+def test_all_findings_come_together(tmp_path: Path) -> None:
+    text = '{"a": [], "b": 3, "SAC_EXP_NAME": ["x"], "9x": [1], "d": [1, 1], "c": [1], "c": [2]}'
+    findings = "\n".join(findings_of(tmp_path, text))
+    for part in (
+        'the key "c" twice', "SAC_EXP_NAME can't be in a grid", '"9x" is no key', "a is an empty list",
+        "b must be a list of values, found 3", "d has 1 twice",
+    ):  # fmt: skip
+        assert part in findings
+    assert len(findings.splitlines()) == 6
+    assert "tasks 0 and 2 are the same" in findings_of(tmp_path, [{"a": 1}, {"a": 2}, {"a": 1}])[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("3", "must hold an object of lists"),
+        ("{}", "it is empty"),
+        ("[]", "it is an empty list"),
+        ("[3]", "task 0 must be an object"),
+        ('{"discount": [1e999]}', "1e999 is larger than numbers can be"),
+        ('{"discount": [NaN]}', "NaN is no number of JSON"),
+        ({"SAC_SEED": [[1]]}, "SAC_SEED must be text or a number, found [1]"),
+        ([{"SAC_SEED": None}], "SAC_SEED must be text or a number, found null"),
+        (json.dumps({name: list(range(1000)) for name in "abc"}), "it has 1000000000 tasks"),
+    ],
+)
+def test_what_is_no_grid_is_refused(tmp_path: Path, content: Any, part: str) -> None:
+    assert part in findings_of(tmp_path, content)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("512", 512), ("1e-3", 1e-3), ("true", True), ("null", None), ("[256, 256]", [256, 256]),
+        ('{"a": 1}', {"a": 1}),
+        ("bfloat16", "bfloat16"), ("", ""), ("a=b", "a=b"), ('"512"', "512"), ("/some/path", "/some/path"),
+    ],
+)  # fmt: skip
+def test_values_are_json_or_text(text: str, value: Any) -> None:
+    assert parse_value(text) == value and type(parse_value(text)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("True", "JSON writes true"), ("None", "JSON writes null"), ("(1, 2)", r"\[256, 256\]"),
+        ("[1,", "not valid JSON"),
+        ("{'a': 1}", "not valid JSON"), (".5", "0.5"), ("1_000", "numbers"), ("nan", "numbers"), ("NaN", "numbers"),
+        ("1e999", "1e999 is larger than numbers can be: give a smaller one"), ("[-1e999]", "-1e999 is larger"),
+        ("007", '"007"'), ("[" * 100_000, "JSON|too deep"),
+    ],
+)  # fmt: skip
+def test_what_python_writes_otherwise_is_refused(text: str, part: str) -> None:
+    with pytest.raises(ValueError, match=part):
+        parse_value(text)
+
+
+VALUES = [
+    True, False, None, 3, 0.5, 1e300, "walker", "", " x", "a=b", "None", "True", "(a)", ".5", "007", "[x", "{", '"',
+    "5", "null", "1e999", "NaN", [1, None], {"a": {"b": "7"}}, {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_set_reads_what_a_grid_means(value: Any) -> None:
+    """A sweep hands its tasks' settings over as text, a job array does not."""
+    (setting,), findings = parse_assignments([assignment("x", value)])
+    assert findings == [] and setting.value == value and type(setting.value) is type(value)
+
+
+@pytest.mark.parametrize("value", [True, False, 3, 0.5, "true", "007", "", "[x", '"a"'])
+def test_variables_of_a_sweep_are_those_of_a_job_array(value: Any) -> None:
+    swept, _ = parse_assignments([assignment("SAC_SEED", value)])
+    assert Overrides.from_settings(swept) == Overrides.from_settings([Setting("SAC_SEED", value, "grid")])
+    assert assignment("SAC_DETERMINISTIC", True) == "SAC_DETERMINISTIC=1"
+
+
+def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert grid.main([str(tmp_path / "none.json"), "--count"]) == 2
+    assert f"{tmp_path}/none.json cannot be read (No such file" in capsys.readouterr().err
+
+
+def test_the_table_shows_what_set_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = written(tmp_path, [{"name": "7", "SAC_SEED": "7", "x": True}, {"name": "a"}])
+    assert grid.main([path]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "task  settings",
+        '   0  name="7" SAC_SEED=7 x=true',
+        "   1  name=a",
+    ]
+
+
+@pytest.mark.parametrize("python", ["python3.6", "/usr/bin/python3", sys.executable])
+def test_it_needs_nothing_but_python(python: str, tmp_path: Path) -> None:
+    if shutil.which(python) is None:
+        pytest.skip(f"{python} is not installed")
+    path = written(tmp_path, {"train_batch_size": [128, 256], "SAC_SEED": [0, 1, 2]})
+    command = [python, "-S", "-E", str(ROOT / "tfagents_system" / "settings" / "grid.py"), path, "--count"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "command not found" in done.stderr:
+        pytest.skip(f"{python} is not installed")
+    assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr

@@ -1,0 +1,101 @@
+"""Notes on settings with which a run is costly or learns nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+
+from tests.support.fakes import CounterEnv, agent_of
+from tfagents_system.checks.checklist import Checklist
+from tfagents_system.halfcheetah_params import TrainParams as HalfCheetah
+from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.pendulum_params import TrainParams as Pendulum
+from tfagents_system.settings import learning_notes, params_check
+from tfagents_system.train_params_base import TrainParamsBase
+
+OBSERVATION = tf.TensorSpec((17,), tf.float32, "observation")
+ACTION = tensor_spec.BoundedTensorSpec((6,), tf.float32, -1.0, 1.0, "action")
+
+
+class Params(TrainParamsBase):
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        del seed
+        return CounterEnv()
+
+
+def made(**attributes: Any) -> Any:
+    return type("TrainParams", (Params,), attributes)({"horizon": 10})
+
+
+def cost(**attributes: Any) -> float | None:
+    return learning_notes.update_cost(made(**attributes), agent_of(Params, OBSERVATION, ACTION, **attributes))
+
+
+def test_plain_sac_costs_one_and_others_in_proportion() -> None:
+    assert cost() == pytest.approx(1.0, abs=0.01)
+    assert cost(train_batch_size=1024) == pytest.approx(4.0, abs=0.04)
+    assert cost(algorithm="redq") == pytest.approx(21 / 5, rel=0.02)  # 10 critics, as many targets, an actor
+    assert cost(actor_fc_layer_params=(512, 512), critic_joint_fc_layer_params=(512, 512)) == pytest.approx(
+        3.8, rel=0.1
+    )
+    # Two blocks of 256 x 1024 x 2 in each network, where plain layers have 256 x 256: by measurement 13 times.
+    assert cost(network="simba") == pytest.approx(15, abs=1.5)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        ({}, None),
+        ({"algorithm": "redq"}, None),
+        ({"network": "simba"}, "by network='simba'"),
+        ({"train_batch_size": 2048}, "by train_batch_size=2048"),
+        ({"recurrent": True}, "by recurrent=True"),
+    ],
+)
+def test_costly_settings_are_named_before_a_start(attributes: dict[str, Any], told: str | None) -> None:
+    checks = Checklist()
+    check_environment(made(**attributes), 0, checks)
+    notes = [note for note in checks.notes if "times the arithmetic" in note]
+    assert len(notes) == (told is not None)
+    assert told is None or told in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "notes"),
+    [
+        ({}, 0),
+        ({"critic_learning_rate": 0.01}, 0),
+        ({"critic_learning_rate": 0.02}, 1),
+        ({"critic_learning_rate": 0.02, "actor_learning_rate": 1e-7}, 2),
+        ({"critic_learning_rate": 0.02, "critic_optimizer": {"name": "sgd"}}, 0),
+    ],
+)
+def test_learning_rates_that_seldom_learn(attributes: dict[str, Any], notes: int) -> None:
+    found = [note for note in params_check.advice(made(**attributes)) if "common are 1e-4 to 1e-3" in note]
+    assert len(found) == notes
+
+
+def test_large_returns_without_normalisation() -> None:
+    assert learning_notes.returns(made(), 100.0) == [] == learning_notes.returns(made(normalize_rewards=True), -1e6)
+    (note,) = learning_notes.returns(made(), -1203.4)
+    assert "return of -1,203" in note and "normalize_rewards=True" in note
+
+
+@pytest.mark.parametrize(("workers", "is_noted"), [(4, False), (5, True)])
+def test_few_updates_a_step(workers: int, is_noted: bool) -> None:
+    """An iteration's 10 steps a worker, and two updates."""
+    params = made(num_steps_per_iter=2)
+    params.compute_config = {"num_collect_workers": workers}
+    checks = Checklist()
+    check_environment(params, 0, checks)
+    assert any("0.04 updates for each environment step" in note for note in checks.notes) == is_noted
+
+
+@pytest.mark.parametrize("example", [Pendulum, HalfCheetah])
+def test_examples_have_no_note(example: Any) -> None:
+    params = example({"horizon": 200})
+    agent = agent_of(example, OBSERVATION, ACTION)
+    assert learning_notes.learning_rates(params) + learning_notes.costly_updates(params, agent) == []

@@ -1,0 +1,128 @@
+"""Other libraries' names train nothing here: they are refused with ours, unless the user's code reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfagents_system.errors import UserError
+from tfagents_system.settings import other_libraries, own_attributes, params_check
+from tfagents_system.settings.load_params import load_params
+from tfagents_system.train_params_base import TrainParamsBase
+
+ROOT = Path(__file__).resolve().parents[2]
+# Every argument of their SAC that says how, or how long, is trained; those that only say where files go are left out.
+STABLE_BASELINES3 = """
+    policy env learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps
+    action_noise replay_buffer_class replay_buffer_kwargs optimize_memory_usage n_steps ent_coef
+    target_update_interval target_entropy use_sde sde_sample_freq use_sde_at_warmup stats_window_size
+    tensorboard_log policy_kwargs verbose seed device net_arch activation_fn log_std_init use_expln
+    features_extractor_class features_extractor_kwargs optimizer_class optimizer_kwargs n_critics
+    share_features_extractor total_timesteps log_interval progress_bar n_envs n_timesteps normalize frame_stack
+    eval_freq n_eval_episodes
+"""
+SBX = """
+    policy env learning_rate qf_learning_rate buffer_size learning_starts batch_size tau gamma train_freq
+    gradient_steps policy_delay action_noise replay_buffer_class replay_buffer_kwargs ent_coef target_entropy
+    use_sde sde_sample_freq use_sde_at_warmup stats_window_size tensorboard_log policy_kwargs verbose seed device
+    net_arch dropout_rate layer_norm n_critics total_timesteps log_interval progress_bar
+"""
+CLEANRL = """
+    exp_name seed torch_deterministic cuda track wandb_project_name wandb_entity capture_video env_id
+    total_timesteps num_envs buffer_size gamma tau batch_size learning_starts policy_lr q_lr policy_frequency
+    target_network_frequency alpha autotune
+"""
+TMRL = """
+    RUN_NAME RW_MAX_SAMPLES_PER_EPISODE CUDA_TRAINING NB_WORKERS MAX_EPOCHS ROUNDS_PER_EPOCH
+    TRAINING_STEPS_PER_ROUND MAX_TRAINING_STEPS_PER_ENVIRONMENT_STEP ENVIRONMENT_STEPS_BEFORE_TRAINING
+    UPDATE_MODEL_INTERVAL UPDATE_BUFFER_INTERVAL SAVE_MODEL_EVERY MEMORY_SIZE BATCH_SIZE ALGORITHM
+    LEARN_ENTROPY_COEF LR_ACTOR LR_CRITIC LR_ENTROPY GAMMA POLYAK TARGET_ENTROPY ALPHA REDQ_N REDQ_M
+    REDQ_Q_UPDATES_PER_POLICY_UPDATE OPTIMIZER_ACTOR OPTIMIZER_CRITIC BETAS_ACTOR BETAS_CRITIC L2_ACTOR L2_CRITIC
+    RTGYM_INTERFACE IMG_HIST_LEN act_buf_len ep_max_length
+"""
+PARAMS = """
+from tfagents_system.train_params_base import TrainParamsBase
+
+class TrainParams(TrainParamsBase):
+{body}
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return {environment}
+"""
+
+
+def loaded(folder: Path, body: str, environment: str = "None", **attributes: Any) -> TrainParamsBase:
+    path = folder / "params.py"
+    path.write_text(PARAMS.format(body=body, environment=environment))
+    return load_params(path, {"horizon": 100}, attributes=attributes)
+
+
+@pytest.mark.parametrize("name", sorted({*f"{STABLE_BASELINES3} {SBX} {CLEANRL} {TMRL}".split()}))
+def test_every_setting_of_theirs_is_ours_or_refused_with_ours(name: str, tmp_path: Path) -> None:
+    params = loaded(tmp_path, f"    {name} = 0.5\n")
+    if not hasattr(TrainParamsBase, name):
+        (finding,) = [*own_attributes.findings(params), *params_check.check_params(params)]
+        assert finding.startswith((f"TrainParams.{name}=0.5 is a setting of ", f"TrainParams.{name} is not known: "))
+        assert finding.partition(": ")[2]  # The remedy.
+
+
+def test_what_is_meant_is_an_attribute_a_variable_or_a_hook_of_ours() -> None:
+    known = {*dir(TrainParamsBase), *(f"{part}_optimizer" for part in ("actor", "critic", "alpha"))}
+    for setting in other_libraries.SETTINGS:
+        wanted = setting.ours.removeprefix("set ").split("=")[0].split()[0].rstrip(",:;")
+        if setting.ours.startswith("set ") and not wanted.startswith(("SAC_", '"')):
+            assert wanted in known, setting
+
+
+def test_a_learning_rate_is_no_misspelt_alpha_learning_rate(tmp_path: Path) -> None:
+    params = loaded(tmp_path, "    learning_rate = 1e-3\n")
+    assert params_check.check_params(params) == []
+    (finding,) = own_attributes.findings(params)
+    assert finding == (
+        "TrainParams.learning_rate=0.001 is a setting of Stable-Baselines3 and SBX: set actor_learning_rate, "
+        "critic_learning_rate and alpha_learning_rate"
+    )
+
+
+def test_the_units_that_differ_are_told(tmp_path: Path) -> None:
+    (finding,) = own_attributes.findings(loaded(tmp_path, "    learning_starts = 1000\n"))
+    assert "n_buffer_init_episodes: episodes" in finding and "(there steps)" in finding
+
+
+def test_a_setting_of_this_run_is_told_in_the_same_words(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="gamma is a setting of .*: set discount"):
+        loaded(tmp_path, "    discount = 0.9\n", gamma=0.95)
+
+
+def test_a_name_that_the_users_code_reads_is_the_users(tmp_path: Path) -> None:
+    params = loaded(tmp_path, "    gamma = 0.9\n", "self.gamma")
+    assert own_attributes.findings(params) == []
+    (note,) = params_check.advice(params)
+    assert "gamma=0.9 is read by your own code alone" in note and "set discount" in note
+
+
+def test_a_module_beside_the_params_may_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "shaping_beside_params.py").write_text("def shape(params):\n    return getattr(params, 'tau')\n")
+    params = loaded(tmp_path, "    import shaping_beside_params\n    tau = 0.1\n    mass = 2.0\n")
+    assert own_attributes.findings(params) == []
+    assert "tau" in own_attributes.names_read(params)
+    notes = params_check.advice(params)
+    assert [("tau" in note, "mass=2.0 is read by nothing" in note) for note in notes] == [(True, False), (False, True)]
+
+
+def test_only_plain_values_that_nothing_reads_are_noted(tmp_path: Path) -> None:
+    body = "    import math\n    _private = 1\n    wind = 0.3\n    other = object()\n    used = wind * 2\n"
+    params = loaded(tmp_path, body, "self.used")
+    assert own_attributes.findings(params) == [] and params_check.advice(params) == []
+
+
+def test_the_document_is_made_from_the_table() -> None:
+    assert (ROOT / "docs/other_libraries.md").read_text() == other_libraries.documentation()
+
+
+def test_no_name_is_in_the_table_twice_or_ours() -> None:
+    names = [name for setting in other_libraries.SETTINGS for name in setting.names]
+    assert len(names) == len(set(names))
+    assert not [name for name in names if hasattr(TrainParamsBase, name)]

@@ -1,0 +1,378 @@
+"""Impossible values and near misses are told all at once; the user's own names pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.fakes import FakeParams
+from tfagents_system import halfcheetah_params, minitaur_params, pendulum_params, pendulum_pixels_params
+from tfagents_system.settings import params_check
+from tfagents_system.settings.params_check import check_env_config, check_params
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+def findings_for(horizon: int = 100, **attributes: Any) -> list[str]:
+    return check_params(type("TrainParams", (FakeParams,), attributes)({"horizon": horizon}))
+
+
+def notes_for(**attributes: Any) -> list[str]:
+    params = type("TrainParams", (FakeParams,), attributes)({"horizon": 100})
+    assert check_params(params) == []
+    return params_check.advice(params)
+
+
+def test_every_attribute_has_a_rule() -> None:
+    values = {
+        name
+        for name, value in vars(TrainParamsBase).items()
+        if not name.startswith("_") and not callable(value) and not isinstance(value, property)
+    }
+    assert values - {"preprocessing_combiner"} == set(params_check._RULES)
+
+
+@pytest.mark.parametrize("module", [pendulum_params, minitaur_params, halfcheetah_params, pendulum_pixels_params])
+def test_shipped_examples_and_defaults_pass(module: Any) -> None:
+    params = module.TrainParams({"horizon": 200})
+    assert check_params(params) == [] and params_check.advice(params) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("discount", -0.1),
+        ("discount", 1.01),
+        ("discount", float("nan")),
+        ("critic_learning_rate", -1e-3),
+        ("actor_learning_rate", 0),
+        ("alpha_learning_rate", float("inf")),
+        ("actor_learning_rate", "1e-3"),
+        ("target_update_tau", 0.0),
+        ("target_update_tau", 1.5),
+        ("target_update_period", 0),
+        ("gradient_clipping", 0.0),
+        ("sac_log_alpha", float("nan")),
+        ("target_entropy", "auto"),
+        ("algorithm", "ppo"),
+        ("algorithm", None),
+        ("learn_entropy_coef", 1),
+        ("num_critics", 0),
+        ("num_target_critics", 2.0),
+        ("actor_update_period", 0),
+        ("num_quantiles", 1),
+        ("num_dropped_quantiles", -1),
+        ("train_batch_size", 0),
+        ("train_batch_size", 256.0),
+        ("train_batch_size", True),
+        ("actor_fc_layer_params", 256),
+        ("actor_fc_layer_params", (256, 0)),
+        ("critic_joint_fc_layer_params", "256"),
+        ("critic_joint_fc_layer_params", (2.5,)),
+        ("recurrent", 1),
+        ("recurrent_sequence_length", 0),
+        ("frame_stack", 0),
+        ("action_history", -1),
+        ("image_encoder_filters", (32, 0)),
+        ("image_encoder_features", None),
+        ("image_augmentation_pixels", -1),
+        ("num_iter", 0),
+        ("num_iter", None),
+        ("num_steps_per_iter", -1),
+        ("n_train_episodes_per_iter", 0),
+        ("n_buffer_init_episodes", -1),
+        ("n_episodes_in_buffer", 0),
+        ("n_eval_episodes", 0),
+        ("eval_period_itrs", 0),
+        ("log_period_itrs", 0.5),
+        ("checkpoint_period_itrs", 0),
+        ("max_updates_per_env_step", 0),
+        ("updates_per_env_step", 0),
+        ("updates_per_env_step", "1"),
+        ("n_step", 0),
+        ("n_step", 1.5),
+        ("recurrent_burn_in", -1),
+        ("validation_share", 0.6),
+        ("validation_share", -0.1),
+        ("network", "resnet"),
+        ("critic_layer_norm", 1),
+        ("critic_dropout", 1.0),
+        ("critic_dropout", -0.1),
+        ("critic_dropout", 1e-6),
+        ("critic_dropout", 0.999999),
+        ("sac_log_alpha", 1e9),
+        ("batch_renormalization", "yes"),
+        ("batch_renormalization_warmup_steps", -1),
+        ("critic_optimizer", "adamw"),
+        ("actor_optimizer", None),
+        ("alpha_optimizer", ["adam"]),
+        ("normalize_observations", None),
+        ("normalize_rewards", 1),
+    ],
+)
+def test_impossible_value_names_attribute_rule_and_value(name: str, value: Any) -> None:
+    findings = findings_for(**{name: value})
+    assert len(findings) == 1, findings
+    assert f"TrainParams.{name} must be" in findings[0] and repr(value) in findings[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("discount", 1.0),
+        ("discount", 0),
+        ("actor_learning_rate", np.float32(1e-3)),
+        ("target_update_tau", 1),
+        ("gradient_clipping", None),
+        ("gradient_clipping", 0.5),
+        ("target_entropy", -3),
+        ("train_batch_size", np.int64(32)),
+        ("actor_fc_layer_params", [64, 64]),
+        ("actor_fc_layer_params", ()),
+        ("n_buffer_init_episodes", 0),
+        ("image_encoder_filters", ()),
+        ("image_augmentation_pixels", 0),
+        ("updates_per_env_step", 20),
+        ("updates_per_env_step", None),
+        ("n_step", 5),
+        ("validation_share", 0.5),
+    ],
+)
+def test_possible_values_pass(name: str, value: Any) -> None:
+    assert findings_for(**{name: value}) == []
+
+
+def test_batch_larger_than_the_buffer() -> None:
+    assert findings_for(horizon=10, n_episodes_in_buffer=2, train_batch_size=20) == []
+    (finding,) = findings_for(horizon=10, n_episodes_in_buffer=2, train_batch_size=21)
+    assert "train_batch_size=21" in finding and "20 steps" in finding
+
+
+@pytest.mark.parametrize("wrong", ["REDQ", "redqq", "redg"])
+def test_an_algorithm_that_is_misspelt_is_told_with_the_one_that_was_meant(wrong: str) -> None:
+    (finding,) = findings_for(algorithm=wrong, num_critics=5)
+    assert "must be one of 'sac', 'redq', 'droq', 'tqc', 'crossq'" in finding
+    assert finding.endswith(f"found {wrong!r}: 'redq' is meant")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        ({"algorithm": "redq", "num_critics": 1}, "num_target_critics=2 must be at most num_critics=1"),
+        ({"algorithm": "redq", "num_target_critics": 11}, "num_target_critics=11 must be at most num_critics=10"),
+        ({"algorithm": "droq", "num_target_critics": 3}, "num_target_critics=3 must be at most num_critics=2"),
+        ({"algorithm": "tqc", "num_dropped_quantiles": 25}, "num_dropped_quantiles=25 must be below num_quantiles=25"),
+        ({"algorithm": "tqc", "num_target_critics": 2}, "num_target_critics=2 can't be had with algorithm='tqc'"),
+        ({"algorithm": "crossq", "recurrent": True}, "recurrent=True can't be had with algorithm='crossq', its batch"),
+        ({"num_critics": 3}, "num_critics=3 can't be had with algorithm='sac', it has two critics: set it to None"),
+        ({"actor_update_period": 2}, "actor_update_period=2 can't be had with algorithm='sac'"),
+    ],
+)
+def test_what_an_algorithm_cant_have_is_told(attributes: dict[str, Any], told: str) -> None:
+    (finding,) = findings_for(**attributes)
+    assert told in finding
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"algorithm": "redq", "num_critics": 1, "num_target_critics": 1, "actor_update_period": 1},
+        {"algorithm": "redq", "num_critics": 10, "num_target_critics": 10, "recurrent": True},
+        {"algorithm": "droq", "num_critics": 5},
+        {"algorithm": "tqc", "num_critics": 1, "num_quantiles": 2, "num_dropped_quantiles": 1, "recurrent": True},
+        {"algorithm": "crossq", "num_critics": 3, "actor_update_period": 1, "learn_entropy_coef": False},
+        {"num_dropped_quantiles": 30},
+    ],
+)
+def test_what_an_algorithm_can_have_passes(attributes: dict[str, Any]) -> None:
+    assert findings_for(**attributes) == []
+
+
+def test_all_findings_of_an_algorithm_are_told_at_once() -> None:
+    assert len(findings_for(algorithm="crossq", recurrent=True, num_target_critics=2, num_critics=0)) == 3
+
+
+def test_sequences_may_be_longer_than_an_episode() -> None:
+    assert findings_for(horizon=20, recurrent=True, recurrent_sequence_length=20, recurrent_burn_in=10) == []
+
+
+def test_several_steps_and_sequences_exclude_each_other() -> None:
+    (finding,) = findings_for(recurrent=True, n_step=3)
+    assert "n_step=3" in finding and "recurrent=True" in finding and "set n_step=1" in finding
+
+
+def test_the_asynchronous_mode_has_a_ratio_of_its_own() -> None:
+    assert findings_for(updates_per_env_step=1.0) == []
+    (finding,) = findings_for(updates_per_env_step=1.0, asynchronous=True)
+    assert "updates_per_env_step=1.0" in finding and "max_updates_per_env_step" in finding
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("train_batchsize", "train_batch_size"),
+        ("num_iters", "num_iter"),
+        ("eval_period_iters", "eval_period_itrs"),
+        ("critic_learning_rates", "critic_learning_rate"),
+        ("TARGET_UPDATE_TAU", "target_update_tau"),
+        ("env_ctr", "env_ctor"),
+        ("collect_env_arg_kwargs", "collect_env_args_kwargs"),
+        ("preprocesing_combiner", "preprocessing_combiner"),
+    ],
+)
+def test_near_miss_names_the_one_that_is_meant(wrong: str, right: str) -> None:
+    value: Any = (lambda self: None) if right.startswith(("env_", "collect_env")) else 3
+    (finding,) = findings_for(**{wrong: value})
+    assert f"TrainParams.{wrong} " in finding and f"{right} is meant" in finding
+
+
+@pytest.mark.parametrize("name", ["collect_env_kwargs", "eval_env_kwargs", "train_observers"])
+def test_values_with_names_like_hooks_pass(name: str) -> None:
+    assert findings_for(**{name: 1}) == []
+
+
+def test_near_miss_on_the_instance() -> None:
+    class TrainParams(FakeParams):
+        def __init__(self, env_config: Any) -> None:
+            super().__init__(env_config)
+            self.discout = 0.9
+
+    (finding,) = check_params(TrainParams({"horizon": 100}))
+    assert "discout" in finding and "discount is meant" in finding
+
+
+@pytest.mark.parametrize("name", ["gripper_width", "_train_batchsize", "seed", "actor_learning_rate_decay", "rewards"])
+def test_names_of_the_users_own_pass(name: str) -> None:
+    assert findings_for(**{name: 3}) == []
+
+
+def test_hook_that_is_no_method() -> None:
+    (finding,) = findings_for(actor_ctor=None)
+    assert "actor_ctor must be a method" in finding
+
+
+def test_all_findings_at_once() -> None:
+    assert len(findings_for(discount=2, num_iter=0, train_batchsize=3, horizon=1)) == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({}, 'no "horizon"'),
+        ({"horzion": 200}, '"horizon" is meant'),
+        ({"Horizon": 200}, '"horizon" is meant'),
+        ({"horizon": 0}, "at least 1, found 0"),
+        ({"horizon": 2.5}, "found 2.5"),
+        ({"horizon": True}, "found True"),
+        ({"horizon": "200"}, "found '200'"),
+        ({"horizon": 200, "curiculum": {}}, '"curriculum" is meant'),
+    ],
+)
+def test_wrong_json_is_exactly_one_finding(config: dict[str, Any], text: str) -> None:
+    (finding,) = check_env_config(config)
+    assert text in finding
+
+
+def test_json_keys_of_the_users_own_pass() -> None:
+    assert check_env_config({"horizon": 5, "mass": 3, "task": {"iter": 3}}) == []
+
+
+def test_what_can_not_be_had_in_a_deterministic_run_is_told() -> None:
+    def findings(**attributes: Any) -> list[str]:
+        return params_check.check_deterministic(type("TrainParams", (FakeParams,), attributes)({"horizon": 10}))
+
+    assert findings() == []
+    told = findings(asynchronous=True, matmul_precision="bfloat16")
+    assert [text.partition(" can't be had with SAC_DETERMINISTIC=1")[0] for text in told] == [
+        "TrainParams.asynchronous=True",
+        "TrainParams.matmul_precision='bfloat16'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ({"network": "simba", "recurrent": True}, "residual blocks have no memory"),
+        ({"network": "simba", "critic_layer_norm": True}, "their own layer normalisation"),
+        ({"network": "simba", "critic_dropout": 0.01}, "belongs into plain layers"),
+        ({"network": "simba", "batch_renormalization": True}, "normalises layers already"),
+        (
+            {"network": "simba", "actor_fc_layer_params": (256, 128)},
+            "actor_fc_layer_params=(256, 128) must be one width",
+        ),
+        ({"network": "simba", "critic_joint_fc_layer_params": ()}, "must be one width"),
+        ({"batch_renormalization": True, "recurrent": True}, "neighbouring, dependent steps"),
+        ({"network": "simba", "algorithm": "crossq"}, "normalises layers already"),
+        ({"critic_optimizer": {"name": "adamw", "weight_decai": 0.1}}, '"weight_decay" is meant'),
+        ({"critic_optimizer": {"schedule": "linear"}, "updates_per_env_step": 1.0}, 'needs "schedule_steps"'),
+    ],
+)
+def test_parts_that_can_not_be_had_together(attributes: dict[str, Any], text: str) -> None:
+    (finding,) = findings_for(**attributes)
+    assert text in finding
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"network": "simba", "actor_fc_layer_params": (128,), "critic_joint_fc_layer_params": (512, 512)},
+        {"network": "simba", "algorithm": "droq", "critic_layer_norm": False, "critic_dropout": 0},
+        {"critic_layer_norm": True, "critic_dropout": 0.01, "recurrent": True},
+        {"normalize_observations": True, "recurrent": True},
+        {"actor_optimizer": {"name": "sgd", "momentum": 0.9}, "critic_optimizer": {}},
+    ],
+)
+def test_parts_that_go_together_pass(attributes: dict[str, Any]) -> None:
+    assert findings_for(**attributes) == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "texts"),
+    [
+        ({}, []),
+        ({"learn_entropy_coef": False}, []),
+        (
+            {"learn_entropy_coef": False, "target_entropy": -3.0, "alpha_optimizer": {"name": "sgd"}},
+            [
+                "TrainParams.target_entropy=-3.0 has no effect with learn_entropy_coef=False: remove it",
+                "TrainParams.alpha_optimizer={'name': 'sgd'} has no effect",
+            ],
+        ),
+        ({"num_quantiles": 10}, ["num_quantiles=10 has no effect with algorithm='sac'"]),
+        ({"num_quantiles": 10, "algorithm": "tqc"}, []),
+        ({"batch_renormalization_warmup_steps": 5}, ["has no effect with batch_renormalization=False"]),
+        ({"batch_renormalization_warmup_steps": 5, "algorithm": "crossq"}, []),
+        ({"recurrent_burn_in": 5}, ["recurrent_burn_in=5 has no effect with recurrent=False"]),
+        ({"recurrent_burn_in": 5, "recurrent": True}, []),
+        ({"algorithm": "redq"}, ["the actor steps in each update"]),
+        ({"algorithm": "redq", "updates_per_env_step": 20.0, "num_steps_per_iter": 1000}, []),
+    ],
+)
+def test_what_is_seldom_meant_is_told(attributes: dict[str, Any], texts: list[str]) -> None:
+    notes = notes_for(**attributes)
+    assert len(notes) == len(texts)
+    assert all(text in note for text, note in zip(texts, notes, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "is_told"),
+    [
+        ({"schedule": "linear", "schedule_steps": 99}, True),
+        ({"schedule": "cosine", "schedule_steps": 99, "final_learning_rate": 1e-5}, False),
+        ({"schedule": "linear", "schedule_steps": 100}, False),
+        ({"schedule": "linear"}, False),
+        ({}, False),
+    ],
+)
+def test_a_schedule_that_ends_with_nothing_long_before_the_run_is_told(schedule: dict[str, Any], is_told: bool) -> None:
+    notes = notes_for(num_iter=10, num_steps_per_iter=10, actor_optimizer=schedule)
+    assert [note[:59] for note in notes] == ["actor_optimizer has learned its last after 99 of 100 update"] * is_told
+
+
+def test_a_property_that_raises_is_one_finding() -> None:
+    def raises(self: Any) -> Any:
+        raise RuntimeError("no ratio")
+
+    (finding,) = findings_for(updates_per_env_step=property(raises))
+    assert "TrainParams.updates_per_env_step raises RuntimeError: no ratio" in finding

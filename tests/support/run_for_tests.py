@@ -1,0 +1,55 @@
+"""A run's folders with a ring and its checkpoints, as the replay server and the trainer make them together."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.support.segments_for_tests import LAYOUT
+from tfagents_system.replay.recovery import Places, open_ring
+from tfagents_system.replay.snapshots import SnapshotWriter
+from tfagents_system.run_files import run_checkpoints
+
+CAPACITY, SLACK = 60, 24
+
+
+class RunFolders:
+    """One start of the replay server on the folders of a run; `scratch` is SAC_REPLAY_DIR."""
+
+    def __init__(
+        self,
+        exp_dir: Path,
+        scratch: Path | None = None,
+        *,
+        from_checkpoint: bool = False,
+        capacity: int = CAPACITY,
+        slack: int = SLACK,
+    ) -> None:
+        home = exp_dir / "replay"
+        self.places = Places(scratch or home, home, exp_dir / "checkpoints")
+        self.ring, self.copy = open_ring(
+            self.places,
+            LAYOUT,
+            capacity,
+            slack,
+            run_checkpoints.newest_complete,
+            from_checkpoint=from_checkpoint,
+        )
+        self.snapshots = SnapshotWriter(self.ring, self.copy, self.places.checkpoints)
+
+    def checkpoint(self, train_step: int, *, with_replay: bool = True) -> run_checkpoints.Checkpoint:
+        partial = run_checkpoints.begin(self.places.checkpoints, train_step)
+        (partial / "agent.index").write_bytes(b"index")
+        if with_replay:
+            assert self.snapshots.take(run_checkpoints.finished_name(partial))
+            wait_for(partial / run_checkpoints.REPLAY)
+        checkpoint = run_checkpoints.finish(partial, train_step, train_step, {})
+        run_checkpoints.prune(self.places.checkpoints)
+        return checkpoint
+
+
+def wait_for(path: Path, secs: float = 20.0) -> None:
+    deadline = time.monotonic() + secs
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.002)

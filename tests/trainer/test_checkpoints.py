@@ -1,0 +1,176 @@
+"""A checkpoint brings back agent, optimizers and counters; it waits for the replay server, or goes on without."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.agent_for_tests import B, Params, block, build, build_quiet
+from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.entropy import set_fixed_alpha
+from tfagents_system.agents.normalization import attach_reward_scale
+from tfagents_system.errors import UserError
+from tfagents_system.run_files import run_checkpoints
+from tfagents_system.trainer import checkpoints as checkpoints_module
+from tfagents_system.trainer.checkpoints import SaveError, TrainerCheckpoints, TrainerState
+
+
+def checkpoints_of(folder, agent, state=None, answer=True):
+    """With a replay server that answers at once, or never."""
+    asked = []
+
+    def ask(name):
+        asked.append(name)
+        if answer:
+            (folder / f"{name}.partial" / "replay.bin").write_bytes(b"rows")
+
+    return TrainerCheckpoints(folder, agent, state or TrainerState(), agent.train_step_counter, ask), asked
+
+
+def test_a_checkpoint_brings_back_weights_optimizers_and_counters(tmp_path):
+    agent, state = build_quiet(), TrainerState(4, 900, -1.5, "policy_checkpoint_0000000003", 1)
+    checkpoints, asked = checkpoints_of(tmp_path, agent, state)
+    assert checkpoints.restore() is None
+    update = BlockUpdate(agent, B, None)
+    update(block(3))
+    checkpoints.save(5.0, {"env_steps": 900}, wait=True)
+    update(block(2, seed=1))
+
+    other, other_state = build_quiet(), TrainerState()
+    found = checkpoints_of(tmp_path, other, other_state)[0].restore()
+    assert (found.train_step, found.iteration, found.has_replay) == (3, 4, True)
+    assert asked == [found.name]
+    assert int(other.train_step_counter) == 3
+    assert other_state == state
+    BlockUpdate(other, B, None)(block(2, seed=1))
+    assert int(other._critic_optimizer.iterations) == 5, "3 from the checkpoint and 2 more"
+    for a, b in zip(agent._critic_network_1.variables, other._critic_network_1.variables, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+        moments = [
+            agent_.get_slot(v, "m") for agent_, v in ((agent._critic_optimizer, a), (other._critic_optimizer, b))
+        ]
+        np.testing.assert_allclose(*moments, atol=1e-6)
+
+
+def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_path):
+    agent = build()
+    update = BlockUpdate(agent, B, None, seed=5)
+    update(block(3))
+    checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
+    update(block(4, seed=1))
+    other = build()
+    checkpoints_of(tmp_path, other)[0].restore()
+    BlockUpdate(other, B, None, seed=5)(block(4, seed=1))
+    for ours, theirs in zip(agent.trainable_variables, other.trainable_variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_last_two_checkpoints_are_kept(tmp_path):
+    agent = build()
+    checkpoints, _ = checkpoints_of(tmp_path, agent)
+    for _ in range(3):
+        agent.train_step_counter.assign_add(10)
+        checkpoints.save(5.0, {}, wait=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint_0000000020", "checkpoint_0000000030"]
+
+
+def test_without_an_answer_of_the_replay_server_it_is_complete_without_its_part(tmp_path):
+    checkpoints, asked = checkpoints_of(tmp_path, build(), answer=False)
+    began = time.monotonic()
+    checkpoints.save(0.3, {}, wait=False)
+    assert time.monotonic() - began < 0.3, "training does not wait for it"
+    assert run_checkpoints.newest_complete(tmp_path) is None
+    checkpoints.wait()
+    assert 0.3 <= time.monotonic() - began < 5.0
+    found = run_checkpoints.newest_complete(tmp_path)
+    assert asked == [found.name]
+    assert not found.has_replay
+
+
+def test_a_checkpoint_that_cant_be_written_is_an_error_and_the_one_before_it_stays(tmp_path):
+    agent = build()
+    checkpoints, _ = checkpoints_of(tmp_path / "there", agent)
+    checkpoints.save(5.0, {}, wait=True)
+    before = run_checkpoints.newest_complete(tmp_path / "there")
+    agent.train_step_counter.assign_add(1)
+    (tmp_path / "there" / "checkpoint_0000000001.partial").write_text("a file is in the way")
+    with pytest.raises(SaveError, match="can't be written"):
+        checkpoints.save(5.0, {}, wait=True)
+    assert run_checkpoints.newest_complete(tmp_path / "there") == before
+
+
+def test_an_error_while_it_is_completed_is_raised_by_the_next_save(tmp_path, monkeypatch):
+    checkpoints, _ = checkpoints_of(tmp_path, build())
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_checkpoints, "finish", full)
+        checkpoints.save(5.0, {}, wait=False)
+        with pytest.raises(SaveError, match="No space left on device"):
+            checkpoints.save(5.0, {}, wait=True)
+    checkpoints.save(5.0, {}, wait=True)
+    assert run_checkpoints.newest_complete(tmp_path) is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"algorithm": "redq"}),
+        ({"algorithm": "redq", "num_critics": 4}, {"algorithm": "redq", "num_critics": 3}),
+        ({"algorithm": "redq"}, {"algorithm": "crossq", "batch_renormalization": False}),
+        ({}, {"critic_joint_fc_layer_params": (17,)}),
+        ({}, {"normalize_observations": True}),
+    ],
+)
+def test_a_checkpoint_of_another_agent_is_refused_in_words(tmp_path, before, after):
+    checkpoints_of(tmp_path, build(**before))[0].save(5.0, {}, wait=True)
+    with pytest.raises(
+        UserError, match=r"TrainParams have different agents \(.* and .*\): .*choose another SAC_EXP_NAME"
+    ):
+        checkpoints_of(tmp_path, build(**after))[0].restore()
+
+
+@pytest.mark.parametrize("after", [{"algorithm": "redq"}, {"critic_joint_fc_layer_params": (17,)}])
+def test_one_of_an_earlier_version_that_does_not_fit_is_refused_as_well(tmp_path, monkeypatch, after):
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints_module, "makeup_of", lambda agent: None)
+        checkpoints_of(tmp_path, build())[0].save(5.0, {}, wait=True)
+    with pytest.raises(UserError, match="TrainParams have different agents: .*choose another SAC_EXP_NAME"):
+        checkpoints_of(tmp_path, build(**after))[0].restore()
+
+
+def test_rewards_that_are_not_scaled_any_more_are_another_agent(tmp_path):
+    agent = build()
+    attach_reward_scale(agent)
+    checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
+    with pytest.raises(UserError, match="have different agents"):
+        checkpoints_of(tmp_path, build())[0].restore()
+
+
+def test_a_scale_of_rewards_that_an_earlier_version_has_written_is_refused(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints_module, "makeup_of", lambda agent: {"class": "SacAgent", "scalar": 6})
+        checkpoints_of(tmp_path, build())[0].save(5.0, {}, wait=True)
+    agent = build()
+    attach_reward_scale(agent)
+    with pytest.raises(UserError, match="divided rewards by their root mean square: .*or choose another SAC_EXP_NAME"):
+        checkpoints_of(tmp_path, agent)[0].restore()
+
+
+def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_path):
+    checkpoints_of(tmp_path, build(sac_log_alpha=-2.0))[0].save(5.0, {}, wait=True)
+    for learns, expected in ((False, 0.5), (True, -2.0)):
+        params = type("Params", (Params,), {"sac_log_alpha": 0.5, "learn_entropy_coef": learns})({"horizon": 10})
+        agent = build(sac_log_alpha=params.sac_log_alpha, learn_entropy_coef=learns)
+        checkpoints_of(tmp_path, agent)[0].restore()
+        set_fixed_alpha(agent, params)
+        assert float(agent._log_alpha) == expected
+
+
+def test_checkpoints_of_an_earlier_version_are_refused_in_words(tmp_path):
+    tf.train.Checkpoint(step=tf.Variable(1)).write(str(tmp_path / "ckpt-1"))
+    with pytest.raises(UserError, match="earlier version"):
+        checkpoints_of(tmp_path, build())[0].restore()

@@ -1,0 +1,144 @@
+"""What a client gets from the gateway when all is well."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from tests.support.channel_for_tests import IDENTITY, report, running_gateway, wait_until
+from tfagents_system.transport import tables
+from tfagents_system.transport.remote import frames, gateway, messages
+from tfagents_system.transport.remote.errors import ChannelError
+from tfagents_system.transport.remote.tls_client import Door
+
+
+def test_a_client_learns_who_it_is_and_what_the_run_is_like(shared):
+    _, good = shared
+    assert (good.slot, good.welcome.seed, good.welcome.num_collect_workers, good.welcome.max_workers) == (1, 7, 1, 20)
+    assert good.welcome.settings == {"SAC_SEED": "7"} and good.run == {"seed": 7}
+
+
+def test_reports_arrive_bit_by_bit_and_put_waits_for_them(shared):
+    running, good = shared
+    before = len(running.tables.items[tables.REPORTS])
+    good.put(tables.REPORTS, report().to_wire())
+    assert len(running.tables.items[tables.REPORTS]) == before + 1
+    np.testing.assert_array_equal(running.tables.items[tables.REPORTS][-1][0], report().to_wire()[0])
+
+
+def test_the_newest_item_is_never_older_than_the_question(shared):
+    running, good = shared
+    reader = good.newest(tables.WEIGHTS)
+    for version in range(50):
+        arrays = [np.array([1, version, 0]), np.frombuffer(b"[]", np.uint8), np.full((100, 10), version, np.float32)]
+        running.tables.try_put(tables.WEIGHTS, arrays, 1)
+        got = reader.get()
+        assert got[0].tolist() == [1, version, 0]
+        assert got[2].shape == (100, 10) and got[2].dtype == np.float32 and (got[2] == version).all()
+
+
+def test_one_read_serves_all_who_ask_at_once(shared):
+    running, good = shared
+    running.tables.try_put(tables.STATUS, [np.arange(4)], 1)
+    reads = running.tables.reads
+    began = time.monotonic()
+    reader = good.newest(tables.STATUS)
+    asked = 0
+    while time.monotonic() - began < 0.5:
+        assert reader.get() is not None
+        asked += 1
+    # One look every 20 ms, and those that follow progress.
+    assert asked > 30 + (running.tables.reads - reads - 0.5 / 0.025)
+
+
+def test_an_empty_table_has_no_newest_item(shared):
+    _, good = shared
+    assert good.newest(tables.EVAL_WEIGHTS).get() is None
+
+
+def test_news_come_to_whoever_sleeps(shared):
+    running, good = shared
+    news = good.news(tables.news(1))
+    news.get(0.2)
+    running.tables.try_put(tables.PROGRESS, [np.array([1, 2, 3, time.time_ns()])], 1)
+    began = time.monotonic()
+    assert news.get(5)[0][:3].tolist() == [1, 2, 3]
+    assert time.monotonic() - began < 1
+    assert news.get(0.1) is None
+
+
+def test_heartbeats_are_written_as_the_workers_own_with_our_clock_and_our_name_for_it(shared):
+    running, good = shared
+    good.tell(
+        {"state": "collecting", "role": "replay", "time": 1000.0, "since": 990.0, "steps": 3, "nan": float("nan")}
+    )
+    path = running.paths.heartbeat("worker_1")
+    wait_until(path.exists)
+    beat = json.loads(path.read_text())
+    assert (beat["state"], beat["role"], beat["remote"], beat["steps"], beat["nan"]) == (
+        "collecting",
+        "worker_1",
+        True,
+        3,
+        None,
+    )
+    assert abs(beat["time"] - time.time()) < 60 and beat["time"] - beat["since"] == pytest.approx(10.0)
+    assert not running.paths.heartbeat("replay").exists()
+
+
+def test_hostile_heartbeats_are_written_clean_and_rarely(shared):
+    running, good = shared
+    path = running.paths.heartbeat("worker_1")
+    hostile = {"time_shares": {"a": "b"}, "host": "x" * 1000, "deep": [[1]], "waiting_for": "\x1b[31m" + "w" * 10_000}
+    before, changes = path.stat().st_mtime_ns if path.exists() else 0, 0
+    began = time.monotonic()
+    while time.monotonic() - began < 1.0:
+        good.tell({"state": f"state {time.monotonic()}", "time": 1e9, "since": 5.0, **hostile})
+        good.tell({"state": "waiting", "time": -1, "since": 1e300, **hostile})
+        now = path.stat().st_mtime_ns if path.exists() else 0
+        changes, before = changes + (now != before), now
+    assert changes <= 1, "every 2 s"
+    wait_until(lambda: json.loads(path.read_text())["state"] == "waiting")
+    beat = json.loads(path.read_text())
+    assert beat.keys() == {"state", "role", "host", "remote", "time", "since", "waiting_for"}
+    assert beat["since"] == beat["time"] and beat["role"] == "worker_1" and len(beat["host"]) <= 100
+    assert beat["waiting_for"].startswith("?[31mww") and len(beat["waiting_for"]) == 500
+
+
+def test_a_slot_whose_record_can_not_be_written_is_given_and_free_again(tmp_path):
+    with running_gateway(tmp_path, max_workers=2) as running:
+        running.paths.gateway_slots.mkdir()  # Where the record should go.
+        for _ in range(3):
+            worker = running.client()
+            worker.wait_until_up(10)
+            assert worker.slot == 1
+            worker.close()
+            wait_until(lambda: running.gateway.state()["remote_workers"] == 0)
+
+
+def test_a_session_that_can_not_begin_leaves_its_slot(tmp_path, monkeypatch):
+    with running_gateway(tmp_path, max_workers=2) as running:
+        monkeypatch.setattr(gateway.messages, "Welcome", None)  # Such as no memory left.
+        transport = Door(running.address, running.paths.credentials, None).open()
+        transport.send(messages.Hello("collect", IDENTITY, token="first"))
+        with pytest.raises(ChannelError, match="ended the connection"):
+            transport.receive(messages.FromGateway, frames.HELLO_LIMITS, 10)
+        transport.close()
+        monkeypatch.undo()
+        wait_until(lambda: running.gateway.state()["connections"] == 0)
+        assert running.gateway.state()["remote_workers"] == 0 and not running.gateway._shaking_hands
+
+
+def test_the_end_of_a_log_comes_home_without_what_could_steer_a_terminal(shared):
+    running, good = shared
+    good.send_log("../../etc/passwd", "first line\nred \x1b[31m line")
+    wait_until(lambda: running.paths.log("worker_1").exists())
+    wait_until(lambda: "red" in running.paths.log("worker_1").read_text())
+    assert "first line\nred ?[31m line\n" in running.paths.log("worker_1").read_text()
+
+
+def test_what_happens_is_told_in_the_heartbeat(shared):
+    running, _ = shared
+    state = running.gateway.state()
+    assert state["connections"] == state["remote_workers"] == 1 and state["received_bytes"] > 1000

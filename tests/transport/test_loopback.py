@@ -1,0 +1,388 @@
+"""The replay server is reached from this machine only, in fact."""
+
+import contextlib
+import ipaddress
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.namespaces import needs_namespaces, two_hosts
+from tfagents_system.errors import UserError
+from tfagents_system.launch import join_checks
+from tfagents_system.machine import peers
+from tfagents_system.transport import connection, loopback
+from tfagents_system.transport.connection import Connection
+
+ROOT = Path(__file__).resolve().parents[2]
+_SCAN = """
+import socket, sys
+for family, host in ((socket.AF_INET, sys.argv[1]), (socket.AF_INET6, sys.argv[2])):
+    for port in range(int(sys.argv[3]), int(sys.argv[4])):
+        with socket.socket(family) as probe:
+            probe.settimeout(2)
+            if probe.connect_ex((host, port)) == 0:
+                print(port)
+"""
+
+
+@contextlib.contextmanager
+def server(how, port, prefix=()):
+    command = [*prefix, sys.executable, "-m", "tests.support.server_for_tests", str(port), how]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            yield json.loads(process.stdout.readline())
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def ipv4(host, port=8008):
+    return struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(8)
+
+
+def ipv6(host, port=8008):
+    packed = ipaddress.IPv6Address(host).packed
+    return struct.pack("=H", socket.AF_INET6) + struct.pack(">H", port) + bytes(4) + packed + bytes(4)
+
+
+def test_every_address_becomes_loopback_with_the_same_port():
+    assert loopback.confined(ipv4("0.0.0.0")) == ipv4("127.0.0.1")
+    assert loopback.confined(ipv6("::")) == ipv6("::ffff:127.0.0.1")
+    assert loopback.confined(ipv6("::ffff:0.0.0.0")) == ipv6("::ffff:127.0.0.1")
+
+
+def test_other_addresses_stay():
+    for address in (ipv4("127.0.0.1"), ipv4("10.0.0.1"), ipv6("::1"), ipv6("fd00::1"), b"\x01\x00/tmp/socket\0", b""):
+        assert loopback.confined(address) == address
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True), ("::", False)]
+    + [(host, False) for host in ("0.0.0.0", "::ffff:0.0.0.0", "10.0.0.1", "::ffff:10.0.0.1", "fe80::1")],
+)
+def test_what_is_loopback(host, expected):
+    assert loopback.is_loopback(host) is expected
+
+
+class OpenServer:
+    """Listens on every address, as Reverb would."""
+
+    def __init__(self):
+        self.socket = socket.create_server(("", 0))
+        self.port = self.socket.getsockname()[1]
+
+    def stop(self):
+        self.socket.close()
+
+
+def test_a_server_that_listens_elsewhere_is_stopped_and_told_of():
+    server = OpenServer()
+    with pytest.raises(UserError, match=rf"did on 0.0.0.0 port {server.port}, and was stopped.*unshare"):
+        loopback.start_confined(lambda: server, server.port)
+    assert server.socket.fileno() == -1
+    assert loopback.listening() == []
+
+
+def test_reverb_without_a_bind_that_can_be_changed_is_not_started(monkeypatch):
+    monkeypatch.setattr(loopback, "_objects_in", lambda folder: [])
+    started = []
+    with pytest.raises(UserError, match="no entry for bind"):
+        loopback.start_confined(lambda: started.append(1), 8008)
+    assert not started
+
+
+def test_where_the_kernel_does_not_tell_the_server_is_stopped(monkeypatch):
+    def fail():
+        raise PermissionError("no /proc")
+
+    monkeypatch.setattr(loopback, "listening", fail)
+    server = OpenServer()
+    with pytest.raises(UserError, match="can't be read from /proc"):
+        loopback.start_confined(lambda: server, server.port)
+    assert server.socket.fileno() == -1
+
+
+@pytest.mark.slow
+def test_reverb_listens_on_loopback_alone():
+    port = free_port()
+    with peers.hold_port(port), server("confined", port) as told:  # As the supervisor holds it.
+        assert told == {"listening": [["::ffff:127.0.0.1", port]], "refused": ""}
+        for host in ("127.0.0.1", "localhost"):
+            socket.create_connection((host, port), timeout=5).close()
+
+
+@pytest.mark.slow
+def test_without_the_hook_reverb_is_refused():
+    port = free_port()
+    with server("unhooked", port) as told:
+        assert told["listening"] == []
+        assert f"did on :: port {port}, and was stopped" in told["refused"]
+
+
+@pytest.mark.slow
+@needs_namespaces
+@pytest.mark.parametrize(("how", "ports", "found"), [("confined", (1, 65536), set()), ("open", (8000, 8020), {"8008"})])
+def test_a_scan_of_all_ports_from_another_host(how, ports, found):
+    with two_hosts() as (here, elsewhere), server(how, 8008, here.command([])):
+        scan = elsewhere.command([sys.executable, "-c", _SCAN, here.ipv4, here.ipv6, *map(str, ports)])
+        result = subprocess.run(scan, capture_output=True, text=True, timeout=120, check=True)
+    assert set(result.stdout.split()) == found
+
+
+def test_whose_a_connection_is():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+        assert peers.uid_of_peer(accepted) == os.geteuid() and peers.uid_of_peer(client) == os.geteuid()
+        client.close()
+        assert peers.uid_of_peer(accepted) is None  # What is closed is nobody's, and not root's.
+        accepted.close()
+    assert peers.can_tell()
+
+
+def test_where_the_kernel_does_not_tell_whose_connections_are_no_server_is_started(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "_TABLES", (tmp_path / "none",))
+    with pytest.raises(UserError, match=r"does not tell whose a connection is.*set SAC_ALLOW_STRANGERS=1"):
+        loopback.start_confined(lambda: pytest.fail("it was started"), 8008)
+    monkeypatch.setenv("SAC_ALLOW_STRANGERS", "1")
+    peers.require_owners()
+    loopback.keep_strangers_out()
+
+
+# Every way in which another user may try to listen on a port.
+_LISTENERS = [
+    (family, host, v6only, options)
+    for family, host, v6only in (
+        (socket.AF_INET, "127.0.0.1", None),
+        (socket.AF_INET, "0.0.0.0", None),
+        (socket.AF_INET6, "::1", 1),
+        (socket.AF_INET6, "::", 1),
+        (socket.AF_INET6, "::", 0),
+        (socket.AF_INET6, "::ffff:127.0.0.1", 0),
+    )
+    for options in ((), (socket.SO_REUSEADDR,), (socket.SO_REUSEPORT,), (socket.SO_REUSEADDR, socket.SO_REUSEPORT))
+]
+
+
+def listener(port, family, host, v6only, options):
+    found = socket.socket(family)
+    try:
+        for option in options:
+            found.setsockopt(socket.SOL_SOCKET, option, 1)
+        if v6only is not None:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, v6only)
+        found.bind((host, port))
+        found.listen()
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def listens(port, way):
+    try:
+        listener(port, *way).close()
+        return True
+    except OSError:
+        return False
+
+
+def as_nobody(work):
+    """What `work` returns to another user."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            os.write(theirs, json.dumps(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with open(ours, "rb") as told:
+        answer = told.read()
+    os.waitpid(pid, 0)
+    return json.loads(answer)
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="taking another user's place needs root")
+
+
+@needs_root
+def test_a_port_that_is_held_is_no_other_users_and_still_our_servers():
+    with peers.hold_port(0) as held:
+        port = held.getsockname()[1]
+        assert as_nobody(lambda: [listens(port, way) for way in _LISTENERS]) == [False] * len(_LISTENERS)
+        assert peers.users_listening(port) == set()
+        # As gRPC's, twice: it is restarted. Meanwhile nobody gets in between; no connection comes to who only holds.
+        ours = (socket.AF_INET6, "::ffff:127.0.0.1", 0, (socket.SO_REUSEADDR, socket.SO_REUSEPORT))
+        for _ in range(2):
+            with listener(port, *ours) as server, peers.hold_port(port):
+                assert peers.users_listening(port) == {os.geteuid()}
+                for _ in range(50):
+                    with socket.create_connection(("127.0.0.1", port), timeout=5), server.accept()[0]:
+                        pass
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port), timeout=5)
+            assert not as_nobody(lambda: any(listens(port, way) for way in _LISTENERS))
+    assert as_nobody(lambda: listens(port, _LISTENERS[2])), "nobody holds it any more"
+
+
+@needs_root
+def test_without_ipv6_all_of_ipv4_is_held(monkeypatch):
+    monkeypatch.setattr(socket, "AF_INET6", 9999)  # EAFNOSUPPORT.
+    with peers.hold_port(0) as held:
+        port = held.getsockname()[1]
+        assert held.family == socket.AF_INET
+        ways = [way for way in _LISTENERS if way[0] == socket.AF_INET]
+        assert len(ways) == 8 and not as_nobody(lambda: any(listens(port, way) for way in ways))
+
+
+@contextlib.contextmanager
+def stranger_who_listens(host):
+    """Another user's server; yields its port, and then whether anybody came."""
+    with listener(0, socket.AF_INET6, host, 0, (socket.SO_REUSEADDR, socket.SO_REUSEPORT)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-c", _LISTENING_STRANGER, host, str(port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "listens\n"
+        visits = []
+        try:
+            yield port, visits
+        finally:
+            visits.append(process.communicate("\n", timeout=30)[0].strip())
+
+
+_LISTENING_STRANGER = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+server = socket.socket(socket.AF_INET6)
+for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+    server.setsockopt(socket.SOL_SOCKET, option, 1)
+server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+server.bind((sys.argv[1], int(sys.argv[2])))
+server.listen()
+print("listens", flush=True)
+sys.stdin.readline()
+server.settimeout(0)
+try:
+    server.accept()
+    print("somebody came")
+except BlockingIOError:
+    print("nobody came")
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("host", ["::ffff:127.0.0.1", "::1", "::"])
+def test_clients_do_not_dial_another_users_server(host):
+    with stranger_who_listens(host) as (port, visits):
+        began = time.monotonic()
+        with pytest.raises(UserError, match=rf"port {port} of this machine is another user's.*SAC_ALLOW_STRANGERS=1"):
+            Connection(f"localhost:{port}", lambda: False)
+        assert time.monotonic() - began < 5.0
+        assert join_checks._fault_of(f"localhost:{port}") == "another user listens on that port"
+    assert visits == ["nobody came"]
+
+
+@needs_root
+def test_while_a_client_lives_no_other_user_takes_the_place_of_its_server():
+    port = free_port()
+    dialler = Connection(f"localhost:{port}", lambda: False)
+    assert dialler.address == f"127.0.0.1:{port}"
+    dialler.close()  # gRPC's own threads may dial still.
+    assert not as_nobody(lambda: any(listens(port, way) for way in _LISTENERS))
+
+
+def test_a_program_of_ours_that_does_not_share_its_port_is_refused_unless_that_is_allowed(monkeypatch):
+    monkeypatch.setattr(connection, "_HOLD_SECS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as tunnel:
+        port = tunnel.getsockname()[1]
+        with pytest.raises(UserError, match="a program of yours has it that does not share it"):
+            Connection(f"127.0.0.1:{port}", lambda: False)
+        monkeypatch.setenv("SAC_ALLOW_STRANGERS", "1")
+        assert Connection(f"[::1]:{port}", lambda: False).address == f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("server", ["node7:8008", "localhost.evil.org:8008", "127.0.0.2:8008", "[::2]:8008", ":8008"])
+def test_reverb_elsewhere_is_not_dialled(server):
+    assert peers.address_here(server) is None
+    with pytest.raises(UserError, match="is on another machine"):
+        Connection(server, lambda: False)
+
+
+_STRANGER = """
+import os, socket, sys
+import encodings.idna  # While the interpreter's folder can be read.
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5) as stranger:
+    try:
+        stranger.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes(9))
+        print(len(stranger.recv(100)))
+    except ConnectionError:
+        print(0)
+"""
+
+
+@pytest.mark.slow
+@needs_root
+@pytest.mark.parametrize(("how", "is_heard"), [("confined", False), ("open", True)])
+def test_another_user_of_this_machine_is_not_heard(how, is_heard):
+    port = free_port()
+    with server(how, port):
+        answers = [
+            int(
+                subprocess.run(
+                    [sys.executable, "-c", _STRANGER, host, str(port)], capture_output=True, check=True
+                ).stdout
+            )
+            for host in ("127.0.0.1", "::ffff:127.0.0.1")
+        ]
+        assert [answer > 0 for answer in answers] == [is_heard, is_heard]
+        # We are, after him as before.
+        import reverb
+
+        client = reverb.Client(f"localhost:{port}")
+        assert client.server_info(timeout=10)["status"].current_size == 0
+
+
+@pytest.mark.slow
+def test_a_server_stops_though_connections_come_all_the_time():
+    port = free_port()
+    stop = threading.Event()
+
+    def knock():
+        while not stop.is_set():
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+
+    threads = [threading.Thread(target=knock) for _ in range(3)]
+    try:
+        with server("confined", port):
+            for thread in threads:
+                thread.start()
+            time.sleep(1)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

@@ -1,0 +1,407 @@
+"""Episodes run one after another or side by side: which are run, what is stored of them, who sees them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tf_agents.specs import array_spec
+from tf_agents.trajectories import time_step as ts
+
+from tests.support.fakes import NumberedEnv
+from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.replay.ring import Ring
+from tfagents_system.transport.segments import Column, Layout
+from tfagents_system.worker.rollout import EpisodeLog, SegmentBuilder, StepTimes, run_episodes
+
+HORIZON = 12
+
+
+def make_envs(*lengths):
+    """Environments 0, 1, ... whose episodes have these lengths; None: the horizon's."""
+    return [TrainingEnvironment(NumberedEnv(env, length), HORIZON) for env, length in enumerate(lengths)]
+
+
+LAYOUT = Layout.from_specs(make_envs(3)[0].observation_spec(), make_envs(3)[0].action_spec())
+
+
+class ScriptedActor:
+    """Acts as [environment / 10, step / 100] and keeps account."""
+
+    def __init__(self):
+        self.resets = []
+        self.batches = []
+
+    def reset(self, env):
+        self.resets.append(env)
+
+    def action(self, time_step):
+        worker, _, step = time_step.observation
+        return np.array([worker / 10, step / 100], np.float32)
+
+    def actions(self, time_steps):
+        self.batches.append(sorted(time_steps))
+        for env, time_step in time_steps.items():
+            assert time_step.observation[0] == env, "of its own environment"
+        return {env: self.action(time_step) for env, time_step in time_steps.items()}
+
+
+class WorkerOfRing:
+    """Stores segments as the sender and the replay server do."""
+
+    def __init__(self, folder):
+        self.ring = Ring.open(folder, LAYOUT, 1000)
+        self.segments = []
+
+    def send(self, segment):
+        segment.incarnation, segment.number = 1, len(self.segments)
+        self.segments.append(segment)
+        assert self.ring.append(segment), "refused"
+
+    def new_builder(self):
+        return SegmentBuilder(LAYOUT, 7, 5, self.send)
+
+    def transitions(self):
+        """All that a minibatch could be drawn from, in the order of the rows."""
+        rows = np.flatnonzero(self.ring.steps_left[: self.ring.filled_rows])
+        observation, action = self.ring.observation[0], self.ring.action[0]
+        return [(*observation[row], *action[row], self.ring.reward[row], *observation[row + 1]) for row in rows]
+
+
+@pytest.mark.parametrize(("lengths", "count"), [((4,), 3), ((3, None, 7), 8), ((2, 11, 6, 9), 3), ((5, 5), 2)], ids=str)
+def test_segments_of_environments_side_by_side_make_up_exactly_the_episodes(tmp_path, lengths, count):
+    worker, actor = WorkerOfRing(tmp_path), ScriptedActor()
+    episodes = run_episodes(make_envs(*lengths), actor, count, new_builder=worker.new_builder)
+    assert len(episodes) == len(actor.resets) == count, "exactly as many as were asked for were started and ended"
+    started = {env: actor.resets.count(env) for env in set(actor.resets)}
+    expected = [
+        np.array([env, episode, step, env / 10, step / 100, step + 1, env, episode, step + 1], np.float32)
+        for env, number in started.items()
+        for episode in range(number)
+        for step in range(lengths[env] or HORIZON)
+    ]
+    found = np.array(worker.transitions())
+    np.testing.assert_array_equal(found[np.lexsort(found.T[::-1])], np.array(expected))
+    assert sorted(e.length for e in episodes) == sorted(lengths[env] or HORIZON for env in actor.resets)
+    assert sum(segment.starts_episode for segment in worker.segments) == count
+    assert sum(segment.ends_episode for segment in worker.segments) == count
+    assert [segment.end_of_iteration for segment in worker.segments] == [False] * (len(worker.segments) - 1) + [True]
+    assert worker.ring.worker(0).iteration_done == 7
+
+
+LONG = Layout.from_specs(np.zeros((1024, 1024), np.uint8), np.zeros(2, np.float32))  # 15 steps are a segment.
+
+
+@pytest.mark.parametrize("history", [0, 2])
+def test_an_episode_is_cut_into_full_segments_and_the_rest_of_it(history):
+    most = LONG.max_segment_steps(4)
+    assert most == 15
+    for length in range(1, 60):
+        segments = []
+        builder = SegmentBuilder(LAYOUT, 0, most, segments.append, history=history)
+        env = TrainingEnvironment(NumberedEnv(), length)
+        time_step = env.reset()
+        builder.start(time_step)
+        for step in range(length):
+            time_step = env.step(np.zeros(2, np.float32))
+            builder.add(np.full(2, step, np.float32), time_step)
+        builder.finish(ends_episode=True, end_of_iteration=True)
+        steps = [len(segment.reward) for segment in segments]
+        assert len(segments) == LONG.num_segments(length, 4)
+        assert steps[:-1] == [most] * (len(steps) - 1)
+        assert 1 <= steps[-1] <= most
+        starts = np.cumsum([0, *steps])
+        assert starts[-1] == length
+        for start, segment in zip(starts, segments, strict=False):
+            count = len(segment.reward)
+            assert segment.history == min(start, history)
+            rows = np.arange(start - segment.history, start + count + 1)
+            np.testing.assert_array_equal(segment.observation[0][:, 2], rows)
+            np.testing.assert_array_equal(segment.action[0][:, 0], rows[segment.history : -1])
+            np.testing.assert_array_equal(segment.reward, 1 + rows[segment.history : -1])
+
+
+def test_an_environment_whose_episode_has_ended_takes_the_next_and_long_ones_are_waited_for():
+    actor = ScriptedActor()
+    episodes = run_episodes(make_envs(2, 9), actor, 4)
+    assert actor.resets == [0, 1, 0, 0]
+    assert [episode.length for episode in episodes] == [2, 2, 2, 9]
+    assert actor.batches == [[0, 1]] * 6 + [[1]] * 3
+
+
+def test_the_return_is_the_episodes_own():
+    episodes = run_episodes(make_envs(2, 3), ScriptedActor(), 2)
+    assert [episode.episode_return for episode in episodes] == [1.0 + 2.0, 1.0 + 2.0 + 3.0]
+
+
+@pytest.mark.parametrize("lengths", [(3,), (3, 5)], ids=["one", "two"])
+def test_observers_see_whole_episodes_in_order(lengths):
+    seen, ended = [], []
+    run_episodes(make_envs(*lengths), ScriptedActor(), 4, observers=[seen.append], on_episode=ended.append)
+    told = [(int(step.observation[0]), int(step.observation[1]), int(step.observation[2])) for step in seen]
+    assert [step for *_, step in told] == [step for episode in ended for step in range(episode.length)]
+    for trajectory in seen:
+        assert bool(trajectory.is_boundary()) is False
+    firsts = [index for index, (*_, step) in enumerate(told) if step == 0]
+    for first, episode in zip(firsts, ended, strict=True):
+        assert len({told[index][:2] for index in range(first, first + episode.length)}) == 1, "of one episode"
+
+
+def test_steps_before_a_stop_are_kept(tmp_path):
+    worker = WorkerOfRing(tmp_path)
+    steps = 0
+
+    def stop_at_nine(more):
+        nonlocal steps
+        if steps + more > 9:
+            raise KeyboardInterrupt
+        steps += more
+
+    with pytest.raises(KeyboardInterrupt):
+        run_episodes(make_envs(2, None), ScriptedActor(), 9, new_builder=worker.new_builder, on_step=stop_at_nine)
+    assert steps == len(worker.transitions()) == 8
+    assert not any(segment.end_of_iteration for segment in worker.segments)
+    assert not worker.segments[-1].ends_episode
+
+
+# Faults.
+
+
+class FaultyEnv(NumberedEnv):
+    """Does in certain steps, counted over all its environments of a kind, what an environment must not do.
+
+    Args:
+      worker: First number of every observation.
+      terminate_at: As of NumberedEnv.
+      wrong: What to do, by (episode, step); step 0 is the reset.
+    """
+
+    def __init__(self, worker, terminate_at, wrong):
+        super().__init__(worker, terminate_at)
+        self.wrong = wrong
+
+    def observation_spec(self):
+        return array_spec.BoundedArraySpec((3,), np.float32, [0.0, 0.0, 0.0], [9.0, 99.0, 99.0], "observation")
+
+    def _reset(self):
+        return self._spoilt(super()._reset())
+
+    def _step(self, action):
+        return self._spoilt(super()._step(action))
+
+    def _spoilt(self, time_step):
+        spoil = self.wrong.pop((self._episode, self._step_of_episode), None)
+        return spoil(time_step) if spoil else time_step
+
+
+def raises(time_step):
+    raise ZeroDivisionError("the motor is off")
+
+
+def observing(*observation):
+    return lambda time_step: time_step._replace(observation=np.array(observation, np.float32))
+
+
+WRONG = {
+    "raises": raises,
+    "nan": observing(1.0, np.nan, 1.0),
+    "infinity": observing(1.0, 1.0, np.inf),
+    "shape": observing(1.0, 2.0),
+    "dtype": lambda time_step: time_step._replace(observation=np.array(["a", "b", "c"])),
+    "below its bound": observing(1.0, -2.0, 1.0),
+    "above its bound": observing(1.0, 1.0, 101.0),
+    "reward nan": lambda time_step: time_step._replace(reward=np.float32(np.nan)),
+    "reward infinite": lambda time_step: time_step._replace(reward=np.float64(1e300)),
+    "reward of two": lambda time_step: time_step._replace(reward=np.zeros(2, np.float32)),
+    "reward none": lambda time_step: time_step._replace(reward=None),
+    "discount nan": lambda time_step: time_step._replace(discount=np.float32(np.nan)),
+    "discount above 1": lambda time_step: time_step._replace(discount=np.float32(1.5)),
+    "discount below 0": lambda time_step: time_step._replace(discount=np.float32(-0.5)),
+}
+
+
+def collect(tmp_path, lengths, count, wrong, on_fault=True):
+    """Collects with environments that fail in the given (environment, episode, step)s; faults are answered."""
+    worker, actor, faults = WorkerOfRing(tmp_path), ScriptedActor(), []
+    by_env = [{(e, s): what for (env, e, s), what in wrong.items() if env == own} for own in range(len(lengths))]
+
+    def build(env, first_episode=0):
+        inner = FaultyEnv(env, lengths[env], by_env[env])
+        inner._episode = first_episode - 1
+        return TrainingEnvironment(inner, HORIZON)
+
+    envs = [build(env) for env in range(len(lengths))]
+
+    def answer(env, fault):
+        faults.append((env, fault.episode, fault.step))
+        envs[env] = build(env, envs[env].user_env._episode + 1)
+
+    episodes = run_episodes(envs, actor, count, new_builder=worker.new_builder, on_fault=answer if on_fault else None)
+    return worker, episodes, faults
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("lengths", [(4,), (4, 6, 5)], ids=["one", "three"])
+def test_no_step_of_a_fault_or_after_it_reaches_the_ring_and_the_iteration_is_whole(tmp_path, lengths, what):
+    worker, episodes, faults = collect(tmp_path, lengths, 6, {(0, 1, 3): WRONG[what]})
+    assert faults == [(0, 2, 3)], "the second episode of environment 0, in its third step"
+    assert sorted({episode.length for episode in episodes}) == sorted(set(lengths))
+    assert len(episodes) == 6, "as many whole episodes as were asked for"
+    ended = [segment.end_of_iteration for segment in worker.segments]
+    assert ended == [False] * (len(ended) - 1) + [True], "which the last of them ends"
+    assert sum(segment.ends_episode for segment in worker.segments) == 6
+    transitions = np.array(worker.transitions())
+    assert np.isfinite(transitions).all()
+    # Everything that was stored is what a good environment observes: [env, episode, step], rewarded by its step.
+    observation, reward, after = transitions[:, :3], transitions[:, 5], transitions[:, 6:]
+    np.testing.assert_array_equal(after, observation + [0, 0, 1])
+    np.testing.assert_array_equal(reward, after[:, 2])
+    of_env_0 = observation[observation[:, 0] == 0]
+    assert [int(step) for _, episode, step in of_env_0 if episode == 1] == [0, 1], "the two true steps before it"
+    (piece,) = [s for s in worker.segments if s.starts_episode and not s.ends_episode and s.reward.size == 2]
+    assert piece.discount.tolist() == [1.0, 1.0], "cut short, not terminated"
+    assert worker.ring.worker(0).iteration_done == 7
+    assert worker.ring.env_steps == len(transitions) == sum(episode.length for episode in episodes) + 2
+
+
+def test_faults_in_the_reset_in_the_first_step_in_the_last_one_and_in_several_at_once(tmp_path):
+    wrong = {(0, 0, 0): raises, (0, 1, 1): raises, (0, 2, 4): raises, (1, 0, 1): raises, (2, 0, 1): raises}
+    worker, episodes, faults = collect(tmp_path, (4, 4, 4), 6, wrong)
+    assert sorted(faults) == [(0, 1, 0), (0, 1, 1), (0, 1, 4), (1, 1, 1), (2, 1, 1)]
+    assert len(episodes) == 6 and all(episode.length == 4 for episode in episodes)
+    assert [segment.end_of_iteration for segment in worker.segments].count(True) == 1
+    assert worker.segments[-1].end_of_iteration
+    assert len(worker.transitions()) == 6 * 4 + 3, "three true steps before the last step of an episode failed"
+
+
+def test_a_fault_of_the_very_last_episode_does_not_end_the_iteration(tmp_path):
+    worker, episodes, _ = collect(tmp_path, (4,), 2, {(0, 1, 4): raises})
+    assert [(s.reward.size, s.ends_episode, s.end_of_iteration) for s in worker.segments] == [
+        (4, True, False),
+        (3, False, False),
+        (4, True, True),
+    ]
+    assert len(episodes) == 2
+
+
+def test_environments_beside_a_fault_are_stepped_with_the_actions_chosen_for_them():
+    class Counting(ScriptedActor):
+        """Knows how often it has acted for each environment, as a recurrent policy does."""
+
+        def __init__(self):
+            super().__init__()
+            self.acted = {}
+
+        def reset(self, env):
+            super().reset(env)
+            self.acted[env] = 0
+
+        def actions(self, time_steps):
+            chosen = super().actions(time_steps)
+            for env, time_step in time_steps.items():
+                assert time_step.observation[2] == self.acted[env], "one step for each action"
+                self.acted[env] += 1
+            return chosen
+
+    envs = [TrainingEnvironment(FaultyEnv(env, 5, {(0, 2): raises} if env == 1 else {}), HORIZON) for env in range(3)]
+
+    def answer(env, fault):
+        envs[env] = TrainingEnvironment(FaultyEnv(env, 5, {}), HORIZON)
+
+    assert len(run_episodes(envs, Counting(), 6, on_fault=answer)) == 6
+
+
+def test_without_an_answer_a_fault_ends_all_and_what_was_true_is_stored(tmp_path):
+    with pytest.raises(EnvironmentFault, match="step 3 of episode 1: ZeroDivisionError"):
+        collect(tmp_path, (6, 6), 4, {(1, 0, 3): raises}, on_fault=False)
+    ring = Ring.open(tmp_path, LAYOUT, 1000)
+    assert ring.env_steps == 3 + 2
+
+
+def test_an_answer_that_raises_ends_all_episodes(tmp_path):
+    def answer(env, fault):
+        raise fault
+
+    worker = WorkerOfRing(tmp_path)
+    envs = [TrainingEnvironment(FaultyEnv(env, 5, {(0, 2): raises} if env else {}), HORIZON) for env in range(2)]
+    with pytest.raises(EnvironmentFault):
+        run_episodes(envs, ScriptedActor(), 4, new_builder=worker.new_builder, on_fault=answer)
+    assert sorted(segment.reward.size for segment in worker.segments) == [1, 2]
+    assert not any(segment.end_of_iteration or segment.ends_episode for segment in worker.segments)
+
+
+def test_an_environment_may_be_changed_before_each_episode():
+    envs = make_envs(2, 3)
+    started = []
+
+    def renew(env):
+        started.append(env)
+        envs[env] = make_envs(2, 3)[env]
+
+    episodes = run_episodes(envs, ScriptedActor(), 4, on_start=renew)
+    assert len(episodes) == len(started) == 4
+    assert all(env.user_env._episode == 0 for env in envs), "each has lived for one episode"
+
+
+def test_a_clock_runs_around_policy_and_simulator_only():
+    class SlowEnv(NumberedEnv):
+        def _step(self, action):
+            busy_until(0.002)
+            return super()._step(action)
+
+    class SlowActor(ScriptedActor):
+        def action(self, time_step):
+            busy_until(0.001)
+            return super().action(time_step)
+
+    def busy_until(seconds):
+        import time
+
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+
+    times = StepTimes()
+    run_episodes([TrainingEnvironment(SlowEnv(0, 10), HORIZON)], SlowActor(), 2, times=times)
+    policy, simulator = times.take()
+    assert policy >= 0.020 and simulator >= 0.040
+    assert times.take() == (0.0, 0.0)
+
+
+def test_a_log_takes_means_of_numbers_and_the_last_success():
+    log = EpisodeLog()
+    log.add(1.0, {"log/height": 1.0, "log/text": "no", "other": 3, "is_success": True})
+    log.add(2.0, {"log/height": np.float32(2.0), "log/text": 5.0, "other": 3, "is_success": False, 7: 1})
+    episode = log.episode()
+    assert (episode.episode_return, episode.length, episode.success) == (3.0, 2, False)
+    assert episode.logs == {"height": 1.5, "text": 5.0}
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_returns_go_on_from_segment_to_segment_and_begin_anew_with_each_episode(tmp_path, num_envs):
+    """R_t = gamma R_(t-1) + r_t in every environment of a worker, whose segments alternate."""
+    segments = []
+    layout = dataclasses.replace(LAYOUT, returns=Column("return", (), "float32"))
+    envs = make_envs(*[None] * num_envs)
+    run_episodes(envs, ScriptedActor(), 4, new_builder=lambda: SegmentBuilder(layout, 7, 5, segments.append, gamma=0.9))
+    assert any(not segment.starts_episode for segment in segments)
+    rewards, returns = {}, {}
+    for segment in segments:
+        env, episode = map(int, segment.observation[0][0, :2])
+        rewards.setdefault((env, episode), []).extend(segment.reward)
+        returns.setdefault((env, episode), []).extend(segment.returns)
+    assert len(rewards) == 4
+    for key, each in rewards.items():
+        expected = [sum(0.9 ** (t - k) * each[k] for k in range(t + 1)) for t in range(len(each))]
+        np.testing.assert_allclose(returns[key], expected, rtol=1e-5)
+
+
+def test_returns_that_float32_can_not_hold_are_cut():
+    sent = []
+    layout = dataclasses.replace(LAYOUT, returns=Column("return", (), "float32"))
+    builder = SegmentBuilder(layout, 0, 5, sent.append)
+    builder.start(ts.restart(np.zeros(3, np.float32)))
+    for _ in range(3):
+        builder.add(np.zeros(2, np.float32), ts.transition(np.zeros(3, np.float32), np.float32(3e38)))
+    builder.finish(ends_episode=True, end_of_iteration=True)
+    assert np.isfinite(sent[0].returns).all() and sent[0].returns.dtype == np.float32

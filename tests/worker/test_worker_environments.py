@@ -1,0 +1,252 @@
+"""The environments of a worker: seeds and ids, faults in a row, curriculum values of new ones, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.fakes import FakeParams, NumberedEnv
+from tfagents_system.envs.curriculum import Curriculum
+from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.machine import memory
+from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
+from tfagents_system.worker import worker_environments
+from tfagents_system.worker.worker_environments import Place, TooLargeError, WorkerEnvironments
+
+COLLECT, EVAL = Place(False, 0), Place(True, 0)
+CURRICULUM = {"mass": {"iters": [0, 5], "range": [1.0, 2.0]}, "friction": {"iters": [3], "range": [0.5, 0.5]}}
+
+
+class Env(NumberedEnv):
+    """Remembers that it was closed."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Params(FakeParams):
+    n_train_episodes_per_iter = 4
+
+    def __init__(self, curriculum: Any = None) -> None:
+        super().__init__({"horizon": 5, **({"curriculum": curriculum} if curriculum else {})})
+        self.built: list[Any] = []
+        self.errors: list[Exception] = []
+
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        if self.errors:
+            raise self.errors.pop()
+        self.built.append(Env(args[0], seed=seed))
+        return self.built[-1]
+
+    def collect_env_args_kwargs(self, id: int = 0) -> Any:
+        return (id,), {}
+
+    def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> Any:
+        return (100 + collect_env.worker,), {}
+
+
+def seeds_of(worker: int) -> Any:
+    """As a Role derives them for a worker's first start."""
+
+    def derived_seed(stream: int, *further: int) -> int:
+        return int(np.random.SeedSequence([0, stream, worker, 0, *further]).generate_state(1)[0] % 2**31)
+
+    return derived_seed
+
+
+def make(params: Any, worker: int = 0, count: int = 1, eval_count: int = 1, **more: Any) -> WorkerEnvironments:
+    curriculum = Curriculum.from_config(params.env_config)
+    return WorkerEnvironments(params, worker, count, eval_count, seeds_of(worker), curriculum, **more)
+
+
+def run_episode(environments: WorkerEnvironments, place: Place = COLLECT) -> None:
+    env = (environments.evaluation if place.is_eval else environments.collect)[place.index]
+    time_step = env.reset()
+    while not time_step.is_last():
+        time_step = env.step(np.zeros(2, np.float32))
+
+
+def fault(text: str = "no luck") -> EnvironmentFault:
+    return EnvironmentFault(0, 2, 1, ValueError(text))
+
+
+def test_every_environment_has_its_own_id_and_seed() -> None:
+    built = [make(Params(), worker, 3, 2) for worker in (0, 1)]
+    collect = [env.user_env for environments in built for env in environments.collect]
+    evaluate = [env.user_env for environments in built for env in environments.evaluation]
+    assert [env.worker for env in collect] == [0, 1, 2, 3, 4, 5]
+    assert [env.worker for env in evaluate] == [100, 101, 103, 104]
+    assert len({env.seed_of_ctor for env in collect + evaluate}) == 10
+
+
+def test_the_first_environment_is_the_same_however_many_there_are() -> None:
+    for count in (1, 4):
+        environments = make(Params(), count=count)
+        assert environments.collect[0].user_env.seed_of_ctor == seeds_of(0)(COLLECT_STREAM)
+        assert [env.user_env.seed_of_ctor for env in environments.evaluation] == [seeds_of(0)(EVAL_STREAM)]
+
+
+def test_environments_that_would_never_step_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(worker_environments.logging, "warning", lambda text, *args: told.append(text % args))
+    make(Params(), count=6)
+    assert len(told) == 1 and "2 of its environments have nothing to do" in told[0]
+
+
+def test_an_environment_that_fails_is_closed_and_another_takes_its_place() -> None:
+    params = Params(CURRICULUM)
+    environments = make(params, worker=2, count=2, eval_count=2)
+    environments.set_due(4)
+    before = [*environments.collect, *environments.evaluation]
+    environments.replace(Place(False, 1), fault())
+    environments.replace(Place(True, 1), fault("other"))
+    after = [*environments.collect, *environments.evaluation]
+    assert [old is new for old, new in zip(before, after, strict=True)] == [True, False, True, False]
+    assert [old.user_env.is_closed for old in before] == [False, True, False, True]
+    new, new_eval = after[1].user_env, after[3].user_env
+    assert (new.worker, new_eval.worker) == (5, 105), "the same id"
+    assert len({env.seed_of_ctor for env in params.built}) == 6, "another seed"
+    assert new.states == [{"mass": 1.0}, {"friction": 0.5}], "the curriculum's values, as they are now"
+    assert new_eval.states == [], "not those that are not for evaluation"
+    assert environments.faults == 2 and "ValueError: other" in environments.last_fault
+
+
+def test_evaluations_have_the_values_of_their_policy_however_far_was_collected() -> None:
+    """A worker may have collected an iteration more than the policy is of: two workers would evaluate two tasks."""
+    params = Params({"mass": {"iters": [0, 5], "range": [1.0, 2.0]}, "friction": {"iters": [5], "range": [3.0, 3.0]}})
+    params.env_config["curriculum"]["mass"]["apply_to_eval"] = True
+    environments = make(params)
+    environments.set_due(5)
+    collect, evaluate = environments.collect[0].user_env, environments.evaluation[0].user_env
+    assert collect.states == [{"mass": 1.0}, {"mass": 2.0}, {"friction": 3.0}] and evaluate.states == []
+    environments.set_evaluated(4)
+    environments.set_evaluated(4)
+    assert evaluate.states == [{"mass": 1.0}]
+    environments.replace(EVAL, fault())
+    assert environments.evaluation[0].user_env.states == [{"mass": 1.0}]
+    environments.set_evaluated(5)
+    assert environments.evaluation[0].user_env.states == [{"mass": 1.0}, {"mass": 2.0}]
+    environments.set_evaluated(4)  # Training went back to a checkpoint.
+    assert environments.evaluation[0].user_env.states[-1] == {"mass": 1.0}
+    assert len(collect.states) == 3
+
+
+def test_the_third_fault_in_a_row_is_the_callers() -> None:
+    environments = make(Params())
+    environments.replace(COLLECT, fault("first"))
+    environments.replace(COLLECT, fault("second"))
+    with pytest.raises(EnvironmentFault, match="third"):
+        environments.replace(COLLECT, fault("third"))
+    assert environments.faults == 3 and "third" in environments.last_fault
+
+
+def test_an_episode_that_ends_forgives_those_before_in_its_own_place_only() -> None:
+    environments = make(Params(), count=2, eval_count=1)
+    for k in range(7):
+        environments.replace(COLLECT, fault(f"{k}"))
+        run_episode(environments)
+    environments.replace(Place(False, 1), fault())
+    environments.replace(EVAL, fault())
+    environments.replace(Place(False, 1), fault())
+    environments.replace(EVAL, fault())
+    for place in (Place(False, 1), EVAL):
+        run_episode(environments, COLLECT)
+        with pytest.raises(EnvironmentFault):
+            environments.replace(place, fault())
+    assert environments.faults == 13
+
+
+def test_what_building_anew_raises_counts_as_well() -> None:
+    params = Params()
+    environments = make(params)
+    params.errors = [KeyError("licence")]
+    environments.replace(COLLECT, fault())
+    assert environments.faults == 2
+    assert environments.last_fault.startswith(
+        "worker 0: environment 0 failed in its construction: KeyError: 'licence' (test_worker_environments.py, line"
+    )
+    run_episode(environments)
+    params.errors = [KeyError("licence"), KeyError("licence")]
+    with pytest.raises(EnvironmentFault, match="its construction"):
+        environments.replace(COLLECT, fault())
+
+
+def test_set_state_that_raises_is_a_fault_and_the_new_environment_gets_the_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    params = Params(CURRICULUM)
+    environments = make(params)
+    fails = [ZeroDivisionError("torn")]
+
+    def set_state(self: Any, state: Any) -> None:
+        if fails:
+            raise fails.pop()
+        self.states.append(state)
+
+    monkeypatch.setattr(Env, "set_state", set_state)
+    environments.set_due(0)
+    assert environments.faults == 1
+    assert "environment 0 failed in set_state({'mass': 1.0}): ZeroDivisionError: torn (" in environments.last_fault
+    assert environments.collect[0].user_env.states == [{"mass": 1.0}]
+    assert params.built[0].is_closed
+
+
+def test_close_that_raises_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    environments = make(Params())
+    monkeypatch.setattr(Env, "close", lambda self: 1 / 0)
+    environments.replace(COLLECT, fault())
+    environments.close()
+
+
+# Memory.
+
+
+def test_without_a_limit_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "tree_resident_bytes", lambda pid: 1 / 0)
+    environments = make(Params())
+    environments.look_at_memory()
+    environments.check_own_memory()
+
+
+def test_a_worker_above_its_limit_is_told_to_start_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    resident_bytes = 100 * 2**20
+    monkeypatch.setattr(memory, "tree_resident_bytes", lambda pid: resident_bytes)
+    environments = make(Params(), worker=3, memory_mb=100)
+    environments.look_at_memory()
+    environments.check_own_memory()
+    resident_bytes += 1
+    environments.look_at_memory()
+    environments.check_own_memory()  # It looks once a second only.
+    monkeypatch.setattr(environments, "_look_due", 0.0)
+    environments.look_at_memory()
+    with pytest.raises(TooLargeError, match="worker 3: its process takes 100 MiB, more than SAC_WORKER_MEMORY_MB=100"):
+        environments.check_own_memory()
+
+
+@pytest.mark.parametrize("age_secs", [0.0, 61.0], ids=["young", "old"])
+def test_an_environment_that_outgrows_its_process_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, age_secs: float
+) -> None:
+    environments = make(Params(), memory_mb=50)
+    clock = worker_environments.time.monotonic
+    for round_ in range(5):
+        now = clock() + round_ * 100.0
+        monkeypatch.setattr(worker_environments.time, "monotonic", lambda now=now: now)
+        environments._built_at[COLLECT] = now - age_secs
+        environments._too_large[COLLECT] = "worker 0: the process of environment 0 takes 51 MiB"
+        before = environments.collect[0]
+        if age_secs == 0.0 and round_ == 2:
+            with pytest.raises(EnvironmentFault, match="its first minute: MemoryError: .*51 MiB: find the leak"):
+                environments.renew_if_too_large(COLLECT)
+            return
+        environments.renew_if_too_large(COLLECT)
+        assert environments.collect[0] is not before
+        run_episode(environments)
+        same = environments.collect[0]
+        environments.renew_if_too_large(COLLECT)
+        assert environments.collect[0] is same, "once is enough"
+    assert age_secs > 0.0 and environments.faults == 0
