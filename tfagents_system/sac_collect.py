@@ -2,7 +2,7 @@
 
     SLURM_PROCID=3 python -m tfagents_system.sac_collect
 
-Load parameters, connect, loop until told to stop, close. SAC_WORKER_ROLE may say another kind (worker_kinds.py).
+Load parameters, connect, loop until told to stop, close. SAC_WORKER_ROLE may say another kind (worker/kinds.py).
 """
 
 from __future__ import annotations

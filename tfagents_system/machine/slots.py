@@ -16,7 +16,7 @@ from typing import Any
 from tfagents_system.errors import UserError
 from tfagents_system.machine.claims import Claims
 
-# Kinds of workers (see worker_kinds.py). Only the first may have a planned slot: the run waits for its experience.
+# Kinds of workers (see worker/kinds.py). Only the first may have a planned slot: the run waits for its experience.
 COLLECT, EVAL, EXPERT, TEST = "collect", "eval", "expert", "test"
 KINDS = (COLLECT, EVAL, EXPERT, TEST)
 

@@ -1,6 +1,6 @@
 """The kinds of workers: what SAC_WORKER_ROLE may be.
 
-collect   collects experience with the newest policy; planned workers also evaluate (workers.py)
+collect   collects experience with the newest policy; planned workers also evaluate (worker.py)
 eval      evaluates only (eval_worker.py)
 expert    collects experience with a policy that no update changes (expert_worker.py)
 test      plays the newest policy, and stores nothing (play_worker.py)
