@@ -46,8 +46,8 @@ tfagents_vars=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 tfagents_arguments=("$@") tfagents_options=("${@:2}")
 # shellcheck source=tfagents_system/launch/vars_file.sh
 source "$tfagents_root/tfagents_system/launch/vars_file.sh"
-# shellcheck source=tfagents_system/launch/surroundings.sh
-source "$tfagents_root/tfagents_system/launch/surroundings.sh" "$tfagents_root/join_script.sh" "${tfagents_arguments[@]}"
+# shellcheck source=tfagents_system/launch/program_environment.sh
+source "$tfagents_root/tfagents_system/launch/program_environment.sh" "$tfagents_root/join_script.sh" "${tfagents_arguments[@]}"
 
 tfagents_python=$("$tfagents_root/setup.sh" --print-python)
 export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1

@@ -59,8 +59,8 @@ source "$tfagents_root/tfagents_system/launch/vars_file.sh"
 # shellcheck source=tfagents_system/launch/login_node.sh
 source "$tfagents_root/tfagents_system/launch/login_node.sh"
 if [[ -z $tfagents_check ]]; then refuse_login_node; fi
-# shellcheck source=tfagents_system/launch/surroundings.sh
-source "$tfagents_root/tfagents_system/launch/surroundings.sh" "$tfagents_root/run_script.sh" "${tfagents_arguments[@]}"
+# shellcheck source=tfagents_system/launch/program_environment.sh
+source "$tfagents_root/tfagents_system/launch/program_environment.sh" "$tfagents_root/run_script.sh" "${tfagents_arguments[@]}"
 
 tfagents_python=$("$tfagents_root/setup.sh" --print-python)
 # The repository comes first, the folder of the user last: neither hides the other's modules, nor Python's own.

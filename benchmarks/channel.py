@@ -42,14 +42,14 @@ def serve(pipe: Pipe, reverb_port: int, folder: Path, cpu: int) -> None:
     from tfagents_system.transport.remote import credentials
     from tfagents_system.transport.remote.gateway import Gateway, RunFacts
     from tfagents_system.transport.remote.remote_slots import RemoteSlots
-    from tfagents_system.transport.remote.shared_tables import Sharing
+    from tfagents_system.transport.remote.shared_tables import SharedTables
 
     paths = RunPaths(folder)
     credentials.ensure_credentials(paths.credentials, "benchmark")
     # Slots from 0: the segments are those of worker 0.
     facts = RunFacts(paths, make_layout(), _IDENTITY, 0, 1, 2, {}, "{}", _MAX_BYTES)
     slots = RemoteSlots(SlotCounts(0, 1, 2), reverb_port, paths.gateway_slots)
-    sharing = Sharing(Connection(f"localhost:{reverb_port}", lambda: False))
+    sharing = SharedTables(Connection(f"localhost:{reverb_port}", lambda: False))
     context = credentials.server_context(paths.credentials)
     gateway = Gateway(facts, sharing, slots, context, has_trainer=False)
     pipe.send(gateway.listen(0))

@@ -29,7 +29,7 @@ from tfagents_system.transport.remote import credentials, machines
 from tfagents_system.transport.remote.gateway import Gateway, RunFacts, layout_frame_bytes
 from tfagents_system.transport.remote.messages import identity_of
 from tfagents_system.transport.remote.remote_slots import RemoteSlots
-from tfagents_system.transport.remote.shared_tables import Sharing
+from tfagents_system.transport.remote.shared_tables import SharedTables
 from tfagents_system.transport.segments import Layout
 
 _START_DEADLINE_SECS = 600.0
@@ -63,7 +63,9 @@ def serve(role: Role) -> int:
     # A supervisor has started a trainer; without one it may be anywhere.
     has_trainer = SUPERVISOR_PID_VARIABLE in os.environ
     revoked = machines.Revocations(folder).names
-    gateway = Gateway(facts, Sharing(connection), slots, context, password, has_trainer=has_trainer, revoked=revoked)
+    gateway = Gateway(
+        facts, SharedTables(connection), slots, context, password, has_trainer=has_trainer, revoked=revoked
+    )
     port = _listen(gateway, role, int(os.environ.get("SAC_GATEWAY_PORT") or 0))
     write_json(role.paths.gateway_json, {"host": socket.getfqdn(), "port": port, "pid": os.getpid()})
     logging.info("listening on port %d; credentials in %s, password: %s", port, folder, "yes" if password else "no")

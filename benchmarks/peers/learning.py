@@ -31,7 +31,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def algorithm_class(library: str, algorithm: str) -> Any:
-    """SAC and its kin by name; where TQC and CrossQ are depends on the library."""
+    """SAC and its variants by name; where TQC and CrossQ are depends on the library."""
     name = {"sac": "SAC", "tqc": "TQC", "crossq": "CrossQ", "droq": "DroQ"}[algorithm]
     if library == "sbx":
         import sbx

@@ -102,14 +102,14 @@ def test_only_images_that_are_encoded_are_shifted_unless_pixels_are_said():
     time_steps = ts.restart(observations((BATCH,)), BATCH)
     for pixels, icon_moves in ((None, False), (1, True)):
         params = build_params(image_augmentation_pixels=pixels)
-        eyes = encoder.make_eyes(params, encoder.make_encoder(params, OBSERVATION), OBSERVATION)
-        moved = eyes.shifted(time_steps, Drawing(0, tf.constant(0, tf.int64), 4)).observation
+        pipeline = encoder.make_observation_pipeline(params, encoder.make_encoder(params, OBSERVATION), OBSERVATION)
+        moved = pipeline.shifted(time_steps, Drawing(0, tf.constant(0, tf.int64), 4)).observation
         assert moved["camera"].dtype == tf.uint8 and moved["camera"].shape == (BATCH, 16, 17, 3)
         assert np.any(moved["camera"] != time_steps.observation["camera"])
         assert np.any(moved["icon"] != time_steps.observation["icon"]) == icon_moves
         np.testing.assert_array_equal(moved["joints"], time_steps.observation["joints"])
     params = build_params(image_augmentation_pixels=0, image_encoder_filters=())
-    assert encoder.make_eyes(params, encoder.make_encoder(params, OBSERVATION), OBSERVATION) is None
+    assert encoder.make_observation_pipeline(params, encoder.make_encoder(params, OBSERVATION), OBSERVATION) is None
 
 
 # The networks.
@@ -174,17 +174,20 @@ def sgd_agent(critic_rate, actor_rate, **attributes):
 def test_the_encoder_steps_along_the_gradient_of_the_critics_loss():
     agent = sgd_agent(1.0, 1.0, image_augmentation_pixels=0)
     experience, noise = transition(), [[np.zeros((BATCH, 2), np.float32)]] * 2
-    eyes, critics = agent._encoder, agent._critic_networks
-    learned = [*eyes.trainable_variables, *(variable for critic in critics for variable in critic.trainable_variables)]
-    assert len(eyes.trainable_variables) == 8
-    next_features, _ = eyes(experience.next_time_step.observation)
+    pipeline, critics = agent._encoder, agent._critic_networks
+    learned = [
+        *pipeline.trainable_variables,
+        *(variable for critic in critics for variable in critic.trainable_variables),
+    ]
+    assert len(pipeline.trainable_variables) == 8
+    next_features, _ = pipeline(experience.next_time_step.observation)
     distribution, _ = agent._actor_network(next_features, step_type=None, network_state=())
     next_actions = distribution.mode()
     log_pi = distribution.log_prob(next_actions)
     targets = [target((next_features, next_actions))[0] for target in agent._target_critic_networks]
     y = experience.next_time_step.reward + 0.99 * (tf.minimum(*targets) - log_pi)
     with tf.GradientTape() as tape:  # Over everything at once.
-        features, _ = eyes(experience.time_step.observation)
+        features, _ = pipeline(experience.time_step.observation)
         loss = 0.5 * tf.add_n(
             [tf.reduce_mean((y - critic((features, experience.action_step.action))[0]) ** 2) for critic in critics]
         )

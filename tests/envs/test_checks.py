@@ -210,7 +210,7 @@ def test_the_makeup_of_an_agent_is_that_of_before_its_first_update() -> None:
     made: list[Any] = []
     checks, trial = report(CounterEnv, agent_ctor=own_agent(Lazy))
     assert checks.errors == [] and made[0].kernel.shape == (5, 7)
-    assert trial.makeup["class"] == "Lazy" and "5x7" not in trial.makeup
+    assert trial.signature["class"] == "Lazy" and "5x7" not in trial.signature
 
 
 # Curriculum.

@@ -118,4 +118,4 @@ def test_a_check_measures_and_leaves_cpus_and_sizes_as_they_were(monkeypatch: py
     assert any("in episodes of 10" in fact for fact in checks["duration"].facts)
     assert set(plan.workers[0]) in seen and os.sched_getaffinity(0) == here
     assert (plain.agent_bytes, plain.policy_bytes) == (measured.agent_bytes, measured.policy_bytes)
-    assert plain.makeup == measured.makeup
+    assert plain.signature == measured.signature

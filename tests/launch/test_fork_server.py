@@ -323,7 +323,7 @@ def is_zombie(pid: int) -> bool:
 
 def test_orphans_of_roles_are_waited_for_and_exit_codes_of_roles_are_left(server: ForkServer, tmp_path: Path) -> None:
     starter = RoleStarter(fork_server=server)
-    starter.reap_strangers([])  # Nothing is forked yet: the children of this process are nobody's orphans.
+    starter.reap_orphans([])  # Nothing is forked yet: the children of this process are nobody's orphans.
     log = tmp_path / "role.log"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(role_starter, "module_of_role", lambda name: ROLE)
@@ -338,10 +338,10 @@ def test_orphans_of_roles_are_waited_for_and_exit_codes_of_roles_are_left(server
     while not (is_zombie(orphans[0].pid) and is_zombie(roles[1].pid)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert orphans[0].ppid() == os.getpid()
-    starter.reap_strangers([roles[1].pid])
+    starter.reap_orphans([roles[1].pid])
     assert is_zombie(roles[1].pid)
     assert roles[1].poll() == 75
-    starter.reap_strangers([roles[1].pid])  # What an exit code that nobody had taken may have hidden.
+    starter.reap_orphans([roles[1].pid])  # What an exit code that nobody had taken may have hidden.
     assert not psutil.pid_exists(orphans[0].pid)
     assert psutil.pid_exists(server.pid)
 
@@ -377,11 +377,11 @@ def test_a_child_of_the_start_that_has_ended_hides_no_orphans() -> None:
     starter = RoleStarter()
     starter.adopt()
     orphan = int(subprocess.check_output(["sh", "-c", "sleep 0.1 > /dev/null & echo $!"]))
-    starter.reap_strangers([])
+    starter.reap_orphans([])
     assert processes.is_alive(child.pid)
     child.kill()
     assert processes.wait_until(lambda: is_zombie(child.pid) and is_zombie(orphan), 10.0)
-    starter.reap_strangers([])
+    starter.reap_orphans([])
     assert not psutil.pid_exists(orphan) and not psutil.pid_exists(child.pid)
     assert child.pid not in starter._others
     child.wait()

@@ -21,11 +21,11 @@ from tfagents_system.launch import prepare
 from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.run_settings import RunSettings, resolve
 from tfagents_system.run_files import run_checkpoints, run_directory
-from tfagents_system.run_files.run_checkpoints import Makeup
+from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
-from tfagents_system.trainer.checkpoints import makeup_of
+from tfagents_system.trainer.checkpoints import signature_of
 
 PARAMS = """
 import gymnasium
@@ -90,10 +90,10 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
     assert prepare.prepare(environ, None)
     paths = RunPaths(tmp_path / "run")
 
-    def checkpoint(train_step: int, makeup: Makeup) -> None:
+    def checkpoint(train_step: int, signature: AgentSignature) -> None:
         partial = run_checkpoints.begin(paths.trainer_checkpoints, train_step)
         (partial / "agent.index").write_bytes(b"index")
-        run_checkpoints.finish(partial, train_step, 1, {}, makeup)
+        run_checkpoints.finish(partial, train_step, 1, {}, signature)
 
     checkpoint(5, {"class": "EnsembleAgent", "256x256": 10})
     with pytest.raises(UserError) as raised:
@@ -105,7 +105,7 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
     )
     params = load_params(paths.params, {"horizon": 20})
     agent = make_agent(params, *load_specs(paths.specs), tf.Variable(0, dtype=tf.int64))
-    checkpoint(10, makeup_of(agent))
+    checkpoint(10, signature_of(agent))
     assert prepare.prepare(environ, None)
 
 

@@ -230,7 +230,7 @@ def started(run_dir: Path, stop: StopFlag, fast: None) -> Iterator[Callable[...,
     yield start
     for supervisor in supervisors:
         supervisor._kill_all()
-        supervisor._end_strangers(spared=set())
+        supervisor._end_orphans(spared=set())
         supervisor._view.stop([])
         assert supervisor._directory is not None
         os.close(supervisor._directory)
@@ -261,10 +261,10 @@ def test_what_is_in_a_living_roles_session_is_spared_when_another_role_has_ended
     starts = f"( env -i {{}} sleep 600 & echo $! >> {file} ); "
     supervisor = started({"worker": starts.format("") + starts.format("setsid") + SAVES})
     pids = supervisor._pids()
-    assert processes.wait_until(lambda: len(supervisor._starter.strangers(pids)) == 2, 10.0)
+    assert processes.wait_until(lambda: len(supervisor._starter.orphans(pids)) == 2, 10.0)
     helper, nobodys = map(int, file.read_text().split())
     assert processes.wait_until(lambda: os.getsid(nobodys) == nobodys, 10.0)
-    supervisor._end_strangers(spared=set())
+    supervisor._end_orphans(spared=set())
     assert processes.is_alive(helper) and not processes.is_alive(nobodys)
     supervisor._kill_all()
     assert gone(helper, 5.0)

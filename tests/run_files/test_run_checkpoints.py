@@ -13,13 +13,13 @@ from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 
 
-def write(folder, train_step, content=b"weights", replay=b"rows", makeup=None):
+def write(folder, train_step, content=b"weights", replay=b"rows", signature=None):
     partial = run_checkpoints.begin(folder, train_step)
     (partial / "agent.index").write_bytes(b"index")
     (partial / "agent.data-00000-of-00001").write_bytes(content * 50)
     if replay is not None:
         (partial / "replay.bin").write_bytes(replay)
-    return run_checkpoints.finish(partial, train_step, train_step // 10, {"env_steps": 7}, makeup)
+    return run_checkpoints.finish(partial, train_step, train_step // 10, {"env_steps": 7}, signature)
 
 
 def names(folder):
@@ -50,16 +50,16 @@ def test_none_is_completed_once_another_start_has_taken_the_run_over(tmp_path, m
 
 
 def test_an_agent_of_another_makeup_is_told_with_both_sides_and_the_remedy(tmp_path):
-    makeup = {"class": "EnsembleAgent", "4x8": 6, "8": 9}
-    written = write(tmp_path, 10, makeup=makeup)
+    signature = {"class": "EnsembleAgent", "4x8": 6, "8": 9}
+    written = write(tmp_path, 10, signature=signature)
     found = run_checkpoints.newest_complete(tmp_path)
-    assert found == written and found.makeup == makeup
-    assert run_checkpoints.why_not_of(found, dict(makeup)) == ""
+    assert found == written and found.signature == signature
+    assert run_checkpoints.why_not_of(found, dict(signature)) == ""
     reason = run_checkpoints.why_not_of(found, {"class": "SacAgent", "4x8": 4, "8": 9, "16": 1})
     pairs = "variables of shape 16: 0 and 1, variables of shape 4x8: 6 and 4, class EnsembleAgent and SacAgent"
     assert f"checkpoint_0000000010 and TrainParams have different agents ({pairs}): " in reason
     assert reason.endswith("or choose another SAC_EXP_NAME")
-    assert run_checkpoints.why_not_of(write(tmp_path, 20), makeup) == "", "those of earlier versions do not say"
+    assert run_checkpoints.why_not_of(write(tmp_path, 20), signature) == "", "those of earlier versions do not say"
 
 
 def test_a_second_one_of_the_same_train_step_is_newer_and_leaves_the_first(tmp_path):

@@ -23,7 +23,7 @@ from tfagents_system.transport.remote import credentials, machines
 from tfagents_system.transport.remote.client import Hello, RemoteConnection
 from tfagents_system.transport.remote.gateway import Gateway, RunFacts
 from tfagents_system.transport.remote.remote_slots import RemoteSlots
-from tfagents_system.transport.remote.shared_tables import Sharing
+from tfagents_system.transport.remote.shared_tables import SharedTables
 from tfagents_system.transport.segments import Column, Layout, Segment
 
 LAYOUT = Layout((Column("observation", (3,), "float32"),), (Column("action", (2,), "float32"),))
@@ -155,7 +155,7 @@ def running_gateway(
     slots = RemoteSlots(SlotCounts(1, 1, max_workers), 1, paths.gateway_slots, NoClaims())  # type: ignore[arg-type]
     context = credentials.server_context(paths.credentials)
     gateway = Gateway(
-        facts, Sharing(fake), slots, context, password,  # type: ignore[arg-type]
+        facts, SharedTables(fake), slots, context, password,  # type: ignore[arg-type]
         has_trainer=has_trainer, revoked=machines.Revocations(paths.credentials).names,
     )  # fmt: skip
     try:

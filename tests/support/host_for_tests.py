@@ -27,7 +27,7 @@ from tfagents_system.transport.connection import Connection
 from tfagents_system.transport.remote import credentials
 from tfagents_system.transport.remote.gateway import Gateway, RunFacts, layout_frame_bytes
 from tfagents_system.transport.remote.remote_slots import RemoteSlots
-from tfagents_system.transport.remote.shared_tables import Sharing
+from tfagents_system.transport.remote.shared_tables import SharedTables
 
 PORT = 8008
 
@@ -46,7 +46,7 @@ def main() -> None:
     service = ReplayService(ring, connection, all_tables[tables.BLOCKS], 4, draw, pacing, snapshots)
     facts = RunFacts(paths, LAYOUT, IDENTITY, 7, 1, 4, {}, "{}", layout_frame_bytes(LAYOUT, None))
     slots = RemoteSlots(SlotCounts(1, 1, 4), PORT, paths.gateway_slots, NoClaims())  # type: ignore[arg-type]
-    gateway = Gateway(facts, Sharing(connection), slots, credentials.server_context(paths.credentials))
+    gateway = Gateway(facts, SharedTables(connection), slots, credentials.server_context(paths.credentials))
     print(json.dumps({"port": gateway.listen(0), "host": socket.gethostname()}), flush=True)
     is_over = threading.Event()
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from tests.support.segments_for_tests import LAYOUT
-from tfagents_system.replay.recovery import Places, open_ring
+from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files import run_checkpoints
 
@@ -26,7 +26,7 @@ class RunFolders:
         slack: int = SLACK,
     ) -> None:
         home = exp_dir / "replay"
-        self.places = Places(scratch or home, home, exp_dir / "checkpoints")
+        self.places = RingFolders(scratch or home, home, exp_dir / "checkpoints")
         self.ring, self.copy = open_ring(
             self.places,
             LAYOUT,

@@ -136,7 +136,7 @@ def test_a_checkpoint_of_another_agent_is_refused_in_words(tmp_path, before, aft
 @pytest.mark.parametrize("after", [{"algorithm": "redq"}, {"critic_joint_fc_layer_params": (17,)}])
 def test_one_of_an_earlier_version_that_does_not_fit_is_refused_as_well(tmp_path, monkeypatch, after):
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints_module, "makeup_of", lambda agent: None)
+        patched.setattr(checkpoints_module, "signature_of", lambda agent: None)
         checkpoints_of(tmp_path, build())[0].save(5.0, {}, wait=True)
     with pytest.raises(UserError, match="TrainParams have different agents: .*choose another SAC_EXP_NAME"):
         checkpoints_of(tmp_path, build(**after))[0].restore()
@@ -152,7 +152,7 @@ def test_rewards_that_are_not_scaled_any_more_are_another_agent(tmp_path):
 
 def test_a_scale_of_rewards_that_an_earlier_version_has_written_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints_module, "makeup_of", lambda agent: {"class": "SacAgent", "scalar": 6})
+        patched.setattr(checkpoints_module, "signature_of", lambda agent: {"class": "SacAgent", "scalar": 6})
         checkpoints_of(tmp_path, build())[0].save(5.0, {}, wait=True)
     agent = build()
     attach_reward_scale(agent)

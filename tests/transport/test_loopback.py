@@ -165,7 +165,7 @@ def test_where_the_kernel_does_not_tell_whose_connections_are_no_server_is_start
         loopback.start_confined(lambda: pytest.fail("it was started"), 8008)
     monkeypatch.setenv("SAC_ALLOW_STRANGERS", "1")
     peers.require_owners()
-    loopback.keep_strangers_out()
+    loopback.keep_other_users_out()
 
 
 # Every way in which another user may try to listen on a port.

@@ -102,8 +102,8 @@ class BlockUpdate:
 
         Returns:
           Mean of each loss, by name, over those of the K updates that have measured it; without those that none has.
-          For SAC and its kin `critic_loss`, `actor_loss`, `alpha_loss` (where alpha is learned) and `q_mean`, what the
-          critics say of the minibatch on average; for other agents `loss` and what else their `train` returns.
+          For SAC and its variants `critic_loss`, `actor_loss`, `alpha_loss` (where alpha is learned) and `q_mean`, what
+          the critics say of the minibatch on average; for other agents `loss` and what else their `train` returns.
 
         Raises:
           DivergedError: A loss or a weight is not finite, or a weight is beyond 1e8: the agent is of no use any more.

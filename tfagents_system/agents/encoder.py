@@ -112,7 +112,7 @@ class ImageTrunk(tf.keras.layers.Layer):
         return tf.tanh(self._norm(self._dense(flat)))
 
 
-class Eyes:
+class ObservationPipeline:
     """How an update sees observations: images shifted at random, then encoded.
 
     Args:
@@ -156,7 +156,7 @@ class Eyes:
         return [leaf for leaf, spec in zip(leaves, specs, strict=True) if is_features(spec)]
 
 
-class WayBack(NamedTuple):
+class EncoderBackprop(NamedTuple):
     """From what critics see back to the encoder; nothing where there is none.
 
     Attributes:
@@ -201,7 +201,9 @@ def make_encoder(params: TrainParamsBase, observation_spec: Any) -> ImageEncoder
     )
 
 
-def make_eyes(params: TrainParamsBase, encoder: ImageEncoder | None, observation_spec: Any) -> Eyes | None:
+def make_observation_pipeline(
+    params: TrainParamsBase, encoder: ImageEncoder | None, observation_spec: Any
+) -> ObservationPipeline | None:
     """How the update of a run sees; None: as it is.
 
     Without `image_augmentation_pixels` images are shifted where they are encoded.
@@ -212,7 +214,7 @@ def make_eyes(params: TrainParamsBase, encoder: ImageEncoder | None, observation
         is_shifted = [encoder is not None and is_encoded(spec, params.image_encoder_filters) for spec in specs]
     else:
         is_shifted = [pixels > 0 and is_image(spec) for spec in specs]
-    return Eyes(encoder, pixels, is_shifted) if encoder is not None or any(is_shifted) else None
+    return ObservationPipeline(encoder, pixels, is_shifted) if encoder is not None or any(is_shifted) else None
 
 
 def sees_images(params: TrainParamsBase, observation_spec: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The agent of SAC's kin: an actor, any number of critics, with or without targets."""
+"""The agent of SAC's variants: an actor, any number of critics, with or without targets."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class EnsembleAgent(tf_agent.TFAgent):
             gradient_clipping=params.gradient_clipping,
             actor_update_period=algorithms.value(params, "actor_update_period"),
             critic_loss_weight=critic_loss_weight,
-            eyes=encoder.make_eyes(params, self._encoder, observation_spec),
+            pipeline=encoder.make_observation_pipeline(params, self._encoder, observation_spec),
         )
         self._own_update: FusedUpdate | None = None
         _check_actor(acting)

@@ -10,21 +10,21 @@ from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.train_params_base import TrainParamsBase
 
 
-class NoSteps(tf.keras.optimizers.legacy.SGD):
+class FrozenOptimizer(tf.keras.optimizers.legacy.SGD):
     """The optimizer of an alpha that is fixed: TF-Agents' own agents want one, and its steps are 0."""
 
     def __init__(self) -> None:
-        super().__init__(0.0, name="NoSteps")
+        super().__init__(0.0, name="FrozenOptimizer")
 
 
 def alpha_optimizer(params: TrainParamsBase, train_step: tf.Variable) -> tf.keras.optimizers.legacy.Optimizer:
-    """What steps log(alpha); `NoSteps` where it is not learned."""
-    return build_optimizer(params, "alpha", train_step) if params.learn_entropy_coef else NoSteps()
+    """What steps log(alpha); `FrozenOptimizer` where it is not learned."""
+    return build_optimizer(params, "alpha", train_step) if params.learn_entropy_coef else FrozenOptimizer()
 
 
 def set_fixed_alpha(agent: Any, params: TrainParamsBase) -> None:
     """Gives a restored agent the alpha of its params where that is not learned, whatever the checkpoint had."""
-    if isinstance(getattr(agent, "_alpha_optimizer", None), NoSteps):
+    if isinstance(getattr(agent, "_alpha_optimizer", None), FrozenOptimizer):
         agent._log_alpha.assign(params.sac_log_alpha)
 
 

@@ -1,4 +1,4 @@
-"""The update that SAC and its kin share: sample, step the critics, the actor and alpha, move the targets."""
+"""The update that SAC and its variants share: sample, step the critics, the actor and alpha, move the targets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common, eager_utils
 
 from tfagents_system.agents.action_sampling import Drawing, Noise, sample
-from tfagents_system.agents.encoder import WayBack
-from tfagents_system.agents.entropy import NoSteps
+from tfagents_system.agents.encoder import EncoderBackprop
+from tfagents_system.agents.entropy import FrozenOptimizer
 from tfagents_system.agents.layers import dropout_noise
 from tfagents_system.agents.update_parts import Measured, Parts, Steps, all_measured, move_targets, unique_variables
 
@@ -28,7 +28,7 @@ class FusedUpdate:
     """One update of the agents that are SAC but for their critics, as a small graph.
 
     The losses are those of SAC (Haarnoja et al., arXiv 1812.05905, equations 5, 7 and 18). An algorithm overrides what
-    differs: `_evaluate`, `_next_values`, `_td_loss` and `_judge`. As they stand, all critics learn the minimum over
+    differs: `_evaluate`, `_next_values`, `_td_loss` and `_actor_q`. As they stand, all critics learn the minimum over
     their targets, and the actor follows the minimum over the critics.
 
     Args:
@@ -48,7 +48,7 @@ class FusedUpdate:
         self._burn_in_steps = burn_in_steps
         self._critic_variables = unique_variables(parts.critics)
         self._actor_variables = parts.actor.trainable_variables
-        self._learns_alpha = not isinstance(parts.alpha_optimizer, NoSteps)
+        self._learns_alpha = not isinstance(parts.alpha_optimizer, FrozenOptimizer)
 
     def step(self, experience: Any, noise: Sequence[Any] | None = None, weight: tf.Tensor | None = None) -> Measured:
         """Does one update.
@@ -69,16 +69,16 @@ class FusedUpdate:
 
     def _step(self, experience: Any, noise: Sequence[Any], weight: tf.Tensor | None) -> Measured:
         parts = self._parts
-        steps, next_steps, way_back = self._see(experience, weight)
+        steps, next_steps, encoder_backprop = self._see(experience, weight)
         next_noise, *actor_noises = noise
         if parts.actor_update_period == 1:
             # The actor does not depend on the critics' step: its first half can run beside that. Only batch statistics
             # see the order: here the actor's move before the next actions are drawn, below after that.
             begun = self._begin_actor(steps, actor_noises[0])
-            measured = self._step_critics(steps, next_steps, next_noise, way_back)
+            measured = self._step_critics(steps, next_steps, next_noise, encoder_backprop)
             measured |= all_measured(self._finish_actor(steps, begun, actor_noises))
         else:
-            measured = self._step_critics(steps, next_steps, next_noise, way_back)
+            measured = self._step_critics(steps, next_steps, next_noise, encoder_backprop)
             measured |= self._step_actor_if_due(steps, actor_noises)
         parts.train_step.assign_add(1)
         self._update_targets()
@@ -124,23 +124,25 @@ class FusedUpdate:
         """Loss of one critic, `[B, (T,)]`."""
         return self._parts.td_errors_loss_fn(td_targets, prediction)
 
-    def _judge(self, values: list[tf.Tensor]) -> tf.Tensor:
+    def _actor_q(self, values: list[tf.Tensor]) -> tf.Tensor:
         """What the actor makes large, `[B, (T,)]`: equation 7's min_i Q_i(s, a)."""
         return lowest(values)
 
     # Critics.
 
-    def _step_critics(self, steps: Steps, next_steps: Steps, noise: Noise, way_back: WayBack) -> Measured:
+    def _step_critics(
+        self, steps: Steps, next_steps: Steps, noise: Noise, encoder_backprop: EncoderBackprop
+    ) -> Measured:
         """One optimizer step on all critics, and on the encoder that they see through."""
-        sources = [*self._critic_variables, *way_back.features]
+        sources = [*self._critic_variables, *encoder_backprop.features]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
             loss, q_mean = self._critic_loss(steps, next_steps, noise, training=True)
         tf.debugging.check_numerics(loss, "Critic loss is inf or nan.")
         gradients = tape.gradient(loss, sources)
         own = len(self._critic_variables)
-        encoder_gradients = way_back.gradients(gradients[own:])
-        variables = [*self._critic_variables, *way_back.variables]
+        encoder_gradients = encoder_backprop.gradients(gradients[own:])
+        variables = [*self._critic_variables, *encoder_backprop.variables]
         self._apply([*gradients[:own], *encoder_gradients], variables, self._parts.critic_optimizer)
         return all_measured({"critic_loss": loss, "q_mean": q_mean})
 
@@ -205,7 +207,7 @@ class FusedUpdate:
     def _actor_loss(self, steps: Steps, actions: Any, log_pi: tf.Tensor) -> tf.Tensor:
         """Equation 7: alpha * log pi(a|s) - value(s, a)."""
         parts = self._parts
-        value = self._judge([self._values(critic, steps, actions) for critic in parts.critics])
+        value = self._actor_q([self._values(critic, steps, actions) for critic in parts.critics])
         per_example = tf.exp(parts.log_alpha) * log_pi - value
         return parts.actor_loss_weight * _batch_mean(per_example, steps.weight, parts.actor.losses)
 
@@ -252,25 +254,25 @@ class FusedUpdate:
         values, _ = critic(inputs, step_type=steps.time_steps.step_type, network_state=state, training=training)
         return values
 
-    def _see(self, experience: Any, weight: tf.Tensor | None) -> tuple[Steps, Steps, WayBack]:
+    def _see(self, experience: Any, weight: tf.Tensor | None) -> tuple[Steps, Steps, EncoderBackprop]:
         """What networks see of experience while they learn, and the way from that back to the encoder."""
-        eyes = self._parts.eyes
-        if eyes is None:
-            return *self._split(experience, weight), WayBack()
+        pipeline = self._parts.pipeline
+        if pipeline is None:
+            return *self._split(experience, weight), EncoderBackprop()
         # The actor's tape does not see this one: its gradient ends at the features.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(eyes.variables)
+            tape.watch(pipeline.variables)
             steps, next_steps = self._split(experience, weight, is_shifted=True)
-        return steps, next_steps, WayBack(tape, eyes.features(steps.time_steps), eyes.variables)
+        return steps, next_steps, EncoderBackprop(tape, pipeline.features(steps.time_steps), pipeline.variables)
 
     def _split(self, experience: Any, weight: tf.Tensor | None = None, is_shifted: bool = False) -> tuple[Steps, Steps]:
         """Observations with the actions taken there, and next observations; each with its burn-in."""
         time_steps, policy_steps, next_time_steps = self._parts.as_transition(experience)
-        if (eyes := self._parts.eyes) is not None:
+        if (pipeline := self._parts.pipeline) is not None:
             if is_shifted:
-                time_steps = eyes.shifted(time_steps, self._drawing(_SHIFTS))
-                next_time_steps = eyes.shifted(next_time_steps, self._drawing(_NEXT_SHIFTS))
-            time_steps, next_time_steps = eyes.encoded(time_steps), eyes.encoded(next_time_steps)
+                time_steps = pipeline.shifted(time_steps, self._drawing(_SHIFTS))
+                next_time_steps = pipeline.shifted(next_time_steps, self._drawing(_NEXT_SHIFTS))
+            time_steps, next_time_steps = pipeline.encoded(time_steps), pipeline.encoded(next_time_steps)
         steps, next_steps = Steps(time_steps, policy_steps.action, weight=weight), Steps(next_time_steps, None)
         if self._burn_in_steps == 0:
             return steps, next_steps

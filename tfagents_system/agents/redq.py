@@ -52,7 +52,7 @@ class RedqUpdate(FusedUpdate):
         ]
         return lowest(values)
 
-    def _judge(self, values: list[tf.Tensor]) -> tf.Tensor:
+    def _actor_q(self, values: list[tf.Tensor]) -> tf.Tensor:
         return mean(values)
 
 

@@ -39,7 +39,7 @@ class TqcUpdate(FusedUpdate):
     def _td_loss(self, td_targets: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
         return quantile_huber_loss(td_targets, prediction)
 
-    def _judge(self, values: list[tf.Tensor]) -> tf.Tensor:
+    def _actor_q(self, values: list[tf.Tensor]) -> tf.Tensor:
         """The mean of all quantiles of all critics, none dropped."""
         return tf.reduce_mean(mean(values), axis=-1)
 

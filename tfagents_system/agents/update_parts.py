@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.encoder import Eyes
+from tfagents_system.agents.encoder import ObservationPipeline
 
 Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """By name: a value, and 1 or 0: whether this update has measured it. What it has not is 0."""
@@ -25,7 +25,8 @@ class Parts:
       critics: Networks from (observation, action) to values `[B, (T,)]`, or to quantiles with one axis more.
       targets: A network for each critic, or none where the algorithm has no targets.
       log_alpha: Scalar variable.
-      actor_optimizer, critic_optimizer, alpha_optimizer: Legacy Keras optimizers. `NoSteps` leaves alpha as it is.
+      actor_optimizer, critic_optimizer, alpha_optimizer: Legacy Keras optimizers. `FrozenOptimizer` keeps
+        alpha as it is.
       train_step: int64 scalar variable, counted up by one in each update.
       action_spec: Nest of bounded specs.
       as_transition: From what the replay server sends to a Transition `[B, (T,) ...]`.
@@ -37,7 +38,7 @@ class Parts:
       critic_loss_weight, actor_loss_weight, alpha_loss_weight, reward_scale_factor: Factors.
       td_errors_loss_fn: Loss of targets and predictions, elementwise.
       has_log_alpha_loss: Alpha's loss has log(alpha) as its factor, not alpha.
-      eyes: What comes before all of the networks above, for images; None: nothing does.
+      pipeline: What comes before all of the networks above, for images; None: nothing does.
     """
 
     policy: Any
@@ -64,7 +65,7 @@ class Parts:
     reward_scale_factor: float = 1.0
     td_errors_loss_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = tf.math.squared_difference
     has_log_alpha_loss: bool = True
-    eyes: Eyes | None = None
+    pipeline: ObservationPipeline | None = None
 
 
 class Steps(NamedTuple):

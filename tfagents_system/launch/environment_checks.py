@@ -35,12 +35,12 @@ from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import costs
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.policies.worker_policy import why_not_numpy
-from tfagents_system.run_files.run_checkpoints import Makeup
+from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import learning_notes
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.checkpoints import makeup_of
+from tfagents_system.trainer.checkpoints import signature_of
 from tfagents_system.trainer.policy_export import PolicyExport
 
 ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
@@ -69,14 +69,14 @@ class Trial:
       resident_bytes: Memory of this process with environments and agent, and of the processes that they started.
       agent_bytes: Of the agent's variables, with what its optimizers will add.
       policy_bytes: Of the policy's variables.
-      makeup: Of the agent, to compare with a checkpoint's; None where it could not be built.
+      signature: Of the agent, to compare with a checkpoint's; None where it could not be built.
     """
 
     specs: Specs
     resident_bytes: int
     agent_bytes: int
     policy_bytes: int
-    makeup: Makeup | None
+    signature: AgentSignature | None
 
 
 def check_environment(
@@ -131,7 +131,7 @@ class _Check:
     def run(self, render: bool, deterministic: bool, plan: CpuPlan | None) -> Trial | None:
         if render:
             rendering.prepare_headless()  # Before the user's code imports MuJoCo.
-        agent = makeup = None
+        agent = signature = None
         with contextlib.ExitStack() as stack:
             collect_env = self._build_collect_env(stack)
             if collect_env is None:
@@ -153,7 +153,7 @@ class _Check:
                     )
             resident_bytes = _resident_bytes()
             if agent is not None:
-                makeup = makeup_of(agent)  # Before an update of it, which may make variables.
+                signature = signature_of(agent)  # Before an update of it, which may make variables.
                 self._enter("trying an update of the agent")
                 _try_update(self._params, agent, self._checks[AGENT])
                 is_own = bool(_OWN_NETWORKS & _overridden(self._params))
@@ -169,7 +169,7 @@ class _Check:
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
                 stack.close()
-        return Trial(specs, resident_bytes, *sizes, makeup)
+        return Trial(specs, resident_bytes, *sizes, signature)
 
     def _build_collect_env(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
         self._enter("building the collect environment")

@@ -341,7 +341,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def reap_strangers(own: Collection[int]) -> None:
+def reap_orphans(own: Collection[int]) -> None:
     """Waits for what has ended among the children that this process adopted, and did not start.
 
     Args:
@@ -545,7 +545,7 @@ def _end_call(pid: int) -> None:
     own = os.getpid()
     if stuck := end_all(lambda: [child for child in memory.children(own) if is_alive(child)]):
         print(f"note: {describe_stuck('what the check has started', stuck)}", file=sys.stderr, flush=True)
-    reap_strangers([])
+    reap_orphans([])
 
 
 def _become_call(request: _Call, connection: Connection, result: BinaryIO) -> NoReturn:

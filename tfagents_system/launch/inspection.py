@@ -30,7 +30,7 @@ from tfagents_system.launch.fork_server import CallDiedError, ForkServer, ForkSe
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, TAKE, carried
 from tfagents_system.machine.processes import kill_session
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
-from tfagents_system.run_files.run_checkpoints import Makeup
+from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings import own_attributes, params_check
 from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params, load_params_class
@@ -264,7 +264,7 @@ class _Inspector:
             )
             if trial is not None:
                 self._found.specs = _specs_file(trial.specs)
-                if reason := self._why_not_of_its_checkpoint(trial.makeup):
+                if reason := self._why_not_of_its_checkpoint(trial.signature):
                     self._found.checks[environment_checks.AGENT].errors.append(reason)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self._found.doing = ""
@@ -337,12 +337,12 @@ class _Inspector:
             return self._run.params_folder / source.name
         return source
 
-    def _why_not_of_its_checkpoint(self, makeup: Makeup | None) -> str:
+    def _why_not_of_its_checkpoint(self, signature: AgentSignature | None) -> str:
         """Why the run can't go on with this agent; empty if it can, or is new."""
-        if self._run is None or makeup is None or "server" in self._values:
+        if self._run is None or signature is None or "server" in self._values:
             return ""
         newest = run_checkpoints.newest_complete(self._run.trainer_checkpoints)
-        return "" if newest is None else run_checkpoints.why_not_of(newest, makeup)
+        return "" if newest is None else run_checkpoints.why_not_of(newest, signature)
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Memory and disk; not where a value that they follow from is wrong."""

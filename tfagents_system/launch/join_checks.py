@@ -260,7 +260,7 @@ def _check_reachable(check: Check, server: str) -> None:
 def _fault_of(server: str) -> str | None:
     """Why our own replay server does not answer at `host:port` of this machine; None where it does."""
     port = int(server.rpartition(":")[2])
-    if not peers.strangers_are_allowed() and peers.users_listening(port) - {os.geteuid()}:
+    if not peers.other_users_are_allowed() and peers.users_listening(port) - {os.geteuid()}:
         return "another user listens on that port"
     try:
         socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_SECS).close()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from tfagents_system.launch.fork_server import ForkServer, ForkServerError, become_subreaper, has_ended, reap_strangers
+from tfagents_system.launch.fork_server import ForkServer, ForkServerError, become_subreaper, has_ended, reap_orphans
 from tfagents_system.launch.role_process import Process, start_program
 from tfagents_system.machine import memory, processes
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER
@@ -78,7 +78,7 @@ class RoleStarter:
                 self._fork_server = self._start_server() if self._start_server is not None else None
         return start_program(pinned(self._command(role), cpus), environ, log)
 
-    def reap_strangers(self, roles: Collection[int]) -> None:
+    def reap_orphans(self, roles: Collection[int]) -> None:
         """Waits for what has ended of the children that are neither a role nor the fork server: orphans of roles.
 
         Args:
@@ -87,11 +87,11 @@ class RoleStarter:
         if self._fork_server is not None:
             self._fork_server.reap()
         if self._adopts:
-            # By their pids: one of them that has ended would hide all strangers that end after it.
+            # By their pids: one of them that has ended would hide all orphans that end after it.
             self._others = {pid for pid in self._others if not has_ended(pid)}
-            reap_strangers(self._own(roles))
+            reap_orphans(self._own(roles))
 
-    def strangers(self, roles: Collection[int]) -> set[int]:
+    def orphans(self, roles: Collection[int]) -> set[int]:
         """Pids of the children that this process has adopted and that have not ended.
 
         Args:

@@ -96,7 +96,7 @@ class Supervisor:
         self._lock_due = 0.0
         self._faults = FaultTally(read_status(self.paths.status_json))
         self._most_done: dict[str, float] = {}  # By role: how far it had come at a failure.
-        self._strangers: set[int] = set()  # That have been there at the last step's beginning.
+        self._orphans: set[int] = set()  # That have been there at the last step's beginning.
         self._variables = variables
         self._plan = plan
         self._claims = claims
@@ -162,12 +162,12 @@ class Supervisor:
             if code == EXIT_DONE:
                 self._tell("done", "finished")
                 final_lines = _or_why_not(self._wrap_up)
-            self._end_strangers(spared=set())
+            self._end_orphans(spared=set())
         except BaseException as error:
             # Whatever went wrong in here: no process is left, and the status says so.
             self._kill_all()
             self._starter.close()
-            self._end_strangers(spared=set())
+            self._end_orphans(spared=set())
             self._view.stop([])
             self._exit_code = EXIT_FAILED
             self._tell("failed", f"the supervisor itself failed: {error}")
@@ -190,16 +190,16 @@ class Supervisor:
 
     def step(self) -> None:
         """Looks at every role once: restarts what died, sees the end."""
-        strangers = self._starter.strangers(self._pids())
+        orphans = self._starter.orphans(self._pids())
         ended = {role: code for role in self._roles.values() if (code := role.poll()) is not None}
         if ended:
             end_what_is_left(ended)  # It must not meet their successors.
             for role, code in ended.items():
                 self._faults.take(role.name, read_heartbeat(self.paths.heartbeat(role.name)) or {})  # Its last words.
                 self._ended(role, code)
-            self._end_strangers(spared=self._strangers)
-        self._strangers = strangers
-        self._starter.reap_strangers(self._pids())
+            self._end_orphans(spared=self._orphans)
+        self._orphans = orphans
+        self._starter.reap_orphans(self._pids())
         self._check_workers()
         self._check_directory()
         self._check_lock()
@@ -209,7 +209,7 @@ class Supervisor:
     def _pids(self) -> list[int]:
         return [role.pid for role in self._roles.values() if role.pid is not None]
 
-    def _end_strangers(self, spared: set[int]) -> None:
+    def _end_orphans(self, spared: set[int]) -> None:
         """Ends what roles that are over have left to this process, though it neither was in their sessions nor has
         their marks: what has come to it since a moment at which they were alive.
 
@@ -221,7 +221,7 @@ class Supervisor:
         def find() -> list[int]:
             living = [role for role in self._roles.values() if role.is_running()]
             marks, sessions = {role.mark.encode() for role in living}, {role.pid for role in living}
-            found = self._starter.strangers(self._pids()) - spared
+            found = self._starter.orphans(self._pids()) - spared
             return [
                 pid
                 for pid in found
@@ -230,7 +230,7 @@ class Supervisor:
 
         if stuck := processes.end_all(find):
             self._say(f"note: {processes.describe_stuck('what a role has left', stuck)}")
-        self._starter.reap_strangers(self._pids())
+        self._starter.reap_orphans(self._pids())
 
     # Starting.
 

@@ -99,7 +99,7 @@ def can_tell() -> bool:
         return False
 
 
-def strangers_are_allowed(environ: Mapping[str, str] = os.environ) -> bool:
+def other_users_are_allowed(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether the user has said that nobody on this machine needs to be kept out."""
     return environ.get(ALLOW_STRANGERS) == "1"
 
@@ -110,7 +110,7 @@ def require_owners(environ: Mapping[str, str] = os.environ) -> None:
     Raises:
       UserError: It can't, and the user has not allowed that.
     """
-    if not strangers_are_allowed(environ) and not can_tell():
+    if not other_users_are_allowed(environ) and not can_tell():
         raise UserError(
             "the kernel does not tell whose a connection is (/proc/self/net/tcp): other users of this machine could "
             f"reach the replay server, and run programs as you. Make /proc readable, or set {ALLOW_STRANGERS}=1 where "

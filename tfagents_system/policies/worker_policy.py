@@ -178,7 +178,9 @@ class NumpyWorkerPolicy(WorkerPolicy):
         from tfagents_system.agents.ensemble import EnsembleAgent
 
         if type(agent) not in (SacAgent, EnsembleAgent, Acting) or type(agent.collect_policy) is not ActorPolicy:
-            raise UnsupportedNetworkError(f"{type(agent).__name__} is neither TF-Agents' SacAgent nor one of its kin")
+            raise UnsupportedNetworkError(
+                f"{type(agent).__name__} is neither TF-Agents' SacAgent nor one of its variants"
+            )
         network, variables = agent.collect_policy._actor_network, named_variables(agent.collect_policy)
         self._actor = NumpyActor(network, variables, rng, num_envs)
         self._check_again = check_again

@@ -31,7 +31,7 @@ _ORIGIN = "origin.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
+class RingFolders:
     """Where the experience of a run is.
 
     Attributes:
@@ -51,7 +51,7 @@ class Places:
 
 
 def open_ring(
-    places: Places,
+    places: RingFolders,
     layout: Layout,
     capacity_rows: int,
     slack_rows: int | None,
@@ -151,7 +151,7 @@ def _begin_copying(copy: RingCopy, checkpoint: Checkpoint | None) -> None:
             logging.warning("the next checkpoint copies the whole ring: %s", error)
 
 
-def _is_as_it_was(places: Places) -> bool:
+def _is_as_it_was(places: RingFolders) -> bool:
     """Whether the ring is as the last process left it, killed or not: on this machine, which was not off since."""
     # In the run directory, also for a ring elsewhere: one that was left behind there is not taken for the run's ring.
     origin = read_json(places.home / _ORIGIN)
@@ -175,7 +175,7 @@ def _origin_of(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _write_origin(places: Places) -> None:
+def _write_origin(places: RingFolders) -> None:
     origin = _origin_of(places.ring)
     if origin is not None:
         try:

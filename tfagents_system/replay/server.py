@@ -17,7 +17,7 @@ from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep
-from tfagents_system.replay.recovery import Places, open_ring
+from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
 from tfagents_system.replay.service import DrawSettings, ReplayService
@@ -41,7 +41,7 @@ def serve(role: Role) -> int:
     params = role.params
     layout = Layout.from_specs(*specs.load_specs(role.paths.specs), has_returns=params.normalize_rewards)
     ring, copy = open_ring(
-        Places(_replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints),
+        RingFolders(_replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints),
         layout,
         capacity_rows(params, layout),
         slack_rows(params, layout),

@@ -3,7 +3,7 @@
     checkpoints/checkpoint_0000012000/          complete: it got its name when all of it was on disk
         agent.index, agent.data-...             agent, optimizers and counters (trainer/checkpoints.py)
         replay.bin                              which rows of the ring belong to it (replay/ring.py)
-        manifest.json                           train step, iteration, the agent's makeup, size and SHA-256 of each file
+        manifest.json                           train step, iteration, the agent's signature, size and SHA-256 of files
     checkpoints/checkpoint_0000012400.partial/  being written, or left by a process that was killed meanwhile
 
 Trainer and replay server both look here for what to go on from. This module imports neither TensorFlow nor Reverb.
@@ -33,7 +33,7 @@ REMEDY_FOR_ANOTHER_AGENT = (
     "algorithm, networks, normalisation, observations and actions stay as the run began. Set them back, or choose "
     "another SAC_EXP_NAME"
 )
-REWARD_SCALE = "reward_scale"  # In a makeup: what rewards are divided by, where they are.
+REWARD_SCALE = "reward_scale"  # In a signature: what rewards are divided by, where they are.
 _SHOWN = 3  # Differences between two agents: there may be dozens.
 AGENT = "agent"
 REPLAY = "replay.bin"
@@ -43,7 +43,7 @@ _NAME = re.compile(r"checkpoint_(\d{10,})(?:_(\d+))?")
 
 
 # Class of an agent, and how many variables it has of each shape: {"class": "SacAgent", "256x256": 6, ...}.
-Makeup = Mapping[str, str | int]
+AgentSignature = Mapping[str, str | int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Checkpoint:
       train_step: Updates done at its moment.
       iteration: Iterations completed.
       has_replay: It says which experience belongs to it.
-      makeup: Of its agent, see `why_not_of`; None where an earlier version wrote it.
+      signature: Of its agent, see `why_not_of`; None where an earlier version wrote it.
     """
 
     folder: Path
     train_step: int
     iteration: int
     has_replay: bool
-    makeup: Makeup | None = None
+    signature: AgentSignature | None = None
 
     @property
     def name(self) -> str:
@@ -104,7 +104,7 @@ def finished_name(partial: Path) -> str:
 
 
 def finish(
-    partial: Path, train_step: int, iteration: int, further: Mapping[str, Any], makeup: Makeup | None = None
+    partial: Path, train_step: int, iteration: int, further: Mapping[str, Any], signature: AgentSignature | None = None
 ) -> Checkpoint:
     """Completes a checkpoint: after this it survives a power cut.
 
@@ -113,13 +113,13 @@ def finish(
       train_step: Updates done.
       iteration: Iterations completed.
       further: For people who read the manifest.
-      makeup: Of the agent.
+      signature: Of the agent.
 
     Raises:
       OSError: It can't be written; the ones before it are as they were.
     """
     files = {path.name: _describe(path) for path in sorted(partial.iterdir()) if path.name != _MANIFEST}
-    manifest = {"train_step": train_step, "iteration": iteration, **further, "agent": makeup, "files": files}
+    manifest = {"train_step": train_step, "iteration": iteration, **further, "agent": signature, "files": files}
     (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
     for path in partial.iterdir():
         _sync(path)
@@ -129,7 +129,7 @@ def finish(
         raise OSError(errno.ESTALE, "another start of this run has taken its directory over")
     os.rename(partial, folder)
     _sync(folder.parent)
-    return Checkpoint(folder, train_step, iteration, REPLAY in files, makeup)
+    return Checkpoint(folder, train_step, iteration, REPLAY in files, signature)
 
 
 def read(folder: Path) -> Checkpoint:
@@ -171,18 +171,18 @@ def newest_train_step(checkpoints: Path) -> int:
     return int(match[1]) if match else -1
 
 
-def why_not_of(checkpoint: Checkpoint, makeup: Makeup) -> str:
+def why_not_of(checkpoint: Checkpoint, signature: AgentSignature) -> str:
     """Why an agent can't go on from a checkpoint, in words; empty if nothing is known against it."""
-    saved = checkpoint.makeup
-    if saved is None or saved == makeup:
+    saved = checkpoint.signature
+    if saved is None or saved == signature:
         return ""
-    if REWARD_SCALE in makeup and REWARD_SCALE not in saved:
+    if REWARD_SCALE in signature and REWARD_SCALE not in saved:
         return (
             f"{checkpoint.folder} was written without normalize_rewards, or by an earlier version that divided rewards "
             "by their root mean square: finish the run with that version or setting, or choose another SAC_EXP_NAME"
         )
-    names = sorted(name for name in {*saved, *makeup} if saved.get(name) != makeup.get(name))
-    pairs = [f"{_in_words(name)} {saved.get(name, 0)} and {makeup.get(name, 0)}" for name in names[:_SHOWN]]
+    names = sorted(name for name in {*saved, *signature} if saved.get(name) != signature.get(name))
+    pairs = [f"{_in_words(name)} {saved.get(name, 0)} and {signature.get(name, 0)}" for name in names[:_SHOWN]]
     return f"{checkpoint.folder} and TrainParams have different agents ({', '.join(pairs)}): {REMEDY_FOR_ANOTHER_AGENT}"
 
 

@@ -27,7 +27,7 @@ _MAKE_COSTLY = (
 
 
 def learning_rates(params: TrainParamsBase) -> list[str]:
-    """Rates with which Adam and its kin seldom learn."""
+    """Rates with which Adam and its variants seldom learn."""
     notes = []
     for part in ("critic", "actor"):
         rate = getattr(params, f"{part}_learning_rate")

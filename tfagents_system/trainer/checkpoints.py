@@ -94,7 +94,7 @@ class TrainerCheckpoints:
         ask_for_replay: Callable[[str], None],
     ) -> None:
         self._folder = folder
-        self._makeup = makeup_of(agent)
+        self._signature = signature_of(agent)
         self._checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
         self._state = state
         self._train_step = train_step
@@ -115,12 +115,12 @@ class TrainerCheckpoints:
                     f"{self._folder} is of an earlier version and can't be resumed: choose another SAC_EXP_NAME"
                 )
             return None
-        if reason := run_checkpoints.why_not_of(newest, self._makeup):
+        if reason := run_checkpoints.why_not_of(newest, self._signature):
             raise UserError(reason)
         # Slot variables of the optimizers come into being with the first update and are restored then.
         try:
             self._checkpoint.read(str(newest.agent)).assert_existing_objects_matched()
-        except (AssertionError, ValueError):  # What the makeup does not tell, or an earlier version has not written.
+        except (AssertionError, ValueError):  # What the signature does not tell, or an earlier version has not written.
             raise UserError(
                 f"{newest.folder} and TrainParams have different agents: {run_checkpoints.REMEDY_FOR_ANOTHER_AGENT}"
             ) from None
@@ -148,7 +148,7 @@ class TrainerCheckpoints:
         def finish() -> None:
             try:
                 self._wait_for_replay(partial, replay_secs)
-                run_checkpoints.finish(partial, train_step, iteration, further, self._makeup)
+                run_checkpoints.finish(partial, train_step, iteration, further, self._signature)
                 run_checkpoints.prune(self._folder)
             except OSError as error:
                 self._error = error
@@ -187,13 +187,16 @@ class TrainerCheckpoints:
             time.sleep(_POLL_SECS)
 
 
-def makeup_of(agent: Any) -> run_checkpoints.Makeup:
+def signature_of(agent: Any) -> run_checkpoints.AgentSignature:
     """Of an agent that has not been trained yet: optimizers get their variables with the first update."""
     shapes = ["x".join(map(str, variable.shape)) or "scalar" for variable in agent.variables]
-    makeup: dict[str, str | int] = {"class": type(agent).__name__, **dict(sorted(collections.Counter(shapes).items()))}
+    signature: dict[str, str | int] = {
+        "class": type(agent).__name__,
+        **dict(sorted(collections.Counter(shapes).items())),
+    }
     if hasattr(agent, "reward_scale"):
-        makeup[run_checkpoints.REWARD_SCALE] = "the standard deviation of returns"
-    return makeup
+        signature[run_checkpoints.REWARD_SCALE] = "the standard deviation of returns"
+    return signature
 
 
 def _reason(error: Exception) -> str:

@@ -90,7 +90,7 @@ def _of_our_own(server: str, stop: Callable[[], bool]) -> str:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:  # Such as no file descriptor left.
                 raise
-            if peers.strangers_are_allowed():
+            if peers.other_users_are_allowed():
                 logging.warning("%s=1: %s may be another user's", peers.ALLOW_STRANGERS, address)
                 break
             fault = UserError(peers.not_ours(port))

@@ -69,7 +69,7 @@ def start_confined(start: Callable[[], _Server], port: int) -> _Server:
       UserError: It can't be confined; nothing listens then.
     """
     confine_bind()
-    keep_strangers_out()
+    keep_other_users_out()
     server = start()
     try:
         found = listening()
@@ -160,13 +160,13 @@ def _is_own(connection: int) -> bool:
     return uid == os.geteuid()
 
 
-def keep_strangers_out() -> None:
+def keep_other_users_out() -> None:
     """Has Reverb's gRPC accept connections of our own user alone.
 
     Raises:
       UserError: The kernel does not tell whose they are (unless SAC_ALLOW_STRANGERS=1), or accept4 can't be changed.
     """
-    if peers.strangers_are_allowed():
+    if peers.other_users_are_allowed():
         logging.warning("%s=1: other users of this machine reach the replay server", peers.ALLOW_STRANGERS)
         return
     peers.require_owners()

@@ -26,18 +26,18 @@ from tests.support.channel_for_tests import (
 from tfagents_system.transport import tables
 from tfagents_system.transport.remote import credentials, frames, gateway, machines, messages
 from tfagents_system.transport.remote.errors import ChannelError, FrameError, GatewayRefusedError
-from tfagents_system.transport.remote.tls_client import Door
+from tfagents_system.transport.remote.tls_client import TlsClient
 
 PASSWORD = "correct horse battery"
 
 
-def door(running, folder=None):
-    return Door(running.address, folder or running.paths.credentials, None)
+def tls_client(running, folder=None):
+    return TlsClient(running.address, folder or running.paths.credentials, None)
 
 
 def in_session(running, kind="collect", **hello):
     """A transport of a client that has been let in, and its welcome."""
-    transport = door(running).open()
+    transport = tls_client(running).open()
     transport.send(messages.Hello(kind, IDENTITY, token=hello.pop("token", "attacker"), **hello))
     answer, _ = transport.receive(messages.FromGateway, frames.Limits(10**6, 10**6), 5)
     assert isinstance(answer, messages.Welcome), answer
@@ -122,7 +122,7 @@ def test_a_gateway_of_another_authority_is_not_believed(shared, tmp_path):
     running, _ = shared
     credentials.make_credentials(tmp_path / "other", "other")
     with pytest.raises(ChannelError, match="self-signed certificate|unable to get|verify"):
-        door(running, tmp_path / "other").open()
+        tls_client(running, tmp_path / "other").open()
 
 
 def test_a_client_can_not_pass_for_the_gateway(tmp_path):
@@ -140,7 +140,7 @@ def test_a_client_can_not_pass_for_the_gateway(tmp_path):
 
         thread = threading.Thread(target=pretend)
         thread.start()
-        host = Door(f"127.0.0.1:{listener.getsockname()[1]}", tmp_path / "credentials", None)
+        host = TlsClient(f"127.0.0.1:{listener.getsockname()[1]}", tmp_path / "credentials", None)
         with pytest.raises(ChannelError, match="purpose|unsuitable"):
             host.open()
         thread.join()
@@ -235,7 +235,7 @@ def test_slow_loris_connections_are_ended(shared, monkeypatch):
     with Counted(running, "silent", 12):
         began = time.monotonic()
         silent = [socket.create_connection(("localhost", running.port), timeout=5) for _ in range(6)]
-        handshaken = [door(running).open() for _ in range(6)]
+        handshaken = [tls_client(running).open() for _ in range(6)]
         for transport in handshaken:
             transport._tls.setblocking(True)
             transport._tls.send(b"S")

@@ -10,7 +10,7 @@ from tests.support.channel_for_tests import IDENTITY, report, running_gateway, w
 from tfagents_system.transport import tables
 from tfagents_system.transport.remote import frames, gateway, messages
 from tfagents_system.transport.remote.errors import ChannelError
-from tfagents_system.transport.remote.tls_client import Door
+from tfagents_system.transport.remote.tls_client import TlsClient
 
 
 def test_a_client_learns_who_it_is_and_what_the_run_is_like(shared):
@@ -120,7 +120,7 @@ def test_a_slot_whose_record_can_not_be_written_is_given_and_free_again(tmp_path
 def test_a_session_that_can_not_begin_leaves_its_slot(tmp_path, monkeypatch):
     with running_gateway(tmp_path, max_workers=2) as running:
         monkeypatch.setattr(gateway.messages, "Welcome", None)  # Such as no memory left.
-        transport = Door(running.address, running.paths.credentials, None).open()
+        transport = TlsClient(running.address, running.paths.credentials, None).open()
         transport.send(messages.Hello("collect", IDENTITY, token="first"))
         with pytest.raises(ChannelError, match="ended the connection"):
             transport.receive(messages.FromGateway, frames.HELLO_LIMITS, 10)

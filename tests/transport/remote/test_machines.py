@@ -18,7 +18,7 @@ from tfagents_system.transport.remote import client as client_module
 from tfagents_system.transport.remote import credentials, frames, gateway, machines, messages, session
 from tfagents_system.transport.remote.check import check_path
 from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError
-from tfagents_system.transport.remote.tls_client import Door
+from tfagents_system.transport.remote.tls_client import TlsClient
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMITS = frames.Limits(10**6, 10**6)
@@ -158,7 +158,7 @@ def test_an_end_in_mid_session_ends_it_and_new_credentials_bring_it_back(tmp_pat
         wait_until(lambda: len(running.tables.items[tables.SEGMENTS]) == 1)
         assert renewed.slot == slot
         with pytest.raises(UserError, match="expired on"):
-            Door(running.address, tmp_path / "lost", None)
+            TlsClient(running.address, tmp_path / "lost", None)
         renewed.close()
 
 
@@ -232,15 +232,15 @@ def test_those_who_only_check_are_few_and_short_and_stand_in_nobodys_way(tmp_pat
     monkeypatch.setattr(session, "CHECK_SECS", 1.0)
     monkeypatch.setattr(gateway, "CHECK_SECS", 1.0)
     with running_gateway(tmp_path) as running:
-        doors = [Door(running.address, machines.add(running.paths.credentials, name), None) for name in "abc"]
+        doors = [TlsClient(running.address, machines.add(running.paths.credentials, name), None) for name in "abc"]
 
-        def check(door):
-            transport = door.open()
+        def check(tls_client):
+            transport = tls_client.open()
             transport.send(messages.Hello("check"))
             answer, _ = transport.receive(messages.FromGateway, LIMITS, 10)
             return transport, answer
 
-        answers = [check(door) for door in doors for _ in range(4)]
+        answers = [check(tls_client) for tls_client in doors for _ in range(4)]
         kinds = [type(answer).__name__ for _, answer in answers]
         assert kinds == [*["Welcome"] * 3, "Refused", *["Welcome"] * 2, *["Refused"] * 6]
         refused = answers[3][1]

@@ -13,7 +13,7 @@ from tfagents_system.transport.remote.credentials import CLIENT, days_left
 from tfagents_system.transport.remote.errors import ChannelError
 from tfagents_system.transport.remote.frames import Limits
 from tfagents_system.transport.remote.stream import Transport, describe
-from tfagents_system.transport.remote.tls_client import Door
+from tfagents_system.transport.remote.tls_client import TlsClient
 
 NAME = "server"
 _LIMITS = Limits(message_bytes=2**20, body_bytes=0)
@@ -39,83 +39,89 @@ def check_path(
     checks = Checklist()
     check = checks[NAME]
     with check.catching():
-        door = Door(address, credentials, password_file)
-        if (days := days_left(door.folder, CLIENT)) < _FEW_DAYS:
-            check.notes.append(f"the certificates in {door.folder} expire in {days} days")
-        connection = _reach(check, door, timeout_secs)
+        gateway = TlsClient(address, credentials, password_file)
+        if (days := days_left(gateway.folder, CLIENT)) < _FEW_DAYS:
+            check.notes.append(f"the certificates in {gateway.folder} expire in {days} days")
+        connection = _reach(check, gateway, timeout_secs)
         if connection is not None:
-            _try_door(check, door, connection, dict(identity or {}), timeout_secs)
+            _prove_ourselves(check, gateway, connection, dict(identity or {}), timeout_secs)
     return checks
 
 
-def _reach(check: Check, door: Door, timeout_secs: float) -> socket.socket | None:
+def _reach(check: Check, gateway: TlsClient, timeout_secs: float) -> socket.socket | None:
     """Name lookup and TCP."""
     try:
         addresses = list(
-            dict.fromkeys(info[4][0] for info in socket.getaddrinfo(door.host, door.port, type=socket.SOCK_STREAM))
+            dict.fromkeys(
+                info[4][0] for info in socket.getaddrinfo(gateway.host, gateway.port, type=socket.SOCK_STREAM)
+            )
         )
     except OSError as error:
         check.errors.append(
-            f"{messages.this_host()} does not know the host {door.host} ({error.strerror}): give its address"
+            f"{messages.this_host()} does not know the host {gateway.host} ({error.strerror}): give its address"
         )
         return None
-    check.facts.append(f"{door.host} is {', '.join(map(str, addresses))}")
+    check.facts.append(f"{gateway.host} is {', '.join(map(str, addresses))}")
     began = time.monotonic()
     try:
-        connection = socket.create_connection((door.host, door.port), timeout=timeout_secs)
+        connection = socket.create_connection((gateway.host, gateway.port), timeout=timeout_secs)
     except ConnectionRefusedError:
         check.errors.append(
-            f"nobody listens on {door.host} port {door.port}: is the run alive, with SAC_GATEWAY_PORT set, and is this "
+            f"nobody listens on {gateway.host} port {gateway.port}: is the run alive, with SAC_GATEWAY_PORT set, and is this "
             "the port in its gateway.json?"
         )
         return None
     except OSError as error:
         why = f"no answer in {timeout_secs:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
         check.errors.append(
-            f"{messages.this_host()} can't reach {door.host} port {door.port} ({why}): is there a firewall between, or "
+            f"{messages.this_host()} can't reach {gateway.host} port {gateway.port} ({why}): is there a firewall between, or "
             "is the host off?"
         )
         return None
-    check.facts.append(f"port {door.port} answers in {1000 * (time.monotonic() - began):.0f} ms")
+    check.facts.append(f"port {gateway.port} answers in {1000 * (time.monotonic() - began):.0f} ms")
     return connection
 
 
-def _try_door(
-    check: Check, door: Door, connection: socket.socket, identity: dict[str, str], timeout_secs: float
+def _prove_ourselves(
+    check: Check, gateway: TlsClient, connection: socket.socket, identity: dict[str, str], timeout_secs: float
 ) -> None:
     """TLS, then what we say of ourselves."""
     try:
-        transport = door.secure(connection)
+        transport = gateway.secure(connection)
     except ChannelError as error:
         check.errors.append(
-            f"{door.host} port {door.port} does not prove to be the gateway of these credentials ({error}): is it "
+            f"{gateway.host} port {gateway.port} does not prove to be the gateway of these credentials ({error}): is it "
             "another run's port, or are ca.pem and client.pem of another run?"
         )
         return
     try:
-        _say_hello(check, door, transport, identity, timeout_secs)
+        _say_hello(check, gateway, transport, identity, timeout_secs)
     except (ChannelError, OSError) as error:
         why = describe(error) if isinstance(error, OSError) else str(error)
         check.errors.append(
-            f"the gateway at {door.host} port {door.port} ended the connection ({why}): does it know the authority of "
+            f"the gateway at {gateway.host} port {gateway.port} ended the connection ({why}): does it know the authority of "
             "client.pem, and has that not expired by its clock? Make this machine's credentials anew"
         )
     finally:
         transport.close()
 
 
-def _say_hello(check: Check, door: Door, transport: Transport, identity: dict[str, str], timeout_secs: float) -> None:
+def _say_hello(
+    check: Check, gateway: TlsClient, transport: Transport, identity: dict[str, str], timeout_secs: float
+) -> None:
     hello = messages.Hello("check", identity, host=messages.this_host())
-    transport.send(door.with_password(hello))
+    transport.send(gateway.with_password(hello))
     answer, _ = transport.receive(messages.FromGateway, _LIMITS, timeout_secs)
     check.facts.append("TLS: both sides have proved themselves")
     if isinstance(answer, messages.Refused):
-        check.errors.append(f"the gateway at {door.host} port {door.port} refuses us: {answer.message}")
+        check.errors.append(f"the gateway at {gateway.host} port {gateway.port} refuses us: {answer.message}")
     elif isinstance(answer, messages.End):
-        check.errors.append(f"the run at {door.host} port {door.port} is over ({answer.why})")
+        check.errors.append(f"the run at {gateway.host} port {gateway.port} is over ({answer.why})")
     elif isinstance(answer, messages.Welcome):
         transport.send(messages.Goodbye())
         same = ", the same inputs" if identity else ""
         check.facts.append(f"tfagents_system {answer.version} there as here{same}; {answer.max_workers} worker slots")
     else:
-        check.errors.append(f"{door.host} port {door.port} answers with {type(answer).__name__}: is it a gateway?")
+        check.errors.append(
+            f"{gateway.host} port {gateway.port} answers with {type(answer).__name__}: is it a gateway?"
+        )

@@ -25,7 +25,7 @@ from tfagents_system.transport.remote.messages import Hello, Welcome, identity_o
 from tfagents_system.transport.remote.remote_tables import Answer, RemoteNewest, RemoteNews, RemoteQueue
 from tfagents_system.transport.remote.stream import Transport, describe
 from tfagents_system.transport.remote.streaming import SendWindow
-from tfagents_system.transport.remote.tls_client import CONNECT_SECS, Door
+from tfagents_system.transport.remote.tls_client import CONNECT_SECS, TlsClient
 
 __all__ = ["Hello", "RemoteConnection", "Welcome", "identity_of"]
 
@@ -75,7 +75,7 @@ class RemoteConnection:
         self.address = address
         self.stop = stop
         self.end_of_run: str | None = None
-        self._door = Door(address, credentials, password_file)
+        self._tls_client = TlsClient(address, credentials, password_file)
         self._hello = msgspec.structs.replace(
             hello, token=hello.token or secrets.token_hex(16), host=hello.host or messages.this_host()
         )
@@ -333,9 +333,9 @@ class RemoteConnection:
             self._transport, self._why_down = None, why
 
     def _connect(self) -> Transport:
-        transport = self._door.open()
+        transport = self._tls_client.open()
         try:
-            transport.send(self._door.with_password(self._hello))
+            transport.send(self._tls_client.with_password(self._hello))
             answer, _ = transport.receive(messages.FromGateway, _GATEWAY_LIMITS, CONNECT_SECS)
             if isinstance(answer, messages.Refused):
                 if answer.final:

@@ -26,7 +26,7 @@ from tfagents_system.transport.remote.machines import COMMAND, Holder
 from tfagents_system.transport.remote.refusals import Refusals
 from tfagents_system.transport.remote.remote_slots import NoSlotError, RemoteSlots
 from tfagents_system.transport.remote.session import CHECK_SECS, Session
-from tfagents_system.transport.remote.shared_tables import Sharing
+from tfagents_system.transport.remote.shared_tables import SharedTables
 from tfagents_system.transport.remote.stream import Transport, describe
 from tfagents_system.transport.segments import Layout
 
@@ -105,7 +105,7 @@ class Gateway:
     def __init__(
         self,
         facts: RunFacts,
-        sharing: Sharing,
+        sharing: SharedTables,
         slots: RemoteSlots,
         context: ssl.SSLContext,
         password: str = "",

@@ -184,7 +184,7 @@ class QueueShare:
                         logging.info("an item of %s is sent again later: %s", self._table, error)
 
 
-class Sharing:
+class SharedTables:
     """Everything of the replay server that remote programs use.
 
     Args:

@@ -28,8 +28,8 @@ _Result = TypeVar("_Result")
 class Transport:
     """Sends and receives frames. Any thread may send; one thread receives.
 
-    Python's ssl does not guard a connection against two threads (bpo-44999 and kin): every call into it is made without
-    blocking, under a lock, and the waiting happens outside of it.
+    Python's ssl does not guard a connection against two threads (bpo-44999 and others): every call into it is made
+    without blocking, under a lock, and the waiting happens outside of it.
 
     Args:
       tls: Connected; its handshake may be still to do.

@@ -18,7 +18,7 @@ from tfagents_system.transport.remote.stream import Transport, describe
 CONNECT_SECS = 10.0
 
 
-class Door:
+class TlsClient:
     """How the gateway is reached, and what it must be shown.
 
     Args:

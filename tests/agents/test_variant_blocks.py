@@ -12,7 +12,7 @@ from tfagents_system.policies.worker_policy import NumpyWorkerPolicy
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.checkpoints import TrainerCheckpoints, TrainerState
 
-KIN = {
+VARIANTS = {
     "redq": {"num_critics": 3, "num_target_critics": 2, "actor_update_period": 3},
     "droq": {"actor_update_period": 3},
     "tqc": {"num_critics": 2, "num_quantiles": 5, "num_dropped_quantiles": 1},
@@ -33,7 +33,7 @@ class Params(TrainParamsBase):
 
 def build(algorithm, **attributes):
     tf.keras.utils.set_random_seed(1)
-    return agent_of(Params, OBSERVATION, ACTION, algorithm=algorithm, **(KIN.get(algorithm, {}) | attributes))
+    return agent_of(Params, OBSERVATION, ACTION, algorithm=algorithm, **(VARIANTS.get(algorithm, {}) | attributes))
 
 
 def block(count, seed=0):
@@ -45,7 +45,7 @@ def block(count, seed=0):
     return [normal(OBS), np.tanh(normal(ACT)), normal(), np.ones((count, BATCH), np.float32), normal(OBS)]
 
 
-@pytest.fixture(scope="module", params=list(KIN))
+@pytest.fixture(scope="module", params=list(VARIANTS))
 def compiled(request):
     agent = build(request.param)
     update = BlockUpdate(agent, BATCH, None, seed=3, measures=request.param == "crossq")
