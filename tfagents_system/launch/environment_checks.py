@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import psutil
-import tensorflow as tf
 import tree
-from tf_agents.agents import tf_agent
-from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.encoder import has_own_networks, is_encoded, smallest_side
-from tfagents_system.agents.sequences import sequence_length
-from tfagents_system.agents.training_agent import check_agent, make_agent
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs import hooks, loading, rendering
@@ -28,20 +20,30 @@ from tfagents_system.envs.contract import check_contract
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
-from tfagents_system.envs.history import has_images, is_image
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.errors import UserError, shown
+from tfagents_system.errors import UserError
 from tfagents_system.launch import costs
+from tfagents_system.launch.agent_checks import build_agent, sizes_of, try_saving, try_update
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.spec_checks import (
+    OWN_NETWORKS,
+    bounds_in_words,
+    check_action_count,
+    check_frame_stack,
+    check_images,
+    check_same_specs,
+    check_sequences,
+    end_in_words,
+    in_words,
+    overridden,
+    without_effect_here,
+)
 from tfagents_system.policies.worker_policy import why_not_numpy
 from tfagents_system.run_files.run_checkpoints import AgentSignature
-from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import learning_notes
-from tfagents_system.settings.effects import without_effect
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.checkpoints import signature_of
-from tfagents_system.trainer.policy_export import PolicyExport
 
 ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
 SEEDING, EVALUATION, CURRICULUM = "seeding", "evaluation", "curriculum"
@@ -51,10 +53,8 @@ _EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode is over before, o
 _MEASURING_SECS = 1.0
 _FEW_STEPS = 5
 _COMPARED_STEPS = 20
-_CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
 
-_OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
 
 Specs = tuple[Any, Any]  # (observation spec, the environment's own action spec), as envs.specs.save_specs takes them
 Enter = Callable[[str], None]
@@ -144,7 +144,7 @@ class _Check:
                 self._try_curriculum(collect_env, eval_env)
             if not self._checks.errors:  # Of the params either: networks are built from them.
                 self._enter("building the agent")
-                agent = _build_agent(self._params, collect_env, self._checks[AGENT])
+                agent = build_agent(self._params, collect_env, self._checks[AGENT])
                 frame_stack = self._params.frame_stack
                 if deterministic and agent is not None and (reason := why_not_numpy(agent, frame_stack)):
                     self._checks[AGENT].errors.append(
@@ -155,13 +155,13 @@ class _Check:
             if agent is not None:
                 signature = signature_of(agent)  # Before an update of it, which may make variables.
                 self._enter("trying an update of the agent")
-                _try_update(self._params, agent, self._checks[AGENT])
-                is_own = bool(_OWN_NETWORKS & _overridden(self._params))
+                try_update(self._params, agent, self._checks[AGENT])
+                is_own = bool(OWN_NETWORKS & overridden(self._params))
                 # Those of the toolkit are known to be saved: no start waits for it.
                 if (render or is_own) and not self._checks[AGENT].errors:
                     self._enter("saving the agent's policies")
-                    _try_saving(self._params, agent, specs[1], self._checks[AGENT])
-            sizes = _sizes_of(agent)  # Before updates, which make the optimizers' variables.
+                    try_saving(self._params, agent, specs[1], self._checks[AGENT])
+            sizes = sizes_of(agent)  # Before updates, which make the optimizers' variables.
             if plan is not None and agent is not None and self._is_fine:
                 self._foretell(agent, collect_env, plan, deterministic)
             if render and eval_env is not None and self._is_fine:
@@ -179,13 +179,13 @@ class _Check:
             env = stack.enter_context(loading.make_collect_env(self._params, 0, self._seed))
             self._build_secs = time.perf_counter() - began
             check.facts.append(f"{_name_of(env.user_env)}, built in {self._build_secs:.2g} s")
-            check.facts.append(f"observations {_in_words(env.observation_spec())}")
-            check.facts.append(f"actions {_bounds_in_words(env.environment_action_spec)}")
-            check.errors += _check_action_count(self._params, env)
-            check.errors += _check_frame_stack(self._params, env)
+            check.facts.append(f"observations {in_words(env.observation_spec())}")
+            check.facts.append(f"actions {bounds_in_words(env.environment_action_spec)}")
+            check.errors += check_action_count(self._params, env)
+            check.errors += check_frame_stack(self._params, env)
             if not self._checks.errors:  # Of the params either.
-                _check_images(self._params, env, check)
-                check.notes += _without_effect_here(self._params, env)
+                check_images(self._params, env, check)
+                check.notes += without_effect_here(self._params, env)
             return env
         return None
 
@@ -221,12 +221,12 @@ class _Check:
                 first.append(time_step)
         secs = max(1e-9, time.perf_counter() - began)
         check = self._checks[EPISODE]
-        check.facts.append(_end_in_words(time_step, steps, self._params.horizon))
+        check.facts.append(end_in_words(time_step, steps, self._params.horizon))
         check.facts.append(f"{steps / secs:,.0f} steps/s")
         if time_step.step_type == ts.StepType.LAST:
             self._episode_steps, self._return = steps, episode_return
         if not self._checks.errors:  # Of the params either.
-            check.notes += _check_sequences(self._params, time_step, steps)
+            check.notes += check_sequences(self._params, time_step, steps)
             check.notes += self._check_ratio()
         return first
 
@@ -242,7 +242,7 @@ class _Check:
         was_fine, check = self._is_fine, self._checks[EVALUATION]
         with self._told(EVALUATION, "the evaluation environment"):
             eval_env = stack.enter_context(loading.make_eval_env(self._params, 0, collect_env, self._seed))
-            check.errors += _check_same_specs(collect_env, eval_env)
+            check.errors += check_same_specs(collect_env, eval_env)
             if was_fine and not check.errors:  # Else most likely the same again.
                 self._enter("reset() or step() of the evaluation environment")
                 self._eval_steps = _take_steps(eval_env, self._seed, _COMPARED_STEPS)
@@ -331,84 +331,6 @@ class _Check:
             yield
 
 
-def _build_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> Any:
-    """Builds what the user's other hooks build: a mistake in them would end every role again and again."""
-    specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
-    try:
-        agent = make_agent(params, specs[0], specs[1], tf.Variable(0, dtype=tf.int64))
-    except UserError as error:
-        check.errors += error.findings
-        return None
-    except (Exception, SystemExit) as error:
-        check.errors.append(
-            f"agent_ctor, actor_ctor or critic_ctor raised {describe_error(error)}: correct the hook, or remove it"
-        )
-        return None
-    check.facts.append(f"{type(agent).__name__}, {sum(map(_count, agent.trainable_variables)):,} weights")
-    check.notes += learning_notes.costly_updates(params, agent)
-    for name, kind, of in (
-        ("train_observers_ctor", "observer", "a Trajectory"),
-        ("eval_observers_ctor", "observer", "a Trajectory"),
-        ("callbacks_ctor", "callback", "what is logged"),
-    ):
-        check.errors += _check_observers(name, getattr(params, name), kind, of)
-    return agent
-
-
-def _try_update(params: TrainParamsBase, agent: tf_agent.TFAgent, check: Check) -> None:
-    try:
-        check_agent(params, agent)
-    except UserError as error:
-        check.errors += error.findings
-    except (Exception, SystemExit) as error:
-        check.errors.append(f"an update of the agent raised {describe_error(error)}: correct agent_ctor")
-
-
-def _try_saving(params: TrainParamsBase, agent: tf_agent.TFAgent, action_spec: Any, check: Check) -> None:
-    """Writes the SavedModels of a start into a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="sac_check_") as folder:
-        spec = tf.nest.map_structure(tensor_spec.from_spec, action_spec)
-        try:
-            PolicyExport(
-                RunPaths(Path(folder)), agent, spec, agent.train_step_counter, params.frame_stack
-            ).save_models()
-        except (OSError, tf.errors.ResourceExhaustedError):
-            return  # A full disk says nothing of the agent.
-        except (Exception, SystemExit) as error:
-            check.errors.append(
-                f"the agent's policies can't be saved as SavedModels ({describe_error(error)}): correct "
-                "agent_ctor, actor_ctor or preprocessing_combiner"
-            )
-
-
-def _check_observers(name: str, hook: Callable[[], Any], kind: str, of: str) -> list[str]:
-    try:
-        observers = hook()
-    except (Exception, SystemExit) as error:
-        return [f"{name} raised {describe_error(error)}: correct the hook, or remove it"]
-    if not isinstance(observers, tuple | list):
-        return [f"{name} must return a list or tuple of {kind}s, found {shown(observers)}: () is none"]
-    return [
-        f"{name}: each {kind} must be callable with {of}, found {shown(observer)}"
-        for observer in observers
-        if not callable(observer)
-    ]
-
-
-def _sizes_of(agent: Any) -> tuple[int, int]:
-    """(bytes of the agent's variables with Adam's two moments, bytes of the policy's)."""
-    if agent is None:
-        return 0, 0
-    own = sum(_count(variable) * variable.dtype.size for variable in agent.variables)
-    moments = 2 * sum(_count(variable) * variable.dtype.size for variable in agent.trainable_variables)
-    policy = sum(_count(variable) * variable.dtype.size for variable in agent.policy.variables())
-    return own + moments, policy
-
-
-def _count(variable: Any) -> int:
-    return int(np.prod(variable.shape, dtype=np.int64))
-
-
 @contextlib.contextmanager
 def _told(findings: list[str], what: str) -> Iterator[None]:
     """Turns an exception of the user's code into a finding."""
@@ -475,132 +397,4 @@ def _same(ours: ts.TimeStep, theirs: ts.TimeStep) -> bool:
 
 def _are_alike(params: TrainParamsBase) -> bool:
     """Whether evaluation environments are built as those for collecting: by the same hooks, with the same arguments."""
-    return not {"collect_env_args_kwargs", "eval_env_args_kwargs"} & _overridden(params)
-
-
-def _end_in_words(last: ts.TimeStep, steps: int, horizon: int) -> str:
-    if last.step_type != ts.StepType.LAST:
-        return f"no end within {steps} steps ({_EPISODE_SECS:g} s); horizon={horizon} ends it at the latest"
-    if last.discount == 0.0:
-        return f"terminates, with random actions after {steps} steps"
-    limit = "time limit of its own" if steps < horizon else f"time limit (horizon={horizon})"
-    return f"ends by a {limit} after {steps} steps"
-
-
-def _check_sequences(params: TrainParamsBase, last: ts.TimeStep, steps: int) -> list[str]:
-    length = sequence_length(params)
-    is_masked = "agent_ctor" not in _overridden(params)  # The toolkit's own agents learn from shorter episodes, too.
-    if length is None or is_masked or last.step_type != ts.StepType.LAST or steps >= length:
-        return []
-    before = f" + recurrent_burn_in={params.recurrent_burn_in}" if params.recurrent_burn_in else ""
-    return [
-        f"with random actions an episode ends after {steps} steps, and those shorter than "
-        f"recurrent_sequence_length={params.recurrent_sequence_length}{before} are never trained on by the "
-        "agent of agent_ctor, which can't leave out steps: lower it, if many are so short"
-    ]
-
-
-def _check_action_count(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
-    """The default networks have one action; hooks of the user's own may do with more."""
-    names = [spec.name for spec in tree.flatten(env.action_spec())]
-    own = {"agent_ctor", "actor_ctor"} & _overridden(params)
-    if len(names) == 1 or own:
-        return []
-    return [
-        f"the action space has {len(names)} parts ({', '.join(names)}), the default networks take one: "
-        "join them in one Box, or override actor_ctor and critic_ctor"
-    ]
-
-
-def _check_frame_stack(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
-    if params.frame_stack == 1 or has_images(env.observation_spec()):
-        return []
-    return [
-        f"TrainParams.frame_stack={params.frame_stack} stacks images, but the observations hold none "
-        f"(uint8 of shape [height, width, channels]), they are {_in_words(env.observation_spec())}: set it to 1"
-    ]
-
-
-def _without_effect_here(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
-    """Attributes that act on images alone, where there are none; what follows from the params has been told."""
-    told = without_effect(params)
-    return [note for note in without_effect(params, has_images(env.observation_spec())) if note not in told]
-
-
-def _check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> None:
-    """Tells what becomes of each image, and of what may be meant as one; of networks of the user's own nothing."""
-    filters = params.image_encoder_filters
-    is_own = has_own_networks(params) or "agent_ctor" in _overridden(params)
-    needs_axes = params.frame_stack > 1 or bool(params.image_augmentation_pixels)
-    way_out = "" if needs_axes else ", or set image_encoder_filters=() to have it flattened"
-    for spec in filter(_may_be_image, tree.flatten(env.observation_spec())):
-        shape = tuple(spec.shape)
-        is_asked = needs_axes or bool(filters and not is_own)
-        if is_asked and is_image(spec) and not is_encoded(spec, filters) and _has_channels_first(shape):
-            check.errors.append(
-                f"images are [height, width, channels], and {spec.name} {shape} has its channels first: transpose it "
-                f"in env_ctor, observation and space, as by np.transpose(image, (1, 2, 0)){way_out}"
-            )
-        elif is_own:
-            continue
-        elif not is_image(spec):
-            check.notes.append(
-                f"{spec.name} {shape} {np.dtype(spec.dtype)} is flattened, images are uint8 of shape "
-                "[height, width, channels], from 0 to 255: convert it in env_ctor, if it is meant as one"
-            )
-        else:
-            check.facts.append(f"{spec.name} is {_use_in_words(spec, filters)}")
-
-
-def _use_in_words(image: Any, filters: Sequence[int]) -> str:
-    if is_encoded(image, filters):
-        return "encoded"
-    if not filters:
-        return "flattened: image_encoder_filters=()"
-    side = smallest_side(filters)
-    return f"flattened: smaller than {side} x {side} pixels"
-
-
-def _may_be_image(spec: Any) -> bool:
-    return len(spec.shape) > 2 or (len(spec.shape) == 2 and np.dtype(spec.dtype) == np.uint8)
-
-
-def _has_channels_first(shape: tuple[int, ...]) -> bool:
-    return shape[0] in _CHANNELS and min(shape[1:]) > max(_CHANNELS)
-
-
-def _overridden(params: TrainParamsBase) -> set[str]:
-    return {
-        name
-        for name in dir(TrainParamsBase)
-        if getattr(type(params), name) is not getattr(TrainParamsBase, name) or name in vars(params)
-    }
-
-
-def _check_same_specs(collect_env: TrainingEnvironment, eval_env: TrainingEnvironment) -> list[str]:
-    findings = []
-    for what, ours, theirs in (
-        ("observations", collect_env.observation_spec(), eval_env.observation_spec()),
-        ("actions", collect_env.environment_action_spec, eval_env.environment_action_spec),
-    ):
-        try:
-            same = bool(tree.flatten_with_path(ours) == tree.flatten_with_path(theirs))
-        except ValueError:
-            same = False
-        if not same:
-            findings.append(
-                f"the {what} of the collect and the evaluation environment differ: "
-                f"{_in_words(ours)} and {_in_words(theirs)}: build both with the same spaces"
-            )
-    return findings
-
-
-def _in_words(nest: Any) -> str:
-    return ", ".join(f"{spec.name} {tuple(spec.shape)} {np.dtype(spec.dtype)}" for spec in tree.flatten(nest))
-
-
-def _bounds_in_words(nest: Any) -> str:
-    def words(spec: Any) -> str:
-        return f"{tuple(spec.shape)} in [{np.min(spec.minimum):g}, {np.max(spec.maximum):g}]"
-
-    return ", ".join(words(spec) for spec in tree.flatten(nest))
+    return not {"collect_env_args_kwargs", "eval_env_args_kwargs"} & overridden(params)

@@ -67,15 +67,15 @@ def _reach(check: Check, gateway: TlsClient, timeout_secs: float) -> socket.sock
         connection = socket.create_connection((gateway.host, gateway.port), timeout=timeout_secs)
     except ConnectionRefusedError:
         check.errors.append(
-            f"nobody listens on {gateway.host} port {gateway.port}: is the run alive, with SAC_GATEWAY_PORT set, and is this "
-            "the port in its gateway.json?"
+            f"nobody listens on {gateway.host} port {gateway.port}: is the run alive, with SAC_GATEWAY_PORT set, and "
+            "is this the port in its gateway.json?"
         )
         return None
     except OSError as error:
         why = f"no answer in {timeout_secs:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
         check.errors.append(
-            f"{messages.this_host()} can't reach {gateway.host} port {gateway.port} ({why}): is there a firewall between, or "
-            "is the host off?"
+            f"{messages.this_host()} can't reach {gateway.host} port {gateway.port} ({why}): is there a firewall "
+            "between, or is the host off?"
         )
         return None
     check.facts.append(f"port {gateway.port} answers in {1000 * (time.monotonic() - began):.0f} ms")
@@ -90,8 +90,8 @@ def _prove_ourselves(
         transport = gateway.secure(connection)
     except ChannelError as error:
         check.errors.append(
-            f"{gateway.host} port {gateway.port} does not prove to be the gateway of these credentials ({error}): is it "
-            "another run's port, or are ca.pem and client.pem of another run?"
+            f"{gateway.host} port {gateway.port} does not prove to be the gateway of these credentials ({error}): is "
+            "it another run's port, or are ca.pem and client.pem of another run?"
         )
         return
     try:
@@ -99,8 +99,8 @@ def _prove_ourselves(
     except (ChannelError, OSError) as error:
         why = describe(error) if isinstance(error, OSError) else str(error)
         check.errors.append(
-            f"the gateway at {gateway.host} port {gateway.port} ended the connection ({why}): does it know the authority of "
-            "client.pem, and has that not expired by its clock? Make this machine's credentials anew"
+            f"the gateway at {gateway.host} port {gateway.port} ended the connection ({why}): does it know the "
+            "authority of client.pem, and has that not expired by its clock? Make this machine's credentials anew"
         )
     finally:
         transport.close()

@@ -1,0 +1,149 @@
+"""What an environment's specs must be for the agent that is to learn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tree
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.agents.encoder import has_own_networks, is_encoded, smallest_side
+from tfagents_system.agents.sequences import sequence_length
+from tfagents_system.checks.checklist import Check
+from tfagents_system.envs.history import has_images, is_image
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.settings.effects import without_effect
+from tfagents_system.train_params_base import TrainParamsBase
+
+_CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
+OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
+
+
+def check_sequences(params: TrainParamsBase, last: ts.TimeStep, steps: int) -> list[str]:
+    length = sequence_length(params)
+    is_masked = "agent_ctor" not in overridden(params)  # The toolkit's own agents learn from shorter episodes, too.
+    if length is None or is_masked or last.step_type != ts.StepType.LAST or steps >= length:
+        return []
+    before = f" + recurrent_burn_in={params.recurrent_burn_in}" if params.recurrent_burn_in else ""
+    return [
+        f"with random actions an episode ends after {steps} steps, and those shorter than "
+        f"recurrent_sequence_length={params.recurrent_sequence_length}{before} are never trained on by the "
+        "agent of agent_ctor, which can't leave out steps: lower it, if many are so short"
+    ]
+
+
+def check_action_count(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+    """The default networks have one action; hooks of the user's own may do with more."""
+    names = [spec.name for spec in tree.flatten(env.action_spec())]
+    own = {"agent_ctor", "actor_ctor"} & overridden(params)
+    if len(names) == 1 or own:
+        return []
+    return [
+        f"the action space has {len(names)} parts ({', '.join(names)}), the default networks take one: "
+        "join them in one Box, or override actor_ctor and critic_ctor"
+    ]
+
+
+def check_frame_stack(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+    if params.frame_stack == 1 or has_images(env.observation_spec()):
+        return []
+    return [
+        f"TrainParams.frame_stack={params.frame_stack} stacks images, but the observations hold none "
+        f"(uint8 of shape [height, width, channels]), they are {in_words(env.observation_spec())}: set it to 1"
+    ]
+
+
+def without_effect_here(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+    """Attributes that act on images alone, where there are none; what follows from the params has been told."""
+    told = without_effect(params)
+    return [note for note in without_effect(params, has_images(env.observation_spec())) if note not in told]
+
+
+def check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> None:
+    """Tells what becomes of each image, and of what may be meant as one; of networks of the user's own nothing."""
+    filters = params.image_encoder_filters
+    is_own = has_own_networks(params) or "agent_ctor" in overridden(params)
+    needs_axes = params.frame_stack > 1 or bool(params.image_augmentation_pixels)
+    way_out = "" if needs_axes else ", or set image_encoder_filters=() to have it flattened"
+    for spec in filter(_may_be_image, tree.flatten(env.observation_spec())):
+        shape = tuple(spec.shape)
+        is_asked = needs_axes or bool(filters and not is_own)
+        if is_asked and is_image(spec) and not is_encoded(spec, filters) and _has_channels_first(shape):
+            check.errors.append(
+                f"images are [height, width, channels], and {spec.name} {shape} has its channels first: transpose it "
+                f"in env_ctor, observation and space, as by np.transpose(image, (1, 2, 0)){way_out}"
+            )
+        elif is_own:
+            continue
+        elif not is_image(spec):
+            check.notes.append(
+                f"{spec.name} {shape} {np.dtype(spec.dtype)} is flattened, images are uint8 of shape "
+                "[height, width, channels], from 0 to 255: convert it in env_ctor, if it is meant as one"
+            )
+        else:
+            check.facts.append(f"{spec.name} is {_use_in_words(spec, filters)}")
+
+
+def _use_in_words(image: Any, filters: Sequence[int]) -> str:
+    if is_encoded(image, filters):
+        return "encoded"
+    if not filters:
+        return "flattened: image_encoder_filters=()"
+    side = smallest_side(filters)
+    return f"flattened: smaller than {side} x {side} pixels"
+
+
+def _may_be_image(spec: Any) -> bool:
+    return len(spec.shape) > 2 or (len(spec.shape) == 2 and np.dtype(spec.dtype) == np.uint8)
+
+
+def _has_channels_first(shape: tuple[int, ...]) -> bool:
+    return shape[0] in _CHANNELS and min(shape[1:]) > max(_CHANNELS)
+
+
+def overridden(params: TrainParamsBase) -> set[str]:
+    return {
+        name
+        for name in dir(TrainParamsBase)
+        if getattr(type(params), name) is not getattr(TrainParamsBase, name) or name in vars(params)
+    }
+
+
+def check_same_specs(collect_env: TrainingEnvironment, eval_env: TrainingEnvironment) -> list[str]:
+    findings = []
+    for what, ours, theirs in (
+        ("observations", collect_env.observation_spec(), eval_env.observation_spec()),
+        ("actions", collect_env.environment_action_spec, eval_env.environment_action_spec),
+    ):
+        try:
+            same = bool(tree.flatten_with_path(ours) == tree.flatten_with_path(theirs))
+        except ValueError:
+            same = False
+        if not same:
+            findings.append(
+                f"the {what} of the collect and the evaluation environment differ: "
+                f"{in_words(ours)} and {in_words(theirs)}: build both with the same spaces"
+            )
+    return findings
+
+
+def in_words(nest: Any) -> str:
+    return ", ".join(f"{spec.name} {tuple(spec.shape)} {np.dtype(spec.dtype)}" for spec in tree.flatten(nest))
+
+
+def bounds_in_words(nest: Any) -> str:
+    def words(spec: Any) -> str:
+        return f"{tuple(spec.shape)} in [{np.min(spec.minimum):g}, {np.max(spec.maximum):g}]"
+
+    return ", ".join(words(spec) for spec in tree.flatten(nest))
+
+
+def end_in_words(last: ts.TimeStep, steps: int, horizon: int) -> str:
+    if last.step_type != ts.StepType.LAST:
+        return f"no end within {steps} steps ({_EPISODE_SECS:g} s); horizon={horizon} ends it at the latest"
+    if last.discount == 0.0:
+        return f"terminates, with random actions after {steps} steps"
+    limit = "time limit of its own" if steps < horizon else f"time limit (horizon={horizon})"
+    return f"ends by a {limit} after {steps} steps"
