@@ -27,6 +27,7 @@ from tfagents_system.launch import costs
 from tfagents_system.launch.agent_checks import build_agent, sizes_of, try_saving, try_update
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.spec_checks import (
+    EPISODE_SECS,
     OWN_NETWORKS,
     bounds_in_words,
     check_action_count,
@@ -49,7 +50,6 @@ ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
 SEEDING, EVALUATION, CURRICULUM = "seeding", "evaluation", "curriculum"
 AGENT, RENDERING, DURATION = "agent", "rendering", "duration"
 
-_EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode is over before, of a slow one this is enough.
 _MEASURING_SECS = 1.0
 _FEW_STEPS = 5
 _COMPARED_STEPS = 20
@@ -213,7 +213,7 @@ class _Check:
         first = [time_step]
         self._enter("step() of the collect environment")
         began, steps, episode_return = time.perf_counter(), 0, 0.0
-        while time_step.step_type != ts.StepType.LAST and time.perf_counter() - began < _EPISODE_SECS:
+        while time_step.step_type != ts.StepType.LAST and time.perf_counter() - began < EPISODE_SECS:
             time_step = env.step(_random_action(env, rng))
             episode_return += float(time_step.reward)
             steps += 1

@@ -17,6 +17,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.train_params_base import TrainParamsBase
 
+EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode is over before, of a slow one this is enough.
 _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
 OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
 
@@ -142,7 +143,7 @@ def bounds_in_words(nest: Any) -> str:
 
 def end_in_words(last: ts.TimeStep, steps: int, horizon: int) -> str:
     if last.step_type != ts.StepType.LAST:
-        return f"no end within {steps} steps ({_EPISODE_SECS:g} s); horizon={horizon} ends it at the latest"
+        return f"no end within {steps} steps ({EPISODE_SECS:g} s); horizon={horizon} ends it at the latest"
     if last.discount == 0.0:
         return f"terminates, with random actions after {steps} steps"
     limit = "time limit of its own" if steps < horizon else f"time limit (horizon={horizon})"
