@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tests.launch.test_signals import gone
 
+from tests.machine.test_signals import gone
 from tests.support import second_python
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs import env_process, loading

@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.launch.test_signals import gone
 
+from tests.machine.test_signals import gone
 from tfagents_system.errors import UserError
 from tfagents_system.launch import fork_server, role_starter
 from tfagents_system.launch.fork_server import (

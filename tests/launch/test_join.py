@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch.test_signals import gone
 
 from tests.launch.test_cpus import flat
 from tests.launch.test_scripts import ROOT, run
+from tests.machine.test_signals import gone
 from tests.support.fake_run import CRASHES, SAVES, command_of, variables_of
 from tfagents_system.errors import UserError
 from tfagents_system.launch import join, join_checks, role_process, supervise

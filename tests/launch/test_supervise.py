@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.launch.test_signals import gone
 
+from tests.machine.test_signals import gone
 from tests.support.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
 from tfagents_system.launch import role_process, supervise, wrap_up
 from tfagents_system.launch.cpus import plan_cpus

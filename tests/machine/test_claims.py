@@ -31,7 +31,7 @@ def other_process(prefix: str, code: str) -> subprocess.Popen[str]:
     """Another process that runs `code`, says a line when it has, and stays."""
     program = (
         "import time\n"
-        "from tfagents_system.launch import claims\n"
+        "from tfagents_system.machine import claims\n"
         f"claims._PREFIX = {prefix!r}\n{code}\nprint('ready', flush=True)\ntime.sleep(60)\n"
     )
     process = subprocess.Popen(

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import ctypes, sys, time
 from pathlib import Path
-from tfagents_system.launch import watchdog
+from tfagents_system.machine import watchdog
 
 watchdog._SLACK_SECS = 0.0
 watchdog._REARM_SECS = 0.1

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import tensorflow as tf
-import test_numpy_networks
-from test_numpy_networks import VECTOR
 from tf_agents.policies import greedy_policy, py_tf_eager_policy
 from tf_agents.specs import array_spec, tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tests.policies import test_numpy_networks
+from tests.policies.test_numpy_networks import VECTOR
 from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.envs import specs
 from tfagents_system.envs.history import policy_time_step_spec

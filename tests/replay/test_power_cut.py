@@ -34,7 +34,7 @@ import numpy as np
 from tests.support.run_for_tests import RunFolders
 from tests.support.segments_for_tests import numbered_segment
 from test_power_cut import SIZE, digest
-from tfagents_system import run_checkpoints
+from tfagents_system.run_files import run_checkpoints
 exp_dir = Path(sys.argv[3])
 run = RunFolders(exp_dir, Path(sys.argv[4]) if len(sys.argv) > 4 else None, **SIZE)
 moments = (exp_dir / "moments.jsonl").open("a", buffering=1)
