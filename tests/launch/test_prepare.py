@@ -25,6 +25,7 @@ from tfagents_system.launch.run_lock import RunLock
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import RunSettings, resolve
 from tfagents_system.load_params import load_params
+from tfagents_system.report.heartbeat import read_json
 from tfagents_system.run_checkpoints import Makeup
 
 PARAMS = """
@@ -121,6 +122,39 @@ def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Pa
     assert "horzion" in text and "horizon" in text
     assert "train_batchsize" in text and "train_batch_size" in text
     assert not (tmp_path / "run").exists()
+
+
+EXPERT = """
+    def expert_policy_ctor(self):
+        return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [
+        ("", "SAC_EXPERT_WORKERS=2 needs a policy, and TrainParams.expert_policy_ctor returned None: set SAC_EXPERT_P"),
+        (EXPERT.format("7"), "TrainParams.expert_policy_ctor returned 7: set SAC_EXPERT_POLICY to a SavedModel"),
+        (EXPERT.format("1 / 0"), "expert_policy_ctor raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_experts_need_a_policy(environ: dict[str, str], tmp_path: Path, hook: str, told: str) -> None:
+    (tmp_path / "params.py").write_text(PARAMS + hook)
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ | {"SAC_EXPERT_WORKERS": "2"}, None)
+    assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_experts_count_among_the_workers_of_a_start(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And what runs of earlier versions have written does not name them."""
+    (tmp_path / "params.py").write_text(PARAMS + EXPERT.format("lambda observation: observation[:1]"))
+    assert prepare.prepare(environ | {"SAC_EXPERT_WORKERS": "2"}, None)
+    settings = read_json(tmp_path / "run" / "run.json")["settings"]
+    assert (settings["expert_workers"], settings["max_workers"]) == (2, 3)
+    assert "CPUs are wanted" in capsys.readouterr().out
 
 
 def test_a_params_file_is_judged_though_the_configuration_is_broken(environ: dict[str, str], tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from tfagents_system.report.metrics import read_metrics
 SETTINGS = (
     "num_collect_workers",
     "local_workers",
+    "expert_workers",
     "max_workers",
     "envs_per_worker",
     "deterministic",

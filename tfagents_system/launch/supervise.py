@@ -41,8 +41,9 @@ from tfagents_system.launch.python_path import ROOT, run_python_path
 from tfagents_system.launch.role_process import RoleProcess, end_what_is_left, kill_roles
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.run_lock import TOKEN_VARIABLE, RunLock
-from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER, RunPaths, is_worker
+from tfagents_system.launch.run_paths import GATEWAY, REPLAY, TRAINER, RunPaths, is_worker, worker_role
 from tfagents_system.launch.signals import SUPERVISOR_PID_VARIABLE, StopFlag
+from tfagents_system.launch.slots import EXPERT, claim_of
 from tfagents_system.launch.variables import RunVariables
 from tfagents_system.report.env_faults import FaultTally, fault_lines
 from tfagents_system.report.heartbeat import beat_secs, read_heartbeat, stale_secs
@@ -111,6 +112,7 @@ class Supervisor:
         self._replay_died_at = -math.inf
         self._oom_kills = memory.oom_kills()  # Those that are known.
         self._directory: int | None = None  # Open, so that no other one gets its inode number.
+        self._experts = {worker_role(number) for number in variables.expert_ids}
         common = role_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
         self._roles = {
             role: RoleProcess(
@@ -118,7 +120,7 @@ class Supervisor:
                 start=functools.partial(starter.start, role, ids),
                 environ=common
                 | plan.thread_environ(REPLAY if role == GATEWAY else role)
-                | _worker_environ(role)
+                | _worker_environ(role, self._experts)
                 | _gpu_environ(role, variables),
                 log=self.paths.log(role),
                 max_restarts=variables.max_restarts,
@@ -133,6 +135,11 @@ class Supervisor:
     @property
     def _workers(self) -> list[RoleProcess]:
         return [role for name, role in self._roles.items() if is_worker(name)]
+
+    @property
+    def _collectors(self) -> list[RoleProcess]:
+        """The workers without which the run is nothing: experts alone do not keep it going, nor end it."""
+        return [worker for worker in self._workers if worker.name not in self._experts]
 
     def run(self) -> int:
         """Supervises until the trainer is done, the run fails, or it is told to stop; returns the exit code.
@@ -326,11 +333,11 @@ class Supervisor:
 
         A worker is tried on while another one is at its work: its trouble may pass.
         """
-        if role.failures_alike < _FAILURES_ALIKE or role.name == GATEWAY:
+        if role.failures_alike < _FAILURES_ALIKE or role.name == GATEWAY or role.name in self._experts:
             return False
         if role.name in (REPLAY, TRAINER) or self._variables.deterministic:
             return True
-        others = [worker for worker in self._workers if worker is not role and not worker.given_up]
+        others = [worker for worker in self._collectors if worker is not role and not worker.given_up]
         all_fail = all(worker.failures_alike >= _FAILURES_ALIKE and not self._works(worker) for worker in others)
         return all_fail and not self._has_joined_workers()
 
@@ -358,20 +365,20 @@ class Supervisor:
         return by_others and self._is_at_work(role.name)
 
     def _check_workers(self) -> None:
-        """A run without any worker waits forever: it fails, unless the trainer is just finishing.
+        """A run without any worker but experts waits forever: it fails, unless the trainer is just finishing.
 
         Where it has none of its own (SAC_LOCAL_WORKERS=0) it waits for those that join.
         """
         if (
             self._exit_code is not None
-            or not self._workers
-            or not all(worker.is_over for worker in self._workers)
+            or not self._collectors
+            or not all(worker.is_over for worker in self._collectors)
             or self._has_joined_workers()
         ):
             self._workers_gone_at = None
             return
-        given_up = [worker for worker in self._workers if worker.given_up]
-        if given_up and len(given_up) == len(self._workers):
+        given_up = [worker for worker in self._collectors if worker.given_up]
+        if given_up and len(given_up) == len(self._collectors):
             self._fail(EXIT_FAILED, "every worker was given up", given_up[-1].last_lines())
         elif self._workers_gone_at is None:
             self._workers_gone_at = time.monotonic()
@@ -518,6 +525,7 @@ class Supervisor:
             | {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
             | ({"given_up_because": role.given_up_because} if role.given_up_because else {})
             | ({"state": "stopped"} if role.has_stopped else {})
+            | ({"kind": EXPERT} if name in self._experts else {})
             for name, role in self._roles.items()
         }
         roles |= remote_roles(self.paths, known=roles, stale_secs=self._stale_secs)
@@ -595,8 +603,10 @@ def role_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str
     return {**os.environ, **variables.to_environ(), **own}
 
 
-def _worker_environ(role: str) -> dict[str, str]:
-    return {"SLURM_PROCID": role.removeprefix("worker_")} if role.startswith("worker_") else {}
+def _worker_environ(role: str, experts: Collection[str]) -> dict[str, str]:
+    if not is_worker(role):
+        return {}
+    return {"SLURM_PROCID": role.removeprefix("worker_")} | ({"SAC_WORKER_ROLE": EXPERT} if role in experts else {})
 
 
 def _gpu_environ(role: str, variables: RunVariables) -> dict[str, str]:
@@ -657,6 +667,21 @@ def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
     )
 
 
+def claim_expert_slots(variables: RunVariables, claims: Claims, port: int) -> None:
+    """Takes the slots of the run's experts, which a worker may have that has joined an earlier start.
+
+    Raises:
+      UserError: One does.
+    """
+    taken = [str(number) for number in variables.expert_ids if not claims.take(claim_of(port, number))]
+    if taken:
+        raise UserError(
+            f"SAC_EXPERT_WORKERS={variables.expert_workers} needs slots {variables.expert_ids[0]} to "
+            f"{variables.expert_ids[-1]}, a worker that has joined an earlier start of the run has {', '.join(taken)}: "
+            "end it, and start again"
+        )
+
+
 def end_orphans(paths: RunPaths, deadline_secs: float) -> None:
     """Waits for roles that outlived a killed supervisor and are still saving; ends them at the deadline."""
     deadline = time.monotonic() + deadline_secs
@@ -699,6 +724,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
         claims = Claims()
         plan = claim_cpus(variables, claims)
         port = claims.take_port(variables.reverb_port)
+        claim_expert_slots(variables, claims, port)
         seed = run_directory.read_run_json(paths).get("seed", variables.seed)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, port {port}", flush=True)
