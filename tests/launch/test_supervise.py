@@ -325,7 +325,7 @@ def test_an_expert_that_fails_alike_does_not_end_the_run_and_one_that_works_does
     roles = {"worker_1": f"echo life >> {lives}; {fails}", "trainer": f"{waits_for_lines(lives, 5)} exit 0"}
     assert make_supervisor(run_dir, stop, roles, experts=1).run() == 0
     assert "in the same way" not in capfd.readouterr().out
-    roles = {"worker_0": fails, "worker_1": at_work("worker_1", SAVES)}
+    roles = {"worker_0": fails, "worker_1": at_work("worker_1", SAVES), "trainer": "sleep 10; exit 0"}
     assert make_supervisor(run_dir, stop, roles, experts=1).run() == 1
     assert "error: worker_0 has ended 3 times in the same way" in capfd.readouterr().out
 
@@ -340,7 +340,8 @@ def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fai
     watcher.join()
     assert "worker_1 (expert): given up after 1 restarts" in capfd.readouterr().out
     again = StopFlag(signals=())
-    assert make_supervisor(run_dir, again, {"worker_0": CRASHES}, experts=1, max_restarts=1).run() == 1
+    roles = {"worker_0": CRASHES, "trainer": "sleep 10; exit 0"}
+    assert make_supervisor(run_dir, again, roles, experts=1, max_restarts=1).run() == 1
     assert "error: every worker was given up" in capfd.readouterr().out
 
 

@@ -333,7 +333,7 @@ class Supervisor:
 
         A worker is tried on while another one is at its work: its trouble may pass.
         """
-        if role.failures_alike < _FAILURES_ALIKE or role.name == GATEWAY or role.name in self._experts:
+        if role.failures_alike < _FAILURES_ALIKE or role.name == GATEWAY:
             return False
         if role.name in (REPLAY, TRAINER) or self._variables.deterministic:
             return True
