@@ -43,13 +43,13 @@ class Env(gymnasium.Env):
 
 
 class TrainParams(TrainParamsBase):
-    num_iter = 300
+    num_iter = 150
     num_steps_per_iter = 2
     n_train_episodes_per_iter = 1
     n_buffer_init_episodes = 1
     n_episodes_in_buffer = 3000
     n_eval_episodes = 1
-    eval_period_itrs = 100
+    eval_period_itrs = 50
     checkpoint_period_itrs = 1_000_000
     train_batch_size = 8
     actor_fc_layer_params = (8,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -147,14 +148,18 @@ def test_experts_need_a_policy(environ: dict[str, str], tmp_path: Path, hook: st
 
 
 def test_experts_count_among_the_workers_of_a_start(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And what runs of earlier versions have written does not name them."""
     (tmp_path / "params.py").write_text(PARAMS + EXPERT.format("lambda observation: observation[:1]"))
-    assert prepare.prepare(environ | {"SAC_EXPERT_WORKERS": "2"}, None)
+    environ |= {"SAC_EXPERT_WORKERS": "2"}
+    assert prepare.check(environ, None, server) == 0
+    report = capsys.readouterr().out
+    assert "ok    experts         2 with TrainParams.expert_policy_ctor" in report
+    assert re.search(r"ok    memory          about .* for 3 workers of", report)
+    assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
+    assert prepare.prepare(environ, None, fork_server=server)
     settings = read_json(tmp_path / "run" / "run.json")["settings"]
     assert (settings["expert_workers"], settings["max_workers"]) == (2, 3)
-    assert "CPUs are wanted" in capsys.readouterr().out
 
 
 def test_a_params_file_is_judged_though_the_configuration_is_broken(environ: dict[str, str], tmp_path: Path) -> None:
