@@ -26,7 +26,6 @@ from tfagents_system.launch.run_lock import RunLock
 from tfagents_system.launch.run_paths import RunPaths
 from tfagents_system.launch.run_settings import RunSettings, resolve
 from tfagents_system.load_params import load_params
-from tfagents_system.report.heartbeat import read_json
 from tfagents_system.run_checkpoints import Makeup
 
 PARAMS = """
@@ -158,7 +157,7 @@ def test_experts_count_among_the_workers_of_a_start(
     assert re.search(r"ok    memory          about .* for 3 workers of", report)
     assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
     assert prepare.prepare(environ, None, fork_server=server)
-    settings = read_json(tmp_path / "run" / "run.json")["settings"]
+    settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
     assert (settings["expert_workers"], settings["max_workers"]) == (2, 3)
 
 

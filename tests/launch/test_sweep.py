@@ -77,9 +77,12 @@ def test_a_runs_place_has_room_for_its_experts(
     monkeypatch.setattr(sweep, "held_cpus", dict)
     monkeypatch.setattr(sweep, "cgroup_quota", lambda: None)
     needed = []
-    monkeypatch.setattr(
-        sweep, "split_cpus", lambda cores, parallel, count, **more: needed.append(count) or [[0]] * parallel
-    )
+
+    def split(cores: Any, parallel: int, count: int, **more: Any) -> list[list[int]]:
+        needed.append(count)
+        return [[0]] * parallel
+
+    monkeypatch.setattr(sweep, "split_cpus", split)
     expert = "\n    def expert_policy_ctor(self):\n        return lambda observation: observation\n"
     (vars_file.parent / "p.py").write_text(PARAMS + expert)
     sweep.main([str(vars_file), "--seeds", "0-1", "--parallel", "2"])
