@@ -111,7 +111,8 @@ class Role:
     def slots(self) -> SlotCounts:
         """Of the run, for its workers."""
         local = int(os.environ.get("SAC_LOCAL_WORKERS") or self.num_workers)
-        return SlotCounts(local, self.num_workers, self.max_workers)
+        experts = int(os.environ.get("SAC_EXPERT_WORKERS") or 0)
+        return SlotCounts(local, self.num_workers, self.max_workers, experts)
 
     @functools.cached_property
     def beats(self) -> BeatReader:

@@ -111,6 +111,14 @@ def test_the_refusal_says_rule_value_and_remedy() -> None:
     )
 
 
+def test_experts_have_cpus_like_the_workers_before_them() -> None:
+    assert plan(1, 2, 1, 2, list(range(9)), expert_workers=2).to_json() == plan(1, 2, 3, 2, list(range(9))).to_json()
+    assert len(plan(1, 2, 1, 2, list(range(9)), expert_workers=2, allotment=9).workers) == 3
+    told = r"\(SAC_NUM_COLLECT_WORKERS=1 \+ SAC_EXPERT_WORKERS=2\) \* SAC_COLLECT_WORKER_CPUS=2 needs 9 CPUs, 8 are"
+    with pytest.raises(UserError, match=told):
+        plan(1, 2, 1, 2, list(range(8)), expert_workers=2)
+
+
 def test_the_cgroups_quota_counts() -> None:
     with pytest.raises(UserError, match=r"needs 4 CPUs, 2 are available \(the cgroup's quota of 2.5 CPUs\)"):
         plan(1, 1, 2, 1, list(range(64)), quota=2.5)

@@ -175,6 +175,20 @@ def test_as_many_as_there_are_cpus_and_slots(
     assert elsewhere.workers == 8
 
 
+def test_the_runs_own_experts_are_neither_started_here_nor_are_their_slots_free(
+    running: RunPaths, tmp_path: Path
+) -> None:
+    run = json.loads(running.run_json.read_text())
+    run["settings"]["expert_workers"] = 1
+    running.run_json.write_text(json.dumps(run))
+    target = Target("localhost:8123", None, None, running)
+    (error,) = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 2).checks.errors
+    assert "--workers 2, but the run has 1 slots for workers of kind collect" in error
+    preparation = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1)
+    assert preparation.checks.errors == []
+    assert (preparation.variables().expert_workers, preparation.variables().local_workers) == (0, 1)
+
+
 def test_the_runs_own_settings_win(running: RunPaths, tmp_path: Path) -> None:
     target = Target("localhost:8123", None, None, running)
     preparation = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -121,6 +122,43 @@ def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Pa
     assert "horzion" in text and "horizon" in text
     assert "train_batchsize" in text and "train_batch_size" in text
     assert not (tmp_path / "run").exists()
+
+
+EXPERT = """
+    def expert_policy_ctor(self):
+        return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [
+        ("", "SAC_EXPERT_WORKERS=2 needs a policy, and TrainParams.expert_policy_ctor returned None: set SAC_EXPERT_P"),
+        (EXPERT.format("7"), "TrainParams.expert_policy_ctor returned 7: set SAC_EXPERT_POLICY to a SavedModel"),
+        (EXPERT.format("1 / 0"), "expert_policy_ctor raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_experts_need_a_policy(environ: dict[str, str], tmp_path: Path, hook: str, told: str) -> None:
+    (tmp_path / "params.py").write_text(PARAMS + hook)
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ | {"SAC_EXPERT_WORKERS": "2"}, None)
+    assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_experts_count_among_the_workers_of_a_start(
+    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "params.py").write_text(PARAMS + EXPERT.format("lambda observation: observation[:1]"))
+    environ |= {"SAC_EXPERT_WORKERS": "2"}
+    assert prepare.check(environ, None, server) == 0
+    report = capsys.readouterr().out
+    assert "ok    experts         2 with TrainParams.expert_policy_ctor" in report
+    assert re.search(r"ok    memory          about .* for 3 workers of", report)
+    assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
+    assert prepare.prepare(environ, None, fork_server=server)
+    settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
+    assert (settings["expert_workers"], settings["max_workers"]) == (2, 3)
 
 
 def test_a_params_file_is_judged_though_the_configuration_is_broken(environ: dict[str, str], tmp_path: Path) -> None:

@@ -218,6 +218,8 @@ def test_the_job_script_that_is_submitted_is_the_one_that_was_shown(user: User) 
     [
         ("", (), "--cpus-per-task=18"),  # 2 + 4 + 5 * 2 + 2
         ("", (), "--mem=4500M"),  # 1500 + 5 * 400 + 1000
+        ("SAC_EXPERT_WORKERS=3", (), "--cpus-per-task=24"),  # 3 * 2 more
+        ("SAC_EXPERT_WORKERS=3", (), "--mem=5700M"),  # 3 * 400 more
         ("SAC_WORKER_MEMORY_MB=1000", (), "--mem=7500M"),
         ("SAC_FORK_ROLES=0", (), "--mem=5900M"),  # 200 more for each of 7
         ("SAC_MEM_GB=3", (), "--mem=3072M"),
@@ -328,6 +330,18 @@ def test_further_nodes_get_as_many_workers(user: User) -> None:
     assert int(variables["SAC_NUM_COLLECT_WORKERS"]) == 3 * local
     assert variables["SAC_GATEWAY_PORT"] == "0"
     assert (user.snapshot / "package/join_script.sh").exists()
+
+
+def test_experts_are_of_runs_on_one_node(user: User) -> None:
+    user.write_vars("SAC_EXPERT_WORKERS=2")
+    assert refused(user.submit("--dry_run", "--nodes=2")) == [
+        "--nodes=2 can't be had with SAC_EXPERT_WORKERS=2: unset it, and let experts join with join_script.sh --role "
+        "expert"
+    ]
+    user.write_vars("SAC_EXPERT_WORKERS=08")
+    assert refused(user.submit("--dry_run")) == [
+        "SAC_EXPERT_WORKERS=08 must be a whole number of at least 0 (expert workers)"
+    ]
 
 
 def test_workers_are_added_to_a_run_that_lets_them_in(user: User) -> None:

@@ -26,6 +26,7 @@ from rich.console import Console
 
 from tests.machine.test_signals import gone
 from tests.support.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
+from tfagents_system.errors import UserError
 from tfagents_system.launch import role_process, supervise, wrap_up
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
@@ -33,6 +34,7 @@ from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.machine import memory, processes
 from tfagents_system.machine.claims import Claims, processes_of_run
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.machine.slots import claim_of
 from tfagents_system.machine.topology import allowed_cpus, cores_of
 from tfagents_system.report.status import problems, read_status
 from tfagents_system.report.terminal import ProgressView
@@ -50,7 +52,7 @@ def make_supervisor(
     variables = variables_of(spec)
     plan = plan_cpus(
         reverb_cpus=1, train_cpus=1, num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
-        cores=cores_of(allowed_cpus()), share=True,
+        cores=cores_of(allowed_cpus()), share=True, expert_workers=variables.expert_workers,
     )  # fmt: skip
     starter = RoleStarter(command_of(spec))
     return supervise.Supervisor(variables, plan, Claims(), 8123, 7, stop, starter, step_secs=0.02, lock=lock)
@@ -305,6 +307,64 @@ def test_workers_that_all_fail_alike_end_the_run_and_one_that_works_keeps_it(
     (run_dir / "logs" / "worker_0.log").unlink()
     assert make_supervisor(run_dir, stop, roles, workers=2).run() == 0
     assert log(run_dir, "worker_0").count("life") > 4
+
+
+def test_experts_are_started_as_such_and_named(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    program = f"echo $SLURM_PROCID is ${{SAC_WORKER_ROLE}}, server ${{SAC_SERVER:-none}}; {SAVES}"
+    supervisor = make_supervisor(run_dir, stop, {"worker": program, "trainer": "sleep 0.5; exit 0"}, experts=2)
+    assert supervisor.run() == 0
+    lines = [log(run_dir, f"worker_{number}").splitlines()[0] for number in range(3)]
+    assert lines == ["0 is collect, server none", "1 is expert, server none", "2 is expert, server none"]
+    roles = supervisor.status()["roles"]
+    assert [roles[f"worker_{number}"].get("kind") for number in range(3)] == [None, "expert", "expert"]
+
+
+def test_an_expert_that_fails_alike_does_not_end_the_run_and_one_that_works_does_not_keep_it(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fails, lives = "echo life; echo no licence; sleep 0.02; exit 1", run_dir / "lives"
+    roles = {"worker_1": f"echo life >> {lives}; {fails}", "trainer": f"{waits_for_lines(lives, 5)} exit 0"}
+    assert make_supervisor(run_dir, stop, roles, experts=1).run() == 0
+    assert "in the same way" not in capfd.readouterr().out
+    roles = {"worker_0": fails, "worker_1": at_work("worker_1", SAVES), "trainer": "sleep 10; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, experts=1).run() == 1
+    assert "error: worker_0 has ended 3 times in the same way" in capfd.readouterr().out
+
+
+def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fails(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    supervisor = make_supervisor(run_dir, stop, {"worker_1": CRASHES}, experts=1, max_restarts=1)
+    watcher = threading.Thread(target=stop_when_given_up, args=(supervisor, stop, "worker_1"))
+    watcher.start()
+    assert supervisor.run() == 75
+    watcher.join()
+    assert "worker_1 (expert): given up after 1 restarts" in capfd.readouterr().out
+    again = StopFlag(signals=())
+    roles = {"worker_0": CRASHES, "trainer": "sleep 10; exit 0"}
+    assert make_supervisor(run_dir, again, roles, experts=1, max_restarts=1).run() == 1
+    assert "error: every worker was given up" in capfd.readouterr().out
+
+
+def stop_when_given_up(supervisor: supervise.Supervisor, stop: StopFlag, role: str) -> None:
+    deadline = time.monotonic() + 30.0
+    while not supervisor._roles[role].given_up and time.monotonic() < deadline:
+        time.sleep(0.02)
+    stop.set()
+
+
+def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path) -> None:
+    variables, port = variables_of({"exp_dir": str(run_dir), "experts": 2}), 7
+    other, own = Claims(), Claims()
+    assert other.take(claim_of(port, 2))
+    with pytest.raises(UserError, match=r"SAC_EXPERT_WORKERS=2 needs slots 1 to 2, .* earlier start .* has 2: end it"):
+        supervise.claim_expert_slots(variables, own, port)
+    own.release(claim_of(port, 1))
+    other.release(claim_of(port, 2))
+    supervise.claim_expert_slots(variables, own, port)
+    assert not other.take(claim_of(port, 1)) and not other.take(claim_of(port, 2))
+    for number in (1, 2):
+        own.release(claim_of(port, number))
 
 
 def waits_for_lines(path: Path, count: int) -> str:

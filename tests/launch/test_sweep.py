@@ -69,6 +69,26 @@ def test_runs_at_once_have_cpus_of_their_own(
     assert split_cpus(flat(range(cpus)), parallel, needed, held=held, share=share) == places
 
 
+def test_a_runs_place_has_room_for_its_experts(
+    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vars_file.write_text(vars_file.read_text().replace("SAC_SHARE_CPUS=1", "SAC_EXPERT_WORKERS=2"))
+    monkeypatch.setattr(sweep, "cores_of", lambda ids: flat(range(12)))
+    monkeypatch.setattr(sweep, "held_cpus", dict)
+    monkeypatch.setattr(sweep, "cgroup_quota", lambda: None)
+    needed = []
+
+    def split(cores: Any, parallel: int, count: int, **more: Any) -> list[list[int]]:
+        needed.append(count)
+        return [[0]] * parallel
+
+    monkeypatch.setattr(sweep, "split_cpus", split)
+    expert = "\n    def expert_policy_ctor(self):\n        return lambda observation: observation\n"
+    (vars_file.parent / "p.py").write_text(PARAMS + expert)
+    sweep.main([str(vars_file), "--seeds", "0-1", "--parallel", "2"])
+    assert needed == [5]
+
+
 def test_too_few_cpus_are_told_with_numbers() -> None:
     with pytest.raises(UserError, match="2 runs of 5 CPUs need 10, 7 are free"):
         split_cpus(flat(range(8)), 2, 5, held=[3])

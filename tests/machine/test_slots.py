@@ -12,8 +12,8 @@ PORT = 7  # Of no server: claims are machine-wide, and these must meet no run's.
 def make():
     made = []
 
-    def slots(local=1, planned=3, most=5, port=PORT):
-        made.append(Slots(port, SlotCounts(local, planned, most)))
+    def slots(local=1, planned=3, most=5, port=PORT, experts=0):
+        made.append(Slots(port, SlotCounts(local, planned, most, experts)))
         return made[-1]
 
     yield slots
@@ -58,6 +58,14 @@ def test_where_all_are_taken_it_says_so(make):
         make(local=1, planned=1, most=2).take("collect")
 
 
+@pytest.mark.parametrize("kind", ["collect", "eval", "expert"])
+def test_a_runs_own_experts_keep_their_slots(make, kind):
+    slots = make(local=1, planned=1, most=5, experts=2)
+    assert [slots.take(kind, wanted=2), slots.take(kind)] == [3, 4]
+    with pytest.raises(UserError, match=r"all 2 slots.*SAC_NUM_COLLECT_WORKERS=1, SAC_EXPERT_WORKERS=2"):
+        slots.take(kind)
+
+
 def test_where_there_are_none_it_says_that(make):
     with pytest.raises(UserError, match=r"no slot for a worker of kind eval.*SAC_MAX_WORKERS=2"):
         make(local=0, planned=2, most=2).take("eval")
@@ -67,3 +75,5 @@ def test_the_counts_are_in_run_json():
     settings = {"num_collect_workers": 4, "local_workers": None, "max_workers": None}
     assert SlotCounts.of_run({"settings": settings}) == SlotCounts(4, 4, 4)
     assert SlotCounts.of_run({"settings": settings | {"local_workers": 0, "max_workers": 9}}) == SlotCounts(0, 4, 9)
+    own = {"num_collect_workers": 4, "local_workers": None, "expert_workers": 2, "max_workers": 9}
+    assert SlotCounts.of_run({"settings": own}) == SlotCounts(4, 4, 9, experts=2)

@@ -200,6 +200,24 @@ def test_the_table_and_the_fields_are_the_same() -> None:
             {"SAC_LOCAL_WORKERS": "2", "SAC_DETERMINISTIC": "1"},
             "SAC_LOCAL_WORKERS=2 can't be had with SAC_DETERMINISTIC",
         ),
+        (
+            {"SAC_EXPERT_WORKERS": "2", "SAC_MAX_WORKERS": "4"},
+            "SAC_MAX_WORKERS=4 must be at least SAC_NUM_COLLECT_WORKERS=3 + SAC_EXPERT_WORKERS=2: raise it",
+        ),
+        (
+            {"SAC_EXPERT_WORKERS": "2", "SAC_DETERMINISTIC": "1"},
+            "SAC_EXPERT_WORKERS=2 can't be had with SAC_DETERMINISTIC=1, where all workers are planned: unset it, or",
+        ),
+        (
+            {"SAC_EXPERT_WORKERS": "2", "SAC_LOCAL_WORKERS": "1"},
+            "SAC_EXPERT_WORKERS=2 can't be had with SAC_LOCAL_WORKERS=1 below SAC_NUM_COLLECT_WORKERS=3, as with "
+            "--nodes: unset it, and let experts join with join_script.sh --role expert",
+        ),
+        (
+            {"SAC_EXPERT_WORKERS": "4094"},
+            "SAC_NUM_COLLECT_WORKERS=3 + SAC_EXPERT_WORKERS=4094 must be at most 4096: lower one",
+        ),
+        ({"SAC_EXPERT_WORKERS": "-1"}, "SAC_EXPERT_WORKERS=-1 must be a whole number of at least 0"),
         ({"SAC_WORKER_ROLE": "play"}, "SAC_WORKER_ROLE=play must be one of collect, eval, expert, test"),
         ({"SAC_SERVER": "node7"}, "SAC_SERVER=node7 must be HOST:PORT, such as node7:8443"),
         ({"SAC_SERVER": "node7:99999"}, "SAC_SERVER=node7:99999 must be HOST:PORT"),
@@ -222,7 +240,27 @@ def test_slots_for_workers(environ: dict[str, str], tmp_path: Path) -> None:
     assert plan_for(variables, {}, allowed=lambda: [0, 1, 2]).workers == ()
 
 
-@pytest.mark.parametrize(("planned", "more", "most"), [(3, {}, 67), (3, {"deterministic": True}, 3), (4090, {}, 4096)])
+def test_experts_have_numbers_slots_and_cpus_after_the_planned_workers(environ: dict[str, str], tmp_path: Path) -> None:
+    variables = read(environ | {"SAC_EXPERT_WORKERS": "2"}, tmp_path)
+    assert (list(variables.expert_ids), variables.max_workers) == ([3, 4], 5)
+    assert variables.to_environ()["SAC_EXPERT_WORKERS"] == "2"
+    plan = plan_for(variables, {}, allowed=lambda: list(range(64)))
+    assert len(plan.workers) == 5 and len(plan.ids()) == sum(plan.counts.values())
+    assert {len(ids) for ids in plan.workers} == {variables.collect_worker_cpus}
+    assert read(environ | {"SAC_EXPERT_WORKERS": "2", "SAC_MAX_WORKERS": "9"}, tmp_path).max_workers == 9
+
+
+def test_workers_that_join_are_experts_by_their_role_alone(environ: dict[str, str], tmp_path: Path) -> None:
+    joins = {"SAC_EXPERT_WORKERS": "2", "SAC_LOCAL_WORKERS": "1", "SAC_SERVER": "localhost:1", "SAC_MAX_WORKERS": "5"}
+    variables = read(environ | joins, tmp_path)
+    assert (variables.expert_workers, list(variables.expert_ids)) == (0, [])
+    assert len(plan_for(variables, {}, allowed=lambda: list(range(64))).workers) == 1
+
+
+@pytest.mark.parametrize(
+    ("planned", "more", "most"),
+    [(3, {}, 67), (3, {"expert_workers": 2}, 69), (3, {"deterministic": True}, 3), (4090, {}, 4096)],
+)
 def test_a_gateway_makes_room_for_others(planned: int, more: dict[str, bool], most: int) -> None:
     values = {"num_collect_workers": planned, "gateway_port": 0, **more}
     assert _check_workers(values) == []

@@ -104,6 +104,7 @@ def plan_cpus(
     num_collect_workers: int,
     collect_worker_cpus: int,
     cores: Sequence[Core],
+    expert_workers: int = 0,
     whole_cores: bool = False,
     share: bool = False,
     held: Mapping[int, str] | None = None,
@@ -119,6 +120,7 @@ def plan_cpus(
       num_collect_workers: Number of workers.
       collect_worker_cpus: CPUs of each worker.
       cores: What this process may use.
+      expert_workers: Number of experts beside them, which have as many CPUs and the numbers after theirs.
       whole_cores: A CPU is a whole core (SAC_USE_HYPERTHREADS=0), else a hardware thread.
       share: Whether roles may share CPUs where there are too few.
       held: Who holds a CPU already, by CPU id: other runs on this machine.
@@ -130,7 +132,8 @@ def plan_cpus(
       UserError: There are too few and `share` is False; with the numbers.
     """
     counts = {REPLAY: reverb_cpus, TRAINER: train_cpus}
-    counts |= {worker_role(number): collect_worker_cpus for number in range(num_collect_workers)}
+    num_workers = num_collect_workers + expert_workers
+    counts |= {worker_role(number): collect_worker_cpus for number in range(num_workers)}
     needed = sum(counts.values())
     is_ours = is_confined(allotment, cores, whole_cores=whole_cores)
     cores, threads = units_of(cores, whole_cores=whole_cores)
@@ -143,8 +146,11 @@ def plan_cpus(
     unit = {cpu: first for first, ids in threads.items() for cpu in ids}
     held = {unit[cpu]: who for cpu, who in (held or {}).items() if cpu in unit} if is_ours else {}
     free = in_order(only(cores, threads.keys() - held.keys()), needed)
+    workers = f"SAC_NUM_COLLECT_WORKERS={num_collect_workers}"
+    if expert_workers:
+        workers = f"({workers} + SAC_EXPERT_WORKERS={expert_workers})"
     demand = (
-        f"SAC_REVERB_CPUS={reverb_cpus} + SAC_TRAIN_CPUS={train_cpus} + SAC_NUM_COLLECT_WORKERS={num_collect_workers} "
+        f"SAC_REVERB_CPUS={reverb_cpus} + SAC_TRAIN_CPUS={train_cpus} + {workers} "
         f"* SAC_COLLECT_WORKER_CPUS={collect_worker_cpus} needs {needed} CPUs, "
     )
     remedy = "lower SAC_NUM_COLLECT_WORKERS or set SAC_SHARE_CPUS=1"
@@ -164,7 +170,7 @@ def plan_cpus(
         )
         if needed > available:
             counts = _scaled(counts, available)
-        unpinned = tuple(() for _ in range(num_collect_workers))
+        unpinned = tuple(() for _ in range(num_workers))
         shared = sum(counts.values()) > available
         return CpuPlan((), (), unpinned, counts, pinned=False, shared=shared, notes=(note,))
     # One free CPU among held ones would be shared by the trainer and everything else: then rather share with others.
@@ -278,6 +284,7 @@ def plan_for(
         num_collect_workers=variables.num_collect_workers if local_workers is None else local_workers,
         collect_worker_cpus=variables.collect_worker_cpus,
         cores=cores(allowed()),
+        expert_workers=getattr(variables, "expert_workers", 0),
         whole_cores=not variables.use_hyperthreads,
         share=variables.share_cpus,
         held=held,

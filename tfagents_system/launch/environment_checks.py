@@ -295,7 +295,8 @@ class _Check:
         params, cpus = self._params, costs.shared_cpus(plan)
         # With --check alone: many such runs learn all the same.
         self._checks[EPISODE].notes += learning_notes.returns(params, self._return)
-        workers = params.compute_config.get("num_collect_workers", len(plan.workers))
+        # The plan has experts, too, and has not those that join from elsewhere; a run has either.
+        workers = max(params.compute_config.get("num_collect_workers", 0), len(plan.workers))
         with self._told(DURATION, "measuring"):
             self._enter("measuring steps with the agent's policy")
             with costs.on_cpus(plan.workers[0]):

@@ -23,7 +23,8 @@ import psutil
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, build_timeout_secs
-from tfagents_system.errors import EXIT_BAD_INPUT, print_findings
+from tfagents_system.envs.faults import describe_error
+from tfagents_system.errors import EXIT_BAD_INPUT, print_findings, shown
 from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.fork_server import CallDiedError, ForkServer, ForkServerError
@@ -247,6 +248,8 @@ class _Inspector:
     def run(self, render: bool, plan: CpuPlan | None = None) -> Inspection:
         before_bytes = psutil.Process().memory_info().rss
         params = self._load_inputs()
+        if params is not None:
+            self._check_experts(params)
         if params is not None and params.env_config.get("horizon"):
             # Imported here: TensorFlow takes seconds, and earlier findings should not wait for it where it is broken.
             from tfagents_system.launch import environment_checks
@@ -344,12 +347,33 @@ class _Inspector:
         newest = run_checkpoints.newest_complete(self._run.trainer_checkpoints)
         return "" if newest is None else run_checkpoints.why_not_of(newest, signature)
 
+    def _check_experts(self, params: TrainParamsBase) -> None:
+        """Whether the experts that the run is to start have a policy: each of them would end it."""
+        if not self._values.get("expert_workers"):
+            return
+        check, saved = self._found.checks["experts"], self._values.get("expert_policy")
+        check.facts.append(f"{self._values['expert_workers']} with {saved or 'TrainParams.expert_policy_ctor'}")
+        if saved is not None:
+            return
+        self._enter("expert_policy_ctor")
+        try:
+            policy = params.expert_policy_ctor()
+        except (Exception, SystemExit) as error:
+            check.errors.append(f"expert_policy_ctor raised {describe_error(error)}: correct the hook, or remove it")
+            return
+        if not callable(policy):
+            check.errors.append(
+                f"SAC_EXPERT_WORKERS={self._values['expert_workers']} needs a policy, and "
+                f"TrainParams.expert_policy_ctor returned {shown(policy)}: set SAC_EXPERT_POLICY to a SavedModel, a "
+                "policy checkpoint or an exported file, or have the hook return a function"
+            )
+
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Memory and disk; not where a value that they follow from is wrong."""
         if self._paths is None or self._found.checks[PARAMS].errors or self._found.checks[CONFIG].errors:
             return
         checks, values = self._found.checks, self._values
-        workers = values.get("local_workers", values.get("num_collect_workers", 1))
+        workers = values.get("local_workers", values.get("num_collect_workers", 1)) + values.get("expert_workers", 0)
         are_forked = values.get("fork_roles", True)
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
             resources.check_memory(checks["memory"], workers, own_bytes, 0, are_forked=are_forked)

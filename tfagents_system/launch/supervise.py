@@ -42,13 +42,14 @@ from tfagents_system.machine import memory, processes, watchdog
 from tfagents_system.machine.claims import Claims, held_cpus, processes_of_run
 from tfagents_system.machine.gpus import gpu_of_trainer
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
+from tfagents_system.machine.slots import EXPERT, claim_of
 from tfagents_system.report.env_faults import FaultTally, fault_lines
 from tfagents_system.report.status import format_results, given_up_lines, read_status, time_shares, write_status
 from tfagents_system.report.terminal import ProgressView
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import beat_secs, read_heartbeat, stale_secs
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
-from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER, RunPaths, is_worker
+from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER, RunPaths, is_worker, worker_role
 from tfagents_system.settings.variables import RunVariables
 
 _STEP_SECS = 0.2
@@ -113,6 +114,7 @@ class Supervisor:
         self._replay_died_at = -math.inf
         self._oom_kills = memory.oom_kills()  # Those that are known.
         self._directory: int | None = None  # Open, so that no other one gets its inode number.
+        self._experts = {worker_role(number) for number in variables.expert_ids}
         common = role_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
         self._roles = {
             role: RoleProcess(
@@ -120,7 +122,7 @@ class Supervisor:
                 start=functools.partial(starter.start, role, ids),
                 environ=common
                 | plan.thread_environ(REPLAY if role == GATEWAY else role)
-                | _worker_environ(role)
+                | _worker_environ(role, self._experts)
                 | _gpu_environ(role, variables),
                 log=self.paths.log(role),
                 max_restarts=variables.max_restarts,
@@ -135,6 +137,11 @@ class Supervisor:
     @property
     def _workers(self) -> list[RoleProcess]:
         return [role for name, role in self._roles.items() if is_worker(name)]
+
+    @property
+    def _collectors(self) -> list[RoleProcess]:
+        """The workers without which the run is nothing: experts alone do not keep it going, nor end it."""
+        return [worker for worker in self._workers if worker.name not in self._experts]
 
     def run(self) -> int:
         """Supervises until the trainer is done, the run fails, or it is told to stop; returns the exit code.
@@ -332,7 +339,7 @@ class Supervisor:
             return False
         if role.name in (REPLAY, TRAINER) or self._variables.deterministic:
             return True
-        others = [worker for worker in self._workers if worker is not role and not worker.given_up]
+        others = [worker for worker in self._collectors if worker is not role and not worker.given_up]
         all_fail = all(worker.failures_alike >= _FAILURES_ALIKE and not self._works(worker) for worker in others)
         return all_fail and not self._has_joined_workers()
 
@@ -360,20 +367,20 @@ class Supervisor:
         return by_others and self._is_at_work(role.name)
 
     def _check_workers(self) -> None:
-        """A run without any worker waits forever: it fails, unless the trainer is just finishing.
+        """A run without any worker but experts waits forever: it fails, unless the trainer is just finishing.
 
         Where it has none of its own (SAC_LOCAL_WORKERS=0) it waits for those that join.
         """
         if (
             self._exit_code is not None
-            or not self._workers
-            or not all(worker.is_over for worker in self._workers)
+            or not self._collectors
+            or not all(worker.is_over for worker in self._collectors)
             or self._has_joined_workers()
         ):
             self._workers_gone_at = None
             return
-        given_up = [worker for worker in self._workers if worker.given_up]
-        if given_up and len(given_up) == len(self._workers):
+        given_up = [worker for worker in self._collectors if worker.given_up]
+        if given_up and len(given_up) == len(self._collectors):
             self._fail(EXIT_FAILED, "every worker was given up", given_up[-1].last_lines())
         elif self._workers_gone_at is None:
             self._workers_gone_at = time.monotonic()
@@ -520,6 +527,7 @@ class Supervisor:
             | {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
             | ({"given_up_because": role.given_up_because} if role.given_up_because else {})
             | ({"state": "stopped"} if role.has_stopped else {})
+            | ({"kind": EXPERT} if name in self._experts else {})
             for name, role in self._roles.items()
         }
         roles |= remote_roles(self.paths, known=roles, stale_secs=self._stale_secs)
@@ -597,8 +605,10 @@ def role_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str
     return {**os.environ, **variables.to_environ(), **own}
 
 
-def _worker_environ(role: str) -> dict[str, str]:
-    return {"SLURM_PROCID": role.removeprefix("worker_")} if role.startswith("worker_") else {}
+def _worker_environ(role: str, experts: Collection[str]) -> dict[str, str]:
+    if not is_worker(role):
+        return {}
+    return {"SLURM_PROCID": role.removeprefix("worker_")} | ({"SAC_WORKER_ROLE": EXPERT} if role in experts else {})
 
 
 def _gpu_environ(role: str, variables: RunVariables) -> dict[str, str]:
@@ -659,6 +669,21 @@ def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
     )
 
 
+def claim_expert_slots(variables: RunVariables, claims: Claims, port: int) -> None:
+    """Takes the slots of the run's experts, which a worker may have that has joined an earlier start.
+
+    Raises:
+      UserError: One does.
+    """
+    taken = [str(number) for number in variables.expert_ids if not claims.take(claim_of(port, number))]
+    if taken:
+        raise UserError(
+            f"SAC_EXPERT_WORKERS={variables.expert_workers} needs slots {variables.expert_ids[0]} to "
+            f"{variables.expert_ids[-1]}, a worker that has joined an earlier start of the run has {', '.join(taken)}: "
+            "end it, and start again"
+        )
+
+
 def end_orphans(paths: RunPaths, deadline_secs: float) -> None:
     """Waits for roles that outlived a killed supervisor and are still saving; ends them at the deadline."""
     deadline = time.monotonic() + deadline_secs
@@ -701,6 +726,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
         claims = Claims()
         plan = claim_cpus(variables, claims)
         port = claims.take_port(variables.reverb_port)
+        claim_expert_slots(variables, claims, port)
         seed = run_directory.read_run_json(paths).get("seed", variables.seed)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, port {port}", flush=True)

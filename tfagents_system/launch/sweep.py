@@ -131,7 +131,9 @@ class _Plan:
     def _cpus(self, parallel: int) -> tuple[list[list[int]], list[str]]:
         """CPU ids for each of the runs that go on at once, and what speaks against it."""
         needed = max(
-            values["reverb_cpus"] + values["train_cpus"] + values["num_collect_workers"] * values["collect_worker_cpus"]
+            values["reverb_cpus"]
+            + values["train_cpus"]
+            + (values["num_collect_workers"] + values.get("expert_workers", 0)) * values["collect_worker_cpus"]
             for values in self._values
         )
         share = all(values.get("share_cpus", False) for values in self._values)

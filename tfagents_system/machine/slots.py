@@ -1,7 +1,8 @@
 """Which number a worker gets that joins a run.
 
 A run has SAC_MAX_WORKERS slots. The first SAC_NUM_COLLECT_WORKERS are planned ones, and of these the first
-SAC_LOCAL_WORKERS belong to the workers that the run itself starts; all others are for those who join.
+SAC_LOCAL_WORKERS belong to the workers that the run itself starts. The next SAC_EXPERT_WORKERS are its experts'; all
+others are for those who join.
 
 A slot is claimed on the replay server's machine (see machine/claims.py) by whoever speaks to that server: a worker of
 the same machine, or the gateway for one of another. The kernel lets go of it with the process that has claimed it.
@@ -29,11 +30,13 @@ class SlotCounts:
       local: Of the workers that the run itself starts.
       planned: Planned workers, those included.
       most: All slots.
+      experts: Of the experts that the run itself starts, behind the planned ones. Then all planned ones are local.
     """
 
     local: int
     planned: int
     most: int
+    experts: int = 0
 
     @classmethod
     def of_run(cls, run: Mapping[str, Any]) -> SlotCounts:
@@ -41,14 +44,18 @@ class SlotCounts:
         settings = run["settings"]
         planned = int(settings["num_collect_workers"])
         local, most = settings.get("local_workers"), settings.get("max_workers")
-        return cls(planned if local is None else int(local), planned, int(most or planned))
+        experts = int(settings.get("expert_workers") or 0)
+        return cls(planned if local is None else int(local), planned, int(most or planned + experts), experts)
 
     def for_kind(self, kind: str) -> range:
         """The slots that a worker of this kind may have when it joins."""
-        return range(self.local if kind == COLLECT else self.planned, self.most)
+        if kind == COLLECT and self.local < self.planned:
+            return range(self.local, self.most)
+        return range(self.planned + self.experts, self.most)
 
     def __str__(self) -> str:
-        return f"SAC_MAX_WORKERS={self.most}, SAC_NUM_COLLECT_WORKERS={self.planned}"
+        experts = f", SAC_EXPERT_WORKERS={self.experts}" if self.experts else ""
+        return f"SAC_MAX_WORKERS={self.most}, SAC_NUM_COLLECT_WORKERS={self.planned}{experts}"
 
 
 def claim_of(port: int, slot: int) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def state_problems(status: dict[str, Any], now: float) -> list[str]:
     found: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for role, beat in status["roles"].items():
         for before, secs, after in _role_problems(beat, run.get("started_at", now), now, _stale_secs(status)):
-            found.setdefault((before, after), []).append((role, secs))
+            found.setdefault((before, after), []).append((label(role, beat), secs))
     sentences = []
     for (before, after), roles in found.items():
         longest = max(secs for _, secs in roles)
@@ -101,10 +101,15 @@ def state_problems(status: dict[str, Any], now: float) -> list[str]:
     return sentences
 
 
+def label(role: str, beat: Mapping[str, Any]) -> str:
+    """`worker_1`, `worker_2 (expert)`."""
+    return f"{role} ({beat['kind']})" if beat.get("kind") else role
+
+
 def given_up_lines(status: dict[str, Any]) -> list[str]:
     """The workers that failed too often and were not started again, a sentence each."""
     return [
-        f"{role}: given up after {beat.get('restarts', 0)} restarts{_because(beat)}"
+        f"{label(role, beat)}: given up after {beat.get('restarts', 0)} restarts{_because(beat)}"
         for role, beat in status["roles"].items()
         if beat.get("given_up")
     ]

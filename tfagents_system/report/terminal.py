@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tfagents_system.machine.slots import EXPERT
 from tfagents_system.machine.topology import format_cpu_list
 from tfagents_system.report.env_faults import fault_words
 from tfagents_system.report.status import (
@@ -31,6 +32,7 @@ from tfagents_system.report.status import (
     format_results,
     format_return,
     format_secs,
+    label,
     problem_lines,
     problems,
     state_of,
@@ -334,7 +336,7 @@ def _collapsed(status: dict[str, Any], max_workers: int) -> list[tuple[str, dict
     }
     workers = {role: beat for role, beat in roles.items() if is_worker(role)}
     if len(workers) <= max_workers:
-        return list(roles.items())
+        return [(label(role, beat), beat) for role, beat in roles.items()]
     counts = collections.Counter(beat["state"] for beat in workers.values())
     joined = {
         "state": ", ".join(f"{count} {state}" for state, count in counts.most_common()),
@@ -343,7 +345,8 @@ def _collapsed(status: dict[str, Any], max_workers: int) -> list[tuple[str, dict
         "time": min((beat["time"] for beat in workers.values() if beat.get("time")), default=None),  # The oldest.
     }
     others = [(role, beat) for role, beat in roles.items() if role not in workers]
-    return [*others, (f"worker_0..{len(workers) - 1}", joined)]
+    experts = sum(beat.get("kind") == EXPERT for beat in workers.values())
+    return [*others, (f"worker_0..{len(workers) - 1}" + (f" ({experts} expert)" if experts else ""), joined)]
 
 
 def _state(beat: dict[str, Any]) -> str:

@@ -28,6 +28,7 @@ from tfagents_system.settings.variables import RunVariables, as_text, variable_n
 SETTINGS = (
     "num_collect_workers",
     "local_workers",
+    "expert_workers",
     "max_workers",
     "envs_per_worker",
     "deterministic",

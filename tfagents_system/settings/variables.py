@@ -53,9 +53,15 @@ VARIABLES: tuple[Variable, ...] = (
         "few",
     ),
     Variable(
+        "SAC_EXPERT_WORKERS",
+        "workers beside these that the run starts as experts: they collect with SAC_EXPERT_POLICY and ignore updates",
+        "0",
+        "few",
+    ),
+    Variable(
         "SAC_MAX_WORKERS",
-        "slots for workers, those that join included; 64 more than planned where there is a gateway",
-        "SAC_NUM_COLLECT_WORKERS",
+        "slots for workers, those that join included; 64 more than the run's own where there is a gateway",
+        "SAC_NUM_COLLECT_WORKERS + SAC_EXPERT_WORKERS",
         "count",
     ),
     Variable(
@@ -283,6 +289,7 @@ class RunVariables:
     exp_dir: Path
     logs_dir: Path | None = None
     local_workers: int | None = None
+    expert_workers: int = 0
     max_workers: int | None = None
     server: str | None = None
     worker_role: str = COLLECT
@@ -339,6 +346,11 @@ class RunVariables:
             raise UserError(*findings)
         return cls(**values)
 
+    @property
+    def expert_ids(self) -> range:
+        """Numbers of the expert workers that the run starts: the first ones after the planned workers'."""
+        return range(self.num_collect_workers, self.num_collect_workers + self.expert_workers)
+
     def to_environ(self) -> dict[str, str]:
         """All SAC_ variables of the roles, resolved; what has no value yet (an automatic port) is left out."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -387,10 +399,18 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
     if "num_collect_workers" not in values:
         return []
     planned, is_deterministic = values["num_collect_workers"], values.get("deterministic", False)
+    if "server" in values:
+        values.pop("expert_workers", None)  # Of workers that join SAC_WORKER_ROLE says what they do.
+    experts = values.get("expert_workers", 0)
+    own = planned + experts
     if "gateway_port" in values:
-        values.setdefault("max_workers", planned if is_deterministic else min(_MOST, planned + _JOINED_SLOTS))
+        values.setdefault("max_workers", own if is_deterministic else min(_MOST, own + _JOINED_SLOTS))
+    elif experts:
+        values.setdefault("max_workers", own)
     findings = []
     local = values.get("local_workers", planned) if "server" not in values else planned
+    if experts:
+        findings += _check_experts(experts, planned, local, is_deterministic)
     if local > planned:
         findings.append(
             f"SAC_LOCAL_WORKERS={local} must be at most SAC_NUM_COLLECT_WORKERS={planned}: lower it, or raise that"
@@ -400,15 +420,34 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
             f"SAC_LOCAL_WORKERS={local} can't be had with SAC_DETERMINISTIC=1, where a run restarts all its workers "
             "with itself: unset it, or set SAC_DETERMINISTIC=0"
         )
-    most = values.get("max_workers", planned)
-    if most < planned:
-        findings.append(
-            f"SAC_MAX_WORKERS={most} must be at least SAC_NUM_COLLECT_WORKERS={planned}: raise it, or lower that"
-        )
-    if most > planned and is_deterministic:
+    most = values.get("max_workers", own)
+    if most < own <= _MOST:
+        sizes = f"SAC_NUM_COLLECT_WORKERS={planned}" + (f" + SAC_EXPERT_WORKERS={experts}" if experts else "")
+        findings.append(f"SAC_MAX_WORKERS={most} must be at least {sizes}: raise it, or lower that")
+    if most > own and is_deterministic:
         findings.append(
             f"SAC_MAX_WORKERS={most} can't be had with SAC_DETERMINISTIC=1, where all workers are planned: unset it, "
             "or set SAC_DETERMINISTIC=0"
+        )
+    return findings
+
+
+def _check_experts(experts: int, planned: int, local: int, is_deterministic: bool) -> list[str]:
+    findings = []
+    if is_deterministic:
+        findings.append(
+            f"SAC_EXPERT_WORKERS={experts} can't be had with SAC_DETERMINISTIC=1, where all workers are planned: unset "
+            "it, or set SAC_DETERMINISTIC=0"
+        )
+    if local < planned:
+        findings.append(
+            f"SAC_EXPERT_WORKERS={experts} can't be had with SAC_LOCAL_WORKERS={local} below "
+            f"SAC_NUM_COLLECT_WORKERS={planned}, as with --nodes: unset it, and let experts join with join_script.sh "
+            "--role expert"
+        )
+    if planned + experts > _MOST:
+        findings.append(
+            f"SAC_NUM_COLLECT_WORKERS={planned} + SAC_EXPERT_WORKERS={experts} must be at most {_MOST}: lower one"
         )
     return findings
 

@@ -56,6 +56,9 @@ check_request() {
   require_whole SAC_REVERB_CPUS "CPUs of the replay server"
   require_whole SAC_TRAIN_CPUS "CPUs of the policy updates"
   require_whole SAC_NUM_COLLECT_WORKERS "workers"
+  [[ ${SAC_EXPERT_WORKERS:-0} =~ ^(0|[1-9][0-9]{0,5})$ ]] || finding "SAC_EXPERT_WORKERS=$SAC_EXPERT_WORKERS must be a whole number of at least 0 (expert workers)"
+  [[ $tfagents_nodes == 1 || -n $tfagents_add || ${SAC_EXPERT_WORKERS:-0} == 0 ]] \
+    || finding "--nodes=$tfagents_nodes can't be had with SAC_EXPERT_WORKERS=$SAC_EXPERT_WORKERS: unset it, and let experts join with join_script.sh --role expert"
   require_whole SAC_COLLECT_WORKER_CPUS "CPUs of each worker"
   require_whole SAC_MEM_GB "memory in GiB" 1
   require_whole SAC_WORKER_MEMORY_MB "memory of a worker in MiB" 1
@@ -109,12 +112,16 @@ added_workers_a_node() {
   echo $(((tfagents_add + tfagents_nodes - 1) / tfagents_nodes))
 }
 
+own_workers() {
+  echo $((SAC_NUM_COLLECT_WORKERS + ${SAC_EXPERT_WORKERS:-0}))
+}
+
 # Of each node. On further ones there is neither a replay server nor a trainer: their CPUs are spare.
 asked_cpus() {
   if [[ -n $tfagents_add ]]; then
     echo $(($(added_workers_a_node) * SAC_COLLECT_WORKER_CPUS + 1)) && return
   fi
-  echo $((SAC_REVERB_CPUS + SAC_TRAIN_CPUS + SAC_NUM_COLLECT_WORKERS * SAC_COLLECT_WORKER_CPUS + SPARE_CPUS))
+  echo $((SAC_REVERB_CPUS + SAC_TRAIN_CPUS + $(own_workers) * SAC_COLLECT_WORKER_CPUS + SPARE_CPUS))
 }
 
 # MiB: what the programs take, and the ring, which is counted where it lies in the page cache. How large a new run's
@@ -130,7 +137,7 @@ asked_memory_mb() {
   if [[ -n $tfagents_add ]]; then
     echo $((base_mb + $(added_workers_a_node) * worker_mb)) && return
   fi
-  echo $((base_mb + SAC_NUM_COLLECT_WORKERS * worker_mb + ring_mb))
+  echo $((base_mb + $(own_workers) * worker_mb + ring_mb))
 }
 
 signal_secs() {
