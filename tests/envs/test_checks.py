@@ -17,6 +17,7 @@ from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionR
 from tests.support.fakes import CounterEnv, DictEnv, FakeParams, NumberedEnv, OldGymEnv
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.contract import check_contract
+from tfagents_system.launch import agent_checks, spec_checks
 from tfagents_system.launch import environment_checks as checks_module
 from tfagents_system.launch.environment_checks import check_environment
 
@@ -279,7 +280,8 @@ def test_the_end_of_an_episode_is_told(env: Any, horizon: int, text: str) -> Non
 
 
 def test_a_slow_simulator_is_not_stepped_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks_module, "_EPISODE_SECS", 0.1)
+    for module in (checks_module, spec_checks):
+        monkeypatch.setattr(module, "EPISODE_SECS", 0.1)
 
     class Slow(CounterEnv):
         def step(self, action: Any) -> Any:
@@ -363,7 +365,7 @@ def test_networks_that_can_not_be_saved_are_told_before_the_start(render: bool) 
 
 def test_a_start_saves_no_policies_of_the_toolkits_own_networks_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are known to be saved, and it takes seconds."""
-    monkeypatch.setattr(checks_module, "PolicyExport", None)
+    monkeypatch.setattr(agent_checks, "PolicyExport", None)
     assert check(CounterEnv) == ([], check(CounterEnv)[1])
     ((finding,), _) = check(CounterEnv, render=True)
     assert "can't be saved" in finding
@@ -516,6 +518,7 @@ def test_sequences_longer_than_any_episode_are_refused_where_only_whole_ones_are
 
 
 def test_an_episode_that_is_cut_off_by_the_check_says_nothing_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks_module, "_EPISODE_SECS", 0.0)
+    for module in (checks_module, spec_checks):
+        monkeypatch.setattr(module, "EPISODE_SECS", 0.0)
     hooks: Any = {"recurrent": True, "recurrent_sequence_length": 6, "agent_ctor": own_agent()}
     assert report(CounterEnv, **hooks)[0].notes == []

@@ -218,6 +218,9 @@ server.call({ROLE!r}, "stay", {str(told_at)!r}, environ={environ()!r})
 
 def test_forked_roles_are_found_by_a_later_start_and_the_own_server_is_not(server: ForkServer, tmp_path: Path) -> None:
     log = tmp_path / "role.log"
+    deadline = time.monotonic() + 20.0
+    while list(processes_of_run(Path(EXP_DIR))) and time.monotonic() < deadline:
+        time.sleep(0.05)  # What the test before has killed may still be ending.
     role = server.fork(ROLE, "sac_trainer", environ("wait"), log, [])
     told(log)
     try:
