@@ -1,4 +1,4 @@
-"""Roles are killed at random moments: the run goes on, ends as asked for, and nothing that was promised is lost."""
+"""Every kind of process is killed, alone and in pairs: the run goes on, ends as asked for, and keeps its promises."""
 
 import pytest
 
@@ -6,23 +6,29 @@ from tests.faults.campaign import HORIZON, ITERATION_SECS, UPDATES, Campaign, Nu
 
 pytestmark = pytest.mark.slow
 
-KINDS = ("everything", "two", "replay", "fork_server", "trainer", "worker")
+ALONE = ("worker", "replay", "trainer", "fork_server", "supervisor")
+PAIRS = ("trainer+replay", "replay+worker_1", "trainer+worker_2", "worker_0+worker_1")
+WHOLE_RUN = ("everything", "interrupt")
+ENDS_ALL = {"everything", "supervisor", "interrupt"}  # Recovering from these is a whole start.
 
 
-def test_random_kills_lose_nothing_that_was_promised(tmp_path):
-    run = NumberedRun(tmp_path, iterations=80)
+@pytest.mark.timeout(600)
+def test_whatever_is_killed_nothing_that_was_promised_is_lost(tmp_path):
+    run = NumberedRun(tmp_path, iterations=500)
     campaign = Campaign(run, seed=3, say=print)
+    kinds = (*ALONE, *PAIRS, *WHOLE_RUN)
     try:
         run.set_pace(ITERATION_SECS)
         campaign.start()
-        campaign.cause_many(KINDS, secs=120.0, count=4)
+        campaign.cause_each(kinds)
         assert campaign.finish() == 0, run.output.read_text()
         balance = run.balance()
     finally:
         campaign.close()
     assert campaign.violations + balance.violations == []
-    assert len(campaign.faults) == 4
-    assert max(fault.recovery_secs for fault in campaign.faults if fault.kind != "everything") < 30.0
+    assert tuple(fault.kind for fault in campaign.faults) == kinds
+    assert [fault.roles for fault in campaign.faults if "+" in fault.kind] == [tuple(pair.split("+")) for pair in PAIRS]
+    assert max(fault.recovery_secs for fault in campaign.faults if fault.kind not in ENDS_ALL) < 30.0
     assert balance.duplicated == 0
     assert balance.stored == balance.collected - sum(balance.lost.values())
     assert balance.stored > run.iterations * 3 * (HORIZON - 4) * 0.9

@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import os
 import random
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -70,7 +72,7 @@ class Fault:
     """A fault that was caused.
 
     Attributes:
-      kind: One of `KINDS`.
+      kind: One of `KINDS`, or roles with a + between them.
       roles: Whom it struck.
       recovery_secs: Until whoever died was back and training advanced; None if that did not happen in time.
     """
@@ -140,8 +142,32 @@ class NumberedRun(UserRun):
 
     def balance(self) -> Balance:
         """See `ledger.balance`; of a run that has ended."""
-        rows = ledger.read_ring(self.exp_dir, self._episodes * (HORIZON + 1))
-        return ledger.balance(ledger.read_journals(self.journal), rows, HORIZON)
+        return ledger.balance(ledger.read_journals(self.journal), self._rows(self.exp_dir), HORIZON)
+
+    def balance_so_far(self) -> Balance:
+        """The same of a run that may be at work: what is under way counts as lost, but no promise may be broken.
+
+        What workers have been told is read before the ring, and what environments have done after it.
+        """
+        told = {(start.worker, start.start): start.told for start in ledger.read_journals(self.journal)}
+        with tempfile.TemporaryDirectory(prefix="ring_") as folder:
+            copy = Path(folder)
+            shutil.copy(self.exp_dir / "specs.pbtxt", copy)
+            # The header before the rows that it counts: these are in their files before it says so.
+            files = sorted((self.exp_dir / "replay").iterdir(), key=lambda path: path.name != "header.bin")
+            (copy / "replay").mkdir()
+            for path in files:
+                if path.is_file():
+                    shutil.copy(path, copy / "replay")
+            rows = self._rows(copy)
+        starts = [
+            dataclasses.replace(start, told=told.get((start.worker, start.start), -1))
+            for start in ledger.read_journals(self.journal)
+        ]
+        return ledger.balance(starts, rows, HORIZON)
+
+    def _rows(self, exp_dir: Path) -> ledger.Rows:
+        return ledger.read_ring(exp_dir, self._episodes * (HORIZON + 1))
 
 
 def processes_of(exp_dir: Path) -> Iterator[psutil.Process]:
@@ -182,8 +208,12 @@ class Campaign:
         return time.monotonic() - began
 
     def cause(self, kind: str) -> Fault:
-        """Causes a fault and waits until the run has recovered from it."""
-        roles, recovery_secs = KINDS[kind](self)
+        """Causes a fault and waits until the run has recovered from it.
+
+        Args:
+          kind: One of `KINDS`, or roles with a + between them, which are killed at once.
+        """
+        roles, recovery_secs = KINDS[kind](self) if kind in KINDS else self._kill(kind.split("+"))
         fault = Fault(kind, tuple(roles), recovery_secs)
         self.faults.append(fault)
         took = "no recovery" if recovery_secs is None else f"recovered after {recovery_secs:.1f} s"
@@ -207,6 +237,14 @@ class Campaign:
                 return
             order = order or self._random.sample(list(kinds), len(kinds))
             self.cause(order.pop())
+
+    def cause_each(self, kinds: Sequence[str], longest_gap_secs: float = 1.0) -> None:
+        """Causes all of these faults in this order, and after each has the ledger looked at."""
+        for kind in kinds:
+            time.sleep(self._random.uniform(_GAPS_SECS[0], longest_gap_secs))
+            assert self._has_far_to_go(), f"no iterations left for {kind}: the run is too short"
+            self.cause(kind)
+            self.violations += [f"after {kind}: {text}" for text in self.run.balance_so_far().violations]
 
     def finish(self, timeout_secs: float = _END_SECS) -> int:
         """Lets the run go to its end, at full speed; returns its exit code.
