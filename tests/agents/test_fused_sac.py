@@ -292,21 +292,33 @@ def test_recurrent_agents_equal_sac_agent(share_log_pi):
     assert_equal_updates(share_log_pi=share_log_pi, updates=30, recurrent=True)
 
 
-def test_a_block_draws_its_own_noise_and_moves_alpha_towards_the_target_entropy():
-    """Noise that were zero, or the same in every update, would show in log pi: alpha would go another way."""
-    agent = make_agent(target_entropy=-50.0)
-    losses = []
-    update = BlockUpdate(agent, B, None)
+def random_block(updates):
     rng = np.random.default_rng(0)
-    block = [
-        rng.standard_normal(shape).astype(np.float32)
-        for shape in ((5, B, OBS), (5, B, ACT), (5, B), (5, B), (5, B, OBS))
-    ]
-    for _ in range(2):
-        losses.append(update(block)["alpha_loss"])
+    shapes = ((OBS,), (ACT,), (), (), (OBS,))
+    return [rng.standard_normal((updates, B, *shape)).astype(np.float32) for shape in shapes]
+
+
+def test_alpha_goes_down_where_the_entropy_is_above_its_target():
+    agent = make_agent(target_entropy=-50.0)
+    update = BlockUpdate(agent, B, None)
+    update(random_block(5))
     assert update.kind == "fused"
-    assert float(agent._log_alpha) < 0  # The entropy is far above the target.
-    assert losses[0] != losses[1]
+    assert float(agent._log_alpha) == pytest.approx(-5 * 3e-3, rel=0.05)  # Adam's first steps have the learning rate's size.
+
+
+def test_every_update_draws_its_own_noise_from_a_standard_normal():
+    """Nothing learns, so losses differ by their noise alone; alpha's tells the mean of log pi."""
+    still = {f"make_{part}_optimizer": lambda: Adam(0.0) for part in ("actor", "critic", "alpha")}
+    agent = make_agent(target_entropy=0.0, initial_log_alpha=1.0, **still)
+    update, block = BlockUpdate(agent, B, None), random_block(1)
+    losses = [update(block) for _ in range(200)]
+    for name in ("critic_loss", "actor_loss", "alpha_loss"):
+        assert len({values[name] for values in losses}) == len(losses), name
+    observation = tf.repeat(tf.constant(block[0][0]), 200, axis=0)
+    distribution = agent._policy.distribution(ts.restart(observation, len(observation))).action
+    expected = float(tf.reduce_mean(distribution.log_prob(distribution.sample(seed=1))))
+    # 6,400 samples each, with a standard deviation of about 1; no noise would be 1 off, half of it 0.75.
+    assert -np.mean([values["alpha_loss"] for values in losses]) == pytest.approx(expected, abs=0.06)
 
 
 class OwnAgent(SacAgent):

@@ -86,8 +86,24 @@ def test_the_precision_is_chosen_by_what_is_measured(monkeypatch):
     assert "0.31 times as fast" in reason
 
 
-def test_the_speedup_is_a_ratio_measured_here():
-    assert 0.001 < bfloat16_speedup() < 1000
+def test_the_speedup_is_the_time_of_float32_over_that_of_as_many_bfloat16_products(monkeypatch):
+    timed = []
+
+    def seconds(function):
+        products = [node for node in function.graph.as_graph_def().node if node.op == "MatMul"]
+        timed.append((len(products), {tf.as_dtype(node.attr["T"].type) for node in products}))
+        return 3.0 if tf.float32 in timed[-1][1] else 0.5
+
+    monkeypatch.setattr(matmul_precision, "_seconds", seconds)
+    assert bfloat16_speedup() == 6.0
+    assert {count for count, _ in timed} == {20}
+    assert [types for _, types in timed].count({tf.bfloat16}) == len(timed) / 2 == 5
+
+
+def test_a_function_takes_the_time_that_the_clock_says(monkeypatch):
+    clock = iter((10.0, 12.5))
+    monkeypatch.setattr(matmul_precision.time, "perf_counter", lambda: next(clock))
+    assert matmul_precision._seconds(lambda: tf.constant(0.0)) == 2.5
 
 
 def test_an_agent_trained_in_bfloat16_keeps_float32_weights_and_has_bfloat16_products():

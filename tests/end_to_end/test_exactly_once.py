@@ -171,5 +171,5 @@ def test_a_finished_run_says_so_and_a_changed_file_is_noticed(finished):
     code, output = run.finish()
     assert code == 0
     assert "is finished" in output
-    assert "-    train_batch_size = 8" in output or "+    train_batch_size = 16" in output
+    assert "-    train_batch_size = 8\n" in output and "+    train_batch_size = 16\n" in output
     assert "train_batch_size = 8" in (run.exp_dir / "params.py").read_text()

@@ -1,5 +1,6 @@
 """A run that is stopped goes on at the same update; a role that is killed comes back; nothing is left behind."""
 
+import json
 import os
 import re
 import signal
@@ -113,8 +114,9 @@ def test_a_second_start_in_the_same_directory_is_refused(tmp_path):
         run.wait_until(process, lambda: run.status().get("run", {}).get("state") == "running")
         code, output = run.finish(60.0)
         assert code == 2
-        assert "in use" in output
-        assert str(process.pid) in output or "pid" in output
+        lock = json.loads((run.exp_dir / "run.lock").read_text())
+        assert f"SAC_EXP_DIR={run.exp_dir} is in use by the run with pid {lock['pid']} on {lock['host']}" in output
+        assert psutil.pid_exists(lock["pid"])
         assert "Traceback" not in output
     finally:
         process.send_signal(signal.SIGTERM)
