@@ -1,15 +1,43 @@
 #!/usr/bin/env bash
-# Format, lint, types, shell scripts and all tests; what CI runs. Arguments go to pytest.
+# Format, lint, types, shell scripts and all tests; what CI runs.
 set -euo pipefail
 
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  echo "Usage: ./run_tests.sh [PYTEST_ARGUMENT...]     for example -m 'not slow', or tests/launch"
-  echo "As root it first installs what tests need and is missing: util-linux, libegl1, libgl1, libosmesa6, slurm-wlm, munge, bubblewrap."
-  exit 0
-fi
+usage() {
+  cat <<'END'
+Usage: ./run_tests.sh [--require] [PYTEST_ARGUMENT...]
+       ./run_tests.sh --area FOLDER [PYTEST_ARGUMENT...]
+
+Checks format, lint, types and shell scripts, and runs all tests. As root it first installs what tests need and is
+missing: util-linux, libegl1, libgl1, libosmesa6, slurm-wlm, munge, bubblewrap.
+
+  --require      what a machine lacks for a test fails it, instead of skipping it
+  --area FOLDER  the fast tests of one folder of tests/ alone, such as replay or launch: seconds
+  PYTEST_ARGUMENT  instead of `-n CPUS --dist loadfile`, for example -m 'not slow', or tests/launch/test_cpus.py
+END
+}
 
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 cd "$root"
+
+area='' require=()
+while (($#)); do
+  case $1 in
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    --require) require=(--require) && shift ;;
+    --area)
+      area=${2:-}
+      if [[ ! -d tests/$area || -z $area ]]; then
+        echo "error: --area ${area:-(nothing)} is no folder of tests/: $(cd tests && printf '%s ' */)" >&2
+        exit 2
+      fi
+      shift 2
+      ;;
+    *) break ;;
+  esac
+done
 
 types='' types_pid='' policy=''
 trap 'rm -f ${types:+"$types"} ${policy:+"$policy"}; [[ -z $types_pid ]] || kill "$types_pid" 2>/dev/null || true' EXIT
@@ -49,20 +77,25 @@ step() {
   echo "== $*"
   "$@"
 }
+# Whole files at once, one process a CPU. With more, tests that kill a run at some moment hit others than they mean.
+processes=$(nproc)
+parallel=(-n "$((processes < 8 ? processes : 8))" --dist loadfile)
+if [[ $area ]]; then
+  PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" step "$python" -m pytest "tests/$area" -m 'not slow' "${parallel[@]}" "${require[@]}" "$@"
+  exit
+fi
 step "$python" -m ruff format --check .
 step "$python" -m ruff check .
 step "$tools/shellcheck" --external-sources --check-sourced tfagents_system/launch/slurm/job.sh submit.sh run_script.sh join_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run training_variables*.sh
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 
-# Types take a minute of one CPU: beside the tests, and told after them.
+# Types take a minute of one CPU: in what the tests leave idle, so that none waits for it, and told after them.
 types=$(mktemp)
-"$python" -m mypy >"$types" 2>&1 &
+nice -n 19 "$python" -m mypy >"$types" 2>&1 &
 types_pid=$!
-# Whole files at once, one process a CPU. With more, tests that kill a run at some moment hit others than they mean.
-processes=$(nproc)
-if (($# == 0)); then set -- -n "$((processes < 8 ? processes : 8))" --dist loadfile --durations=20; fi
+if (($# == 0)); then set -- "${parallel[@]}" --durations=30; fi
 status=0
-step "$python" -m pytest "$@" || status=$?
+step "$python" -m pytest "${require[@]}" "$@" || status=$?
 echo "== $python -m mypy"
 wait "$types_pid" || status=1
 types_pid=''

@@ -3,7 +3,7 @@
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -13,10 +13,33 @@ import pytest  # noqa: E402
 from absl import logging  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+from tests.support import launching  # noqa: E402
+
 _PR_SET_CHILD_SUBREAPER = 36
 
 settings.register_profile("seeded", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("seeded")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require", action="store_true", help="a test fails that would be skipped for what is missing here"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and item.config.getoption("--require"):
+        report.outcome, report.longrepr = "failed", f"skipped, though all is required: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_run_left() -> Iterator[None]:
+    """What a failed test has left running would take the CPUs from those after it."""
+    yield
+    launching.end_all()
 
 
 @pytest.fixture(autouse=True)

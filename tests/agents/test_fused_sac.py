@@ -303,7 +303,9 @@ def test_alpha_goes_down_where_the_entropy_is_above_its_target():
     update = BlockUpdate(agent, B, None)
     update(random_block(5))
     assert update.kind == "fused"
-    assert float(agent._log_alpha) == pytest.approx(-5 * 3e-3, rel=0.05)  # Adam's first steps have the learning rate's size.
+    assert float(agent._log_alpha) == pytest.approx(
+        -5 * 3e-3, rel=0.05
+    )  # Adam's first steps have the learning rate's size.
 
 
 def test_every_update_draws_its_own_noise_from_a_standard_normal():

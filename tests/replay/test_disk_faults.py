@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ordinary_user import as_ordinary_user, ordinary_users_folder
 from tests.support.run_for_tests import RunFolders
 from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring
 from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files import run_checkpoints
 
+__all__ = ["ordinary_users_folder"]
 TESTS = Path(__file__).parent
 MIB = 2**20
 
@@ -113,13 +115,13 @@ def test_a_read_only_folder_is_told_with_its_reason(small_disk):
             Ring.open(folder, LAYOUT, 60)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_permission_is_told_with_its_reason(tmp_path):
-    filled_ring(tmp_path / "ring")
-    for path in (tmp_path / "ring").iterdir():
-        path.chmod(0o444)
-    with pytest.raises(UserError, match="Permission denied"):
-        Ring.open(tmp_path / "ring", LAYOUT, 60)
+def test_a_folder_without_permission_is_told_with_its_reason(ordinary_users_folder):
+    with as_ordinary_user():
+        filled_ring(ordinary_users_folder / "ring")
+        for path in (ordinary_users_folder / "ring").iterdir():
+            path.chmod(0o444)
+        with pytest.raises(UserError, match="Permission denied"):
+            Ring.open(ordinary_users_folder / "ring", LAYOUT, 60)
 
 
 def test_a_full_disk_costs_a_checkpoint_its_replay_part_and_nothing_else(small_disk):

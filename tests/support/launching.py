@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[2]
+_started: list[tuple[subprocess.Popen[str], Path]] = []  # Launchers and their run directories, until `end_all`.
 
 
 class UserRun:
@@ -65,7 +69,7 @@ class UserRun:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
         environ["VIRTUAL_ENV"] = sys.prefix
         environ["SAC_ALLOW_LOGIN"] = "1"  # Tests may be run where SLURM is.
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*self.command_prefix, str(ROOT / script), str(self.vars_file), *arguments],
             cwd=self.folder,
             env=environ,
@@ -74,6 +78,8 @@ class UserRun:
             start_new_session=True,
             **{"stdout": subprocess.PIPE, **options},
         )
+        _started.append((process, self.exp_dir))
+        return process
 
     def finish(self, timeout_secs: float = 200.0) -> tuple[int, str]:
         """Runs to the end; returns (exit code, output)."""
@@ -107,6 +113,24 @@ class UserRun:
     def logs(self) -> str:
         """The ends of all logs, for messages."""
         return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in self.exp_dir.glob("logs/*.log"))
+
+
+def end_all() -> list[str]:
+    """Ends launchers that tests have left, and what works in their run directories; says which."""
+    left = [(process, exp_dir) for process, exp_dir in _started if process.poll() is None]
+    folders = {str(exp_dir) for _, exp_dir in _started}
+    _started.clear()
+    for process, _ in left:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30.0)
+    for found in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if found.environ().get("SAC_EXP_DIR") in folders:
+                found.kill()
+    for process, _ in left:
+        process.wait(30.0)
+    return [str(exp_dir) for _, exp_dir in left]
 
 
 def finish(process: subprocess.Popen[str], timeout_secs: float = 200.0) -> tuple[int, str]:

@@ -8,9 +8,8 @@ A grid file is JSON in one of two forms. An object of lists is their cartesian p
     {"train_batch_size": [128, 256], "config.horizon": [200], "SAC_SEED": [0, 1, 2]}
 
 A list of objects has one task an entry. Keys are those of --set (see overrides.py): an attribute of TrainParams,
-`config.` and a key of the JSON, or a variable. How --set writes and reads values is here as well. Needs nothing but
-Python's own library, 3.6 or later, since login nodes have no more; `python3 tfagents_system/settings/grid.py FILE` is
-the same.
+`config.` and a key of the JSON, or a variable. How --set writes and reads values is here as well. Standard library
+only, Python 3.6, since login nodes have no more; `python3 tfagents_system/settings/grid.py FILE` is the same.
 """
 
 import argparse

@@ -1,0 +1,59 @@
+"""Files that say which older Python they run in use nothing that is newer."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+_PROMISE = re.compile(r"(?:only|needed|needs nothing but)\b[^.]*\bPython 3\.(\d+)")
+
+
+def promises():
+    """File and minor version of Python 3, of each file whose docstring says one."""
+    for path in sorted((ROOT / "tfagents_system").rglob("*.py")):
+        said = _PROMISE.search(" ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split()))
+        if said:
+            yield path, int(said[1])
+
+
+PROMISES = dict(promises())
+
+
+def found(path, minor):
+    """What `vermin` has against the file in that version of Python; empty if nothing."""
+    command = [
+        sys.executable,
+        "-c",
+        "from vermin import main; main()",
+        "--quiet",
+        "--no-tips",
+        "--violations",
+        f"--target=3.{minor}-",
+        str(path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def test_files_of_every_kind_are_among_them():
+    names = {path.name: minor for path, minor in PROMISES.items()}
+    assert names["grid.py"] == 6, "login nodes"
+    assert names["params_folder.py"] == 6, "login nodes"
+    assert names["env_server.py"] == 9, "SAC_ENV_PYTHON"
+    assert 8 in names.values(), "the exported policy"
+
+
+@pytest.mark.parametrize("path", PROMISES, ids=lambda path: path.stem)
+def test_a_file_runs_in_the_python_that_it_says(path):
+    assert found(path, PROMISES[path]) == ""
+
+
+def test_what_is_newer_would_be_found(tmp_path):
+    newer = tmp_path / "newer.py"
+    newer.write_text("if (count := 3) > 2:\n    print(f'{count=}')\n")
+    assert "3.8" in found(newer, 7)
+    assert found(newer, 8) == ""
