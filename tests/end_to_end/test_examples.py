@@ -26,6 +26,22 @@ class TrainParams(Shipped):
     train_batch_size = 32
 """
 
+README_PARAMS = """
+import gymnasium
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    num_iter = 2
+    num_steps_per_iter = 3
+    n_buffer_init_episodes = 32
+    n_eval_episodes = 2
+    train_batch_size = 64
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+"""
+
 
 def evaluations(run):
     return [row for row in read_metrics(run.exp_dir / "metrics.csv") if row["eval_return"] is not None]
@@ -99,3 +115,27 @@ def test_simulators_run_for_real(tmp_path, module, config, horizon):
         values = {row[f"curriculum/{name}"] for row in rows if row[f"curriculum/{name}"] is not None}
         assert len(values) >= 2, f"{name} varies"
     assert_playable(run)
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers"),
+    [
+        (["algorithm=crossq", "train_batch_size=4096", "critic_joint_fc_layer_params=[256, 256]"], 2),
+        (["algorithm=redq", "updates_per_env_step=20"], 2),
+        (["network=simba", "actor_fc_layer_params=[128]"], 32),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else f"{value} workers",
+)
+def test_commands_of_the_readme_with_large_batches_and_many_workers(tmp_path, settings, workers):
+    run = UserRun(tmp_path, README_PARAMS, {"horizon": 10}, num_collect_workers=workers)
+    code, output = finish(run.start(*(part for text in settings for part in ("--set", text))), 200.0)
+    assert code == 0, f"{output}\n{run.logs()}"
+    ratio = 20 if "updates_per_env_step=20" in settings else None
+    status = run.status()["roles"]
+    assert status["replay"]["env_steps"] == 10 * (32 + 2 * workers)
+    # The first random episodes have no updates of their own.
+    assert status["trainer"]["train_step"] == (ratio * 10 * 2 * workers if ratio else 2 * 3)
+    assert sum(name.startswith("worker_") for name in status) == workers
+    assert not any(role["restarts"] for role in status.values())
+    losses = [row["critic_loss"] for row in read_metrics(run.exp_dir / "metrics.csv") if row["critic_loss"] is not None]
+    assert losses and np.isfinite(losses).all()

@@ -5,15 +5,18 @@ import os
 import resource
 import subprocess
 
+import numpy as np
 import pytest
 
-from tests.faults.campaign import ITERATION_SECS, UPDATES, Campaign, NumberedRun, processes_of
+from tests.faults import ledger
+from tests.faults.campaign import ITERATION_SECS, UPDATES, WORKERS, Campaign, NumberedRun, processes_of
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.run_paths import TRAINER
 
 pytestmark = pytest.mark.slow
 
-ITERATIONS = 80
+ITERATIONS = 250
+CHECKPOINT_SECS = 6.0  # SAC_CHECKPOINT_MINUTES of a NumberedRun
 
 
 @contextlib.contextmanager
@@ -35,6 +38,11 @@ def training(folder, command_prefix=(), **variables):
 
 def newest(run):
     return run_checkpoints.newest_complete(run.paths.trainer_checkpoints)
+
+
+def num_episodes(run):
+    """That its workers have begun."""
+    return sum(len(np.unique(start.steps["episode"])) for start in ledger.read_journals(run.journal))
 
 
 def fails(campaign, *words):
@@ -86,6 +94,18 @@ def fill(folder):
 
 def test_a_full_disk_and_no_file_descriptors(small_disk, tmp_path):
     with training(tmp_path, exp_dir=small_disk / "run", max_restarts=1) as (run, campaign):
+        run.set_pace(ITERATION_SECS)
+        filler = fill(small_disk)
+        # Logs, heartbeats and the checkpoint that is due every 6 s can't be written: training goes on, as the journals
+        # of the environments say. A worker collects no iteration before the updates of the last but one.
+        episodes, checkpoint = num_episodes(run), newest(run)
+        iterations = int(2.5 * CHECKPOINT_SECS / ITERATION_SECS)
+        assert campaign.wait_until(lambda: num_episodes(run) >= episodes + WORKERS * iterations, 60.0)
+        assert newest(run) == checkpoint
+        filler.unlink()
+        assert campaign.wait_until(lambda: newest(run) != checkpoint, 45.0), "saving is tried again"
+
+        run.set_pace(ITERATION_SECS / 4)
         filler = fill(small_disk)
         fails(campaign, "No space left on device")
         filler.unlink()
@@ -119,5 +139,12 @@ def test_a_directory_that_becomes_read_only(tmp_path):
             fails(campaign, "Permission denied", str(run.exp_dir))
         finally:
             set_writable(run.exp_dir, True)
+
+        run.set_pace(ITERATION_SECS / 4)
+        campaign.start()
+        elsewhere = run.exp_dir.with_name("elsewhere")
+        run.exp_dir.rename(elsewhere)
+        fails(campaign, f"the run directory {run.exp_dir} was removed or replaced")
+        elsewhere.rename(run.exp_dir)
 
         resumes(campaign)

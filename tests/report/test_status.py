@@ -32,6 +32,7 @@ def at_now(monkeypatch):
 
 
 def put(folder, content):
+    folder.mkdir(parents=True, exist_ok=True)
     write_status(RunPaths(folder).status_json, content)
     return folder
 

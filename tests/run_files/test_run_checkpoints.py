@@ -1,7 +1,9 @@
 """Checkpoints are complete or absent; what is damaged is passed over; nothing else is ever deleted."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -35,6 +37,30 @@ def test_the_newest_is_found_with_what_it_holds(tmp_path):
     assert not found.has_replay
     assert found.agent == tmp_path / "checkpoint_0000001000" / "agent"
     assert json.loads((found.folder / "manifest.json").read_text())["env_steps"] == 7
+
+
+def test_files_are_on_the_disk_before_the_name_that_says_so_and_that_before_it_counts(tmp_path, monkeypatch):
+    """After a power cut a file may be empty that was not synced, and a name may be missing whose folder was not."""
+    done = []
+    fsync, rename = os.fsync, os.rename
+
+    def record_fsync(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        done.append(("fsync", path.name))
+        fsync(descriptor)
+
+    def record_rename(source, target):
+        done.append(("rename", Path(target).name))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "rename", record_rename)
+    folder = tmp_path / "checkpoints"
+    write(folder, 10)
+    name = "checkpoint_0000000010"
+    files = {"agent.index", "agent.data-00000-of-00001", "replay.bin", "manifest.json"}
+    assert set(done[: len(files)]) == {("fsync", file) for file in files}
+    assert done[len(files) :] == [("fsync", f"{name}.partial"), ("rename", name), ("fsync", "checkpoints")]
 
 
 def test_none_is_completed_once_another_start_has_taken_the_run_over(tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ _complained: set[Path] = set()
 def write_status(path: Path, status: dict[str, Any]) -> None:
     """Replaces status.json. A full disk is told once on standard error and is no reason to end a run."""
     try:
-        write_json(path, status)
+        write_json(path, status, makes_folder=False)
     except (OSError, ValueError) as error:
         if path not in _complained:
             print(f"{path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)

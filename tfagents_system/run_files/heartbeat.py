@@ -64,6 +64,8 @@ class BeatFile:
     """
 
     def __init__(self, path: Path, every_secs: float, tell: Callable[[dict[str, Any]], None] | None = None) -> None:
+        with contextlib.suppress(OSError):  # As a file that can't be written: told then, and no error.
+            path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._every_secs = every_secs
         self._lock = threading.Lock()
@@ -109,7 +111,7 @@ class BeatFile:
             self._timer = None
         content = _plain(content)
         try:
-            write_json(self._path, content)
+            write_json(self._path, content, makes_folder=False)
             if self.tell is not None:
                 self.tell(content)
         except (OSError, ValueError) as error:
@@ -217,14 +219,20 @@ def json_text(content: Mapping[str, Any]) -> str:
     return json.dumps(_plain(content), allow_nan=False)
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any], *, makes_folder: bool = True) -> None:
     """Replaces a JSON file atomically.
+
+    Args:
+      path: Of the file.
+      content: Of the file.
+      makes_folder: False for what a run writes again and again: a directory that was moved away may be put back.
 
     Raises:
       OSError: The disk is full, the folder is gone.
     """
     text = json_text(content)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if makes_folder:
+        path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")

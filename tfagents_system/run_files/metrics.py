@@ -68,6 +68,7 @@ class MetricsLog:
         )
         # Always written anew: a line that a crash tore must not run into the next one.
         self._must_rewrite = True
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._write_rows()
 
     def write(self, row: Mapping[str, float]) -> dict[str, float]:
@@ -131,7 +132,6 @@ class MetricsLog:
             self._complain(error)
 
     def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_name(f".{self._path.name}.tmp")
         header = dict(zip(self._columns, self._columns, strict=True))
         with temporary.open("w", encoding="utf-8", newline="") as file:

@@ -94,7 +94,8 @@ def begin(checkpoints: Path, train_step: int) -> Path:
         name += f"_{max(serials) + 1}"
     partial = checkpoints / f"{name}{_PARTIAL}"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    checkpoints.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
+    partial.mkdir()
     return partial
 
 

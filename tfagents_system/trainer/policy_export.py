@@ -99,7 +99,8 @@ class PolicyExport:
 
     def _all_savers(self) -> dict[str, policy_saver.PolicySaver]:
         if not self._savers:
-            self._paths.policy_checkpoints.mkdir(parents=True, exist_ok=True)
+            for folder in (self._paths.policies, self._paths.policy_checkpoints):
+                folder.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
             agent = self._agent
             policies = (agent.collect_policy, greedy_policy.GreedyPolicy(agent.policy), agent.policy)
             made: dict[int, policy_saver.PolicySaver] = {}  # SAC collects with its policy: that one is traced once.
@@ -147,6 +148,7 @@ def _write_folder(final: Path, write: Callable[[str], None]) -> None:
     temporary, before = (final.with_name(f".{final.name}.{suffix}") for suffix in ("tmp", "before"))
     for leftover in (temporary, before):
         shutil.rmtree(leftover, ignore_errors=True)
+    temporary.mkdir()  # TensorFlow would make its parents as well.
     write(str(temporary))
     if final.exists():
         os.replace(final, before)
