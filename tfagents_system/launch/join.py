@@ -25,10 +25,11 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
+from tfagents_system.launch.orphans import end_orphans
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_starter import RoleStarter
-from tfagents_system.launch.supervise import Supervisor, claim_cpus, end_orphans
+from tfagents_system.launch.supervise import Supervisor, claim_cpus
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.slots import KINDS

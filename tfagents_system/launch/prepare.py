@@ -30,6 +30,7 @@ from tfagents_system.launch import pinned_packages, resources
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
 from tfagents_system.launch.inspection import Inspection, run_inspection
+from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.run_settings import CARRIER, EDITS, FOLDER, FRESH, KEEP, TAKE, RunSettings, resolve
 from tfagents_system.machine import peers, scratch
 from tfagents_system.machine.claims import Claims, held_cpus, port_is_free
@@ -370,6 +371,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
         if note not in preparation.plan.notes:  # Those stand below the plan.
             print(f"note: {note}")
     paths = RunPaths(variables.exp_dir)
+    wait_for_orphans(paths, variables.save_deadline_secs)
     if preparation.edits == FRESH and paths.run_json.exists():
         print(f"the run that was in {paths.exp_dir} is in {run_inputs.move_aside(paths)} now")
     with RunLock(paths):

@@ -35,11 +35,12 @@ from tfagents_system.errors import (
 from tfagents_system.launch import wrap_up
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.orphans import end_orphans, wait_for_orphans
 from tfagents_system.launch.python_path import ROOT, run_python_path
 from tfagents_system.launch.role_process import RoleProcess, end_what_is_left, kill_roles
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.machine import memory, processes, watchdog
-from tfagents_system.machine.claims import Claims, held_cpus, processes_of_run
+from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.gpus import gpu_of_trainer
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.machine.slots import EXPERT, claim_of
@@ -684,21 +685,6 @@ def claim_expert_slots(variables: RunVariables, claims: Claims, port: int) -> No
         )
 
 
-def end_orphans(paths: RunPaths, deadline_secs: float) -> None:
-    """Waits for roles that outlived a killed supervisor and are still saving; ends them at the deadline."""
-    deadline = time.monotonic() + deadline_secs
-    told = False
-    while orphans := list(processes_of_run(paths.exp_dir)):
-        if not told:
-            told = True
-            print(f"waiting for {len(orphans)} processes of an earlier start of this run to end", flush=True)
-        if time.monotonic() > deadline:
-            if stuck := processes.end_all(lambda: list(processes_of_run(paths.exp_dir))):
-                print(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}", flush=True)
-            return
-        time.sleep(0.2)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Supervise a prepared run.")
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
@@ -719,6 +705,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
       UserError: Its directory, its CPUs or its port are in use.
     """
     paths = RunPaths(variables.exp_dir)
+    wait_for_orphans(paths, variables.save_deadline_secs)
     with RunLock(paths) as lock:
         if run_directory.is_finished(paths):
             return EXIT_DONE

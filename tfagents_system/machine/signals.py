@@ -115,6 +115,12 @@ def _pass_over(signal_number: int, frame: FrameType | None) -> None:
     del signal_number, frame
 
 
+def is_orphan(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this role's supervisor is gone. What stopped it has then stopped all other roles as well, all at once."""
+    supervisor = environ.get(SUPERVISOR_PID_VARIABLE)
+    return supervisor is not None and int(supervisor) != os.getppid()
+
+
 def die_with_parent(number: signal.Signals | None = None) -> None:
     """Has the kernel stop this process when its supervisor dies, however that dies. Does nothing off Linux.
 
@@ -127,7 +133,6 @@ def die_with_parent(number: signal.Signals | None = None) -> None:
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number or role_stop_signal()), 0, 0, 0)
     # A supervisor that died before the line above sends nothing any more.
-    supervisor = os.environ.get(SUPERVISOR_PID_VARIABLE)
-    if supervisor and int(supervisor) != os.getppid():
+    if is_orphan():
         print("error: the supervisor of this run is gone: start the run again with run_script.sh", file=sys.stderr)
         sys.exit(EXIT_FAILED)

@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import reverb.platform.checkpointers_lib
 from tfagents_system.agents.sequences import burn_in_steps, sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
+from tfagents_system.machine.signals import is_orphan
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep
 from tfagents_system.replay.recovery import RingFolders, open_ring
@@ -24,6 +26,8 @@ from tfagents_system.replay.service import DrawSettings, ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.role import Role
 from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import loopback, tables
 from tfagents_system.transport.connection import Connection
@@ -62,7 +66,8 @@ def serve(role: Role) -> int:
         snapshots,
         WorkerOrder(ring, functools.partial(_workers_of, role), snapshots.has_room) if role.deterministic else None,
     )
-    while not role.stop.is_set():
+    ends = _End(role)
+    while not ends.has_come():
         service.step()
         _beat(role, ring, service, snapshots, "serving")
     _beat(role, ring, service, snapshots, "saving")
@@ -71,6 +76,35 @@ def serve(role: Role) -> int:
     server.stop()
     _beat(role, ring, service, snapshots, "stopped")
     return EXIT_RESUMABLE
+
+
+class _End:
+    """When this server may end.
+
+    A supervisor stops it last. Where the supervisor was killed, all roles are told to stop at the same moment, and this
+    one stays while the trainer still saves: a checkpoint has a part of the replay server's.
+
+    Args:
+      role: This one.
+    """
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        self._stay_secs = float(os.environ.get("SAC_SAVE_DEADLINE_SECS") or 60) - _SNAPSHOT_SECS / 2
+        self._stay_until: float | None = None
+
+    def has_come(self) -> bool:
+        if not self._role.stop.is_set():
+            return False
+        if self._stay_until is None:
+            self._stay_until = time.monotonic() + self._stay_secs
+        return not is_orphan() or time.monotonic() > self._stay_until or self._trainer_has_ended()
+
+    def _trainer_has_ended(self) -> bool:
+        """As far as can be seen: a trainer whose process is there has ended, too, once it has said so."""
+        beat = read_heartbeat(self._role.paths.heartbeat(TRAINER)) or {}
+        pid = beat.get("pid")
+        return beat.get("state") == "stopped" or pid is None or not Path(f"/proc/{pid}").exists()
 
 
 def _start_server(port: int, all_tables: Sequence[reverb.Table]) -> reverb.Server:

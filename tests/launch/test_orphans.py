@@ -1,0 +1,76 @@
+"""Roles that outlive their supervisor are waited for before the run directory is locked, and ended after that."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tfagents_system.launch.orphans import end_orphans, wait_for_orphans
+from tfagents_system.machine.claims import processes_of_run
+from tfagents_system.run_files.run_paths import RunPaths
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return RunPaths(tmp_path)
+
+
+@pytest.fixture
+def start_orphan(paths: RunPaths) -> Iterator[Callable[[float], subprocess.Popen[bytes]]]:
+    """Starts a role whose supervisor is another process, for so many seconds."""
+    started = []
+
+    def start(secs: float) -> subprocess.Popen[bytes]:
+        environ = os.environ | {"SAC_EXP_DIR": str(paths.exp_dir), "TFAGENTS_SUPERVISOR_PID": "1"}
+        started.append(subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({secs})"], env=environ))
+        deadline = time.monotonic() + 10.0
+        while started[-1].pid not in processes_of_run(paths.exp_dir):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        threading.Thread(target=started[-1].wait, daemon=True).start()
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def test_those_that_save_are_waited_for_and_not_touched(
+    paths: RunPaths, start_orphan: Callable[[float], subprocess.Popen[bytes]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    orphan = start_orphan(1.0)
+    wait_for_orphans(paths, 30.0)
+    assert orphan.wait(1.0) == 0, "it ended by itself"
+    line = "waiting for 1 processes of an earlier start of this run to save and end\n"
+    assert capfd.readouterr().out == line
+    wait_for_orphans(paths, 30.0)
+    assert capfd.readouterr().out == "", "there is nobody to wait for"
+
+
+def test_at_the_deadline_they_are_left_alone_until_the_run_is_locked(
+    paths: RunPaths, start_orphan: Callable[[float], subprocess.Popen[bytes]]
+) -> None:
+    orphan = start_orphan(60.0)
+    wait_for_orphans(paths, 0.3)
+    assert orphan.poll() is None, "another start may have begun, whose roles these are"
+    end_orphans(paths, 0.3)
+    assert orphan.wait(10.0) == -9
+
+
+def test_roles_of_a_run_that_somebody_has_are_not_waited_for(
+    paths: RunPaths, start_orphan: Callable[[float], subprocess.Popen[bytes]]
+) -> None:
+    start_orphan(60.0)
+    with open(paths.lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        began = time.monotonic()
+        wait_for_orphans(paths, 30.0)
+        assert time.monotonic() - began < 15.0
