@@ -4,14 +4,11 @@ set -euo pipefail
 
 usage() {
   cat <<'END'
-Usage: ./run_tests.sh [--require] [PYTEST_ARGUMENT...]
-       ./run_tests.sh --area FOLDER [PYTEST_ARGUMENT...]
+Usage: ./run_tests.sh [--require] [--area FOLDER] [PYTEST_ARGUMENT...]
 
-Checks format, lint, types and shell scripts, and runs all tests. As root it first installs what tests need and is
-missing: util-linux, libegl1, libgl1, libosmesa6, slurm-wlm, munge, bubblewrap.
-
-  --require      what a machine lacks for a test fails it, instead of skipping it
-  --area FOLDER  the fast tests of one folder of tests/ alone, such as replay or launch: seconds
+Checks format, lint, types and shell scripts, and runs all tests. As root it first installs missing Debian packages.
+  --require        what a machine lacks for a test fails it, instead of skipping it
+  --area FOLDER    the fast tests of one folder of tests/ alone, such as replay or launch: seconds
   PYTEST_ARGUMENT  instead of `-n CPUS --dist loadfile`, for example -m 'not slow', or tests/launch/test_cpus.py
 END
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -158,11 +157,7 @@ def test_the_table_shows_what_set_takes(capsys: pytest.CaptureFixture[str], tmp_
 
 @pytest.mark.parametrize("python", ["/usr/bin/python3", sys.executable])
 def test_it_needs_nothing_but_python(python: str, tmp_path: Path) -> None:
-    if shutil.which(python) is None:
-        pytest.skip(f"{python} is not installed")
     path = written(tmp_path, {"train_batch_size": [128, 256], "SAC_SEED": [0, 1, 2]})
     command = [python, "-S", "-E", str(ROOT / "tfagents_system" / "settings" / "grid.py"), path, "--count"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    if "command not found" in done.stderr:
-        pytest.skip(f"{python} is not installed")
     assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr

@@ -69,9 +69,10 @@ class PolicyExport:
           iteration: Iterations completed, for `iteration_of`.
         """
         name = checkpoint_name(int(self._train_step.numpy()))
+        saver = self._all_savers()["policy"]
 
         def write(folder: str) -> None:
-            self._all_savers()["policy"].save_checkpoint(folder)
+            saver.save_checkpoint(folder)
             if iteration is not None:
                 (Path(folder) / MOMENT).write_text(json.dumps({"iteration": iteration}))
 
