@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,3 +28,15 @@ def test_the_map_of_the_package_names_every_room_with_its_size() -> None:
         (row,) = (row for row in text.splitlines() if row.startswith(f"| `{room.name}/` |"))
         told = int(row.split("|")[-2].replace(",", ""))
         assert abs(told - lines) <= 150, f"{room.name}/ has {lines} lines: correct its row in docs/architecture.md"
+
+
+def test_no_test_imports_another_test() -> None:
+    """What tests share lies in tests/support/, under one name."""
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if re.match(rf"\s*(from|import) (tests\.(\w+\.)*)?(?!{path.stem}\b)test_\w+", line)
+        or re.match(r"\s*from tests(\.\w+)* import (.*, )?test_\w+", line)
+    ]
+    assert not found

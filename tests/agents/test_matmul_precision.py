@@ -37,7 +37,7 @@ def test_hidden_layers_round_their_operands_and_heads_do_not():
 
 @pytest.mark.parametrize("network", [{}, {"network": "simba", "actor_fc_layer_params": (64,)}, {"recurrent": True}])
 def test_quantiles_are_heads_however_many_there_are(network):
-    from tests.agents.test_block_update import build
+    from tests.support.agent_for_tests import build
 
     agent = build(algorithm="tqc", num_quantiles=48, critic_joint_fc_layer_params=(64, 64), **network)
     dense = {id(layer): layer for layer in agent.submodules if type(layer) is tf.keras.layers.Dense}.values()
@@ -107,7 +107,7 @@ def test_a_function_takes_the_time_that_the_clock_says(monkeypatch):
 
 
 def test_an_agent_trained_in_bfloat16_keeps_float32_weights_and_has_bfloat16_products():
-    from tests.agents.test_block_update import B, block, build
+    from tests.support.agent_for_tests import B, block, build
 
     wide = {"actor_fc_layer_params": (64, 64), "critic_joint_fc_layer_params": (64, 64)}
     exact, close = build(**wide), build(**wide)

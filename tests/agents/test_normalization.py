@@ -7,8 +7,8 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.agent_for_tests import ACT, OBS, B, Params, block, build
+from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.fakes import agent_of
-from tests.trainer.test_checkpoints import checkpoints_of
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.normalization import (
     NormalizedActor,

@@ -9,7 +9,7 @@ from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.agent_for_tests import ACT, OBS, B, block, build
-from tests.trainer.test_checkpoints import checkpoints_of
+from tests.support.checkpoints_for_tests import checkpoints_of
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.fused_sac import FusedSacUpdate
 from tfagents_system.agents.optimizer_settings import optimizer_findings

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tests.faults.proxy import free_port
 from tests.support.launching import ROOT, UserRun
+from tests.support.ports import free_port
 from tfagents_system.run_files.heartbeat import read_heartbeat, read_json
 from tfagents_system.run_files.metrics import read_metrics
 

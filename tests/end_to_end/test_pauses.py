@@ -6,7 +6,8 @@ import signal
 import pytest
 
 from tests.faults.campaign import ITERATION_SECS, Campaign, NumberedRun
-from tests.faults.proxy import Proxy, free_port
+from tests.faults.proxy import Proxy
+from tests.support.ports import free_port
 from tfagents_system.run_files.run_paths import TRAINER
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.machine.test_signals import gone
 from tests.support import second_python
+from tests.support.waiting import gone
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs import env_process, loading
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings

@@ -7,12 +7,6 @@ import socket
 import threading
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as probe:
-        return int(probe.getsockname()[1])
-
-
 class Proxy:
     """Forwards connections to a port of this machine until it is cut.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.test_submit import User, refused
+from tests.support.login_node import User, refused
 
 # The image's Python: tells what it was started with, and its environment.
 PYTHON = r"""#!/usr/bin/env bash

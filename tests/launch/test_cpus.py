@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.machines import flat
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import CpuPlan, plan_cpus, plan_for
 from tfagents_system.machine.topology import (
@@ -30,11 +31,6 @@ sizes = st.fixed_dictionaries(
         "collect_worker_cpus": st.integers(1, 8),
     }
 )
-
-
-def flat(ids: Sequence[int]) -> list[Core]:
-    """A machine without hyper-threads and with one NUMA node."""
-    return [Core(0, (cpu,)) for cpu in ids]
 
 
 def plan(reverb: int, train: int, workers: int, worker: int, allowed: list[int], **more: Any) -> CpuPlan:

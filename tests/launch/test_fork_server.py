@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.machine.test_signals import gone
+from tests.support.waiting import gone
 from tfagents_system.errors import UserError
 from tfagents_system.launch import fork_server, role_starter
 from tfagents_system.launch.fork_server import (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.launch.test_cpus import flat as flat_machine
 from tests.support.fakes import FakeParams
+from tests.support.machines import flat as flat_machine
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_cpus

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.test_cpus import flat
-from tests.launch.test_scripts import ROOT, run
-from tests.machine.test_signals import gone
 from tests.support.fake_run import CRASHES, SAVES, command_of, variables_of
+from tests.support.machines import flat
+from tests.support.shell import ROOT, run
+from tests.support.waiting import gone
 from tfagents_system.errors import UserError
 from tfagents_system.launch import join, join_checks, role_process, supervise
 from tfagents_system.launch.cpus import plan_cpus

@@ -12,24 +12,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.shell import ROOT, run
+
 GOOD_VARS = """
 SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1
 export SAC_COLLECT_WORKER_CPUS=1
 SAC_EXP_NAME=try SAC_SHARE_CPUS=1
 """
-
-
-def run(*command: object, cwd: Path = ROOT, **environ: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SAC_")}
-    return subprocess.run(
-        list(map(str, command)),
-        cwd=cwd,
-        env={**inherited, "SAC_ALLOW_LOGIN": "1", **environ},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.machine.test_signals import gone
 from tests.support.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
+from tests.support.waiting import gone
 from tfagents_system.errors import UserError
 from tfagents_system.launch import role_process, supervise, wrap_up
 from tfagents_system.launch.cpus import plan_cpus

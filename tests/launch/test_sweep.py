@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.launch.test_cpus import flat
+from tests.support.machines import flat
+from tests.support.waiting import until
 from tfagents_system.errors import UserError
 from tfagents_system.launch import sweep
 from tfagents_system.launch.sweep import parse_seeds
@@ -178,7 +179,7 @@ def test_a_run_that_the_stop_signal_ends_before_it_is_up_was_stopped(tmp_path: P
     one = task(tmp_path, 0, dies)
 
     def stop_when_up() -> None:
-        wait_for(tmp_path / "up")
+        until((tmp_path / "up").exists, 40.0, "up")
         stop.set()
 
     thread = threading.Thread(target=stop_when_up)
@@ -208,18 +209,11 @@ def test_a_sweep_that_is_killed_has_its_runs_stopped(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path), program]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
-        wait_for(tmp_path / "up")
+        until((tmp_path / "up").exists, 40.0, "up")
     finally:
         process.kill()
         process.wait()
-    wait_for(tmp_path / "saved")
-
-
-def wait_for(path: Path, timeout_secs: float = 40.0) -> None:
-    deadline = time.monotonic() + timeout_secs
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} does not appear"
-        time.sleep(0.05)
+    until((tmp_path / "saved").exists, 40.0, "saved")
 
 
 # What is checked before anything starts.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import gone
 from tfagents_system.machine import signals
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_paths import RunPaths
@@ -187,15 +188,3 @@ def test_a_role_whose_supervisor_died_before_ends_at_once() -> None:
         [sys.executable, "-c", program], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=30
     )
     assert done.returncode == 1 and "supervisor" in done.stderr
-
-
-def gone(pid: int, within_secs: float) -> bool:
-    deadline = time.monotonic() + within_secs
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.05)
-    return False

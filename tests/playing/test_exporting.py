@@ -14,8 +14,8 @@ from tf_agents.policies import greedy_policy, py_tf_eager_policy
 from tf_agents.specs import array_spec, tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from tests.policies import test_numpy_networks
-from tests.policies.test_numpy_networks import VECTOR
+from tests.support import numpy_actors
+from tests.support.numpy_actors import VECTOR
 from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.envs import specs
 from tfagents_system.envs.history import policy_time_step_spec
@@ -58,8 +58,8 @@ KINDS = {
 
 def trained(spec, **attributes):
     """An agent with weights as after training, whose observations are far from 0 where it normalises them."""
-    agent = test_numpy_networks.build(spec, **attributes)
-    values = test_numpy_networks.as_after_training(agent, seed=1)
+    agent = numpy_actors.build(spec, **attributes)
+    values = numpy_actors.as_after_training(agent, seed=1)
     calm = {name: value if "variance" in name or "steps" in name else 0.5 * value for name, value in values.items()}
     assign_weights(named_variables(agent.collect_policy), calm)  # Where tanh is saturated, weights do not matter.
     for module in agent.policy.submodules:
@@ -443,7 +443,7 @@ def test_a_folder_means_the_plainest_file_in_it(source, tmp_path):
 def test_the_policy_of_a_run_with_stacked_frames_is_built_anew_and_must_fit(tmp_path):
     """From its files alone: the stack is part of the network's input, and of the policy's state."""
     frames = {"camera": tf.TensorSpec((17, 17, 1), tf.uint8, "camera"), "joints": tf.TensorSpec((3,), tf.float32, "j")}
-    params = test_numpy_networks.Params({"horizon": 10})
+    params = numpy_actors.Params({"horizon": 10})
     params.frame_stack, params.normalize_observations, params.image_encoder_filters = 2, True, (4, 4)
     paths, train_step = RunPaths(tmp_path), tf.Variable(7, dtype=tf.int64)
     specs.save_specs(paths.specs, frames, BOUNDS)

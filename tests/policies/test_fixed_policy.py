@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_policies import ACTION, build
 from tf_agents.policies import greedy_policy
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.numpy_actors import ACTION, VECTOR, build
 from tfagents_system.errors import UserError
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.policy_files import load_policy
@@ -26,7 +26,8 @@ def step(observation):
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """An agent, and the run directory with its policies and the checkpoint of them."""
-    agent = build(seed=3)
+    tf.random.set_seed(3)
+    agent = build(VECTOR)
     paths = RunPaths(tmp_path_factory.mktemp("run"))
     export = PolicyExport(paths, agent, BOUNDS, tf.Variable(7, dtype=tf.int64))
     export.save_models()
@@ -65,7 +66,7 @@ def test_a_saved_policy_acts_as_its_agent_does(saved, kind):
 
 
 def test_a_recurrent_policy_remembers_each_environments_own_episode(tmp_path):
-    agent = build(seed=3, recurrent=True)
+    agent = build(VECTOR, recurrent=True)
     export = PolicyExport(RunPaths(tmp_path), agent, ACTION, tf.Variable(0, dtype=tf.int64))
     export.save_models()
     policy = FixedPolicy(load_policy(tmp_path / "policies/greedy_policy", "SAC_EXPERT_POLICY"), ACTION, num_envs=2)

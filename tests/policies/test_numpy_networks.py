@@ -4,44 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.policies import greedy_policy, policy_loader
-from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from tests.support.fakes import agent_of
-from tfagents_system.policies import weights
+from tests.support.numpy_actors import ACTION, VECTOR, as_after_training, build
 from tfagents_system.policies.numpy_maps import InputNormalization
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
 
 NESTED = {"camera": tf.TensorSpec((2, 3), tf.uint8), "x": tf.TensorSpec((), tf.float32), "y": tf.TensorSpec((3,))}
-VECTOR = tf.TensorSpec((3,), tf.float32, "observation")
-ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
-
-
-class Params(TrainParamsBase):
-    actor_fc_layer_params = (16, 16)
-    critic_joint_fc_layer_params = (8,)
-    recurrent_lstm_units = 4
-
-    def env_ctor(self, *args, seed=None, **kwargs):
-        raise AssertionError("not needed")
-
-
-def build(spec, **attributes):
-    return agent_of(Params, spec, ACTION, **attributes)
-
-
-def as_after_training(agent, seed):
-    """Weights by name, with variances above 0."""
-    rng = np.random.default_rng(seed)
-    values = weights.read_weights(weights.named_variables(agent.collect_policy))
-    for name, value in values.items():
-        if value.dtype == np.float32:
-            drawn = rng.standard_normal(value.shape).astype(np.float32)
-            values[name] = np.abs(drawn) + 0.1 if "variance" in name else 0.5 * drawn
-    return values
 
 
 def time_steps(spec, count, seed):

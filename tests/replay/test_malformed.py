@@ -6,8 +6,9 @@ import reverb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from test_service import Server, ask, free_port, take_block
 
+from tests.support.ports import free_port
+from tests.support.replay_service import Server, ask, take_block
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.transport import tables
 from tfagents_system.transport.segments import MalformedSegmentError, Segment

@@ -7,8 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.support.run_for_tests import CAPACITY, RunFolders, wait_for
+from tests.support.run_for_tests import CAPACITY, RunFolders
 from tests.support.segments_for_tests import LAYOUT, append_more, content
+from tests.support.waiting import until
 from tfagents_system.errors import UserError
 from tfagents_system.replay import recovery
 from tfagents_system.replay.ring import Ring
@@ -479,7 +480,7 @@ def test_there_is_room_while_the_newest_complete_checkpoint_can_be_gone_back_to(
     begun = run.ring.total_rows
     partial = run_checkpoints.begin(run.places.checkpoints, 2)
     assert run.snapshots.take(run_checkpoints.finished_name(partial))
-    wait_for(partial / "replay.bin")
+    until((partial / "replay.bin").exists, 20.0, "the copy of the ring")
     while run.snapshots.has_room(6):
         append_more(run.ring, 1)
         run.ring.check_covered(snapshot)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.fakes import FakeParams
-from tests.trainer.test_asynchronous_evaluations import Run, now
+from tests.support.trainer_without_agent import Run, now
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths

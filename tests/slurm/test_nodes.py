@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.test_training import make_run, outputs, submit
 from tests.support.cluster import SlurmCluster
+from tests.support.slurm_runs import make_run, outputs, submit
 from tfagents_system.run_files.heartbeat import read_heartbeat, read_json
 from tfagents_system.run_files.run_paths import RunPaths
 

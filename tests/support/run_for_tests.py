@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from tests.support.segments_for_tests import LAYOUT
+from tests.support.waiting import until
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files import run_checkpoints
@@ -42,14 +42,7 @@ class RunFolders:
         (partial / "agent.index").write_bytes(b"index")
         if with_replay:
             assert self.snapshots.take(run_checkpoints.finished_name(partial))
-            wait_for(partial / run_checkpoints.REPLAY)
+            until((partial / run_checkpoints.REPLAY).exists, 20.0, "the copy of the ring")
         checkpoint = run_checkpoints.finish(partial, train_step, train_step, {})
         run_checkpoints.prune(self.places.checkpoints)
         return checkpoint
-
-
-def wait_for(path: Path, secs: float = 20.0) -> None:
-    deadline = time.monotonic() + secs
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not come"
-        time.sleep(0.002)

@@ -7,25 +7,14 @@ import pytest
 import tensorflow as tf
 
 from tests.support.agent_for_tests import B, Params, block, build, build_quiet
+from tests.support.checkpoints_for_tests import checkpoints_of
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.entropy import set_fixed_alpha
 from tfagents_system.agents.normalization import attach_reward_scale
 from tfagents_system.errors import UserError
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.trainer import checkpoints as checkpoints_module
-from tfagents_system.trainer.checkpoints import SaveError, TrainerCheckpoints, TrainerState
-
-
-def checkpoints_of(folder, agent, state=None, answer=True):
-    """With a replay server that answers at once, or never."""
-    asked = []
-
-    def ask(name):
-        asked.append(name)
-        if answer:
-            (folder / f"{name}.partial" / "replay.bin").write_bytes(b"rows")
-
-    return TrainerCheckpoints(folder, agent, state or TrainerState(), agent.train_step_counter, ask), asked
+from tfagents_system.trainer.checkpoints import SaveError, TrainerState
 
 
 def test_a_checkpoint_brings_back_weights_optimizers_and_counters(tmp_path):

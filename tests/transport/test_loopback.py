@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.namespaces import needs_namespaces, two_hosts
+from tests.support.ports import free_port
 from tfagents_system.errors import UserError
 from tfagents_system.launch import join_checks
 from tfagents_system.machine import peers
@@ -46,12 +47,6 @@ def server(how, port, prefix=()):
             assert process.wait(30) == 0
         finally:
             process.kill()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def ipv4(host, port=8008):

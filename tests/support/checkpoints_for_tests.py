@@ -1,0 +1,17 @@
+"""Checkpoints with a replay server that answers at once, or never."""
+
+from __future__ import annotations
+
+from tfagents_system.trainer.checkpoints import TrainerCheckpoints, TrainerState
+
+
+def checkpoints_of(folder, agent, state=None, answer=True):
+    """With a replay server that answers at once, or never."""
+    asked = []
+
+    def ask(name):
+        asked.append(name)
+        if answer:
+            (folder / f"{name}.partial" / "replay.bin").write_bytes(b"rows")
+
+    return TrainerCheckpoints(folder, agent, state or TrainerState(), agent.train_step_counter, ask), asked

@@ -1,0 +1,53 @@
+"""Runs that are submitted to the tests' own SLURM."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.support.cluster import SlurmCluster
+from tests.support.launching import UserRun
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+PARAMS = """
+import gymnasium
+import beside
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    num_iter = beside.NUM_ITER
+    num_steps_per_iter = 20
+    n_buffer_init_episodes = 2
+    n_eval_episodes = 2
+    eval_period_itrs = 60
+    checkpoint_period_itrs = 20
+    train_batch_size = 64
+    actor_fc_layer_params = (32, 32)
+    critic_joint_fc_layer_params = (32, 32)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+"""
+
+
+def make_run(folder: Path, num_iter: int, **variables: object) -> UserRun:
+    """A user's folder, with a module beside the params file."""
+    (folder / "beside.py").write_text(f"NUM_ITER = {num_iter}\n")
+    return UserRun(folder, PARAMS, {"horizon": 50}, num_collect_workers=1, mem_gb=4, **variables)
+
+
+def submit(cluster: SlurmCluster, run: UserRun, *options: str, check: bool = False) -> str:
+    options = options if check else ("--no_check", *options)
+    done = cluster.run(
+        str(ROOT / "submit.sh"), str(run.vars_file), "--parsable", *options,
+        cwd=run.folder, environ={"VIRTUAL_ENV": sys.prefix},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[0]
+
+
+def outputs(folder: Path) -> str:
+    return "\n".join(f"== {path}\n{path.read_text()}" for path in sorted(folder.glob("*/slurm-*.out")))

@@ -1,0 +1,138 @@
+"""A trainer without agent and server, whose reports are put in by hand."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfagents_system.report.episodes import Episode, Report
+from tfagents_system.run_files.heartbeat import BeatReader
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.trainer import trainer as trainer_module
+from tfagents_system.trainer.trainer import Trainer
+from tfagents_system.transport.tables import Progress
+
+PERIOD = 10
+
+
+STRAGGLER_SECS = 30.0
+
+
+class Run:
+    """A trainer without agent and server, whose reports are put in by hand; its clock is `now`.
+
+    Args:
+      folder: The run directory.
+      num_workers, num_episodes: Planned workers, and episodes of an evaluation.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        num_workers: int = 2,
+        num_episodes: int = 4,
+        num_iter: int = 100,
+        session: int = 1,
+        checkpoint_period_itrs: int = 1,
+        curriculum: Any = None,
+        stop_when: Any = None,
+        callbacks: Any = (),
+    ) -> None:
+        self.paths = RunPaths(folder)
+        self.published: list[int] = []  # versions to be evaluated
+        self.best: list[tuple[str, float]] = []
+        self.deleted: list[str] = []
+        self._reports: list[Report] = []
+        self.num_workers, self.num_episodes = num_workers, num_episodes
+        trainer: Any = Trainer.__new__(Trainer)
+        self.trainer = trainer
+        role: Any = types.SimpleNamespace(paths=self.paths, num_workers=num_workers, has_left=lambda worker: False)
+        role.beats = self.beats = BeatReader(self.paths, every_secs=0.01)
+        role.stop = types.SimpleNamespace(is_set=lambda: False)
+        trainer._role = role
+        params: Any = types.SimpleNamespace(
+            asynchronous=True,
+            eval_period_itrs=PERIOD,
+            n_eval_episodes=num_episodes,
+            num_iter=num_iter,
+            checkpoint_period_itrs=checkpoint_period_itrs,
+            best_metric="return",
+            stop_when=stop_when,
+            max_hours=None,
+            callbacks_ctor=lambda: callbacks,
+            env_config={"horizon": 10, **({"curriculum": curriculum} if curriculum else {})},
+        )
+        trainer._params = params
+        trainer._straggler_secs = STRAGGLER_SECS
+        trainer._state = trainer_module.TrainerState()
+        trainer._best = trainer_module.BestPolicies(params, trainer._state)
+        trainer._shares = TimeShares()
+        trainer._variables = {}
+        trainer._session, trainer._evaluated_at, trainer._row = session, {}, {}
+        trainer._train_step = types.SimpleNamespace(numpy=lambda: 100 * trainer._state.iteration)
+        trainer._saves = types.SimpleNamespace(try_to_write=lambda write: write())
+        trainer._export = types.SimpleNamespace(
+            save_checkpoint=lambda version: None,
+            has_checkpoint=lambda name: name not in self.deleted,
+            is_first=lambda name: False,
+            delete_checkpoint=self.deleted.append,
+            mark_best=lambda best: self.best.append((best["checkpoint"], best["eval_return"])),
+        )
+        trainer._publisher = types.SimpleNamespace(publish=self._publish, check=lambda: None, wait=lambda: None)
+        trainer._reports = types.SimpleNamespace(
+            get=lambda _: self._reports.pop(0).to_wire() if self._reports else None
+        )
+        trainer._train_reports, trainer._has_warned = [], False
+        trainer._publish_if_restarted = lambda: None
+        trainer._beat = lambda *args, **kwargs: None
+        trainer._metrics = trainer_module.MetricsLog(self.paths, [])
+        trainer._early_end = trainer_module.EarlyEnd(params)
+        trainer._callbacks = trainer_module.Callbacks(params, trainer._metrics.rows)
+        trainer._begin_evaluations()
+
+    def iterate(self, iteration: int) -> None:
+        """As far as evaluations go; what is to be evaluated is noted in `published`."""
+        self.trainer._state.iteration = iteration
+        self.trainer._publish()
+        self.trainer._take_reports()
+
+    def _publish(
+        self, policy: Sequence[np.ndarray], evaluated: Sequence[np.ndarray] | None, progress: Progress
+    ) -> None:
+        assert policy[0][1] == progress.iteration
+        if evaluated is not None:
+            assert evaluated[0][1] == progress.eval_iteration
+            self.published.append(progress.eval_iteration)
+
+    def tell(
+        self,
+        worker: int,
+        version: int,
+        returns: list[float],
+        session: int | None = None,
+        success: float | None = None,
+    ) -> None:
+        """`success`: the rate of the episodes."""
+        episodes, session = [Episode(value, 10) for value in returns], session or self.trainer._session
+        if success is not None:
+            for k, episode in enumerate(episodes):
+                episode.success = k < round(success * len(returns))
+        self._reports.append(Report("eval", session, worker, version, 100 * version, version, episodes))
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for row in read_metrics(self.paths.metrics_csv) if row["eval_return"] is not None]
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    clock = [1000.0]
+    monkeypatch.setattr(trainer_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(trainer_module.MetricsLog, "_summarize", lambda *_: None)
+    return clock
