@@ -25,13 +25,13 @@ import pytest
 from rich.console import Console
 
 from tests.support.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
-from tests.support.waiting import gone
+from tests.support.waiting import gone, until
 from tfagents_system.errors import UserError
 from tfagents_system.launch import role_process, supervise, wrap_up
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.launch.role_starter import RoleStarter
-from tfagents_system.machine import memory, processes
+from tfagents_system.machine import memory, processes, signals
 from tfagents_system.machine.claims import Claims, processes_of_run
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.slots import claim_of
@@ -80,6 +80,36 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
 
 def log(exp_dir: Path, role: str) -> str:
     return (exp_dir / "logs" / f"{role}.log").read_text()
+
+
+def once_up(
+    run_dir: Path, then: Callable[[], object], roles: Collection[str] = ("trainer", "replay", "worker_0")
+) -> None:
+    """Calls `then` in a thread once each of these roles has said "up"."""
+
+    def is_up(role: str) -> bool:
+        path = run_dir / "logs" / f"{role}.log"
+        return path.exists() and "up\n" in path.read_text()
+
+    def wait() -> None:
+        until(lambda: all(map(is_up, roles)), 30.0, "the roles are up")
+        then()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def once_stopping(run_dir: Path, then: Callable[[], object]) -> None:
+    """Calls `then` in a thread once the run's status says what stops it."""
+
+    def is_stopping() -> bool:
+        status = read_status(run_dir / "status.json")
+        return status is not None and bool(status["run"]["message"])
+
+    def wait() -> None:
+        until(is_stopping, 30.0, "the run is stopping")
+        then()
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def test_the_trainers_end_is_the_runs_end(
@@ -419,9 +449,17 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
     lock = RunLock(RunPaths(run_dir), {}, "node1")
     trainer = beating(run_dir, "updating") + (STUBBORN if is_saving else SAVES)
     supervisor = make_supervisor(run_dir, stop, {"trainer": trainer}, lock=lock, save_deadline_secs=60.0)
+    taken: list[float] = []
+
+    def take_over() -> None:
+        taken.append(time.monotonic())
+        taken_over(supervisor)
+
     if is_saving:
-        threading.Timer(0.4, stop.set).start()
-    threading.Timer(0.8, taken_over, [supervisor]).start()
+        once_up(run_dir, stop.set)
+        once_stopping(run_dir, take_over)
+    else:
+        once_up(run_dir, take_over)
     written: list[float] = []
     write_status = supervise.write_status
 
@@ -430,11 +468,10 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
         write_status(path, status)
 
     monkeypatch.setattr(supervise, "write_status", note_and_write)
-    began = time.monotonic()
     with lock:
         assert supervisor.run() == 1
-    assert time.monotonic() - began < 10.0
-    assert max(written) - began < 0.8 + 0.3
+    assert time.monotonic() - taken[0] < 10.0
+    assert max(written) - taken[0] < 1.0
     out = capfd.readouterr().out
     assert "was taken over by the run with pid 7 on node2, started None: this start ends and writes nothing more" in out
     assert json.loads((run_dir / "run.lock").read_text())["host"] == "node2"
@@ -445,8 +482,9 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
 
 def test_a_removed_lock_file_ends_nothing(run_dir: Path, stop: StopFlag, fast: None) -> None:
     lock = RunLock(RunPaths(run_dir))
-    supervisor = make_supervisor(run_dir, stop, {"trainer": "sleep 1.5; exit 0"}, lock=lock)
-    threading.Timer(0.5, (run_dir / "run.lock").unlink).start()
+    trainer = f"echo up; until [ -e {run_dir}/removed ]; do sleep 0.02; done; sleep 1; exit 0"
+    supervisor = make_supervisor(run_dir, stop, {"trainer": trainer}, lock=lock)
+    once_up(run_dir, lambda: (run_dir / "run.lock").rename(run_dir / "removed"))
     with lock:
         assert supervisor.run() == 0 and lock.is_own()
 
@@ -636,10 +674,10 @@ def test_a_stop_lets_trainer_and_workers_save_before_the_replay_server(
 ) -> None:
     def saves(role: str, secs: float) -> str:
         stamp = f"date +%s.%N > {run_dir}/{role}"
-        return f"trap '{stamp}.told; sleep {secs}; {stamp}.saved; exit 75' TERM; while :; do sleep 0.02; done"
+        return f"trap '{stamp}.told; sleep {secs}; {stamp}.saved; exit 75' TERM; echo up; while :; do sleep 0.02; done"
 
     roles = {"replay": saves("replay", 0), "trainer": saves("trainer", 0.3), "worker": saves("worker", 0.1)}
-    threading.Timer(0.8, stop.set).start()
+    once_up(run_dir, stop.set)
     assert make_supervisor(run_dir, stop, roles).run() == 75
     at = {path.name: float(path.read_text()) for path in [*run_dir.glob("*.told"), *run_dir.glob("*.saved")]}
     assert at["trainer.saved"] < at["replay.told"] and at["worker.saved"] < at["replay.told"]
@@ -656,7 +694,7 @@ def test_a_normal_stop_shows_no_role_as_down(
     run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(supervise, "_VIEW_SECS", 0.02)
-    saves = "trap 'sleep {secs}; exit 75' TERM; while :; do sleep 0.02; done"
+    saves = "trap 'sleep {secs}; exit 75' TERM; echo up; while :; do sleep 0.02; done"
     told = '"updates_per_s": 9, "eval_return": -310.21, "best_eval_return": -298.7, "eval_success": 0.5'
     beat = f"""echo '{{"state": "saving", {told}}}' > {run_dir}/heartbeats/trainer.json; """
     roles = {"replay": saves.format(secs=0.5), "trainer": beat + saves.format(secs=0), "worker": saves.format(secs=0)}
@@ -665,7 +703,7 @@ def test_a_normal_stop_shows_no_role_as_down(
     looks: list[dict[str, Any]] = []
     monkeypatch.setattr(supervise, "write_status", lambda path, status: looks.append(status))
     supervisor._beat_secs = 0.02
-    threading.Timer(0.8, stop.set).start()
+    once_up(run_dir, stop.set)
     assert supervisor.run() == 75
     out = capfd.readouterr().out
     assert "iteration" in out and "down" not in out
@@ -702,15 +740,15 @@ def test_simulator_faults_are_counted_over_restarts_and_starts(
 def test_a_trainer_that_dies_unsaved_is_not_called_saved(
     run_dir: Path, stop: StopFlag, fast: None, state: str, code: int
 ) -> None:
-    threading.Timer(0.8, stop.set).start()
-    roles = {"trainer": beating(run_dir, state) + "exec sleep 600"}
+    once_up(run_dir, stop.set)
+    roles = {"trainer": beating(run_dir, state) + "echo up; exec sleep 600"}
     assert make_supervisor(run_dir, stop, roles).run() == code
 
 
 def test_a_role_that_does_not_end_is_killed_at_the_deadline(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    threading.Timer(0.5, stop.set).start()
+    once_up(run_dir, stop.set)
     roles = {"trainer": beating(run_dir, "updating") + STUBBORN}
     assert make_supervisor(run_dir, stop, roles, save_deadline_secs=0.5).run() == 1
     out = capfd.readouterr().out
@@ -718,9 +756,12 @@ def test_a_role_that_does_not_end_is_killed_at_the_deadline(
     assert "saved" in log(run_dir, "replay")  # It still stores what it has.
 
 
-def test_a_second_signal_kills_at_once(run_dir: Path, stop: StopFlag, fast: None) -> None:
-    threading.Timer(0.5, stop.set).start()
-    threading.Timer(1.2, stop.set).start()
+def test_a_second_signal_kills_at_once(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "_SAME_SIGNAL_SECS", 0.0)
+    once_up(run_dir, stop.set)
+    once_stopping(run_dir, stop.set)
     roles = {"trainer": beating(run_dir, "updating") + STUBBORN, "replay": STUBBORN}
     start = time.monotonic()
     assert make_supervisor(run_dir, stop, roles, save_deadline_secs=60.0).run() == 1
@@ -730,11 +771,16 @@ def test_a_second_signal_kills_at_once(run_dir: Path, stop: StopFlag, fast: None
 def test_a_hanging_worker_costs_a_stop_half_of_its_time_and_nothing_else(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    threading.Timer(0.8, stop.set).start()
+    began: list[float] = []
+
+    def ask_to_stop() -> None:
+        began.append(time.monotonic())
+        stop.set()
+
+    once_up(run_dir, ask_to_stop, ("trainer", "replay", "worker_0", "worker_1"))
     roles = {"trainer": beating(run_dir, "updating") + SAVES, "worker_1": STUBBORN}
-    began = time.monotonic()
     assert make_supervisor(run_dir, stop, roles, workers=2, save_deadline_secs=3.0).run() == 75
-    assert time.monotonic() - began < 0.8 + 3.0
+    assert time.monotonic() - began[0] < 3.0 + 1.0
     out = capfd.readouterr().out
     assert "killing worker_1 after 2 s" in out
     assert "everything is saved" in out
@@ -781,7 +827,7 @@ def test_clients_that_abort_because_their_server_was_killed_have_not_failed(
 def test_a_run_directory_that_is_removed_ends_the_run_in_words(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    threading.Timer(0.5, lambda: run_dir.rename(run_dir.with_name("elsewhere"))).start()
+    once_up(run_dir, lambda: run_dir.rename(run_dir.with_name("elsewhere")))
     began = time.monotonic()
     assert make_supervisor(run_dir, stop, {"trainer": STUBBORN}, save_deadline_secs=60.0).run() == 1
     assert time.monotonic() - began < 10.0, "nothing can be saved: nobody is waited for"
@@ -897,7 +943,7 @@ def test_a_run_after_a_killed_supervisor_waits_for_its_roles_and_goes_on(start: 
     second = start("a", roles={"trainer": "echo up; " + DONE}, save_deadline_secs=1.0)
     code, out = second.end()
     assert code == 0, out
-    assert "of an earlier start of this run to end" in out
+    assert "of an earlier start of this run to save and end" in out
 
 
 def test_two_runs_take_different_cpus_and_ports(start: Callable[..., FakeRun]) -> None:
