@@ -75,7 +75,8 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu
     import reverb
 
     from tfagents_system.replay.ring import Ring
-    from tfagents_system.replay.service import DrawSettings, ReplayService
+    from tfagents_system.replay.sampling import DrawSettings
+    from tfagents_system.replay.service import ReplayService
     from tfagents_system.replay.snapshots import SnapshotWriter
     from tfagents_system.transport import tables
     from tfagents_system.transport.connection import Connection

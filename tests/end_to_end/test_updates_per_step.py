@@ -20,6 +20,8 @@ pytestmark = pytest.mark.slow
 ITERATIONS, RATIO, HORIZON, EPISODES_IN_BUFFER = 10, 2.5, 60, 100
 
 PARAMS = f"""
+import time
+
 import gymnasium
 import numpy as np
 
@@ -37,6 +39,7 @@ class Stumbling(gymnasium.Env):
         return self._observation(), {{}}
 
     def step(self, action):
+        time.sleep(0.01)  # An iteration takes a second: signals come in the midst of the run.
         return self._observation(), float(action[0]), bool(self.np_random.random() < 0.03), False, {{}}
 
     def _observation(self):

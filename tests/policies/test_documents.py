@@ -24,7 +24,9 @@ def folder(tmp_path: Path) -> Path:
     observation_spec = tf.TensorSpec((3,), tf.float32, "observation")
     agent = agent_of(TrainParams, observation_spec, tensor_spec.BoundedTensorSpec((1,), tf.float32, -1.0, 1.0))
     torque_spec = tensor_spec.BoundedTensorSpec((1,), tf.float32, -2.0, 2.0)
-    export = PolicyExport(RunPaths(tmp_path / "logs/pendulum"), agent, torque_spec, tf.Variable(4800, dtype=tf.int64))
+    run = RunPaths(tmp_path / "logs/pendulum")
+    run.exp_dir.mkdir(parents=True)
+    export = PolicyExport(run, agent, torque_spec, tf.Variable(4800, dtype=tf.int64))
     export.save_models()
     export.save_checkpoint()
     return tmp_path

@@ -19,7 +19,8 @@ from tests.support.channel_for_tests import IDENTITY, LAYOUT, NoClaims
 from tfagents_system.machine.slots import SlotCounts
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.service import DrawSettings, ReplayService
+from tfagents_system.replay.sampling import DrawSettings
+from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport import loopback, tables

@@ -12,7 +12,8 @@ from tests.support.segments_for_tests import LAYOUT
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.service import DrawSettings, ReplayService
+from tfagents_system.replay.sampling import DrawSettings
+from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, NewestReader

@@ -21,6 +21,33 @@ class NothingToDrawError(Exception):
     """The ring holds no sample of the wanted kind yet."""
 
 
+@dataclasses.dataclass(frozen=True)
+class DrawSettings:
+    """How minibatches are drawn.
+
+    Attributes:
+      batch_size: Samples of a minibatch.
+      sequence_length: Transitions of a sequence, those of its burn-in included; None draws transitions.
+      max_block_minibatches: Minibatches of one block, at most.
+      seed: Of the run.
+      n_step: Steps of a transition, at most.
+      discount: gamma, for those of several steps.
+      held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
+      frame_stack: Frames of an image.
+      burn_in: Transitions of a sequence that are in no loss.
+    """
+
+    batch_size: int
+    sequence_length: int | None
+    max_block_minibatches: int
+    seed: int
+    n_step: int = 1
+    discount: float = 1.0
+    held_out_minibatches: int = 0
+    frame_stack: int = 1
+    burn_in: int = 0
+
+
 @dataclasses.dataclass
 class Transitions:
     """K minibatches of B transitions, each of one step or of up to n.
@@ -75,6 +102,36 @@ class Sequences:
     def to_arrays(self) -> list[np.ndarray]:
         arrays = [self.step_type, *self.observation, *self.action, self.reward, self.discount, self.weight]
         return arrays if self.returns is None else [*arrays, self.returns]
+
+
+def draw(
+    ring: Ring, rng: np.random.Generator, settings: DrawSettings, num_minibatches: int, *, held_out: bool = False
+) -> list[np.ndarray]:
+    """Draws minibatches as a run's settings say: the arrays of `Transitions` or `Sequences`.
+
+    Args:
+      ring: What is drawn from.
+      rng: Decides what is drawn.
+      settings: Of the run.
+      num_minibatches: K.
+      held_out: Draw from the held-out episodes, instead of all others.
+
+    Raises:
+      NothingToDrawError: The ring holds no sample of the kind.
+    """
+    count, batch_size, frame_stack = num_minibatches, settings.batch_size, settings.frame_stack
+    drawn: Sequences | Transitions
+    if settings.sequence_length is not None:
+        length, burn_in = settings.sequence_length, settings.burn_in
+        drawn = draw_sequences(
+            ring, rng, count, batch_size, length, burn_in=burn_in, held_out=held_out, frame_stack=frame_stack
+        )
+    else:
+        n_step, gamma = settings.n_step, settings.discount
+        drawn = draw_transitions(
+            ring, rng, count, batch_size, n_step=n_step, gamma=gamma, held_out=held_out, frame_stack=frame_stack
+        )
+    return drawn.to_arrays()
 
 
 def draw_transitions(

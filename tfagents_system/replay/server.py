@@ -22,7 +22,8 @@ from tfagents_system.replay.pacing import Asynchronous, Lockstep
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
-from tfagents_system.replay.service import DrawSettings, ReplayService
+from tfagents_system.replay.sampling import DrawSettings
+from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.role import Role
 from tfagents_system.run_files import run_checkpoints

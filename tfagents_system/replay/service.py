@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Sequence
@@ -25,33 +24,6 @@ _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what 
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
 _SEGMENTS_A_ROUND = 64  # A flood of segments must not keep the trainer waiting.
 _DRAW_STREAM, _HELD_OUT_STREAM = 1, 2  # Distinguish the random numbers of drawing from those of other roles.
-
-
-@dataclasses.dataclass(frozen=True)
-class DrawSettings:
-    """How minibatches are drawn.
-
-    Attributes:
-      batch_size: Samples of a minibatch.
-      sequence_length: Transitions of a sequence, those of its burn-in included; None draws transitions.
-      max_block_minibatches: Minibatches of one block, at most.
-      seed: Of the run.
-      n_step: Steps of a transition, at most.
-      discount: gamma, for those of several steps.
-      held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
-      frame_stack: Frames of an image.
-      burn_in: Transitions of a sequence that are in no loss.
-    """
-
-    batch_size: int
-    sequence_length: int | None
-    max_block_minibatches: int
-    seed: int
-    n_step: int = 1
-    discount: float = 1.0
-    held_out_minibatches: int = 0
-    frame_stack: int = 1
-    burn_in: int = 0
 
 
 class ReplayService:
@@ -79,7 +51,7 @@ class ReplayService:
         connection: Connection,
         blocks: reverb.Table,
         max_workers: int,
-        draw: DrawSettings,
+        draw: sampling.DrawSettings,
         pacing: Lockstep | Asynchronous,
         snapshots: SnapshotWriter,
         order: WorkerOrder | None = None,
@@ -302,25 +274,5 @@ class ReplayService:
             return []
 
     def _draw_at(self, position: Sequence[int], count: int, *, held_out: bool) -> list[np.ndarray]:
-        settings, rng = self._draw_settings, np.random.Generator(np.random.Philox(position))
-        if settings.sequence_length is not None:
-            return sampling.draw_sequences(
-                self._ring,
-                rng,
-                count,
-                settings.batch_size,
-                settings.sequence_length,
-                burn_in=settings.burn_in,
-                held_out=held_out,
-                frame_stack=settings.frame_stack,
-            ).to_arrays()
-        return sampling.draw_transitions(
-            self._ring,
-            rng,
-            count,
-            settings.batch_size,
-            n_step=settings.n_step,
-            gamma=settings.discount,
-            held_out=held_out,
-            frame_stack=settings.frame_stack,
-        ).to_arrays()
+        rng = np.random.Generator(np.random.Philox(position))
+        return sampling.draw(self._ring, rng, self._draw_settings, count, held_out=held_out)
