@@ -8,6 +8,8 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+# As many processes of tests as CPUs: threads of one would wait for those of the others. Runs set their own.
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
 
 import pytest  # noqa: E402
 from absl import logging  # noqa: E402

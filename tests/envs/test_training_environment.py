@@ -101,16 +101,6 @@ def test_time_limits_of_every_library_keep_the_discount() -> None:
     assert discounts(suite_gym.wrap_env(gym.wrappers.TimeLimit(OldGymEnv(terminate_at=2), 2))) == [1.0, 0.0]
 
 
-def test_value_of_a_state_differs_between_time_limit_and_termination() -> None:
-    """With reward 1 and gamma 0.9 a truncated state is worth 10, a terminal one 1: the target shows which it was."""
-    gamma, value_of_next = 0.9, 10.0
-    targets = {}
-    for name, env in (("limit", gym.wrappers.TimeLimit(OldGymEnv(), 2)), ("end", OldGymEnv(terminate_at=2))):
-        last = run_episode(TrainingEnvironment(env, 100))[-1]
-        targets[name] = float(last.reward) + gamma * float(last.discount) * value_of_next
-    assert targets == {"limit": 10.0, "end": 1.0}
-
-
 def test_old_gym_environment_that_returns_five_values() -> None:
     class Modern(OldGymEnv):
         def reset(self) -> Any:

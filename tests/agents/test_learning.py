@@ -1,0 +1,201 @@
+"""Every algorithm learns what is known to be right; an update that is wrong in one place does not.
+
+tests/support/learning_checks.py has what is checked, tests/support/learner.py the learner: environments, segments, the
+ring, draws and updates of the toolkit, in this process. A new algorithm is one entry of `ALGORITHMS` there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support import learning_checks as checks
+from tests.support.learning_checks import ALGORITHMS, NETWORKS
+from tfagents_system.agents import algorithms, fused_update
+from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.policies import weights
+from tfagents_system.replay import sampling
+
+pytestmark = pytest.mark.slow
+
+each_algorithm = pytest.mark.parametrize("attributes", ALGORITHMS.values(), ids=ALGORITHMS)
+each = pytest.mark.parametrize("attributes", [*ALGORITHMS.values(), *NETWORKS.values()], ids=[*ALGORITHMS, *NETWORKS])
+
+
+def test_every_algorithm_is_among_them() -> None:
+    assert list(ALGORITHMS) == list(algorithms.ALGORITHMS)
+
+
+@each
+def test_the_best_action_and_the_values_of_all(attributes: dict[str, Any], tmp_path: Path) -> None:
+    checks.the_best_action_and_the_values_of_all_are_known(tmp_path, **attributes)
+
+
+@each_algorithm
+@pytest.mark.parametrize(("terminates", "n_step"), [(False, 1), (False, 5), (True, 1), (True, 5)])
+def test_what_ends_and_what_goes_on(attributes: dict[str, Any], terminates: bool, n_step: int, tmp_path: Path) -> None:
+    checks.a_reward_for_ever_is_worth_ten_and_one_that_ends_is_worth_one(tmp_path, terminates, n_step, **attributes)
+
+
+@each
+def test_entropy_reaches_its_target(attributes: dict[str, Any], tmp_path: Path) -> None:
+    checks.entropy_reaches_its_target(tmp_path, **attributes)
+
+
+@each_algorithm
+def test_without_reward_all_actions_are_alike(attributes: dict[str, Any], tmp_path: Path) -> None:
+    checks.without_reward_all_actions_are_alike(tmp_path, **attributes)
+
+
+@each_algorithm
+def test_actions_have_boltzmanns_density(attributes: dict[str, Any], tmp_path: Path) -> None:
+    checks.actions_have_boltzmanns_density(tmp_path, **attributes)
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "crossq"])
+def test_noise_is_not_taken_for_value(algorithm: str, tmp_path: Path) -> None:
+    """Those two whose minimum is over all critics, each of which learns by itself."""
+    checks.noise_is_not_taken_for_value(tmp_path, **ALGORITHMS[algorithm])
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "tqc"])
+def test_values_are_of_scaled_rewards(algorithm: str, tmp_path: Path) -> None:
+    checks.values_are_of_scaled_rewards(tmp_path, **ALGORITHMS[algorithm])
+
+
+@pytest.mark.parametrize("kind", ["lstm", "burn-in", "frame_stack", "action_history"])
+def test_what_was_seen_at_first_is_remembered(kind: str, tmp_path: Path) -> None:
+    assert checks.what_was_seen_at_first_is_remembered(tmp_path, kind) > 0.8
+
+
+@pytest.mark.parametrize("kind", ["none", "one frame", "no history"])
+def test_without_memory_it_can_not_be(kind: str, tmp_path: Path) -> None:
+    assert abs(checks.what_was_seen_at_first_is_remembered(tmp_path, kind)) < 0.4
+
+
+# Learners that are wrong in one place.
+
+
+def maximum(patch: pytest.MonkeyPatch) -> None:
+    """The higher critic instead of the lower."""
+    patch.setattr(fused_update, "lowest", lambda values: tf.reduce_max(tf.stack(list(values)), axis=0))
+
+
+def no_discount(patch: pytest.MonkeyPatch) -> None:
+    """Gamma is left out of the targets."""
+    right = FusedUpdate._td_targets
+
+    def wrong(self: Any, *arguments: Any) -> Any:
+        parts, self._parts = self._parts, dataclasses.replace(self._parts, gamma=1.0)
+        try:
+            return right(self, *arguments)
+        finally:
+            self._parts = parts
+
+    patch.setattr(FusedUpdate, "_td_targets", wrong)
+
+
+def frozen_targets(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fused_update, "move_targets", lambda parts: None)
+
+
+def one_gamma_for_n_steps(patch: pytest.MonkeyPatch) -> None:
+    """The value after n steps is discounted as after one."""
+    right = sampling._returns
+
+    def wrong(ring: Any, rows: Any, n_step: int, gamma: float) -> Any:
+        reward, discount, steps = right(ring, rows, n_step, gamma)
+        return reward, (discount > 0.0).astype(np.float32), steps
+
+    patch.setattr(sampling, "_returns", wrong)
+
+
+def no_noise(patch: pytest.MonkeyPatch) -> None:
+    """Learning sees the middle of each distribution only."""
+    right = fused_update.sample
+
+    def wrong(distributions: Any, action_spec: Any, noise: Any) -> Any:
+        return right(distributions, action_spec, [tf.zeros(()) for _ in tf.nest.flatten(action_spec)])
+
+    patch.setattr(fused_update, "sample", wrong)
+
+
+def stale_weights(patch: pytest.MonkeyPatch) -> None:
+    """Workers keep the policy that they began with: what is sent is what was read first."""
+    right, first = weights.read_weights, list[Any]()
+
+    def wrong(variables: Any) -> Any:
+        first.append(right(variables))
+        return first[0]
+
+    patch.setattr(weights, "read_weights", wrong)
+
+
+def forgotten_scale(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BlockUpdate, "_scaled", lambda self, reward: reward)
+
+
+def truncation_is_termination(patch: pytest.MonkeyPatch) -> None:
+    right = TrainingEnvironment._advance
+
+    def wrong(self: Any, action: Any) -> Any:
+        step = right(self, action)
+        return step._replace(discount=np.float32(0.0)) if step.is_last() else step
+
+    patch.setattr(TrainingEnvironment, "_advance", wrong)
+
+
+def alphas_sign(patch: pytest.MonkeyPatch) -> None:
+    right = FusedUpdate._alpha_loss
+
+    def wrong(self: Any, *arguments: Any) -> Any:
+        loss, gradient = right(self, *arguments)
+        return -loss, -gradient
+
+    patch.setattr(FusedUpdate, "_alpha_loss", wrong)
+
+
+def one_critic_twice(patch: pytest.MonkeyPatch) -> None:
+    right = FusedUpdate._evaluate
+
+    def wrong(self: Any, *arguments: Any) -> Any:
+        predictions, next_values = right(self, *arguments)
+        return [predictions[0]] * len(predictions), next_values
+
+    patch.setattr(FusedUpdate, "_evaluate", wrong)
+
+
+def for_ever(n_step: int = 1) -> Callable[[Path], None]:
+    return lambda folder: checks.a_reward_for_ever_is_worth_ten_and_one_that_ends_is_worth_one(folder, False, n_step)
+
+
+MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], Callable[[Path], None]] = {
+    maximum: checks.noise_is_not_taken_for_value,
+    no_discount: for_ever(),
+    frozen_targets: for_ever(),
+    one_gamma_for_n_steps: for_ever(n_step=5),
+    no_noise: checks.actions_have_boltzmanns_density,
+    stale_weights: checks.the_best_action_and_the_values_of_all_are_known,
+    forgotten_scale: checks.values_are_of_scaled_rewards,
+    truncation_is_termination: for_ever(),
+    alphas_sign: checks.entropy_reaches_its_target,
+    one_critic_twice: checks.the_best_action_and_the_values_of_all_are_known,
+}
+"""Each with a check that it fails; the tests above have shown that the right learner passes it."""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_wrong_learner_is_found(
+    mutant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        MUTANTS[mutant](tmp_path)

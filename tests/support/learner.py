@@ -1,0 +1,156 @@
+"""A learner in the tests' process: the way of the data as in a run, without its processes and server.
+
+Environment, episodes, segments, ring, draws, updates, and the policy that workers act with: all the toolkit's own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.sequences import burn_in_steps, sequence_length
+from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.policies import weights
+from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.replay import sampling
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
+from tfagents_system.replay.server import draw_settings
+from tfagents_system.report.episodes import Episode
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.segments import Layout
+from tfagents_system.worker.actors import PolicyActor, RandomActor
+from tfagents_system.worker.rollout import Actor, run_episodes
+from tfagents_system.worker.worker import segment_builder
+
+_SEED = 5
+_BLOCK = 100
+
+
+class Learner:
+    """One worker, one ring and one trainer, in turn.
+
+    Args:
+      folder: Of the ring.
+      env_ctor: Builds the environment, in Gymnasium's way.
+      horizon: Steps of an episode.
+      attributes: Of TrainParams.
+    """
+
+    def __init__(self, folder: Path, env_ctor: Callable[[], Any], horizon: int, **attributes: Any) -> None:
+        params_class = type("TrainParams", (TrainParamsBase,), {**attributes, "env_ctor": lambda self, **_: env_ctor()})
+        self.params: TrainParamsBase = params_class({"horizon": horizon})
+        self.env = TrainingEnvironment(
+            self.params.env_ctor(), horizon, seed=_SEED, action_history=self.params.action_history
+        )
+        observation_spec, action_spec = self.env.observation_spec(), self.env.action_spec()
+        self.layout = Layout.from_specs(observation_spec, action_spec, has_returns=self.params.normalize_rewards)
+        rows = capacity_rows(self.params, self.layout), slack_rows(self.params, self.layout)
+        self.ring = Ring.open(folder, self.layout, *rows)
+        tf.keras.utils.set_random_seed(_SEED)
+        seen, acted = tensor_spec.from_spec((observation_spec, action_spec))
+        self.agent = make_agent(self.params, seen, acted, tf.Variable(0, dtype=tf.int64))
+        self.update = BlockUpdate(
+            self.agent,
+            self.params.train_batch_size,
+            sequence_length(self.params),
+            self.params.share_log_pi,
+            self.params.matmul_precision,
+            _SEED,
+            burn_in_steps=burn_in_steps(self.params),
+        )
+        self._settings = draw_settings(self.params, self.layout, _SEED)
+        self._rng = np.random.default_rng(_SEED)
+        self._policy = make_worker_policy(self.agent, _SEED, frame_stack=self.params.frame_stack)
+        self._trained = weights.named_variables(self.agent.collect_policy)
+        self._segments = 0
+        self.actor()  # Workers get the policy before the first update, too.
+
+    def collect(self, episodes: int, actor: Actor | None = None) -> list[Episode]:
+        """Adds whole episodes to the ring, of uniformly random actions unless an actor is given."""
+        actor = actor or RandomActor(self.env.action_spec(), self._rng)
+        builder = functools.partial(segment_builder, self.params, self.layout, 0, self._store, held_out=False)
+        return run_episodes([self.env], actor, episodes, new_builder=builder)
+
+    def train(self, updates: int) -> dict[str, float]:
+        """So many updates; the losses of the last block."""
+        losses: dict[str, float] = {}
+        while updates > 0:
+            count = min(updates, _BLOCK)
+            losses = self.update(sampling.draw(self.ring, self._rng, self._settings, count))
+            updates -= count
+        return losses
+
+    def actor(self, greedy: bool = True) -> PolicyActor:
+        """The policy as a worker has it, with the weights of now."""
+        self._policy.assign(weights.read_weights(self._trained))
+        return PolicyActor(self._policy, greedy)
+
+    def play(self, episodes: int, first: Actor | None = None) -> float:
+        """Mean return of greedy episodes, which are not stored; another actor may choose each first action."""
+        greedy = self.actor()
+        played = run_episodes([self.env], greedy if first is None else _Led(greedy, first), episodes)
+        return float(np.mean([episode.episode_return for episode in played]))
+
+    def greedy_action(self, observation: Any) -> float:
+        """The first number of the worker's greedy action at an episode's start."""
+        actor = self.actor()
+        actor.reset(0)
+        return float(actor.action(ts.restart(observation))[0])
+
+    def q(self, observation: Any, actions: np.ndarray) -> np.ndarray:
+        """What each critic says, `[critics, B]`, of one observation with actions `[B, dim]`; quantiles' mean."""
+        batch = tf.nest.map_structure(
+            lambda leaf: tf.repeat(tf.constant(leaf)[None], len(actions), axis=0), observation
+        )
+        values = [critic((batch, tf.constant(actions, tf.float32)))[0].numpy() for critic in self.critics]
+        return np.array([value if value.ndim == 1 else value.mean(axis=-1) for value in values])
+
+    @property
+    def critics(self) -> list[Any]:
+        agent = self.agent
+        if hasattr(agent, "_critic_networks"):
+            return list(agent._critic_networks)
+        return [agent._critic_network_1, agent._critic_network_2]
+
+    def sampled_actions(self, observation: Any, count: int) -> np.ndarray:
+        """Actions `[count, dim]` of the worker's policy at an observation."""
+        actor, first = self.actor(greedy=False), ts.restart(observation)
+        actor.reset(0)
+        return np.array([actor.action(first) for _ in range(count)])
+
+    def _store(self, segment: Any) -> None:
+        segment.incarnation, segment.number = 1, self._segments
+        assert self.ring.append(segment)
+        self._segments += 1
+
+
+class _Led:
+    """Another actor's action in the first step of each episode, its own in all others."""
+
+    def __init__(self, actor: Actor, first: Actor) -> None:
+        self._actor, self._first = actor, first
+        self._is_first = True
+
+    def reset(self, env: int) -> None:
+        self._is_first = True
+        self._actor.reset(env)
+
+    def action(self, time_step: ts.TimeStep) -> Any:
+        chosen = self._actor.action(time_step)  # Its memory sees each step.
+        if self._is_first:
+            self._is_first = False
+            return self._first.action(time_step)
+        return chosen
+
+    def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> Any:
+        return {env: self.action(time_step) for env, time_step in time_steps.items()}

@@ -1,0 +1,164 @@
+"""What a learner must have learned after a few seconds, in numbers that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.support.learner import Learner
+from tests.support.tasks_to_learn import CUE_STEPS, Bandit, Cue, CueImage, Echo, Noisy, Steady
+from tfagents_system.worker.actors import RandomActor
+
+UPDATES = 1000
+SMALL = {
+    "actor_fc_layer_params": (32, 32),
+    "critic_joint_fc_layer_params": (32, 32),
+    "train_batch_size": 64,
+    "critic_learning_rate": 3e-3,
+    "actor_learning_rate": 3e-3,
+    "alpha_learning_rate": 3e-2,
+    "target_update_tau": 0.1,
+    # Rates fall to nothing: what is measured is where it ends, not how it is shaken.
+    "critic_optimizer": {"schedule": "cosine"},
+    "actor_optimizer": {"schedule": "cosine"},
+    "num_iter": 1,
+    "num_steps_per_iter": UPDATES,
+}
+NO_ENTROPY = {"learn_entropy_coef": False, "sac_log_alpha": -7.0}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "sac": {},
+    "redq": {"algorithm": "redq", "num_critics": 4, "actor_update_period": 1},
+    "droq": {"algorithm": "droq", "actor_update_period": 1},
+    "tqc": {"algorithm": "tqc", "num_critics": 3},
+    "crossq": {
+        "algorithm": "crossq",
+        "actor_update_period": 1,
+        "batch_renormalization_warmup_steps": 300,
+        "train_batch_size": 128,
+    },
+}
+"""Each algorithm, small enough for seconds."""
+NETWORKS: dict[str, dict[str, Any]] = {
+    "simba": {"network": "simba"},
+    "layer norm": {"critic_layer_norm": True},
+    "batch renormalisation": {"batch_renormalization": True, "batch_renormalization_warmup_steps": 300},
+}
+
+_OBSERVATIONS = np.random.default_rng(3).uniform(-1.0, 1.0, (20, 2)).astype(np.float32)
+_ACTIONS = np.linspace(-1.0, 1.0, 41)[:, None]
+
+
+def learner(folder: Path, env_ctor: Callable[[], Any], horizon: int, episodes: int, **attributes: Any) -> Learner:
+    """One that has trained on episodes of random actions."""
+    learner = Learner(folder / "ring", env_ctor, horizon, **{**SMALL, **attributes})
+    learner.collect(episodes)
+    learner.train(learner.params.num_steps_per_iter)
+    return learner
+
+
+def q_values(learner: Learner) -> np.ndarray:
+    """`[observations, critics, actions]` of observations that say nothing and all actions."""
+    return np.array([learner.q(observation, _ACTIONS) for observation in _OBSERVATIONS])
+
+
+def the_best_action_and_the_values_of_all_are_known(folder: Path, **attributes: Any) -> None:
+    """The worker's greedy action, and each critic's root of the mean squared error."""
+
+    def reward(action: Any) -> Any:
+        return -((action - 0.3) ** 2)
+
+    trained = learner(folder, lambda: Bandit(reward), 1, 1000, **{**NO_ENTROPY, **attributes})
+    errors = np.sqrt(np.mean((q_values(trained) - reward(_ACTIONS[:, 0])) ** 2, axis=(0, 2)))
+    assert np.all(errors < 0.05), errors
+    greedy = float(np.mean([trained.greedy_action(observation) for observation in _OBSERVATIONS]))
+    assert abs(greedy - 0.3) < 0.05, greedy
+
+
+def a_reward_for_ever_is_worth_ten_and_one_that_ends_is_worth_one(
+    folder: Path, terminates: bool, n_step: int, **attributes: Any
+) -> None:
+    """With gamma 0.9, sum_k 0.9^k = 10: an episode that a time limit cuts goes on, one that terminated does not."""
+    wanted = 1.0 if terminates else 10.0
+    settings = {**NO_ENTROPY, "discount": 0.9, "n_step": n_step, **attributes}
+    trained = learner(folder, lambda: Steady(1.0, terminates), 5, 200, **settings)
+    found = q_values(trained).mean(axis=(0, 2))
+    assert np.all(np.abs(found - wanted) < 0.05 * wanted), found
+
+
+def values_are_of_scaled_rewards(folder: Path, **attributes: Any) -> None:
+    """Where rewards are normalised: 10 times the reward by the standard deviation of returns."""
+    settings = {**NO_ENTROPY, "discount": 0.9, "normalize_rewards": True, **attributes}
+    trained = learner(folder, lambda: Steady(100.0), 5, 200, **settings)
+    returns = [100.0 * sum(0.9**k for k in range(steps)) for steps in range(1, 6)]
+    wanted = 1000.0 / np.std(returns)
+    found = q_values(trained).mean()
+    assert abs(found - wanted) < 0.05 * wanted, (found, wanted)
+
+
+def noise_is_not_taken_for_value(folder: Path, **attributes: Any) -> None:
+    """Rewards of mean 0: the lower of two critics says less than 0, the higher one more.
+
+    Clipped double Q-learning (Fujimoto et al., arXiv 1802.09477).
+    """
+    settings = {**NO_ENTROPY, "critic_optimizer": {}, "actor_learning_rate": 1e-9, **attributes}
+    trained = learner(folder, Noisy, 1, 150, **settings)
+    loss = trained.train(100)["actor_loss"]
+    assert loss > 0.0, "an actor's loss is what the critics say, negated"
+
+
+def entropy_reaches_its_target(folder: Path, **attributes: Any) -> None:
+    """-0.5 nats, with alpha learned against a reward that wants one action."""
+
+    def reward(action: float) -> float:
+        return -3.0 * (action - 0.3) ** 2
+
+    trained = learner(folder, lambda: Bandit(reward), 1, 500, **{"target_entropy": -0.5, **attributes})
+    assert abs(entropy(trained) + 0.5) < 0.1, entropy(trained)
+
+
+def without_reward_all_actions_are_alike(folder: Path, **attributes: Any) -> None:
+    """Entropy log 2 of actions in [-1, 1]: there is nothing that alpha would be weighed against."""
+    trained = learner(folder, lambda: Bandit(lambda action: 0.0), 1, 500, **{**attributes, "learn_entropy_coef": False})
+    assert abs(entropy(trained) - np.log(2.0)) < 0.1, entropy(trained)
+
+
+def entropy(learner: Learner) -> float:
+    """In nats, of the policy that workers have: by the histogram of its actions."""
+    drawn = np.concatenate([learner.sampled_actions(observation, 1000) for observation in _OBSERVATIONS[:10]])
+    density, edges = np.histogram(drawn, bins=40, range=(-1.0, 1.0), density=True)
+    return float(-np.sum(density * np.log(np.maximum(density, 1e-12))) * (edges[1] - edges[0]))
+
+
+def actions_have_boltzmanns_density(folder: Path, **attributes: Any) -> None:
+    """pi(a) ~ exp(r(a) / alpha) (Haarnoja et al., arXiv 1812.05905, equation 4), as near as a tanh-Gaussian comes."""
+    alpha = 0.5
+    settings = {**attributes, "learn_entropy_coef": False, "sac_log_alpha": float(np.log(alpha))}
+    trained = learner(folder, lambda: Bandit(lambda action: action), 1, 1000, **settings)
+    drawn = np.concatenate([trained.sampled_actions(observation, 1000) for observation in _OBSERVATIONS[:10]])
+    exact = 1.0 / np.tanh(1.0 / alpha) - alpha
+    assert abs(drawn.mean() - exact) < 0.05, (drawn.mean(), exact)
+    second = 1.0 - 2.0 * alpha * exact  # E a^2 of that density.
+    assert abs(np.mean(drawn**2) - second) < 0.05, (np.mean(drawn**2), second)
+
+
+def what_was_seen_at_first_is_remembered(folder: Path, kind: str, **attributes: Any) -> float:
+    """The mean return of greedy episodes: nearly 1 where the cue of the first step is known in the last one."""
+    tasks: dict[str, tuple[Any, dict[str, Any]]] = {
+        "none": (Cue, {}),
+        "lstm": (Cue, {"recurrent": True, "recurrent_lstm_units": 16, "recurrent_sequence_length": CUE_STEPS}),
+        "burn-in": (
+            Cue,
+            {"recurrent": True, "recurrent_lstm_units": 16, "recurrent_sequence_length": 2, "recurrent_burn_in": 5},
+        ),
+        "frame_stack": (CueImage, {"frame_stack": CUE_STEPS, "image_encoder_filters": ()}),
+        "one frame": (CueImage, {"image_encoder_filters": ()}),
+        "action_history": (Echo, {"action_history": CUE_STEPS - 1}),
+        "no history": (Echo, {}),
+    }
+    task, settings = tasks[kind]
+    trained = learner(folder, task, CUE_STEPS, 500, **{**NO_ENTROPY, "discount": 0.95, **settings, **attributes})
+    chance = RandomActor(trained.env.action_spec(), np.random.default_rng(0))
+    return trained.play(40, first=chance if task is Echo else None)

@@ -1,0 +1,109 @@
+"""Environments whose values, best actions and entropies are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+CUE_STEPS = 6
+
+
+class _Task(gymnasium.Env):
+    observation_space: gymnasium.Space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observe(), {}
+
+    def observe(self) -> Any:
+        return np.array([1.0, 0.0], np.float32)
+
+
+class _Distracted(_Task):
+    """Observations that say nothing: statistics over a batch need some that differ."""
+
+    def observe(self) -> Any:
+        return self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
+
+
+class Bandit(_Distracted):
+    """One step.
+
+    Args:
+      reward: Of the action, a number in [-1, 1].
+    """
+
+    def __init__(self, reward: Callable[[float], float]) -> None:
+        self._reward = reward
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observe(), self._reward(float(action[0])), True, False, {}
+
+
+class Steady(_Distracted):
+    """The same reward in each step, whatever is done; an episode ends by its horizon unless each step terminates."""
+
+    def __init__(self, reward: float = 1.0, terminates: bool = False) -> None:
+        self._reward, self._terminates = reward, terminates
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observe(), self._reward, self._terminates, False, {}
+
+
+class Noisy(_Distracted):
+    """One step with a reward of mean 0 that nothing predicts, at observations that never come again."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observe(), float(self.np_random.normal()), True, False, {}
+
+
+class Cue(_Task):
+    """A number of -1 or 1 is seen in the first step only; the last step's reward is that number times the action.
+
+    Whoever has forgotten it gets 0 on average, whoever remembers nearly 1.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.cue = float(self.np_random.choice([-1.0, 1.0]))
+        return self.observe(), {}
+
+    def observe(self) -> Any:
+        cue = getattr(self, "cue", 0.0) if self.steps == 0 else 0.0
+        return np.array([cue, float(self.steps == CUE_STEPS - 1)], np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = self.cue * float(action[0]) if self.steps == CUE_STEPS - 1 else 0.0
+        self.steps += 1
+        return self.observe(), reward, self.steps == CUE_STEPS, False, {}
+
+
+class CueImage(Cue):
+    """The same, seen as an image: bright or dark, and grey later."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (2, 2, 1), np.uint8)
+
+    def observe(self) -> Any:
+        cue, is_last = super().observe()
+        image = np.full((2, 2, 1), 128 + int(100 * cue), np.uint8)
+        image[0, 0] = 255 * is_last
+        return image
+
+
+class Echo(_Task):
+    """The last step's reward is its action times the sign of the first one, which chance has chosen."""
+
+    def observe(self) -> Any:
+        return np.array([float(self.steps == 0), float(self.steps == CUE_STEPS - 1)], np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.steps == 0:
+            self.cue = float(np.sign(action[0]))
+        reward = self.cue * float(action[0]) if self.steps == CUE_STEPS - 1 else 0.0
+        self.steps += 1
+        return self.observe(), reward, self.steps == CUE_STEPS, False, {}
