@@ -20,13 +20,23 @@ from tests.support import launching  # noqa: E402
 _PR_SET_CHILD_SUBREAPER = 36
 
 settings.register_profile("seeded", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("seeded")
+settings.register_profile("nightly", deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck))
+settings.load_profile("seeded")  # `--hypothesis-profile nightly` comes after it: new inputs, and more of them.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require", action="store_true", help="a test fails that would be skipped for what is missing here"
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What takes an hour is run where it is asked for."""
+    if "nightly" in config.option.markexpr:
+        return
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    config.hook.pytest_deselected(items=nightly)
+    items[:] = [item for item in items if item not in nightly]
 
 
 @pytest.hookimpl(wrapper=True)
