@@ -9,7 +9,7 @@ import pytest
 from tfagents_system.errors import UserError
 from tfagents_system.machine import gpus
 from tfagents_system.machine.gpus import gpu_of_trainer, usable_gpus
-from tfagents_system.trainer import trainer as trainer_module
+from tfagents_system.trainer.update import check_gpu
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_where_nothing_is_said_it_is_the_machines(tmp_path: Path, environ: dict[
 
 
 def test_a_trainer_without_the_gpu_that_was_wanted_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer_module._check_gpu()
+    check_gpu()
     monkeypatch.setenv("SAC_TRAIN_GPUS", "1")
     with pytest.raises(UserError, match="TensorFlow finds no GPU"):
-        trainer_module._check_gpu()
+        check_gpu()

@@ -15,8 +15,7 @@ from tfagents_system.agents.layers import BatchRenormalization, Dropout
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.checkpoints import TrainerState
-from tfagents_system.trainer.trainer import Trainer
+from tfagents_system.trainer.training_row import TrainingRow
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.worker import segment_builder
 
@@ -124,8 +123,5 @@ def test_rewards_are_scaled_where_it_is_wanted(is_wanted):
     assert hasattr(agent, "reward_scale") == is_wanted
     if is_wanted:
         agent.reward_scale.update(tf.constant([5.0, 9.0]))
-    trainer = Trainer.__new__(Trainer)
-    trainer._agent, trainer._train_step, trainer._state = agent, agent.train_step_counter, TrainerState()
-    trainer._log_mark, trainer._losses, trainer._train_reports, trainer._curriculum_values = None, {}, [], {}
-    row = trainer._train_row()
+    row = TrainingRow(agent).take(0, 0, 0)
     assert row.get("reward_scale") == (pytest.approx(2.0) if is_wanted else None), "for metrics.csv"

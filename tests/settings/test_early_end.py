@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.fakes import FakeParams
 from tests.support.trainer_without_agent import Run, now
+from tfagents_system import sac_train
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
@@ -175,11 +176,10 @@ def test_the_last_policy_of_an_early_end_is_evaluated_and_kept(tmp_path: Path, n
     trainer, state = run.trainer, run.trainer._state
     trainer._connect = trainer._begin = trainer.save_finally = lambda: None
     trainer._export.has_models = lambda: True
-    trainer._losses = {}
     take = trainer._take_reports
 
     def evaluate_and_take() -> None:
-        run.tell(0, trainer._eval_iteration, [1.0] * 4, success=0.0)
+        run.tell(0, trainer._evaluations.version, [1.0] * 4, success=0.0)
         take()
 
     trainer._take_reports = evaluate_and_take
@@ -254,9 +254,9 @@ def test_a_callback_that_raises_ends_the_run_with_the_users_line_and_all_is_save
     trainer = run.trainer
     trainer.run, trainer.close = start, lambda: None
     trainer.save_finally = lambda: saved.append(trainer._state.iteration)
-    monkeypatch.setattr(trainer_module, "Trainer", lambda role: trainer)
+    monkeypatch.setattr(sac_train, "Trainer", lambda role: trainer)
     with pytest.raises(CallbackError) as caught:
-        trainer_module.train(trainer._role)
+        sac_train.train(trainer._role)
     told = (
         "callback divide of TrainParams.callbacks_ctor raised ZeroDivisionError: division by zero (test_early_end.py, "
     )

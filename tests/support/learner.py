@@ -97,8 +97,10 @@ class Learner:
 
     def play(self, episodes: int, first: Actor | None = None) -> float:
         """Mean return of greedy episodes, which are not stored; another actor may choose each first action."""
-        greedy = self.actor()
-        played = run_episodes([self.env], greedy if first is None else _Led(greedy, first), episodes)
+        actor: Actor = self.actor()
+        if first is not None:
+            actor = _Led(actor, first)
+        played = run_episodes([self.env], actor, episodes)
         return float(np.mean([episode.episode_return for episode in played]))
 
     def greedy_action(self, observation: Any) -> float:

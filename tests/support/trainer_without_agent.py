@@ -70,27 +70,31 @@ class Run:
             env_config={"horizon": 10, **({"curriculum": curriculum} if curriculum else {})},
         )
         trainer._params = params
-        trainer._straggler_secs = STRAGGLER_SECS
         trainer._state = trainer_module.TrainerState()
-        trainer._best = trainer_module.BestPolicies(params, trainer._state)
         trainer._shares = TimeShares()
         trainer._variables = {}
-        trainer._session, trainer._evaluated_at, trainer._row = session, {}, {}
+        trainer._session, trainer._row = session, {}
         trainer._train_step = types.SimpleNamespace(numpy=lambda: 100 * trainer._state.iteration)
-        trainer._saves = types.SimpleNamespace(try_to_write=lambda write: write())
-        trainer._export = types.SimpleNamespace(
+        saves: Any = types.SimpleNamespace(try_to_write=lambda write: write())
+        trainer._saves = saves
+        export: Any = types.SimpleNamespace(
             save_checkpoint=lambda version: None,
             has_checkpoint=lambda name: name not in self.deleted,
             is_first=lambda name: False,
             delete_checkpoint=self.deleted.append,
             mark_best=lambda best: self.best.append((best["checkpoint"], best["eval_return"])),
         )
-        trainer._publisher = types.SimpleNamespace(publish=self._publish, check=lambda: None, wait=lambda: None)
+        trainer._export = export
+        trainer._evaluated = trainer_module.EvaluatedCheckpoints(
+            params, trainer._state, export, saves, trainer._is_last
+        )
+        trainer._publisher = types.SimpleNamespace(check=lambda: None, wait=lambda: None)
+        trainer._publications = types.SimpleNamespace(publish=self._publish, repeat_if_restarted=lambda _: None)
         trainer._reports = types.SimpleNamespace(
             get=lambda _: self._reports.pop(0).to_wire() if self._reports else None
         )
-        trainer._train_reports, trainer._has_warned = [], False
-        trainer._publish_if_restarted = lambda: None
+        trainer._training_row = trainer_module.TrainingRow(None)
+        trainer._evaluations = trainer_module.PolicyEvaluations(params, role, STRAGGLER_SECS)
         trainer._beat = lambda *args, **kwargs: None
         trainer._metrics = trainer_module.MetricsLog(self.paths, [])
         trainer._early_end = trainer_module.EarlyEnd(params)

@@ -229,11 +229,10 @@ def test_the_last_policy_is_evaluated_after_the_one_before(tmp_path: Path, now: 
     trainer, state = run.trainer, run.trainer._state
     trainer._connect = trainer._begin = trainer.save_finally = lambda: None
     trainer._export.has_models = lambda: True
-    trainer._losses = {}
     take = trainer._take_reports
 
     def evaluate_and_take() -> None:
-        run.tell(0, trainer._eval_iteration, [1.0] * 4)
+        run.tell(0, trainer._evaluations.version, [1.0] * 4)
         take()
 
     trainer._take_reports = evaluate_and_take

@@ -2,6 +2,7 @@
 
 import time
 import types
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tfagents_system.report.episodes import Episode, Evaluations, Report
 from tfagents_system.run_files.heartbeat import BeatReader, write_json
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.trainer.trainer import Trainer
+from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.transport.tables import Progress
 from tfagents_system.worker import worker as worker_module
 from tfagents_system.worker.worker import Worker
@@ -34,15 +35,15 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
     paths = RunPaths(tmp_path)
     beat = {"state": state, "since": now - since_secs, "time": now - silent_secs}
     write_json(paths.heartbeat("worker_3"), beat)
-    trainer = Trainer.__new__(Trainer)
-    trainer._role = types.SimpleNamespace(beats=BeatReader(paths, every_secs=0.01))
-    trainer._straggler_secs = STRAGGLER_SECS
-    assert not trainer._is_gone(3) and not trainer._is_gone(4), "their heartbeats are being read"
+    params: Any = types.SimpleNamespace(n_eval_episodes=1)
+    role: Any = types.SimpleNamespace(beats=BeatReader(paths, every_secs=0.01), paths=paths, num_workers=5)
+    evaluations = PolicyEvaluations(params, role, STRAGGLER_SECS)
+    assert not evaluations._is_gone(3) and not evaluations._is_gone(4), "their heartbeats are being read"
     deadline = time.monotonic() + 10
-    while not trainer._is_gone(4):
+    while not evaluations._is_gone(4):
         assert time.monotonic() < deadline, "it was never heard of"
-        trainer._is_gone(3)
-    assert trainer._is_gone(3) == is_gone
+        evaluations._is_gone(3)
+    assert evaluations._is_gone(3) == is_gone
 
 
 def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Sequence
 
 import numpy as np
+from absl import logging
 
 from tfagents_system.transport import tables
-from tfagents_system.transport.connection import Connection
+from tfagents_system.transport.connection import Connection, NewestReader
 
 _CLOSE_SECS = 10.0
 _LOOK_SECS = 0.1
@@ -87,3 +88,44 @@ class Publisher:
             except BaseException as error:
                 self._error = error
             self._is_idle.set()
+
+
+class Publications:
+    """What is published now; a replay server that was restarted has lost it and gets it again.
+
+    Args:
+      publisher: Puts it into the tables.
+      status: The replay server's word of itself.
+    """
+
+    def __init__(self, publisher: Publisher, status: NewestReader) -> None:
+        self._publisher = publisher
+        self._status = status
+        self._server = self._server_start()
+        self._policy: Sequence[np.ndarray] = ()
+        self._progress: tables.Progress | None = None
+
+    def publish(
+        self, policy: Sequence[np.ndarray], evaluated: Sequence[np.ndarray] | None, progress: tables.Progress
+    ) -> None:
+        """Arguments as of `Publisher.publish`."""
+        self._policy, self._progress = policy, progress
+        self._publisher.publish(policy, evaluated, progress)
+
+    def repeat_if_restarted(self, evaluated: Sequence[np.ndarray]) -> None:
+        """Publishes it again if the server is another process than before.
+
+        Args:
+          evaluated: The policy that is to be evaluated; empty: there is none.
+        """
+        server = self._server_start()
+        if server is None or server == self._server:
+            return
+        logging.info("the replay server was restarted")
+        self._server = server
+        if self._progress is not None:
+            self._publisher.publish(self._policy, evaluated or None, self._progress)
+
+    def _server_start(self) -> int | None:
+        arrays = self._status.get(timeout_secs=1.0)
+        return tables.Stored.from_wire(arrays).server if arrays is not None else None

@@ -1,0 +1,83 @@
+"""Checkpoints of policies that were evaluated: the best one is marked, and what nobody needs goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from absl import logging
+
+from tfagents_system.policies.checkpoint_names import checkpoint_name
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.best_policy import BestPolicies
+from tfagents_system.trainer.checkpoints import TrainerState
+from tfagents_system.trainer.policy_export import PolicyExport
+from tfagents_system.trainer.saves import TrainerSaves
+
+
+class EvaluatedCheckpoints:
+    """Each policy that is to be evaluated has a checkpoint until more is known.
+
+    Args:
+      params: The user's TrainParams.
+      state: Of the trainer; holds which is the best.
+      export: Writes and deletes them.
+      saves: Tries to write.
+      is_last: Whether a policy of that iteration is the result of the run.
+    """
+
+    def __init__(
+        self,
+        params: TrainParamsBase,
+        state: TrainerState,
+        export: PolicyExport,
+        saves: TrainerSaves,
+        is_last: Callable[[int], bool],
+    ) -> None:
+        self._params = params
+        self._state = state
+        self._export = export
+        self._saves = saves
+        self._is_last = is_last
+        self._best = BestPolicies(params, state)
+        self._has_warned = False
+
+    def write(self, iteration: int) -> None:
+        """Of the policy of now, before its evaluation."""
+        if iteration > 0:
+            self._saves.try_to_write(lambda: self._export.save_checkpoint(iteration))
+
+    def take(self, iteration: int, train_step: int, summary: Mapping[str, float]) -> None:
+        """The evaluation is over, with these columns of metrics."""
+        self._warn_without_success(summary)
+        name = checkpoint_name(train_step)
+        if iteration == 0 or not self._export.has_checkpoint(name):
+            return
+        replaced: tuple[str | None, int] = name, iteration
+        if self._best.is_best(summary, iteration):
+            replaced = self._best.take(summary, iteration, name)
+            self._saves.try_to_write(lambda: self._export.mark_best(self._best.to_json()))
+        self._delete_unless_needed(*replaced)
+
+    def give_up(self, iteration: int, train_step: int) -> None:
+        """There will be no evaluation."""
+        self._delete_unless_needed(checkpoint_name(train_step), iteration)
+
+    def _delete_unless_needed(self, name: str | None, iteration: int) -> None:
+        """Those made only to be evaluated go when they are not the best; the first stays, to be compared with."""
+        if name == self._state.best_checkpoint:
+            return  # Also where there were no updates between two evaluations: both have this name.
+        is_periodic = iteration % self._params.checkpoint_period_itrs == 0
+        if name is None or is_periodic or self._is_last(iteration) or self._export.is_first(name):
+            return
+        self._export.delete_checkpoint(name)
+
+    def _warn_without_success(self, summary: Mapping[str, float]) -> None:
+        """Once in a start: an environment may tell of a success only where there is one."""
+        wants = self._params.best_metric == "success" or "eval_success" in (self._params.stop_when or {})
+        if wants and summary and "eval_success" not in summary and not self._has_warned:
+            self._has_warned = True
+            logging.warning(
+                "best_metric='success' or stop_when's eval_success needs an environment that tells of success, and no "
+                "episode of this evaluation did: report is_success or success in the info of each episode's last step. "
+                "Until then the return decides which policy is best, and eval_success ends no run"
+            )

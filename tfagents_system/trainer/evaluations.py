@@ -1,0 +1,137 @@
+"""Evaluations of policies by the workers: which policy is evaluated, who is waited for, and what has come of it."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+from absl import logging
+
+from tfagents_system.report.episodes import Evaluations, Report
+from tfagents_system.role import Role
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.run_paths import RunPaths, worker_role
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class Evaluated(NamedTuple):
+    """A policy whose evaluation is complete.
+
+    Attributes:
+      version: Iterations that it was trained for.
+      reports: Of the workers.
+      train_step, env_steps: When it was published; None: by an earlier process.
+      left_out: Evaluations that were due since the one before and did not take place.
+    """
+
+    version: int
+    reports: list[Report]
+    train_step: int | None
+    env_steps: int | None
+    left_out: int
+
+
+class PolicyEvaluations:
+    """One evaluation at a time; `begin` comes first.
+
+    Args:
+      params: The user's TrainParams.
+      role: The trainer's process: its run's heartbeats tell who is gone.
+      straggler_secs: SAC_STRAGGLER_SECS.
+
+    Attributes:
+      version: Of the policy that is evaluated, or was last; -1 before the first.
+      arrays: That policy as it is published; empty where no evaluation has begun since `begin`.
+    """
+
+    def __init__(self, params: TrainParamsBase, role: Role, straggler_secs: float) -> None:
+        self._params = params
+        self._role = role
+        self._straggler_secs = straggler_secs
+        self._published_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps)
+
+    def begin(self) -> None:
+        """A start of the trainer, or going back: what the metrics have of evaluations counts."""
+        self._gathered = Evaluations(self._params.n_eval_episodes, self._role.num_workers)
+        # Versions: in the metrics; whose evaluation is over; published to be evaluated.
+        self._logged = self._over = self.version = last_evaluated(self._role.paths)
+        self.arrays: list[np.ndarray] = []
+        self._began = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none is under way."""
+        return self._over >= self.version
+
+    def is_due(self, version: int, is_last: bool) -> bool:
+        """Whether a policy is to be evaluated: one in each period, and the last one."""
+        period = self._params.eval_period_itrs
+        # Not `version % period == 0`: a stop may have lost the evaluation that was under way.
+        return version // period > self.version // period or (is_last and version > self.version)
+
+    def start(self, version: int, arrays: list[np.ndarray], train_step: int, env_steps: int) -> None:
+        """A policy is published to be evaluated."""
+        self.version, self.arrays, self._began = version, arrays, time.monotonic()
+        self._published_at[version] = (train_step, env_steps)
+
+    def add(self, report: Report) -> None:
+        """What a worker has told."""
+        self._gathered.add(report)
+
+    def missing(self) -> list[int]:
+        """Workers that the evaluation waits for."""
+        return self._gathered.missing(self.version)
+
+    def pop_ready(self) -> list[Evaluated]:
+        """Those that are complete, each once."""
+        ready = []
+        for version, reports in self._gathered.pop_ready():
+            period = self._params.eval_period_itrs
+            left_out = max(0, version // period - self._logged // period - 1)
+            train_step, env_steps = self._published_at.pop(version, (None, None))
+            self._logged, self._over = version, max(self._over, version)
+            ready.append(Evaluated(version, reports, train_step, env_steps, left_out))
+        return ready
+
+    def leave_out_gone(self, since: float | None = None, wait_secs: float = 0.0) -> bool:
+        """The evaluation that is under way goes on without the shares of workers that are gone.
+
+        Those are the ones that joined and have stopped, those without a heartbeat for SAC_STRAGGLER_SECS, and those
+        that have waited for so long instead of evaluating: the network or a killed server has lost the policy or the
+        report. How long an episode takes does not matter.
+
+        Args:
+          since: When it was begun to wait for them; None: when the policy was published.
+          wait_secs: For heartbeats of those that are late, at most.
+
+        Returns:
+          Whether nobody is left who could complete it: where it is not complete then, it is to be given up.
+        """
+        missing = self.missing()
+        is_late = time.monotonic() - (self._began if since is None else since) > self._straggler_secs
+        if is_late and wait_secs:
+            self._role.beats.wait(map(worker_role, missing), wait_secs)
+        gone = [worker for worker in missing if self._role.has_left(worker) or (is_late and self._is_gone(worker))]
+        if gone:
+            logging.warning("the evaluation of iteration %d goes on without workers %s", self.version, gone)
+            self._gathered.leave_out(gone)
+        return len(gone) == len(missing) and (bool(gone) or is_late)
+
+    def give_up(self) -> int:
+        """Ends an evaluation of which there is no whole share; returns the train step of its policy."""
+        self._over = self.version
+        return self._published_at[self.version][0]  # It stays: a worker that is back may tell its share yet.
+
+    def _is_gone(self, worker_id: int) -> bool:
+        beat = self._role.beats.last(worker_role(worker_id))
+        if beat is None:
+            return False  # It is being read.
+        last = beat.get("since", 0.0) if beat.get("state") == "waiting" else beat.get("time", 0.0)
+        return time.time() - last > self._straggler_secs + self._role.beats.lag_secs
+
+
+def last_evaluated(paths: RunPaths) -> int:
+    """Version of the newest policy whose evaluation is in the metrics; -1 if there is none."""
+    rows = [row for row in read_metrics(paths.metrics_csv) if row.get("eval_return") is not None]
+    return int(max((row["iteration"] or 0 for row in rows), default=-1))
