@@ -19,10 +19,11 @@ from tests.support.machines import flat
 from tests.support.shell import ROOT, run
 from tests.support.waiting import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import join, join_checks, role_process, supervise
+from tfagents_system.launch import directory_guard, join, join_checks, role_process
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
 from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims, processes_of_run
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_lock import RunLock
@@ -226,7 +227,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert list(processes_of_run(folder)) == []
 
 
-def workers_in(folder: Path, stop: StopFlag, program: str, run: RunPaths | None = None) -> join.JoinedWorkers:
+def workers_in(
+    folder: Path, stop: StopFlag, program: str, run: RunPaths | None = None, lock: RunLock | None = None
+) -> Supervisor:
     spec = {"exp_dir": str(folder), "roles": {"worker": program}, "workers": 2, "max_restarts": 1}
     variables = dataclasses.replace(variables_of(spec), reverb_cpus=0, train_cpus=0)
     plan = plan_cpus(
@@ -234,7 +237,7 @@ def workers_in(folder: Path, stop: StopFlag, program: str, run: RunPaths | None 
     )
     target = Target("node7:8443", Path("/credentials"), None, run)
     starter = RoleStarter(command_of(spec))
-    return join.JoinedWorkers(variables, plan, Claims(), target, stop, starter, step_secs=0.02)
+    return join.supervisor_of(variables, plan, Claims(), target, stop, starter, step_secs=0.02, lock=lock)
 
 
 def after(secs: float, action: object, *args: object) -> None:
@@ -332,10 +335,9 @@ def test_players_of_workers_that_leave_end_with_them(folder: Path, stop: StopFla
 def test_workers_whose_folder_another_start_takes_leave_at_once(
     folder: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise, "_LOCK_SECS", 0.05)
+    monkeypatch.setattr(directory_guard, "_LOCK_SECS", 0.05)
     lock = RunLock(RunPaths(folder))
-    workers = workers_in(folder, stop, SAVES)
-    workers._lock = lock
+    workers = workers_in(folder, stop, SAVES, lock=lock)
     after(0.5, (folder / "run.lock").write_text, '{"token": "other"}')
     with lock:
         assert workers.run() == 1

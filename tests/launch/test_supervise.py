@@ -27,10 +27,11 @@ from rich.console import Console
 from tests.support.fake_run import CRASHES, DONE, SAVES, STUBBORN, command_of, variables_of
 from tests.support.waiting import gone, until
 from tfagents_system.errors import UserError
-from tfagents_system.launch import role_process, supervise, wrap_up
+from tfagents_system.launch import directory_guard, role_process, run_rules, run_status, supervise, wrap_up
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine import memory, processes, signals
 from tfagents_system.machine.claims import Claims, processes_of_run
 from tfagents_system.machine.signals import StopFlag
@@ -47,7 +48,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def make_supervisor(
     exp_dir: Path, stop: StopFlag, roles: dict[str, str], lock: RunLock | None = None, **more: Any
-) -> supervise.Supervisor:
+) -> Supervisor:
     spec = {"exp_dir": str(exp_dir), "roles": {"replay": SAVES, "trainer": SAVES, "worker": SAVES} | roles, **more}
     variables = variables_of(spec)
     plan = plan_cpus(
@@ -55,7 +56,7 @@ def make_supervisor(
         cores=cores_of(allowed_cpus()), share=True, expert_workers=variables.expert_workers,
     )  # fmt: skip
     starter = RoleStarter(command_of(spec))
-    return supervise.Supervisor(variables, plan, Claims(), 8123, 7, stop, starter, step_secs=0.02, lock=lock)
+    return Supervisor(variables, plan, Claims(), 8123, 7, stop, starter, run_rules.RunRules, step_secs=0.02, lock=lock)
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag,
         "echo pid=$$; readlink /proc/self/fd/0; "
     )
     supervisor = make_supervisor(run_dir, stop, {"trainer": tells + DONE, "worker": tells + SAVES}, workers=2)
-    plan = supervisor.status()["plan"]
+    plan = supervisor.status.to_json()["plan"]
     assert supervisor.run() == 0
     for role in ("trainer", "worker_1"):
         text = log(run_dir, role)
@@ -250,26 +251,25 @@ def test_roles_that_the_kernel_does_not_let_go_are_waited_for_once_and_told(
 
 
 @pytest.fixture
-def started(run_dir: Path, stop: StopFlag, fast: None) -> Iterator[Callable[..., supervise.Supervisor]]:
+def started(run_dir: Path, stop: StopFlag, fast: None) -> Iterator[Callable[..., Supervisor]]:
     """Starts supervisors whose steps the test makes."""
-    supervisors: list[supervise.Supervisor] = []
+    supervisors: list[Supervisor] = []
 
-    def start(roles: dict[str, str], **more: Any) -> supervise.Supervisor:
+    def start(roles: dict[str, str], **more: Any) -> Supervisor:
         supervisors.append(make_supervisor(run_dir, stop, roles, **more))
         supervisors[-1]._start()
         return supervisors[-1]
 
     yield start
     for supervisor in supervisors:
-        supervisor._kill_all()
+        supervisor.kill_all()
         supervisor._end_orphans(spared=set())
-        supervisor._view.stop([])
-        assert supervisor._directory is not None
-        os.close(supervisor._directory)
+        supervisor.status.stop([])
+        supervisor._guard.close()
 
 
 def test_what_roles_that_end_together_have_left_is_waited_for_once(
-    started: Callable[..., supervise.Supervisor], monkeypatch: pytest.MonkeyPatch
+    started: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[set[str]] = []
 
@@ -278,16 +278,16 @@ def test_what_roles_that_end_together_have_left_is_waited_for_once(
         return []
 
     supervisor = started({"worker": "exit 1"}, workers=3)
-    assert processes.wait_until(lambda: not any(worker.is_running() for worker in supervisor._workers), 10.0)
+    assert processes.wait_until(lambda: not any(worker.is_running() for worker in supervisor.workers), 10.0)
     with monkeypatch.context() as patch:
         patch.setattr(processes, "end_marked", end_marked)
         supervisor.step()
-    assert asked == [{worker.mark for worker in supervisor._workers}]
-    assert [worker.failures for worker in supervisor._workers] == [1, 1, 1]
+    assert asked == [{worker.mark for worker in supervisor.workers}]
+    assert [worker.failures for worker in supervisor.workers] == [1, 1, 1]
 
 
 def test_what_is_in_a_living_roles_session_is_spared_when_another_role_has_ended(
-    started: Callable[..., supervise.Supervisor], run_dir: Path
+    started: Callable[..., Supervisor], run_dir: Path
 ) -> None:
     file = run_dir / "helpers"
     starts = f"( env -i {{}} sleep 600 & echo $! >> {file} ); "
@@ -298,7 +298,7 @@ def test_what_is_in_a_living_roles_session_is_spared_when_another_role_has_ended
     assert processes.wait_until(lambda: os.getsid(nobodys) == nobodys, 10.0)
     supervisor._end_orphans(spared=set())
     assert processes.is_alive(helper) and not processes.is_alive(nobodys)
-    supervisor._kill_all()
+    supervisor.kill_all()
     assert gone(helper, 5.0)
 
 
@@ -345,7 +345,7 @@ def test_experts_are_started_as_such_and_named(run_dir: Path, stop: StopFlag, fa
     assert supervisor.run() == 0
     lines = [log(run_dir, f"worker_{number}").splitlines()[0] for number in range(3)]
     assert lines == ["0 is collect, server none", "1 is expert, server none", "2 is expert, server none"]
-    roles = supervisor.status()["roles"]
+    roles = supervisor.status.to_json()["roles"]
     assert [roles[f"worker_{number}"].get("kind") for number in range(3)] == [None, "expert", "expert"]
 
 
@@ -376,9 +376,9 @@ def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fai
     assert "error: every worker was given up" in capfd.readouterr().out
 
 
-def stop_when_given_up(supervisor: supervise.Supervisor, stop: StopFlag, role: str) -> None:
+def stop_when_given_up(supervisor: Supervisor, stop: StopFlag, role: str) -> None:
     deadline = time.monotonic() + 30.0
-    while not supervisor._roles[role].given_up and time.monotonic() < deadline:
+    while not supervisor.roles[role].given_up and time.monotonic() < deadline:
         time.sleep(0.02)
     stop.set()
 
@@ -432,7 +432,7 @@ def test_different_roles_with_the_same_words_are_not_counted_together(
     assert make_supervisor(run_dir, stop, roles).run() == 0
 
 
-def taken_over(supervisor: supervise.Supervisor) -> None:
+def taken_over(supervisor: Supervisor) -> None:
     supervisor.paths.lock.write_text('{"pid": 7, "host": "node2", "token": "other"}')
 
 
@@ -445,7 +445,7 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
     is_saving: bool,
 ) -> None:
-    monkeypatch.setattr(supervise, "_LOCK_SECS", 0.05)
+    monkeypatch.setattr(directory_guard, "_LOCK_SECS", 0.05)
     lock = RunLock(RunPaths(run_dir), {}, "node1")
     trainer = beating(run_dir, "updating") + (STUBBORN if is_saving else SAVES)
     supervisor = make_supervisor(run_dir, stop, {"trainer": trainer}, lock=lock, save_deadline_secs=60.0)
@@ -461,13 +461,13 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
     else:
         once_up(run_dir, take_over)
     written: list[float] = []
-    write_status = supervise.write_status
+    write_status = run_status.write_status
 
     def note_and_write(path: Path, status: dict[str, Any]) -> None:
         written.append(time.monotonic())
         write_status(path, status)
 
-    monkeypatch.setattr(supervise, "write_status", note_and_write)
+    monkeypatch.setattr(run_status, "write_status", note_and_write)
     with lock:
         assert supervisor.run() == 1
     assert time.monotonic() - taken[0] < 10.0
@@ -594,7 +594,7 @@ def test_workers_on_other_machines_are_in_the_status(run_dir: Path, stop: StopFl
     for role, told in beats.items():
         write_json(supervisor.paths.heartbeat(role), {"state": "collecting", "time": told, "remote": True})
     write_json(supervisor.paths.heartbeat("worker_7"), {"state": "collecting", "time": time.time()})
-    roles = supervisor.status()["roles"]
+    roles = supervisor.status.to_json()["roles"]
     assert list(roles) == ["replay", "trainer", "worker_0", "gateway", "worker_5", "worker_6"]
     assert (roles["worker_5"]["alive"], roles["worker_6"]["alive"]) == (True, False)
 
@@ -613,7 +613,7 @@ def test_nothing_that_a_role_says_and_nothing_at_the_end_changes_what_becomes_of
     )
     supervisor = make_supervisor(run_dir, stop, {"trainer": f"{says}; sleep 1.2; exit 0"})
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
-    supervisor._view = ProgressView(console, line_secs=0.01)
+    supervisor.status._view = ProgressView(console, line_secs=0.01)
     assert supervisor.run() == 0
     status = read_status(run_dir / "status.json")
     assert status is not None and (status["run"]["state"], status["run"]["exit_code"]) == ("done", 0)
@@ -628,10 +628,10 @@ def test_status_json_is_written_as_seldom_as_heartbeats(
 ) -> None:
     written: list[tuple[float, str]] = []
     monkeypatch.setattr(
-        supervise, "write_status", lambda path, status: written.append((time.monotonic(), status["run"]["state"]))
+        run_status, "write_status", lambda path, status: written.append((time.monotonic(), status["run"]["state"]))
     )
-    monkeypatch.setattr(supervise, "_VIEW_SECS", 0.02)
-    monkeypatch.setattr(supervise, "beat_secs", lambda folder: 0.3)
+    monkeypatch.setattr(run_status, "_VIEW_SECS", 0.02)
+    monkeypatch.setattr(run_status, "beat_secs", lambda folder: 0.3)
     assert make_supervisor(run_dir, stop, {"trainer": "sleep 1; exit 0"}).run() == 0
     running = [at for at, state in written if state == "running"]
     assert len(running) >= 3 and all(later - earlier >= 0.29 for earlier, later in itertools.pairwise(running))
@@ -693,16 +693,16 @@ def beating(exp_dir: Path, state: str) -> str:
 def test_a_normal_stop_shows_no_role_as_down(
     run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(supervise, "_VIEW_SECS", 0.02)
+    monkeypatch.setattr(run_status, "_VIEW_SECS", 0.02)
     saves = "trap 'sleep {secs}; exit 75' TERM; echo up; while :; do sleep 0.02; done"
     told = '"updates_per_s": 9, "eval_return": -310.21, "best_eval_return": -298.7, "eval_success": 0.5'
     beat = f"""echo '{{"state": "saving", {told}}}' > {run_dir}/heartbeats/trainer.json; """
     roles = {"replay": saves.format(secs=0.5), "trainer": beat + saves.format(secs=0), "worker": saves.format(secs=0)}
     supervisor = make_supervisor(run_dir, stop, roles)
-    supervisor._view = ProgressView(Console(force_terminal=False), line_secs=0.01)
+    supervisor.status._view = ProgressView(Console(force_terminal=False), line_secs=0.01)
     looks: list[dict[str, Any]] = []
-    monkeypatch.setattr(supervise, "write_status", lambda path, status: looks.append(status))
-    supervisor._beat_secs = 0.02
+    monkeypatch.setattr(run_status, "write_status", lambda path, status: looks.append(status))
+    supervisor.status._beat_secs = 0.02
     once_up(run_dir, stop.set)
     assert supervisor.run() == 75
     out = capfd.readouterr().out
@@ -727,7 +727,7 @@ def test_simulator_faults_are_counted_over_restarts_and_starts(
     trainer = f'until grep -q \'"restarts": 1.*"restarts": 1\' {run_dir}/status.json; do sleep 0.02; done; exit 0'
     roles = {"worker": once + SAVES, "trainer": trainer}
     supervisor = make_supervisor(run_dir, stop, roles, workers=2)
-    supervisor._beat_secs = 0.02
+    supervisor.status._beat_secs = 0.02
     assert supervisor.run() == 0
     assert "16 environment faults (it learns from cut episodes: 20% of them), last: boom of" in capfd.readouterr().out
     again = make_supervisor(run_dir, stop, {"trainer": "sleep 1; exit 0", "worker": beat + SAVES}, workers=2)
@@ -816,8 +816,8 @@ def test_clients_that_abort_because_their_server_was_killed_have_not_failed(
         "worker": at_work("worker_0", "sleep 0.1; kill -ABRT $$"),
         "trainer": "sleep 2; exit 0",
     }
-    supervisor = make_supervisor(run_dir, stop, roles, max_restarts=2)
-    supervisor._replay_died_at = time.monotonic()
+    supervisor: Any = make_supervisor(run_dir, stop, roles, max_restarts=2)
+    supervisor._rules._failures._replay_died_at = time.monotonic()
     assert supervisor.run() == 0
     out = capfd.readouterr().out
     assert out.count("worker_0 ended with SIGABRT: restart in") > 3
@@ -1015,14 +1015,14 @@ def test_a_deterministic_run_can_not_go_on_without_a_worker(
 def test_a_run_whose_workers_all_join_from_elsewhere_waits_for_them(
     run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise, "_ALL_WORKERS_GONE_SECS", 0.1)
+    monkeypatch.setattr(run_rules, "_ALL_WORKERS_GONE_SECS", 0.1)
     assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.8; exit 0"}, workers=0).run() == 0
 
 
 def test_a_run_goes_on_without_own_workers_while_others_are_at_work(
     run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise, "_ALL_WORKERS_GONE_SECS", 0.1)
+    monkeypatch.setattr(run_rules, "_ALL_WORKERS_GONE_SECS", 0.1)
     beat = '{"state": "collecting", "time": \'$(date +%s)\'}'
     tells = f"sleep 0.2; echo '{beat}' > {run_dir}/heartbeats/worker_7.json; exit 0"
     roles = {"trainer": "sleep 1.2; exit 0", "worker": tells}
@@ -1030,4 +1030,4 @@ def test_a_run_goes_on_without_own_workers_while_others_are_at_work(
 
 
 def test_status_tells_where_the_replay_server_listens(run_dir: Path, stop: StopFlag) -> None:
-    assert make_supervisor(run_dir, stop, {}).status()["run"]["port"] == 8123
+    assert make_supervisor(run_dir, stop, {}).status.to_json()["run"]["port"] == 8123

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import exit_with
-from tfagents_system.launch import cpus, role_starter, supervise
+from tfagents_system.launch import cpus, role_starter, supervise, wrap_up
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.machine import claims
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
@@ -65,7 +65,7 @@ def main() -> int:
         # A machine with these CPUs: planned and claimed, but not there to be pinned to.
         supervise.plan_for = functools.partial(cpus.plan_for, allowed=lambda: spec["cpus"])
         role_starter.pinned = lambda command, ids: list(command)
-    supervise.wrap_up.write_results = lambda *args, **kwargs: ["results"]
+    wrap_up.write_results = lambda *args, **kwargs: ["results"]
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
     variables = dataclasses.replace(variables_of(spec))
     return supervise.supervise(variables, stop, RoleStarter(command_of(spec)))

@@ -27,9 +27,11 @@ from tfagents_system.launch.fork_server import ForkServer
 from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
 from tfagents_system.launch.orphans import end_orphans
 from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.role_failures import RoleFailures
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_starter import RoleStarter
-from tfagents_system.launch.supervise import Supervisor, claim_cpus
+from tfagents_system.launch.supervise import claim_cpus
+from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.slots import KINDS
@@ -48,7 +50,90 @@ _LOOK_SECS = 1.0
 _OUTCOMES = {"done": EXIT_DONE, "stopped": EXIT_RESUMABLE, "failed": EXIT_FAILED}
 
 
-class JoinedWorkers(Supervisor):
+class JoinRules:
+    """Of workers that have joined a run: they leave when it is over, or when none of them can stay.
+
+    Args:
+      supervisor: Of the workers, with a run directory of their own.
+      target: The run.
+    """
+
+    def __init__(self, supervisor: Supervisor, target: Target) -> None:
+        self._supervisor = supervisor
+        self._target = target
+        self._failures = RoleFailures(supervisor)
+        self._look_at = 0.0
+        self._why = ""  # Why the workers have left, where nothing has failed here.
+
+    def role_ended(self, role: RoleProcess, code: int) -> None:
+        if self._supervisor.is_ending:
+            return
+        if code in (EXIT_DONE, EXIT_RESUMABLE):
+            self._supervisor.say(f"{role.name} has left{': the run is done' if code == EXIT_DONE else ''}")
+        elif code == EXIT_BAD_INPUT:
+            role.given_up, role.given_up_because = True, "; ".join(role.error_lines()) or "it was refused"
+            self._supervisor.say(f"{role.name} can't join: {role.given_up_because}")
+        else:
+            self._failures.take(role, code)
+
+    def look(self) -> None:
+        """The end of the last worker here, or of the run, where that can be seen, is the end."""
+        if self._supervisor.exit_code is None and all(worker.is_over for worker in self._supervisor.workers):
+            self._all_are_over()
+        elif self._supervisor.exit_code is None and self._target.run is not None and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_SECS
+            state = state_of_run(self._target.run)
+            if state in _OUTCOMES:
+                self._leave(_OUTCOMES[state], how_it_ended(state, self._target.run))
+
+    def _all_are_over(self) -> None:
+        workers = self._supervisor.workers
+        codes = {worker.exit_code for worker in workers if not worker.given_up}
+        if EXIT_RESUMABLE in codes:
+            beats = [read_heartbeat(self._supervisor.paths.heartbeat(worker.name)) or {} for worker in workers]
+            by_others = "the workers here were told to stop by another program, not by the run"
+            told = any(beat.get("run_is") for beat in beats)
+            self._leave(EXIT_RESUMABLE, how_it_ended("stopped", self._target.run) if told else by_others)
+        elif codes:
+            self._leave(EXIT_DONE, "the run is done")
+        else:
+            refused = all(worker.exit_code == EXIT_BAD_INPUT for worker in workers)
+            reasons = dict.fromkeys(worker.given_up_because for worker in workers)
+            code = EXIT_BAD_INPUT if refused else EXIT_FAILED
+            self._supervisor.fail(code, "no worker could stay in the run", list(reasons))
+
+    def _leave(self, code: int, why: str) -> None:
+        self._why = why
+        self._supervisor.finish(code, why)
+
+    def stop(self) -> int:
+        number = signal.Signals(self._supervisor.stop.signal_number or signal.SIGTERM)
+        self._why = self._supervisor.status.message = f"this command was stopped by {number.name}"
+        self._supervisor.say(f"{self._why}: the workers send what they have, and leave")
+        return EXIT_RESUMABLE
+
+    def end_roles(self) -> None:
+        self._supervisor.end(dict.fromkeys(self._supervisor.workers, self._supervisor.variables.save_deadline_secs))
+
+    def results(self) -> list[str]:
+        return []
+
+    def closing_lines(self, code: int) -> list[str]:
+        status = self._supervisor.status
+        left = f"{self._why or status.message}; the workers here have left the run"
+        logs = f"(logs in {self._supervisor.paths.logs})"
+        return [*fault_lines(status.to_json()["run"]), f"{self._supervisor.variables.exp_name}: {left} {logs}"]
+
+
+def supervisor_of(
+    variables: RunVariables,
+    plan: CpuPlan,
+    claims: Claims,
+    target: Target,
+    stop: StopFlag,
+    starter: RoleStarter,
+    **options: Any,
+) -> Supervisor:
     """Runs workers that join a run, until that is over.
 
     Args:
@@ -58,80 +143,13 @@ class JoinedWorkers(Supervisor):
       target: The run.
       stop: Set when they are to leave.
       starter: Starts them.
+      **options: As of Supervisor.
     """
-
-    def __init__(
-        self,
-        variables: RunVariables,
-        plan: CpuPlan,
-        claims: Claims,
-        target: Target,
-        stop: StopFlag,
-        starter: RoleStarter,
-        **options: Any,
-    ) -> None:
-        super().__init__(variables, plan, claims, 0, variables.seed, stop, starter, **options)
-        self._target = target
-        self._look_at = 0.0
-        self._why = ""  # Why the workers have left, where nothing has failed here.
-        # The params of all workers shall see the same numbers, though nobody here has these CPUs.
-        counts = {name: os.environ[name] for name in ("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS") if name in os.environ}
-        for role in self._roles.values():
-            role.environ |= target.environ() | counts
-
-    def step(self) -> None:
-        """Looks at the workers, and at the run where it can be seen."""
-        super().step()
-        if self._exit_code is None and self._target.run is not None and time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + _LOOK_SECS
-            state = state_of_run(self._target.run)
-            if state in _OUTCOMES:
-                self._exit_code = _OUTCOMES[state]
-                self._message = self._why = how_it_ended(state, self._target.run)
-
-    def _ended(self, role: RoleProcess, code: int) -> None:
-        if self._exit_code is not None or self._stop.is_set():
-            return
-        if code in (EXIT_DONE, EXIT_RESUMABLE):
-            self._say(f"{role.name} has left{': the run is done' if code == EXIT_DONE else ''}")
-        elif code == EXIT_BAD_INPUT:
-            role.given_up, role.given_up_because = True, "; ".join(role.error_lines()) or "it was refused"
-            self._say(f"{role.name} can't join: {role.given_up_because}")
-        else:
-            super()._ended(role, code)
-
-    def _check_workers(self) -> None:
-        """When the last one has ended all is over: with the run, or because none could stay."""
-        if self._exit_code is not None or not all(worker.is_over for worker in self._workers):
-            return
-        codes = {worker.exit_code for worker in self._workers if not worker.given_up}
-        if EXIT_RESUMABLE in codes:
-            told = any((read_heartbeat(self.paths.heartbeat(w.name)) or {}).get("run_is") for w in self._workers)
-            by_others = "the workers here were told to stop by another program, not by the run"
-            self._message = self._why = how_it_ended("stopped", self._target.run) if told else by_others
-            self._exit_code = EXIT_RESUMABLE
-        elif codes:
-            self._exit_code, self._why = EXIT_DONE, "the run is done"
-        else:
-            refused = all(worker.exit_code == EXIT_BAD_INPUT for worker in self._workers)
-            reasons = dict.fromkeys(worker.given_up_because for worker in self._workers)
-            self._fail(EXIT_BAD_INPUT if refused else EXIT_FAILED, "no worker could stay in the run", list(reasons))
-
-    def _stop_all(self) -> int:
-        number = signal.Signals(self._stop.signal_number or signal.SIGTERM)
-        self._message = self._why = f"this command was stopped by {number.name}"
-        self._say(f"{self._why}: the workers send what they have, and leave")
-        return EXIT_RESUMABLE
-
-    def _end_in_order(self, deadline_secs: float) -> None:
-        self._end(dict.fromkeys(self._workers, deadline_secs))
-
-    def _wrap_up(self) -> list[str]:
-        return []
-
-    def _closing_lines(self, code: int) -> list[str]:
-        left = f"{self._why or self._message}; the workers here have left the run (logs in {self.paths.logs})"
-        return [*fault_lines(self.status()["run"]), f"{self._variables.exp_name}: {left}"]
+    # The params of all workers shall see the same numbers, though nobody here has these CPUs.
+    counts = {name: os.environ[name] for name in ("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS") if name in os.environ}
+    rules = functools.partial(JoinRules, target=target)
+    options["environ"] = target.environ() | counts
+    return Supervisor(variables, plan, claims, 0, variables.seed, stop, starter, rules, **options)
 
 
 def state_of_run(run: RunPaths) -> str | None:
@@ -224,7 +242,7 @@ def join(
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} joining the run at {target.server} from {paths.exp_dir}", flush=True)
         print(plan.table(), flush=True)
-        return JoinedWorkers(variables, plan, claims, target, stop, starter, lock=lock).run()
+        return supervisor_of(variables, plan, claims, target, stop, starter, lock=lock).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,96 @@
+"""A run directory that is removed, or taken over by another start, ends the start that runs in it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from pathlib import Path
+
+from tfagents_system.run_files.run_lock import RunLock
+from tfagents_system.run_files.run_paths import RunPaths
+
+_LOCK_SECS = 1.0
+
+
+class DirectoryGuard:
+    """Looks whether a run directory is still this start's own.
+
+    Args:
+      paths: Of the run.
+      lock: Of the directory; without one nobody can take it over.
+
+    Attributes:
+      is_ours: False once another start has taken it over: this one must not write into it any more.
+    """
+
+    def __init__(self, paths: RunPaths, lock: RunLock | None) -> None:
+        self._paths = paths
+        self._lock = lock
+        self._lock_due = 0.0
+        self._directory: int | None = None  # Open, so that no other one gets its inode number.
+        self.is_ours = True
+
+    def open(self) -> None:
+        """The directory that is there now is the run's."""
+        self._directory = os.open(self._paths.exp_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self._directory is not None:
+            os.close(self._directory)
+
+    def touch(self) -> None:
+        """Another start sees that this one is alive, though there is no status yet; now and then."""
+        if self._lock is not None and self._is_time():
+            self._lock.touch()
+
+    def why_gone(self) -> str | None:
+        """Why nothing can be saved any more: what is written into a directory that was removed is lost."""
+        if self._directory is None or not _is_gone(self._paths.exp_dir, self._directory):
+            return None
+        return (
+            f"the run directory {self._paths.exp_dir} was removed or replaced while the run was going: put it back "
+            "and start the same command again, or begin anew with it"
+        )
+
+    def why_taken(self) -> str | None:
+        """Who has taken it over; told once, and looked at now and then."""
+        if self._lock is None or not self.is_ours or not self._is_time() or self._lock.is_own():
+            return None
+        self.is_ours = False
+        return (
+            f"the run directory {self._paths.exp_dir} was taken over by {self._lock.describe_owner()}: this start ends "
+            "and writes nothing more"
+        )
+
+    def why_unwritable(self) -> str | None:
+        """Why nothing can be written into its logs, such as a full disk; None where it can."""
+        return _write_problem(self._paths.logs) if self.is_ours else None
+
+    def _is_time(self) -> bool:
+        if time.monotonic() < self._lock_due:
+            return False
+        self._lock_due = time.monotonic() + _LOCK_SECS
+        return True
+
+
+def _write_problem(folder: Path) -> str | None:
+    """Why nothing can be written into a folder, such as a full disk; None where it can."""
+    probe = folder / f".probe.{os.getpid()}"
+    try:
+        probe.write_bytes(bytes(4096))
+        return None
+    except OSError as error:
+        return f"{folder} can't be written: {error.strerror}"
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+
+
+def _is_gone(directory: Path, opened: int) -> bool:
+    """Whether a path no longer leads to the directory that was opened there; trouble of a file system is no proof."""
+    try:
+        return not os.path.samestat(os.stat(directory), os.fstat(opened))
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)

@@ -1,0 +1,98 @@
+"""A run's rules: it needs its trainer, its replay server and a worker, and they save in an order."""
+
+from __future__ import annotations
+
+import time
+
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
+from tfagents_system.launch import wrap_up
+from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.role_failures import RoleFailures
+from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.supervisor import Supervisor
+from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER
+
+_ALL_WORKERS_GONE_SECS = 120.0
+# Of the time to save. Workers have nothing to save but the segment that they are in.
+_WORKERS_SHARE, _REPLAY_SHARE, _REPLAY_SECS = 0.5, 0.25, 10.0
+
+
+class RunRules:
+    """Of a run that this supervisor has started.
+
+    Args:
+      supervisor: Of its roles.
+    """
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._failures = RoleFailures(supervisor)
+        self._workers_gone_at: float | None = None
+
+    def role_ended(self, role: RoleProcess, code: int) -> None:
+        self._failures.take(role, code)
+
+    def look(self) -> None:
+        """A run without any worker but experts waits forever: it fails, unless the trainer is just finishing.
+
+        Where it has none of its own (SAC_LOCAL_WORKERS=0) it waits for those that join.
+        """
+        if (
+            self._supervisor.exit_code is not None
+            or not self._supervisor.collectors
+            or not all(worker.is_over for worker in self._supervisor.collectors)
+            or self._supervisor.has_joined_workers()
+        ):
+            self._workers_gone_at = None
+            return
+        given_up = [worker for worker in self._supervisor.collectors if worker.given_up]
+        if given_up and len(given_up) == len(self._supervisor.collectors):
+            self._supervisor.fail(EXIT_FAILED, "every worker was given up", given_up[-1].last_lines())
+        elif self._workers_gone_at is None:
+            self._workers_gone_at = time.monotonic()
+        elif time.monotonic() - self._workers_gone_at > _ALL_WORKERS_GONE_SECS:
+            self._supervisor.fail(EXIT_FAILED, "every worker has ended, but the trainer is not done", [])
+
+    def stop(self) -> int:
+        """The trainer and the workers save first; the replay server stores what they still send, then saves too."""
+        supervisor, deadline_secs = self._supervisor, self._supervisor.variables.save_deadline_secs
+        name = supervisor.stopping()
+        supervisor.say(f"{name}: saving, within {deadline_secs:g} s; a second signal stops at once, unsaved")
+        trainer, replay = supervisor.roles[TRAINER], supervisor.roles[REPLAY]
+        had_work = supervisor.is_at_work(TRAINER)
+        self.end_roles()
+        if supervisor.exit_code is not None:  # Somebody has taken the run directory over.
+            return supervisor.exit_code
+        if trainer.exit_code == EXIT_DONE:
+            return EXIT_DONE
+        saved = (EXIT_RESUMABLE, EXIT_DONE)
+        if not had_work or (trainer.exit_code in saved and replay.exit_code in saved):
+            return EXIT_RESUMABLE
+        supervisor.status.message += ", not everything was saved: the same command goes on from the last checkpoint"
+        return EXIT_FAILED
+
+    def end_roles(self) -> None:
+        """The trainer and the workers, then the replay server, all of them within the deadline."""
+        supervisor, deadline_secs = self._supervisor, self._supervisor.variables.save_deadline_secs
+        began = time.monotonic()
+        trainer_secs = deadline_secs - min(_REPLAY_SECS, _REPLAY_SHARE * deadline_secs)
+        worker_secs = _WORKERS_SHARE * deadline_secs
+        deadlines = {role: worker_secs for role in supervisor.workers} | {supervisor.roles[TRAINER]: trainer_secs}
+        if gateway := supervisor.roles.get(GATEWAY):
+            deadlines[gateway] = worker_secs  # It tells the workers on other machines, and takes what they still send.
+        supervisor.end(deadlines)
+        supervisor.end({supervisor.roles[REPLAY]: deadline_secs - (time.monotonic() - began)})
+
+    def results(self) -> list[str]:
+        variables, trainer = self._supervisor.variables, self._supervisor.roles[TRAINER]
+        return wrap_up.write_results(
+            self._supervisor.paths,
+            ROOT,
+            cpus=self._supervisor.plan.trainer,
+            environ=trainer.environ,
+            stop=self._supervisor.stop,
+            video=variables.video,
+        )
+
+    def closing_lines(self, code: int) -> list[str]:
+        return self._supervisor.status.closing_lines(code)

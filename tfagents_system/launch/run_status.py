@@ -1,0 +1,155 @@
+"""What a run's supervisor tells: status.json, the live view, and the lines at the end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
+from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.machine.slots import EXPERT
+from tfagents_system.report.env_faults import FaultTally, fault_lines
+from tfagents_system.report.status import format_results, given_up_lines, read_status, time_shares, write_status
+from tfagents_system.report.terminal import ProgressView
+from tfagents_system.run_files.heartbeat import beat_secs, read_heartbeat, stale_secs
+from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
+from tfagents_system.settings.variables import RunVariables
+
+_VIEW_SECS = 1.0
+
+
+class RunStatus:
+    """Gathers what status.json says, shows it, and writes it as seldom as heartbeats are written.
+
+    Args:
+      variables, paths, plan, port: Of the run.
+      roles: Its roles here, by name.
+
+    Attributes:
+      state: `starting`, `running`, `done`, `stopped` or `failed`.
+      message: Why it is so.
+      exit_code: None while the run goes on.
+      stale_secs: Age of a heartbeat from which its role counts as gone.
+    """
+
+    def __init__(
+        self, variables: RunVariables, paths: RunPaths, plan: CpuPlan, port: int, roles: Mapping[str, RoleProcess]
+    ) -> None:
+        self._variables = variables
+        self._paths = paths
+        self._plan = plan
+        self._port = port
+        self._roles = roles
+        self._experts = {worker_role(number) for number in variables.expert_ids}
+        self._faults = FaultTally(read_status(paths.status_json))
+        self._view = ProgressView()
+        self._started_at = time.time()
+        self._view_due = self._status_due = 0.0
+        self._beat_secs, self.stale_secs = beat_secs(paths.exp_dir), stale_secs(paths.exp_dir)
+        self.state, self.message = "starting", ""
+        self.exit_code: int | None = None
+
+    def start(self) -> None:
+        self._view.start()
+
+    def tell(self, state: str, message: str) -> None:
+        """A new state, shown and written at once."""
+        self.state, self.message = state, message
+        self._view_due = self._status_due = 0.0
+        self.show()
+
+    def show(self) -> None:
+        """Shows it when its time has come, and writes it."""
+        now = time.monotonic()
+        if now < self._view_due:
+            return
+        self._view_due = now + _VIEW_SECS
+        status = self.to_json()
+        if now >= self._status_due:
+            self._status_due = now + self._beat_secs
+            write_status(self._paths.status_json, status)
+        if self.state in ("starting", "running"):
+            self._view.update(status)
+
+    def take_last_words(self, role: str) -> None:
+        """Of a process that has ended: its successor writes over them."""
+        self._faults.take(role, read_heartbeat(self._paths.heartbeat(role)) or {})
+
+    def stop(self, lines: list[str]) -> None:
+        """The view ends with these lines."""
+        self._view.stop(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """What status.json says: the run, its plan, and every role's last heartbeat."""
+        roles = {
+            name: {**(read_heartbeat(self._paths.heartbeat(name)) or {})}
+            | {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
+            | ({"given_up_because": role.given_up_because} if role.given_up_because else {})
+            | ({"state": "stopped"} if role.has_stopped else {})
+            | ({"kind": EXPERT} if name in self._experts else {})
+            for name, role in self._roles.items()
+        }
+        roles |= _remote_roles(self._paths, known=roles, stale_secs=self.stale_secs)
+        for name, beat in roles.items():
+            self._faults.take(name, beat)
+        run = {
+            "name": self._variables.exp_name,
+            "exp_dir": str(self._paths.exp_dir),
+            "state": self.state,
+            "started_at": self._started_at,
+            "updated_at": time.time(),
+            "stale_secs": self.stale_secs,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "port": self._port,
+            "exit_code": self.exit_code,
+            "message": self.message,
+            **self._faults.to_json(),
+        }
+        return {"run": run, "plan": self._plan.to_json(), "pinned": self._plan.pinned, "roles": roles}
+
+    def closing_lines(self, code: int) -> list[str]:
+        """For the user, of a run that has ended."""
+        name, logs, status = self._variables.exp_name, self._paths.logs, self.to_json()
+        lost = [*given_up_lines(status), *fault_lines(status["run"])]
+        if code == EXIT_DONE:
+            why = status["roles"][TRAINER].get("ended_early")
+            finished = f"{name} is finished{f' early: {why}' if why else ''}"
+            return [*_time_lines(status), *lost, *_result_lines("final", status), finished]
+        if code == EXIT_RESUMABLE:
+            saved = f"{name}: {self.message}; everything is saved, the same command goes on from here"
+            return [*_time_lines(status), *lost, *_result_lines("last", status), saved]
+        return [*lost, *_result_lines("last", status), f"{name} failed: {self.message} (logs in {logs})"]
+
+
+def _time_lines(status: dict[str, Any]) -> list[str]:
+    """`trainer's time: updates 93%, waiting 4%`, a line for each kind of role."""
+    shares = time_shares(status)
+    pairs = {owner: [f"{name} {share}" for name, share in each.items()] for owner, each in shares.items()}
+    return [f"{owner} time: {', '.join(each)}" for owner, each in pairs.items()]
+
+
+def _result_lines(which: str, status: dict[str, Any]) -> list[str]:
+    """`final evaluation: return -310.2 ± 40.1, best -298.7, success 85%`; none before the first one."""
+    results = format_results(status["roles"].get(TRAINER, {}), "return")
+    return [f"{which} evaluation: {', '.join(results)}"] if results else []
+
+
+def _remote_roles(paths: RunPaths, known: Collection[str], stale_secs: float) -> dict[str, dict[str, Any]]:
+    """Heartbeats of roles on other machines, as the gateway writes them; those `known` are the run's own."""
+    beats = {path.stem: read_heartbeat(path) for path in paths.heartbeats.glob("*.json") if path.stem not in known}
+    found = {name: beat for name, beat in sorted(beats.items()) if beat is not None and beat.get("remote")}
+    oldest = time.time() - stale_secs
+    return {name: {**beat, "alive": beat.get("time", 0.0) > oldest, "restarts": 0} for name, beat in found.items()}
+
+
+def or_why_not(lines: Callable[[], list[str]]) -> list[str]:
+    """Lines for the user; what goes wrong with them is one, and never what becomes of the run."""
+    try:
+        return lines()
+    except Exception as error:
+        return [f"note: {type(error).__name__}: {error}"]

@@ -1,0 +1,321 @@
+"""Starts the roles of a run on their CPUs, restarts what dies, stops all, and leaves nothing behind.
+
+What a role's end means, in which order roles stop and what is told in the end is for `Rules` to say: a run has others
+than workers that have joined one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
+from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.directory_guard import DirectoryGuard
+from tfagents_system.launch.role_environment import common_environ, role_environ
+from tfagents_system.launch.role_process import RoleProcess, end_what_is_left, kill_roles
+from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.run_status import RunStatus, or_why_not
+from tfagents_system.machine import processes
+from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
+from tfagents_system.run_files.run_paths import GATEWAY, RunPaths, is_worker, worker_role
+from tfagents_system.settings.variables import RunVariables
+
+_STEP_SECS = 0.2
+_SPEAK_SECS = 10.0
+
+
+class Rules(Protocol):
+    """What the roles' ends mean, and how they are stopped."""
+
+    def role_ended(self, role: RoleProcess, code: int) -> None:
+        """A role has ended by itself: to be started again, given up, or the end of all."""
+
+    def look(self) -> None:
+        """Sees an end that no role's own end is."""
+
+    def stop(self) -> int:
+        """Stops all roles because a signal says so; returns the exit code."""
+
+    def end_roles(self) -> None:
+        """Stops what still runs once the outcome is known."""
+
+    def results(self) -> list[str]:
+        """What is written when the run is done, as lines for the user."""
+
+    def closing_lines(self, code: int) -> list[str]:
+        """Said in the end."""
+
+
+class Supervisor:
+    """Runs roles until one of them, a rule or a signal ends it.
+
+    Args:
+      variables: The run's variables.
+      plan: Which role runs where.
+      claims: What this process holds; kept answering while the run lasts.
+      port: TCP port of the replay server.
+      seed: The run's seed.
+      stop: Set when the run is told to stop.
+      starter: Starts the roles; tests have it start small programs.
+      rules: Made of this supervisor.
+      step_secs: Seconds between two looks at the roles.
+      lock: Of the run directory; without one nobody can take it over.
+      environ: Further variables of all roles.
+
+    Attributes:
+      variables, plan, paths, stop: Of the run.
+      roles: By name.
+      status: What is told.
+    """
+
+    def __init__(
+        self,
+        variables: RunVariables,
+        plan: CpuPlan,
+        claims: Claims,
+        port: int,
+        seed: int,
+        stop: StopFlag,
+        starter: RoleStarter,
+        rules: Callable[[Supervisor], Rules],
+        step_secs: float = _STEP_SECS,
+        lock: RunLock | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.variables = variables
+        self.plan = plan
+        self.paths = RunPaths(variables.exp_dir)
+        self.stop = stop
+        self._claims = claims
+        self._starter = starter
+        self._step_secs = step_secs
+        self._guard = DirectoryGuard(self.paths, lock)
+        self._orphans: set[int] = set()  # That have been there at the last step's beginning.
+        common = common_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
+        cpus = plan.by_role() | ({} if variables.gateway_port is None else {GATEWAY: plan.gateway})
+        self.roles = {
+            role: RoleProcess(
+                name=role,
+                start=functools.partial(starter.start, role, ids),
+                environ=role_environ(role, common, plan, variables) | dict(environ or {}),
+                log=self.paths.log(role),
+                max_restarts=variables.max_restarts,
+            )
+            for role, ids in cpus.items()
+        }
+        self.status = RunStatus(variables, self.paths, plan, port, self.roles)
+        self._rules = rules(self)
+
+    @property
+    def workers(self) -> list[RoleProcess]:
+        return [role for name, role in self.roles.items() if is_worker(name)]
+
+    @property
+    def collectors(self) -> list[RoleProcess]:
+        """The workers without which the run is nothing: experts alone do not keep it going, nor end it."""
+        experts = {worker_role(number) for number in self.variables.expert_ids}
+        return [worker for worker in self.workers if worker.name not in experts]
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while the run goes on."""
+        return self.status.exit_code
+
+    @property
+    def is_ending(self) -> bool:
+        return self.exit_code is not None or self.stop.is_set()
+
+    def run(self) -> int:
+        """Supervises until the trainer is done, the run fails, or it is told to stop; returns the exit code.
+
+        Raises:
+          OSError: The supervisor itself has no file descriptors or disk left.
+        """
+        try:
+            return self._run()
+        finally:
+            self._guard.close()
+
+    def _run(self) -> int:
+        final_lines: list[str] = []
+        try:
+            self._start()
+            while self.exit_code is None and not self.stop.is_set():
+                self.step()
+                self.stop.wait(self._step_secs)
+            code = self.exit_code if self.exit_code is not None else self._rules.stop()
+            self._rules.end_roles()
+            self.kill_all()
+            self._starter.close()
+            code = code if self._guard.is_ours else EXIT_FAILED
+            if code == EXIT_DONE:
+                self._tell("done", "finished")
+                final_lines = or_why_not(self._rules.results)
+            self._end_orphans(spared=set())
+        except BaseException as error:
+            # Whatever went wrong in here: no process is left, and the status says so.
+            self.kill_all()
+            self._starter.close()
+            self._end_orphans(spared=set())
+            self.status.stop([])
+            self.status.exit_code = EXIT_FAILED
+            self._tell("failed", f"the supervisor itself failed: {error}")
+            raise
+        self.status.exit_code = code
+        state = {EXIT_DONE: "done", EXIT_RESUMABLE: "stopped"}.get(code, "failed")
+        self._tell(state, self.status.message)
+        self.status.stop([*final_lines, *or_why_not(lambda: self._rules.closing_lines(code))])
+        return code
+
+    def step(self) -> None:
+        """Looks at every role once: restarts what died, sees the end."""
+        orphans = self._starter.orphans(self._pids())
+        ended = {role: code for role in self.roles.values() if (code := role.poll()) is not None}
+        if ended:
+            end_what_is_left(ended)  # It must not meet their successors.
+            for role, code in ended.items():
+                self.status.take_last_words(role.name)
+                self._rules.role_ended(role, code)
+            self._end_orphans(spared=self._orphans)
+        self._orphans = orphans
+        self._starter.reap_orphans(self._pids())
+        self._rules.look()
+        if self.exit_code is None and (problem := self._guard.why_gone()):
+            self.kill_all()  # They have nowhere to save to.
+            self.fail(EXIT_FAILED, problem, [])
+        self._check_lock()
+        self._claims.answer()
+        self._show()
+
+    def _pids(self) -> list[int]:
+        return [role.pid for role in self.roles.values() if role.pid is not None]
+
+    def _end_orphans(self, spared: set[int]) -> None:
+        """Ends what roles that are over have left to this process, though it neither was in their sessions nor has
+        their marks: what has come to it since a moment at which they were alive.
+
+        Args:
+          spared: What was there before. It may be of a role that goes on, as what is in a living role's session or
+            has its mark is.
+        """
+
+        def find() -> list[int]:
+            living = [role for role in self.roles.values() if role.is_running()]
+            marks, sessions = {role.mark.encode() for role in living}, {role.pid for role in living}
+            found = self._starter.orphans(self._pids()) - spared
+            return [
+                pid
+                for pid in found
+                if not marks & processes.environment_of(pid) and processes.session_of(pid) not in sessions
+            ]
+
+        if stuck := processes.end_all(find):
+            self.say(f"note: {processes.describe_stuck('what a role has left', stuck)}")
+        self._starter.reap_orphans(self._pids())
+
+    def _start(self) -> None:
+        for folder in (self.paths.logs, self.paths.heartbeats):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._guard.open()
+        for heartbeat in self.paths.heartbeats.glob("*.json"):
+            heartbeat.unlink(missing_ok=True)  # What an earlier start said is no news.
+        self.status.start()
+        self._starter.adopt()
+        self._starter.wait_until_ready(self._is_stopped_meanwhile)
+        if self.stop.is_set():
+            return
+        for role in self.roles.values():
+            role.start()
+        self._tell("running", "")
+
+    def _is_stopped_meanwhile(self) -> bool:
+        """While imports take their time."""
+        self._guard.touch()
+        return self.stop.is_set()
+
+    def _check_lock(self) -> None:
+        """A run that another start has taken over ends, and writes nothing more: it would spoil the other's files."""
+        if problem := self._guard.why_taken():
+            self.kill_all()
+            self.fail(EXIT_FAILED, problem, [])
+
+    # For the rules.
+
+    def has_joined_workers(self) -> bool:
+        """Whether workers that this supervisor has not started are at work."""
+        others = (path for path in self.paths.heartbeats.glob("worker_*.json") if path.stem not in self.roles)
+        beats = [beat for path in others if (beat := read_heartbeat(path)) is not None]
+        oldest = time.time() - self.status.stale_secs
+        return any(beat["state"] != "stopped" and beat.get("time", 0.0) > oldest for beat in beats)
+
+    def is_at_work(self, role: str) -> bool:
+        """Whether a role came so far that ending it without its saving would lose something."""
+        heartbeat = read_heartbeat(self.paths.heartbeat(role)) or {}
+        return heartbeat.get("state") not in (None, "starting")
+
+    def finish(self, code: int, message: str = "") -> None:
+        """The run is over, with this exit code."""
+        self.status.exit_code = code
+        self.status.message = message or self.status.message
+
+    def fail(self, code: int, message: str, lines: Sequence[str]) -> None:
+        """The run is over for what `message` says; `lines` are the words of the role whose fault it is."""
+        if code == EXIT_FAILED and (problem := self._guard.why_unwritable()):
+            message += f" ({problem})"  # The role's own words may not have come to its log.
+        self.finish(code, message)
+        self.say("\n".join([f"error: {message}", *(f"  {line}" for line in lines)]))
+
+    def stopping(self) -> str:
+        """The name of the signal; who has joined leaves, and says why."""
+        name = signal.Signals(self.stop.signal_number or signal.SIGTERM).name
+        self._tell(self.status.state, f"stopped by {name}")
+        return name
+
+    def end(self, deadlines_secs: Mapping[RoleProcess, float]) -> None:
+        """A stop signal, then SIGKILL after each role's deadline or at a second signal."""
+        start = spoke = time.monotonic()
+        for role in deadlines_secs:
+            role.terminate()
+        while running := [role for role in deadlines_secs if role.is_running()]:
+            waited_secs = time.monotonic() - start
+            late = [role for role in running if waited_secs > deadlines_secs[role] or self.stop.count > 1]
+            if late:
+                self.say(f"killing {', '.join(role.name for role in late)} after {waited_secs:.0f} s, unsaved")
+            kill_roles(late)
+            if time.monotonic() - spoke > _SPEAK_SECS:
+                spoke = time.monotonic()
+                names = ", ".join(role.name for role in running)
+                most_secs = max(deadlines_secs[role] for role in running)
+                self.say(f"waiting for {names} to save: {waited_secs:.0f} of at most {most_secs:g} s")
+            self._claims.answer()
+            self._check_lock()
+            self._show()
+            time.sleep(min(self._step_secs, 0.1))
+        kill_roles(list(deadlines_secs))  # What they left behind, such as processes of their environments.
+
+    def kill_all(self) -> None:
+        kill_roles(list(self.roles.values()))
+
+    def say(self, text: str) -> None:
+        """A line or more for the user."""
+        # A closed terminal or a full disk behind the output is no reason to end a run.
+        with contextlib.suppress(OSError):
+            print(text, flush=True)
+
+    def _tell(self, state: str, message: str) -> None:
+        if self._guard.is_ours:
+            self.status.tell(state, message)
+        else:
+            self.status.state, self.status.message = state, message
+
+    def _show(self) -> None:
+        if self._guard.is_ours:
+            self.status.show()
