@@ -20,14 +20,10 @@ import pytest
 
 from tests.support.waiting import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import fork_server, role_starter
-from tfagents_system.launch.fork_server import (
-    HANDLE_VARIABLE,
-    CallDiedError,
-    ForkedProcess,
-    ForkServer,
-    ForkServerError,
-)
+from tfagents_system.launch import fork_client, forked_process, role_starter
+from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
+from tfagents_system.launch.fork_messages import CallDiedError, ForkServerError
+from tfagents_system.launch.forked_process import ForkedProcess
 from tfagents_system.launch.role_process import MARK_VARIABLE
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.machine import processes
@@ -202,7 +198,7 @@ def test_when_the_asking_process_dies_the_called_function_and_its_children_end(
     told_at = tmp_path / "pids"
     script = f"""
 import os
-from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.fork_client import ForkServer
 server = ForkServer.start({{**os.environ, "SAC_EXP_DIR": {EXP_DIR!r}}})
 server.call({ROLE!r}, "stay", {str(told_at)!r}, environ={environ()!r})
 """
@@ -307,7 +303,7 @@ def fork_once():
         raise OSError(errno.EAGAIN, "no more processes")
     return fork()
 os.fork = fork_once
-request = fork_server._Fork("no_module", "sac_worker_0", {{}}, "/nowhere/log", ())
+request = fork_server.ForkRequest("no_module", "sac_worker_0", {{}}, "/nowhere/log", ())
 connection, begin = fork_server.Pipe()
 try:
     fork_server._fork_role(request, connection, begin)
@@ -393,11 +389,11 @@ def test_a_child_of_the_start_that_has_ended_hides_no_orphans() -> None:
 def test_where_the_kernel_lets_nothing_be_adopted_roles_are_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ours, theirs = fork_server._pipe()
+    ours, theirs = fork_client._pipe()
     pid = subprocess.Popen(["sleep", "300"]).pid
     server = ForkServer(ours, pid)
     server._is_ready = True
-    monkeypatch.setattr(fork_server.ctypes, "CDLL", lambda *_, **__: types.SimpleNamespace(prctl=lambda *_: -1))
+    monkeypatch.setattr(forked_process.ctypes, "CDLL", lambda *_, **__: types.SimpleNamespace(prctl=lambda *_: -1))
     starter = RoleStarter(lambda name: ["sh", "-c", "exit 7"], server)
     assert starter.start("trainer", [], environ(), tmp_path / "role.log").wait() == 7
     assert "trainer is started as a program of its own" in capfd.readouterr().out
@@ -407,12 +403,12 @@ def test_where_the_kernel_lets_nothing_be_adopted_roles_are_programs(
 
 
 def test_a_server_that_the_kernel_does_not_let_go_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = fork_server._pipe()
+    ours, theirs = fork_client._pipe()
     sleeper = subprocess.Popen(["sleep", "300"])
     server = ForkServer(ours, sleeper.pid)
     with monkeypatch.context() as patch, theirs:
-        patch.setattr(fork_server, "KILL_SECS", 0.3)
-        patch.setattr(fork_server.os, "kill", lambda *_: None)
+        patch.setattr(fork_client, "KILL_SECS", 0.3)
+        patch.setattr(fork_client.os, "kill", lambda *_: None)
         began = time.monotonic()
         server.close()
         assert 0.3 <= time.monotonic() - began < 2.0
@@ -426,7 +422,7 @@ def test_roles_and_server_end_with_the_supervisor(tmp_path: Path) -> None:
     script = f"""
 import os, time
 from pathlib import Path
-from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.fork_client import ForkServer
 server = ForkServer.start({{**os.environ, "SAC_EXP_DIR": {EXP_DIR!r}}})
 environ = {environ("wait")!r} | {{"{SUPERVISOR_PID_VARIABLE}": str(os.getpid())}}
 role = server.fork({ROLE!r}, "sac_worker_0", environ, Path({str(log)!r}), [])
@@ -447,7 +443,7 @@ def test_the_server_is_handed_over_to_the_program_that_takes_the_place(tmp_path:
     successor = f"""
 import os
 from pathlib import Path
-from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.fork_client import ForkServer
 server = ForkServer.inherited()
 environ = {environ("exit")!r} | {{"{SUPERVISOR_PID_VARIABLE}": str(os.getpid())}}
 assert "{HANDLE_VARIABLE}" not in os.environ
@@ -455,7 +451,7 @@ print(server.fork({ROLE!r}, "sac_worker_0", environ, Path({str(log)!r}), []).wai
 """
     script = f"""
 import os, sys
-from tfagents_system.launch.fork_server import ForkServer, HANDLE_VARIABLE
+from tfagents_system.launch.fork_client import ForkServer, HANDLE_VARIABLE
 server = ForkServer.start({{**os.environ, "SAC_EXP_DIR": {EXP_DIR!r}}})
 _, os.environ[HANDLE_VARIABLE] = server.hand_over()
 os.execv(sys.executable, [sys.executable, "-c", {successor!r}])

@@ -19,7 +19,7 @@ from tfagents_system.envs import env_process
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
-from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.run_settings import RunSettings, resolve
 from tfagents_system.run_files import run_checkpoints, run_directory
 from tfagents_system.run_files.run_checkpoints import AgentSignature

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import functools
 import gc
 import importlib
@@ -26,22 +25,31 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection, Pipe
-from multiprocessing.reduction import recv_handle, send_handle
+from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from tfagents_system.errors import EXIT_FAILED, UserError
-from tfagents_system.launch.python_path import folders_of_python_path, run_python_path
+from tfagents_system.launch.fork_messages import (
+    NO_MARK,
+    CallDiedError,
+    CallRequest,
+    ForkRequest,
+    ForkServerError,
+)
+from tfagents_system.launch.forked_process import (
+    reap_orphans,
+    set_subreaper,
+)
+from tfagents_system.launch.python_path import folders_of_python_path
 from tfagents_system.launch.role_process import MARK_VARIABLE
 from tfagents_system.machine import memory
-from tfagents_system.machine.processes import KILL_SECS, describe_stuck, end_all, is_alive, kill_session, wait_until
+from tfagents_system.machine.processes import describe_stuck, end_all, is_alive, kill_session
 from tfagents_system.machine.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent, role_stop_signal
 
-HANDLE_VARIABLE = "TFAGENTS_FORK_SERVER"  # `<file descriptor>,<pid>`, for the program that takes prepare's place.
 _PRELOADED = (
     "tfagents_system.sac_replay_buffer",
     "tfagents_system.sac_train",
@@ -53,314 +61,7 @@ _PRELOADED = (
     "gymnasium",
     "glfw",
 )
-_READY_SECS = 300.0  # A network file system may take minutes for the first import.
-_FORK_SECS = 30.0
-_BEGIN = "begin"
-_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
-# NumPy's BLAS starts its threads when it is imported.
-# TensorFlow reads both when it is imported, for all that is forked later: roles write its errors, as programs would.
-_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-# Long enough for a role's own: see `_write_over_mark`.
-_NO_MARK = 100 * "-"
-_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-
-
-class ForkServerError(Exception):
-    """The fork server is gone, does not answer, or could not do what it was asked."""
-
-
-class CallDiedError(Exception):
-    """The process that a function was called in ended before the function did."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Fork:
-    """Asks for a role; the pipe in which it is told to begin comes after this.
-
-    Attributes:
-      module: Its `main` is run.
-      name: For ps and top.
-      environ: Its whole environment.
-      log: Where its output is appended.
-      cpus: CPU ids that it is pinned to; empty: none.
-    """
-
-    module: str
-    name: str
-    environ: Mapping[str, str]
-    log: str
-    cpus: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """Asks for a function's result, from a process of its own that is a child of the server.
-
-    Attributes:
-      module, function: What is called.
-      arguments: Its positional arguments.
-      environ: The process's whole environment.
-    """
-
-    module: str
-    function: str
-    arguments: tuple[Any, ...]
-    environ: Mapping[str, str]
-
-
-class ForkServer:
-    """The asking end: one process has it at a time.
-
-    Args:
-      connection: To the server.
-      pid: Of the server, a child of this process.
-    """
-
-    def __init__(self, connection: Connection, pid: int) -> None:
-        self._connection = connection
-        self.pid = pid
-        self._is_ready = False
-        self._has_ended = False
-
-    @classmethod
-    def start(cls, environ: Mapping[str, str]) -> ForkServer:
-        """Starts a server, which begins to import; `wait_until_ready` waits for it.
-
-        Args:
-          environ: Its environment; what marks a run's processes (SAC_EXP_DIR) must be in it, for the kernel shows this
-            one for forked roles as well.
-        """
-        ours, theirs = _pipe()
-        own = {SUPERVISOR_PID_VARIABLE: str(os.getpid()), "PYTHONPATH": run_python_path(environ), **_TENSORFLOW}
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tfagents_system.launch.fork_server", str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            env={**environ, **_SINGLE_THREADED, **own, MARK_VARIABLE: _NO_MARK},
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,  # A Ctrl-C in the terminal reaches the supervisor alone.
-        )
-        theirs.close()
-        process.returncode = 0  # Ours to wait for, not Popen's: another program may take this one's place.
-        return cls(ours, process.pid)
-
-    @classmethod
-    def inherited(cls) -> ForkServer | None:
-        """The server that the program before this one, in the same process, had started; None if there is none."""
-        handle = os.environ.pop(HANDLE_VARIABLE, "")
-        if not handle:
-            return None
-        descriptor, pid = (int(part) for part in handle.split(","))
-        try:
-            os.set_inheritable(descriptor, False)
-            server = cls(Connection(descriptor), pid)
-        except OSError:
-            return None
-        server._is_ready = True
-        return server
-
-    def hand_over(self) -> tuple[int, str]:
-        """For `inherited` in the program that takes this one's place.
-
-        Returns:
-          The file descriptor to leave open, and the value of HANDLE_VARIABLE.
-
-        Raises:
-          ForkServerError: It can't be used.
-        """
-        self.wait_until_ready()
-        descriptor = self._connection.fileno()
-        os.set_inheritable(descriptor, True)
-        return descriptor, f"{descriptor},{self.pid}"
-
-    def wait_until_ready(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Waits until everything is imported.
-
-        Raises:
-          ForkServerError: It can't be used.
-        """
-        if not self._is_ready:
-            self._answer(_READY_SECS, stop)
-            self._is_ready = True
-
-    def is_ready(self) -> bool:
-        """Whether everything is imported; does not wait.
-
-        Raises:
-          ForkServerError: It can't be used.
-        """
-        if not self._is_ready and self._connection.poll():
-            self.wait_until_ready()
-        return self._is_ready
-
-    def call(
-        self,
-        module: str,
-        function: str,
-        *arguments: Any,
-        environ: Mapping[str, str],
-        watch: Callable[[], None] = lambda: None,
-    ) -> Any:
-        """The result of a function, called in a process of its own; what that leaves behind is killed.
-
-        Args:
-          module, function: What is called.
-          *arguments: Its positional arguments.
-          environ: The process's whole environment.
-          watch: Called ten times a second while it runs.
-
-        Raises:
-          UserError: The function raised it.
-          CallDiedError: The process died; of any other exception it has written the traceback.
-          ForkServerError: The server can't be used.
-        """
-        self.wait_until_ready()
-        self._send(_Call(module, function, arguments, dict(environ)))
-        outcome = pickle.loads(self._answer(None, lambda: bool(watch())))
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
-
-    def fork(self, module: str, name: str, environ: Mapping[str, str], log: Path, cpus: Sequence[int]) -> ForkedProcess:
-        """Starts a role, as a child of the calling process.
-
-        Raises:
-          ForkServerError: It was not started, and will not be.
-        """
-        self.wait_until_ready()
-        become_subreaper()
-        told, tell = Pipe(duplex=False)
-        with tell:  # Closed without a word, it ends a role that was forked all the same.
-            with told:
-                self._send(_Fork(module, name, dict(environ), str(log), tuple(cpus)), told)
-            process = ForkedProcess(self._answer(_FORK_SECS))
-            with contextlib.suppress(OSError):  # Dead already: its exit code tells.
-                tell.send(_BEGIN)
-            return process
-
-    def close(self) -> None:
-        """Ends the server; what was forked goes on."""
-        self._connection.close()
-        self.reap()
-        if not self._has_ended:
-            os.kill(self.pid, signal.SIGKILL)
-            wait_until(self._reaped, KILL_SECS)
-
-    def _reaped(self) -> bool:
-        self.reap()
-        return self._has_ended
-
-    def reap(self) -> None:
-        """Takes note of a server that has ended: from then on its pid may be another process's."""
-        if not self._has_ended:
-            self._has_ended = has_ended(self.pid)
-
-    def _send(self, message: _Fork | _Call, pipe: Connection | None = None) -> None:
-        try:
-            self._connection.send(message)
-            if pipe is not None:
-                send_handle(self._connection, pipe.fileno(), self.pid)
-        except OSError as error:
-            raise ForkServerError(f"the fork server is gone ({error.strerror})") from None
-
-    def _answer(self, timeout_secs: float | None, stop: Callable[[], bool] = lambda: False) -> Any:
-        deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
-        try:
-            while not self._connection.poll(0.1):
-                if deadline is not None and time.monotonic() > deadline:
-                    raise ForkServerError(f"the fork server has not answered for {timeout_secs:g} s")
-                if stop():
-                    raise ForkServerError("stopped while the fork server was starting")
-            is_fine, content = self._connection.recv()
-        except (EOFError, OSError):
-            raise ForkServerError("the fork server is gone") from None
-        if not is_fine:
-            raise ForkServerError(content)
-        return content
-
-
-class ForkedProcess:
-    """A forked role: what of subprocess.Popen its supervisor needs.
-
-    Args:
-      pid: A child of this process.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
-        return self._wait(os.WNOHANG)
-
-    def wait(self) -> int | None:
-        """Waits until it has ended."""
-        return self._wait(0)
-
-    def send_signal(self, number: int) -> None:
-        """Sends a signal, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self.send_signal(signal.SIGKILL)
-
-    def _wait(self, options: int) -> int | None:
-        if self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, options)
-            except ChildProcessError:
-                self.returncode = EXIT_FAILED  # Somebody else has taken its exit code.
-            else:
-                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-
-def become_subreaper() -> None:
-    """From now on, descendants whose parent has ended become children of this process.
-
-    Raises:
-      ForkServerError: The kernel refuses.
-    """
-    if _set_subreaper(True):
-        reason = os.strerror(ctypes.get_errno())
-        raise ForkServerError(f"this process can't become the parent of what is forked for it ({reason})")
-
-
-def _set_subreaper(value: bool) -> bool:
-    """Returns whether the kernel refuses."""
-    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(value), 0, 0, 0))
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a child of this process has ended; takes its exit code then: from now on its pid may be another's."""
-    try:
-        return os.waitpid(pid, os.WNOHANG) != (0, 0)
-    except ChildProcessError:
-        return True
-
-
-def reap_orphans(own: Collection[int]) -> None:
-    """Waits for what has ended among the children that this process adopted, and did not start.
-
-    Args:
-      own: Pids of those that somebody else here waits for. While one of them has ended and nobody has taken its exit
-        code, it may hide others: call it again.
-    """
-    with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in own:
-            os.waitpid(ended.si_pid, os.WNOHANG)
-
-
-def _pipe() -> tuple[Connection, Connection]:
-    import socket
-
-    ours, theirs = socket.socketpair()
-    return Connection(ours.detach()), Connection(theirs.detach())
-
-
-# The server's side.
+_PR_SET_NAME = 15
 
 
 def serve(connection: Connection) -> None:
@@ -385,7 +86,7 @@ def serve(connection: Connection) -> None:
             return
         answer: tuple[bool, Any]
         try:
-            if isinstance(request, _Fork):
+            if isinstance(request, ForkRequest):
                 with Connection(recv_handle(connection), writable=False) as begin:
                     answer = True, _fork_role(request, connection, begin)
             else:
@@ -437,7 +138,7 @@ def _fork(child: Callable[[], None], what: str) -> int:
     return pid
 
 
-def _fork_role(request: _Fork, connection: Connection, begin: Connection) -> int:
+def _fork_role(request: ForkRequest, connection: Connection, begin: Connection) -> int:
     """Forks twice; returns the pid of the role.
 
     Raises:
@@ -469,7 +170,7 @@ def _fork_role(request: _Fork, connection: Connection, begin: Connection) -> int
     return int(content)
 
 
-def _become_role(request: _Fork, connection: Connection, begin: Connection) -> NoReturn:
+def _become_role(request: ForkRequest, connection: Connection, begin: Connection) -> NoReturn:
     code = EXIT_FAILED
     try:
         connection.close()
@@ -507,11 +208,11 @@ def _wait_for_the_word(begin: Connection) -> None:
             sys.exit(EXIT_FAILED)
 
 
-def _call(request: _Call, connection: Connection) -> bytes:
+def _call(request: CallRequest, connection: Connection) -> bytes:
     """Forks a process for a function; returns what the asking end is to return or raise, pickled."""
     # Not a pipe: its end would never come while a process that the function has started holds it open.
     with open(os.memfd_create("result"), "w+b") as result:
-        _set_subreaper(True)  # What a simulator has started elsewhere comes here, and not to whoever asked.
+        set_subreaper(True)  # What a simulator has started elsewhere comes here, and not to whoever asked.
         pid = _fork(functools.partial(_become_call, request, connection, result), "the check")
 
         def end(*_: Any) -> NoReturn:
@@ -521,7 +222,7 @@ def _call(request: _Call, connection: Connection) -> bytes:
         with _handled_by(end):
             _, status = os.waitpid(pid, 0)
         _end_call(pid)
-        _set_subreaper(False)  # Roles are the supervisor's children.
+        set_subreaper(False)  # Roles are the supervisor's children.
         if code := os.waitstatus_to_exitcode(status):
             return pickle.dumps(CallDiedError(signal.Signals(-code).name if code < 0 else f"exit code {code}"))
         result.seek(0)
@@ -548,7 +249,7 @@ def _end_call(pid: int) -> None:
     reap_orphans([])
 
 
-def _become_call(request: _Call, connection: Connection, result: BinaryIO) -> NoReturn:
+def _become_call(request: CallRequest, connection: Connection, result: BinaryIO) -> NoReturn:
     code = EXIT_FAILED
     try:
         connection.close()
@@ -608,7 +309,7 @@ def _write_over_mark(mark: str) -> None:
     """
     start, end = _place_in_stat(50)
     if 0 < start < end:
-        own, name = _NO_MARK.encode(), f"{MARK_VARIABLE}=".encode()
+        own, name = NO_MARK.encode(), f"{MARK_VARIABLE}=".encode()
         place = ctypes.string_at(start, end - start).find(name + own)
         if place >= 0 and len(mark) <= len(own):
             ctypes.memmove(start + place + len(name), mark.encode().ljust(len(own), b"\0"), len(own))
@@ -630,5 +331,4 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    # Under its own name, so that what is pickled has the same classes on both sides.
-    importlib.import_module("tfagents_system.launch.fork_server").main()
+    main()

@@ -27,7 +27,8 @@ from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import EXIT_BAD_INPUT, print_findings, shown
 from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.fork_server import CallDiedError, ForkServer, ForkServerError
+from tfagents_system.launch.fork_client import ForkServer
+from tfagents_system.launch.fork_messages import CallDiedError, ForkServerError
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, TAKE, carried
 from tfagents_system.machine.processes import kill_session
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs

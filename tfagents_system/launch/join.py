@@ -23,7 +23,7 @@ from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
 from tfagents_system.launch.orphans import end_orphans
 from tfagents_system.launch.python_path import ROOT

@@ -14,7 +14,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import plan_for
-from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.prepare import Preparation, plan_counts
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import resolve

@@ -28,7 +28,8 @@ from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 from tfagents_system.launch import pinned_packages, resources
 from tfagents_system.launch.cpus import CpuPlan, plan_for
-from tfagents_system.launch.fork_server import HANDLE_VARIABLE, ForkServer, ForkServerError
+from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
+from tfagents_system.launch.fork_messages import ForkServerError
 from tfagents_system.launch.inspection import Inspection, run_inspection
 from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.run_settings import CARRIER, EDITS, FOLDER, FRESH, KEEP, TAKE, RunSettings, resolve

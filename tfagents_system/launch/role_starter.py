@@ -8,7 +8,9 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from tfagents_system.launch.fork_server import ForkServer, ForkServerError, become_subreaper, has_ended, reap_orphans
+from tfagents_system.launch.fork_client import ForkServer
+from tfagents_system.launch.fork_messages import ForkServerError
+from tfagents_system.launch.forked_process import become_subreaper, has_ended, reap_orphans
 from tfagents_system.launch.role_process import Process, start_program
 from tfagents_system.machine import memory, processes
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.launch.cpus import CpuPlan, plan_for
-from tfagents_system.launch.fork_server import ForkServer
+from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.orphans import end_orphans, wait_for_orphans
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.role_starter import RoleStarter
