@@ -69,7 +69,10 @@ def test_pendulum_is_solved_within_7_000_steps(tmp_path):
     reached = [row for row in evaluations(run) if row["env_steps"] <= 7_000 and row["eval_return"] >= -200.0]
     assert reached, evaluations(run)
     status = run.status()
-    assert status["roles"]["trainer"]["time_shares"]["updates"] >= 0.9
+    shares = status["roles"]["trainer"]["time_shares"]
+    assert shares["updates"] >= 0.9 * (1.0 - shares.get("waiting", 0.0)), (
+        "of the time in which there is something to do"
+    )
     assert status["roles"]["worker_0"]["inference"] == "numpy"
     assert status["roles"]["replay"]["env_steps"] == 6_800
     for name in ("plot", "video", "policy"):
