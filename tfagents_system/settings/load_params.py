@@ -234,22 +234,17 @@ def _build(
 
     for name in attributes:
         setattr(params_class, name, overridden(name, getattr(params_class, name, None)))
-    plain, has_own = params_class.__setattr__, "__setattr__" in vars(params_class)
 
     def keep(self: Any, name: str, value: Any) -> None:
         if name in attributes:
             known.add(name)
             value = overridden(name, value)
-        plain(self, name, value)
+        params_class.__setattr__(self, name, value)
 
-    params_class.__setattr__ = keep  # type: ignore[method-assign]
-    try:
-        params = params_class(env_config, **size)
-    finally:
-        if has_own:
-            params_class.__setattr__ = plain  # type: ignore[method-assign]
-        else:
-            del params_class.__setattr__
+    # Only while its constructor runs is it of a class that keeps them.
+    being_built = type(params_class.__name__, (params_class,), {"__module__": _MODULE_NAME, "__setattr__": keep})
+    params = being_built(env_config, **size)
+    params.__class__ = params_class
     return params, [name for name in attributes if name not in known], list(wrong.values())
 
 
