@@ -40,12 +40,12 @@ def test_the_best_action_and_the_values_of_all(attributes: dict[str, Any], tmp_p
 
 
 @each_algorithm
-@pytest.mark.parametrize(("terminates", "n_step"), [(False, 1), (False, 5), (True, 1), (True, 5)])
+@pytest.mark.parametrize(("terminates", "n_step"), [(False, 1), (False, 5), (True, 1)])
 def test_what_ends_and_what_goes_on(attributes: dict[str, Any], terminates: bool, n_step: int, tmp_path: Path) -> None:
     checks.a_reward_for_ever_is_worth_ten_and_one_that_ends_is_worth_one(tmp_path, terminates, n_step, **attributes)
 
 
-@each
+@each_algorithm
 def test_entropy_reaches_its_target(attributes: dict[str, Any], tmp_path: Path) -> None:
     checks.entropy_reaches_its_target(tmp_path, **attributes)
 
