@@ -4,7 +4,7 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -84,9 +84,7 @@ def no_threads_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for (module, name), arguments in _WITH_THREADS.items():
         if module in sys.modules:
             kind = getattr(sys.modules[module], name)
-            monkeypatch.setattr(
-                kind, "__init__", _noted(kind, lambda made, arguments=arguments: opened.append((made, arguments)))
-            )
+            monkeypatch.setattr(kind, "__init__", _noted(kind, opened, arguments))
     yield
     for made, arguments in opened:
         made.close(*arguments)
@@ -94,11 +92,11 @@ def no_threads_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         gc.collect()  # Rings that only refer to themselves: `select` knows 1024 files.
 
 
-def _noted(kind: Any, note: Callable[[Any], None]) -> Any:
+def _noted(kind: Any, opened: list[tuple[Any, tuple[float, ...]]], arguments: tuple[float, ...]) -> Any:
     make = kind.__init__
 
     def make_and_note(self: Any, *args: object, **kwargs: object) -> None:
         make(self, *args, **kwargs)
-        note(self)
+        opened.append((self, arguments))
 
     return make_and_note

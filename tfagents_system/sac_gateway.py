@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from absl import logging
 
-from tfagents_system.agents.sequences import sequence_length
+from tfagents_system.agents.sequence_lengths import sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.launch.by_hand import run_by_hand

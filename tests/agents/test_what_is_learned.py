@@ -109,13 +109,13 @@ def frozen_targets(patch: pytest.MonkeyPatch) -> None:
 
 def one_gamma_for_n_steps(patch: pytest.MonkeyPatch) -> None:
     """The value after n steps is discounted as after one."""
-    right = sampling._returns
+    right = sampling.n_step_returns
 
     def wrong(ring: Any, rows: Any, n_step: int, gamma: float) -> Any:
         reward, discount, steps = right(ring, rows, n_step, gamma)
         return reward, (discount > 0.0).astype(np.float32), steps
 
-    patch.setattr(sampling, "_returns", wrong)
+    patch.setattr(sampling, "n_step_returns", wrong)
 
 
 def no_noise(patch: pytest.MonkeyPatch) -> None:

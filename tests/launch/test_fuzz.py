@@ -18,7 +18,8 @@ from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.machine.topology import format_cpu_list, parse_cpu_list, slurm_allotment
 from tfagents_system.settings import params_check
 from tfagents_system.settings.load_params import parse_env_config
-from tfagents_system.settings.variables import VARIABLES, RunVariables, read_variables
+from tfagents_system.settings.variable_table import VARIABLES
+from tfagents_system.settings.variables import RunVariables, read_variables
 
 NAMES = [variable.name for variable in VARIABLES]
 # What breaks readers: signs, exponents, paths, other scripts' digits, bytes that are no UTF-8, far too much.

@@ -8,7 +8,7 @@ from tf_agents.trajectories import time_step
 
 from tests.support.agent_for_tests import B, block
 from tests.support.fakes import agent_of
-from tfagents_system.agents import sequences
+from tfagents_system.agents import sequence_lengths
 from tfagents_system.agents.algorithms import Algorithm
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.layers import BatchRenormalization, Dropout
@@ -89,11 +89,11 @@ def test_drawing_follows_the_attributes():
 def test_sequences_are_drawn_with_their_burn_in_and_trained_without():
     params = params_with(recurrent=True, recurrent_sequence_length=8, recurrent_burn_in=5)
     settings = draw_settings(params, LAYOUT, 0)
-    assert settings.sequence_length == sequences.sequence_length(params) == 13
+    assert settings.sequence_length == sequence_lengths.sequence_length(params) == 13
     assert settings.burn_in == 5
-    assert sequences.burn_in_steps(params) == 5
+    assert sequence_lengths.burn_in_steps(params) == 5
     transitions = params_with(recurrent_burn_in=5)
-    assert (sequences.sequence_length(transitions), sequences.burn_in_steps(transitions)) == (None, 0)
+    assert (sequence_lengths.sequence_length(transitions), sequence_lengths.burn_in_steps(transitions)) == (None, 0)
 
 
 def test_workers_cut_episodes_for_sequences_and_stacked_frames():

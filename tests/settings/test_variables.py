@@ -6,7 +6,8 @@ import pytest
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_for
-from tfagents_system.settings.variables import VARIABLES, RunVariables, _check_workers, documentation, read_variables
+from tfagents_system.settings.variable_table import VARIABLES, documentation
+from tfagents_system.settings.variables import RunVariables, _check_workers, read_variables
 from tfagents_system.worker.worker import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.sequences import burn_in_steps, sequence_length
+from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies import weights

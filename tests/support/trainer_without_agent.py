@@ -85,7 +85,7 @@ class Run:
             mark_best=lambda best: self.best.append((best["checkpoint"], best["eval_return"])),
         )
         trainer._export = export
-        trainer._evaluated = trainer_module.EvaluatedCheckpoints(
+        trainer._evaluated_checkpoints = trainer_module.EvaluatedCheckpoints(
             params, trainer._state, export, saves, trainer._is_last
         )
         trainer._publisher = types.SimpleNamespace(check=lambda: None, wait=lambda: None)

@@ -11,7 +11,7 @@ from tf_agents.agents.sac.sac_agent import SacAgent
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.ensemble import EnsembleAgent
 from tfagents_system.agents.normalization import attach_reward_scale
-from tfagents_system.agents.sequences import burn_in_steps, sequence_length
+from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError, shown
 from tfagents_system.train_params_base import TrainParamsBase

@@ -150,7 +150,7 @@ def time_updates(params: Any, agent: Any, secs: float, seed: int) -> Cost:
 
     from tfagents_system.agents.block_update import BlockUpdate
     from tfagents_system.agents.matmul_precision import choose_precision
-    from tfagents_system.agents.sequences import burn_in_steps, sequence_length
+    from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 
     precision, _ = choose_precision(params.matmul_precision)
     length = sequence_length(params)

@@ -54,15 +54,18 @@ class DirectoryGuard:
             "and start the same command again, or begin anew with it"
         )
 
-    def why_taken(self) -> str | None:
-        """Who has taken it over; told once, and looked at now and then."""
+    def is_taken(self) -> bool:
+        """Whether another start has taken it over: True once, from when on `is_ours` is False. Looks now and then."""
         if self._lock is None or not self.is_ours or not self._is_time() or self._lock.is_own():
-            return None
+            return False
         self.is_ours = False
-        return (
-            f"the run directory {self._paths.exp_dir} was taken over by {self._lock.describe_owner()}: this start ends "
-            "and writes nothing more"
-        )
+        return True
+
+    def by_whom(self) -> str:
+        """What to tell of a directory that was taken over."""
+        owner = self._lock.describe_owner() if self._lock is not None else "another start"
+        what = f"the run directory {self._paths.exp_dir} was taken over by {owner}"
+        return f"{what}: this start ends and writes nothing more"
 
     def why_unwritable(self) -> str | None:
         """Why nothing can be written into its logs, such as a full disk; None where it can."""

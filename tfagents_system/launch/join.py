@@ -27,8 +27,8 @@ from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
 from tfagents_system.launch.orphans import end_orphans
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_failures import RoleFailures
 from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.role_restarts import RoleRestarts
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.supervise import claim_cpus
 from tfagents_system.launch.supervisor import Supervisor
@@ -61,7 +61,7 @@ class JoinRules:
     def __init__(self, supervisor: Supervisor, target: Target) -> None:
         self._supervisor = supervisor
         self._target = target
-        self._failures = RoleFailures(supervisor)
+        self._failures = RoleRestarts(supervisor)
         self._look_at = 0.0
         self._why = ""  # Why the workers have left, where nothing has failed here.
 
@@ -134,7 +134,7 @@ def supervisor_of(
     starter: RoleStarter,
     **options: Any,
 ) -> Supervisor:
-    """Runs workers that join a run, until that is over.
+    """What runs workers that join a run, until that is over.
 
     Args:
       variables: Their variables, with a run directory of their own.
@@ -143,13 +143,13 @@ def supervisor_of(
       target: The run.
       stop: Set when they are to leave.
       starter: Starts them.
-      **options: As of Supervisor.
+      **options: Further ones of Supervisor, other than `environ`.
     """
     # The params of all workers shall see the same numbers, though nobody here has these CPUs.
     counts = {name: os.environ[name] for name in ("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS") if name in os.environ}
     rules = functools.partial(JoinRules, target=target)
-    options["environ"] = target.environ() | counts
-    return Supervisor(variables, plan, claims, 0, variables.seed, stop, starter, rules, **options)
+    environ = target.environ() | counts
+    return Supervisor(variables, plan, claims, 0, variables.seed, stop, starter, rules, environ=environ, **options)
 
 
 def state_of_run(run: RunPaths) -> str | None:

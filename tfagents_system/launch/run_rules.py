@@ -7,8 +7,8 @@ import time
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
 from tfagents_system.launch import wrap_up
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_failures import RoleFailures
 from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.role_restarts import RoleRestarts
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER
 
@@ -18,7 +18,7 @@ _WORKERS_SHARE, _REPLAY_SHARE, _REPLAY_SECS = 0.5, 0.25, 10.0
 
 
 class RunRules:
-    """Of a run that this supervisor has started.
+    """The rules of a run that this supervisor has started.
 
     Args:
       supervisor: Of its roles.
@@ -26,7 +26,7 @@ class RunRules:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._failures = RoleFailures(supervisor)
+        self._failures = RoleRestarts(supervisor)
         self._workers_gone_at: float | None = None
 
     def role_ended(self, role: RoleProcess, code: int) -> None:

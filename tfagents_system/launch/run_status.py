@@ -63,7 +63,7 @@ class RunStatus:
         self.show()
 
     def show(self) -> None:
-        """Shows it when its time has come, and writes it."""
+        """Shows it when its time has come, and writes it as seldom as heartbeats."""
         now = time.monotonic()
         if now < self._view_due:
             return

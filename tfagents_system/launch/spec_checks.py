@@ -10,7 +10,7 @@ import tree
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.encoder import has_own_networks, is_encoded, smallest_side
-from tfagents_system.agents.sequences import sequence_length
+from tfagents_system.agents.sequence_lengths import sequence_length
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.history import has_images, is_image
 from tfagents_system.envs.training_environment import TrainingEnvironment

@@ -39,7 +39,7 @@ class Rules(Protocol):
         """A role has ended by itself: to be started again, given up, or the end of all."""
 
     def look(self) -> None:
-        """Sees an end that no role's own end is."""
+        """Looks at all roles together: the run may be over though none of them has said so."""
 
     def stop(self) -> int:
         """Stops all roles because a signal says so; returns the exit code."""
@@ -51,7 +51,7 @@ class Rules(Protocol):
         """What is written when the run is done, as lines for the user."""
 
     def closing_lines(self, code: int) -> list[str]:
-        """Said in the end."""
+        """The last lines for the user."""
 
 
 class Supervisor:
@@ -65,10 +65,10 @@ class Supervisor:
       seed: The run's seed.
       stop: Set when the run is told to stop.
       starter: Starts the roles; tests have it start small programs.
-      rules: Made of this supervisor.
+      rules: Makes the rules, from this supervisor.
       step_secs: Seconds between two looks at the roles.
       lock: Of the run directory; without one nobody can take it over.
-      environ: Further variables of all roles.
+      environ: Further variables of all roles; they win over a role's own.
 
     Attributes:
       variables, plan, paths, stop: Of the run.
@@ -187,11 +187,11 @@ class Supervisor:
             self._end_orphans(spared=self._orphans)
         self._orphans = orphans
         self._starter.reap_orphans(self._pids())
-        self._rules.look()
         if self.exit_code is None and (problem := self._guard.why_gone()):
             self.kill_all()  # They have nowhere to save to.
             self.fail(EXIT_FAILED, problem, [])
         self._check_lock()
+        self._rules.look()
         self._claims.answer()
         self._show()
 
@@ -237,15 +237,15 @@ class Supervisor:
         self._tell("running", "")
 
     def _is_stopped_meanwhile(self) -> bool:
-        """While imports take their time."""
+        """Called while the fork server imports: keeps the lock fresh, and says whether to stop."""
         self._guard.touch()
         return self.stop.is_set()
 
     def _check_lock(self) -> None:
         """A run that another start has taken over ends, and writes nothing more: it would spoil the other's files."""
-        if problem := self._guard.why_taken():
+        if self._guard.is_taken():
             self.kill_all()
-            self.fail(EXIT_FAILED, problem, [])
+            self.fail(EXIT_FAILED, self._guard.by_whom(), [])
 
     # For the rules.
 
@@ -262,7 +262,7 @@ class Supervisor:
         return heartbeat.get("state") not in (None, "starting")
 
     def finish(self, code: int, message: str = "") -> None:
-        """The run is over, with this exit code."""
+        """The run is over, with this exit code and for what `message` says; "" keeps the message before."""
         self.status.exit_code = code
         self.status.message = message or self.status.message
 
@@ -274,7 +274,7 @@ class Supervisor:
         self.say("\n".join([f"error: {message}", *(f"  {line}" for line in lines)]))
 
     def stopping(self) -> str:
-        """The name of the signal; who has joined leaves, and says why."""
+        """Tells in the status which signal stops the run, so that who has joined leaves; returns its name."""
         name = signal.Signals(self.stop.signal_number or signal.SIGTERM).name
         self._tell(self.status.state, f"stopped by {name}")
         return name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfagents_system.agents.sequences import sequence_length
+from tfagents_system.agents.sequence_lengths import sequence_length
 from tfagents_system.replay.ring_files import default_slack_rows
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import Layout

@@ -11,6 +11,7 @@ import dataclasses
 import numpy as np
 
 from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
+from tfagents_system.replay.n_step_returns import n_step_returns
 from tfagents_system.replay.ring import Ring
 
 _REJECTION_ROUNDS = 8
@@ -152,7 +153,7 @@ def draw_transitions(
       rng: Decides what is drawn.
       num_minibatches: K.
       batch_size: B.
-      n_step: Steps of a transition, at most; see `_returns`.
+      n_step: Steps of a transition, at most; see n_step_returns.py.
       gamma: The agent's discount, which the rewards of later steps are weighted with.
       held_out: Draw from the held-out episodes, instead of all others.
       frame_stack: Frames of an image.
@@ -163,7 +164,7 @@ def draw_transitions(
     with ring.lock:
         rows = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, frame_stack)
         shape = (num_minibatches, batch_size)
-        reward, discount, steps = _returns(ring, rows, n_step, gamma)
+        reward, discount, steps = n_step_returns(ring, rows, n_step, gamma)
         next_rows = (rows + steps) % ring.num_rows
         return Transitions(
             observation=_take_observation(ring, rows, shape, frame_stack),
@@ -240,42 +241,6 @@ def _steps_before(ring: Ring, rows: np.ndarray, most: int, frame_stack: int) -> 
     is_same = ring.steps_left[(rows - back) % ring.num_rows] == ring.steps_left[rows] + back
     is_same &= (rows - ring.oldest_row) % ring.num_rows - back >= first_drawable(ring, frame_stack)
     return np.minimum.accumulate(is_same, axis=1).sum(axis=1, keepdims=True)
-
-
-def _returns(
-    ring: Ring, rows: np.ndarray, n_step: int, gamma: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | int]:
-    """The n-step returns of transitions that start at these rows (Sutton and Barto, section 7.1).
-
-    With m = min(n, steps to the end of the segment), r and d the rewards and discounts of the m steps:
-
-        reward   = sum_{k<m} gamma^k (prod_{j<k} d_j) r_k
-        discount = gamma^(m-1) prod_{k<m} d_k
-
-    A segment ends with its episode at the latest. Where that terminated, the discount is 0; where a time limit, a
-    stop or the bound of a segment's length cut it, the value of the observation after the last step counts.
-
-    Args:
-      ring: Holds the steps.
-      rows: `[N]`.
-      n_step: n.
-      gamma: The agent's discount.
-
-    Returns:
-      Reward `[N]` float32, discount `[N]` float32, m `[N]`, or 1 for all.
-    """
-    reward, discount = ring.reward[rows], ring.discount[rows]
-    if n_step == 1:
-        return reward, discount, 1
-    steps = np.minimum(n_step, ring.steps_left[rows])
-    for k in range(1, n_step):
-        is_inside = k < steps
-        later = (rows + k) % ring.num_rows
-        discount = np.where(is_inside, np.float32(gamma) * discount, discount)
-        # Not a product with is_inside: rows behind a segment hold any number, NaN too.
-        reward = reward + np.where(is_inside, discount * ring.reward[later], np.float32(0))
-        discount = np.where(is_inside, discount * ring.discount[later], discount)
-    return reward, discount, steps
 
 
 def _take(column: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

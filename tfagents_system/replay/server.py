@@ -13,7 +13,7 @@ from pathlib import Path
 import reverb
 import reverb.platform.checkpointers_lib
 
-from tfagents_system.agents.sequences import burn_in_steps, sequence_length
+from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.signals import is_orphan

@@ -232,20 +232,61 @@ def _build(
             wrong[name] = str(error)
             return before
 
-    for name in attributes:
-        setattr(params_class, name, overridden(name, getattr(params_class, name, None)))
-
-    def keep(self: Any, name: str, value: Any) -> None:
-        if name in attributes:
-            known.add(name)
-            value = overridden(name, value)
-        params_class.__setattr__(self, name, value)
-
-    # Only while its constructor runs is it of a class that keeps them.
-    being_built = type(params_class.__name__, (params_class,), {"__module__": _MODULE_NAME, "__setattr__": keep})
-    params = being_built(env_config, **size)
-    params.__class__ = params_class
+    kept = {name: _Kept(params_class, name, overridden) for name in attributes}
+    for name, attribute in kept.items():
+        setattr(params_class, name, attribute)
+    try:
+        params = params_class(env_config, **size)
+        for attribute in kept.values():
+            attribute.keep(params)
+    finally:
+        for attribute in kept.values():
+            attribute.leave(params_class)
+    known |= {name for name, attribute in kept.items() if attribute.was_set}
     return params, [name for name in attributes if name not in known], list(wrong.values())
+
+
+class _Kept:
+    """An overridden attribute while a constructor runs: whatever it assigns, what is overridden stays.
+
+    Args:
+      params_class: The user's.
+      name: Of the attribute.
+      overridden: From the name and what is assigned to what it becomes.
+    """
+
+    def __init__(self, params_class: type, name: str, overridden: Callable[[str, Any], Any]) -> None:
+        self._name = name
+        self._overridden = overridden
+        self._is_of_class = hasattr(params_class, name)
+        self._value = overridden(name, getattr(params_class, name, None))
+        self.was_set = False
+
+    def keep(self, params: Any) -> None:
+        """Where the user's own `__setattr__` has assigned it past this one."""
+        if self._name in vars(params) and not self.was_set:
+            self.__set__(params, vars(params)[self._name])
+
+    def leave(self, params_class: type) -> None:
+        """Gives its place to the value."""
+        if self._is_of_class:
+            setattr(params_class, self._name, self._value)
+        else:
+            delattr(params_class, self._name)
+
+    def __get__(self, params: Any, owner: type | None = None) -> Any:
+        if params is not None and self._name in vars(params):
+            return vars(params)[self._name]
+        if not self._is_of_class:
+            raise AttributeError(f"{self._name!r} is not there yet")
+        return self._value
+
+    def __set__(self, params: Any, value: Any) -> None:
+        self.was_set = True
+        vars(params)[self._name] = self._overridden(self._name, value)
+
+    def __delete__(self, params: Any) -> None:
+        vars(params).pop(self._name, None)
 
 
 def merge(

@@ -22,7 +22,7 @@ from tfagents_system.errors import UserError, shown
 from tfagents_system.settings.grid import by_name, in_words, leaves_of, parse_value, variable_text
 from tfagents_system.settings.load_params import merge
 from tfagents_system.settings.params_check import CONFIG_KEYS
-from tfagents_system.settings.variables import VARIABLES
+from tfagents_system.settings.variable_table import VARIABLES
 
 CONFIG = "config"
 _SIMILARITY = 0.7  # The name is refused in any case: what is meant may be guessed more freely.

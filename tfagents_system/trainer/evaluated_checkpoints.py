@@ -42,7 +42,7 @@ class EvaluatedCheckpoints:
         self._has_warned = False
 
     def write(self, iteration: int) -> None:
-        """Of the policy of now, before its evaluation."""
+        """Writes the one of the present policy, before its evaluation; none of iteration 0, which was never trained."""
         if iteration > 0:
             self._saves.try_to_write(lambda: self._export.save_checkpoint(iteration))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -83,16 +84,14 @@ class PolicyEvaluations:
         """Workers that the evaluation waits for."""
         return self._gathered.missing(self.version)
 
-    def pop_ready(self) -> list[Evaluated]:
-        """Those that are complete, each once."""
-        ready = []
+    def pop_ready(self) -> Iterator[Evaluated]:
+        """Those that are complete, each once; it counts as over when it is taken."""
         for version, reports in self._gathered.pop_ready():
             period = self._params.eval_period_itrs
             left_out = max(0, version // period - self._logged // period - 1)
             train_step, env_steps = self._published_at.pop(version, (None, None))
             self._logged, self._over = version, max(self._over, version)
-            ready.append(Evaluated(version, reports, train_step, env_steps, left_out))
-        return ready
+            yield Evaluated(version, reports, train_step, env_steps, left_out)
 
     def leave_out_gone(self, since: float | None = None, wait_secs: float = 0.0) -> bool:
         """The evaluation that is under way goes on without the shares of workers that are gone.

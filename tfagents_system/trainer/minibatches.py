@@ -15,7 +15,7 @@ _POLL_SECS = 0.2
 
 
 class Minibatches:
-    """Those of one session of the trainer.
+    """Those of a run, one session of the trainer after another.
 
     Args:
       connection: To the replay server, which is up.
@@ -55,6 +55,10 @@ class Minibatches:
           iteration, first: The iteration, and the minibatch within it.
           while_waiting: Called several times a second.
           before_asking: Called before it asks again.
+
+        Raises:
+          StoppedError: The trainer is to stop.
+          ServerUnreachableError: They have not come for a day.
         """
         waiting = Waiting(f"minibatches of iteration {iteration}", _DEADLINE_SECS, self._stopped)
         ask_again = time.monotonic() + _ASK_AGAIN_SECS

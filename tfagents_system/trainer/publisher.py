@@ -95,7 +95,7 @@ class Publications:
 
     Args:
       publisher: Puts it into the tables.
-      status: The replay server's word of itself.
+      status: Reads the table STATUS, in which the replay server says which process it is.
     """
 
     def __init__(self, publisher: Publisher, status: NewestReader) -> None:

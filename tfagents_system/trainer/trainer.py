@@ -42,11 +42,9 @@ from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 
 _START_DEADLINE_SECS = 600.0
-_BLOCK_DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.
 _EVALUATION_POLL_SECS = 0.02
 _BEATS_WAIT_SECS = 1.0  # For heartbeats, once an iteration while a worker is late; reading them takes milliseconds.
 _POLL_SECS = 0.2
-_ASK_AGAIN_SECS = 3.0
 
 
 class Trainer:
@@ -88,7 +86,9 @@ class Trainer:
         self._saves = TrainerSaves(
             params, self._state, self._plan, lambda: self.train_step, self._checkpoints, self._export, self._shares
         )
-        self._evaluated = EvaluatedCheckpoints(params, self._state, self._export, self._saves, self._is_last)
+        self._evaluated_checkpoints = EvaluatedCheckpoints(
+            params, self._state, self._export, self._saves, self._is_last
+        )
         self._metrics = MetricsLog(role.paths, Curriculum.from_config(params.env_config).names)
         self._metrics.rewind(self.train_step if self._resumed_at is not None else -1)
         self._early_end = EarlyEnd(params)
@@ -325,6 +325,7 @@ class Trainer:
             self._take_reports()
             self._save_if_due()
 
+        self._publisher.check()
         with self._shares.spend("waiting"):
             return self._minibatches.next(iteration, first, while_waiting, self._repeat_if_restarted)
 
@@ -354,7 +355,7 @@ class Trainer:
             ]
             if is_evaluated:
                 evaluations.start(version, arrays, self.train_step, self._state.env_steps)
-                self._evaluated.write(version)
+                self._evaluated_checkpoints.write(version)
             to_evaluate = evaluations.version if evaluations.arrays else -1
             progress = tables.Progress(self._session, version, self.train_step, to_evaluate)
             self._publications.publish(arrays, arrays if is_evaluated else None, progress)
@@ -387,7 +388,7 @@ class Trainer:
         train_step = evaluated.reports[0].train_step if evaluated.train_step is None else evaluated.train_step
         env_steps = self._state.env_steps if evaluated.env_steps is None else evaluated.env_steps
         logged = self._log({"train_step": train_step, "iteration": version, "env_steps": env_steps, **summary})
-        self._evaluated.take(version, train_step, summary)
+        self._evaluated_checkpoints.take(version, train_step, summary)
         self._tell_callbacks("evaluation", logged)
 
     def _log_if_due(self) -> None:
@@ -422,14 +423,14 @@ class Trainer:
                 time.sleep(_EVALUATION_POLL_SECS)
 
     def _leave_out_gone(self, since: float | None = None, wait_secs: float = 0.0) -> None:
-        """The evaluation that is under way does not wait for workers that are gone; arguments as there."""
+        """Waits no longer for workers that are gone; arguments as of `PolicyEvaluations.leave_out_gone`."""
         self._take_reports()
         if self._evaluations.is_over:
             return
         is_nobody_left = self._evaluations.leave_out_gone(since, wait_secs)
         self._log_evaluations()
         if is_nobody_left and not self._evaluations.is_over:
-            self._evaluated.give_up(self._evaluations.version, self._evaluations.give_up())
+            self._evaluated_checkpoints.give_up(self._evaluations.version, self._evaluations.give_up())
 
     def _beat(self, state: str, waiting_for: str | None = None) -> None:
         row = self._row

@@ -10,7 +10,7 @@ from absl import logging
 
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.matmul_precision import choose_precision
-from tfagents_system.agents.sequences import burn_in_steps, sequence_length
+from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 from tfagents_system.agents.training_agent import check_sequences
 from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase

@@ -17,7 +17,7 @@ import numpy as np
 from absl import logging
 
 from tfagents_system.agents.acting import make_worker_agent
-from tfagents_system.agents.sequences import sequence_length
+from tfagents_system.agents.sequence_lengths import sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import ProcessSettings, build_timeout_secs, step_timeout_secs

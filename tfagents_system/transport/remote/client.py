@@ -18,7 +18,7 @@ from absl import logging
 
 from tfagents_system.run_files.heartbeat import json_text
 from tfagents_system.transport.connection import ServerUnreachableError, Waiting
-from tfagents_system.transport.remote import access, messages
+from tfagents_system.transport.remote import messages, permissions
 from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError
 from tfagents_system.transport.remote.frames import Arrays, Limits
 from tfagents_system.transport.remote.messages import Hello, Welcome, identity_of
@@ -432,4 +432,4 @@ class RemoteConnection:
 
 
 def _is_streamed(names: list[str]) -> bool:
-    return len(names) == 1 and names[0] in access.STREAMED
+    return len(names) == 1 and names[0] in permissions.STREAMED

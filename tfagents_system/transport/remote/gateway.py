@@ -19,7 +19,7 @@ from absl import logging
 import tfagents_system
 from tfagents_system.run_files.heartbeat import beat_secs
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.transport.remote import access, messages
+from tfagents_system.transport.remote import messages, permissions
 from tfagents_system.transport.remote.errors import ChannelError, FrameError
 from tfagents_system.transport.remote.frames import HELLO_LIMITS
 from tfagents_system.transport.remote.machines import COMMAND, Holder
@@ -327,7 +327,7 @@ class Gateway:
         if kind == "trainer":
             self._take_trainers_place(session)
         elif kind != "check":
-            session.client = access.Client(kind, self._take_slot(session))
+            session.client = permissions.Client(kind, self._take_slot(session))
         with self._lock:
             checks = [other.holder.name for other in self._sessions if other.client.kind == "check"]
             is_full = len(checks) >= _MAX_CHECKS or checks.count(session.holder.name) >= _MAX_CHECKS_OF_ONE

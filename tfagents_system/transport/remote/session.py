@@ -12,7 +12,7 @@ from tfagents_system.run_files.beats import MOST_BYTES, parse_beat
 from tfagents_system.run_files.heartbeat import BeatFile
 from tfagents_system.run_files.run_paths import TRAINER, worker_role
 from tfagents_system.transport import tables
-from tfagents_system.transport.remote import access, messages
+from tfagents_system.transport.remote import messages, permissions
 from tfagents_system.transport.remote.errors import ChannelError, CutShortError, FrameError
 from tfagents_system.transport.remote.frames import Arrays, Limits
 from tfagents_system.transport.remote.machines import Holder
@@ -50,7 +50,7 @@ class Session:
         self.holder = holder
         self.began = time.monotonic()
         self.token = hello.token
-        self.client = access.Client(hello.kind, -1)
+        self.client = permissions.Client(hello.kind, -1)
         self._gateway = gateway
         self.wished = hello.worker_id
         self.host = hello.host[:100]
@@ -114,21 +114,21 @@ class Session:
             case messages.Put():
                 self._put(message, arrays)
             case messages.Newest():
-                access.check_access(self.client, "newest", message.table)
+                permissions.check_access(self.client, "newest", message.table)
                 newest = sharing.newest(message.table)
                 send(messages.NewestIs(message.id, newest is not None), newest or ())
             case messages.Size():
-                access.may_ask_size(self.client, message.table)
+                permissions.may_ask_size(self.client, message.table)
                 send(messages.SizeIs(message.id, sharing.connection.size(message.table)))
             case messages.Follow():
-                access.check_access(self.client, "follow", message.table)
+                permissions.check_access(self.client, "follow", message.table)
                 sharing.news.add(self)
             case messages.Feed():
-                access.check_access(self.client, "take", message.table)
-                access.check_item(self.client, message.table, arrays, self._gateway.facts.layout)
+                permissions.check_access(self.client, "take", message.table)
+                permissions.check_item(self.client, message.table, arrays, self._gateway.facts.layout)
                 sharing.feed(message.table, arrays)
             case messages.Take():
-                access.check_access(self.client, "take", message.table)
+                permissions.check_access(self.client, "take", message.table)
                 sharing.queue(message.table).take(self.send_item, message.credits, message.seen)
             case messages.Beat():
                 self._beat(message.content)
@@ -148,12 +148,12 @@ class Session:
         if not message.tables:
             raise FrameError("an item for no table")
         for table in message.tables:
-            access.check_access(self.client, "put", table)
-            access.check_item(self.client, table, arrays, self._gateway.facts.layout)
+            permissions.check_access(self.client, "put", table)
+            permissions.check_item(self.client, table, arrays, self._gateway.facts.layout)
 
     def _put_streamed(self, message: messages.Put, arrays: Arrays) -> None:
         self._check_put(message, arrays)
-        if len(message.tables) != 1 or message.tables[0] not in access.STREAMED:
+        if len(message.tables) != 1 or message.tables[0] not in permissions.STREAMED:
             raise FrameError("an item that is to be waited for, with the id of one that is not")
         if not self._under_way.has_room(message.tables[0]):
             self._store()

@@ -20,7 +20,7 @@ _FAILURES_ALIKE = 3
 _ABORT_SECS = 10.0  # Within these, gRPC may abort the clients of a server that was killed.
 
 
-class RoleFailures:
+class RoleRestarts:
     """Judges the ends of roles.
 
     Args:
@@ -35,7 +35,7 @@ class RoleFailures:
         self._oom_kills = memory.oom_kills()  # Those that are known.
 
     def take(self, role: RoleProcess, code: int) -> None:
-        """A role has ended with this code; not by a stop."""
+        """A role has ended with this code, by itself or while all are being stopped."""
         if role.name == REPLAY:
             self._replay_died_at = time.monotonic()
         if role.name == TRAINER and code == EXIT_DONE:
