@@ -15,8 +15,18 @@ from tfagents_system.run_files.metrics import read_metrics
 pytestmark = pytest.mark.slow
 
 PARAMS = """
+import time
+
 import gymnasium
 from tfagents_system.train_params_base import TrainParamsBase
+
+
+class Slow(gymnasium.Wrapper):
+    '''An iteration takes a second on any machine: kills come in the midst of the run.'''
+
+    def step(self, action):
+        time.sleep(0.02)
+        return self.env.step(action)
 
 
 class TrainParams(TrainParamsBase):
@@ -30,7 +40,7 @@ class TrainParams(TrainParamsBase):
     train_batch_size = 128
 
     def env_ctor(self, *args, seed=None, **kwargs):
-        return gymnasium.make("Pendulum-v1")
+        return Slow(gymnasium.make("Pendulum-v1"))
 """
 ITERATIONS, UPDATES, STEPS_PER_ITERATION, INIT_STEPS = 30, 50, 2 * 50, 2 * 50
 
