@@ -105,7 +105,7 @@ class ProgressView:
             self._start()
 
     def update(self, status: dict[str, Any]) -> None:
-        """Shows a status (see launch/supervise.py)."""
+        """Shows a status (see launch/run_status.py)."""
         with self._surviving():
             if self._live is not None:
                 self._draw(self._live, status)
