@@ -16,7 +16,7 @@ requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --pa
   --no_check   submit without the check of params, environment and memory, which takes up to 20 s
   --array IDS  one run for each id, such as 0-9: run directory logs/<name>_task_<id>, seed SAC_SEED + id
   --nodes K    replay server and trainer on the first node, with the GPU, and SAC_NUM_COLLECT_WORKERS workers on each
-  --set ...    overrides an attribute or a key of the JSON, as for run_script.sh; variables (SAC_...) belong into VARS.sh
+  --set ...    overrides an attribute or a key of the JSON, as for run_script.sh; variables (SAC_...) belong in VARS.sh
   --keep, --take_edits
                what a run that goes on does with files that were edited since its start, as for run_script.sh
   --add_workers N --to RUN

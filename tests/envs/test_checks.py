@@ -180,12 +180,12 @@ def td3(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any
     [
         ({"agent_ctor": own_agent(gamma=0.99), "validation_share": 0.1, "n_step": 3}, ""),
         ({"agent_ctor": td3}, ""),
-        ({"agent_ctor": td3, "validation_share": 0.1}, "validation_share can't be had, Td3Agent has no losses"),
+        ({"agent_ctor": td3, "validation_share": 0.1}, "validation_share is not possible, Td3Agent has no losses"),
         ({"agent_ctor": own_agent(gamma=1.0)}, ""),
         ({"agent_ctor": own_agent(gamma=1.0), "n_step": 3}, "agent_ctor has gamma=1.0: they must be the same"),
         (
             {"agent_ctor": own_agent(), "recurrent": True, "recurrent_sequence_length": 3, "recurrent_burn_in": 2},
-            "recurrent_burn_in=2 can't be had, OwnAgent is not",
+            "recurrent_burn_in=2 is not possible, OwnAgent is not",
         ),
         (
             {"agent_ctor": own_agent(td_errors_loss_fn=lambda targets, values: 1 / 0)},

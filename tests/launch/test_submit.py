@@ -249,7 +249,7 @@ def test_further_nodes_get_as_many_workers(user: User) -> None:
 def test_experts_are_of_runs_on_one_node(user: User) -> None:
     user.write_vars("SAC_EXPERT_WORKERS=2")
     assert refused(user.submit("--dry_run", "--nodes=2")) == [
-        "--nodes=2 can't be had with SAC_EXPERT_WORKERS=2: unset it, and let experts join with join_script.sh --role "
+        "--nodes=2 does not work with SAC_EXPERT_WORKERS=2: unset it, and let experts join with join_script.sh --role "
         "expert"
     ]
     user.write_vars("SAC_EXPERT_WORKERS=08")

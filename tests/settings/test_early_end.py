@@ -118,7 +118,7 @@ def test_a_clock_may_not_end_a_deterministic_run() -> None:
     params = type("TrainParams", (FakeParams,), {"max_hours": 2})({"horizon": 10})
     assert params_check.check_params(params) == []
     (finding,) = params_check.check_deterministic(params)
-    assert finding.startswith("TrainParams.max_hours=2 can't be had with SAC_DETERMINISTIC=1")
+    assert finding.startswith("TrainParams.max_hours=2 does not work with SAC_DETERMINISTIC=1")
 
 
 def test_rows_decide_as_they_are_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,10 +163,10 @@ def test_an_algorithm_that_is_misspelt_is_told_with_the_one_that_was_meant(wrong
         ({"algorithm": "redq", "num_target_critics": 11}, "num_target_critics=11 must be at most num_critics=10"),
         ({"algorithm": "droq", "num_target_critics": 3}, "num_target_critics=3 must be at most num_critics=2"),
         ({"algorithm": "tqc", "num_dropped_quantiles": 25}, "num_dropped_quantiles=25 must be below num_quantiles=25"),
-        ({"algorithm": "tqc", "num_target_critics": 2}, "num_target_critics=2 can't be had with algorithm='tqc'"),
-        ({"algorithm": "crossq", "recurrent": True}, "recurrent=True can't be had with algorithm='crossq', its batch"),
-        ({"num_critics": 3}, "num_critics=3 can't be had with algorithm='sac', it has two critics: set it to None"),
-        ({"actor_update_period": 2}, "actor_update_period=2 can't be had with algorithm='sac'"),
+        ({"algorithm": "tqc", "num_target_critics": 2}, "num_target_critics=2 does not work with algorithm='tqc'"),
+        ({"algorithm": "crossq", "recurrent": True}, "recurrent=True does not work with algorithm='crossq', its batch"),
+        ({"num_critics": 3}, "num_critics=3 does not work with algorithm='sac', it has two critics: set it to None"),
+        ({"actor_update_period": 2}, "actor_update_period=2 does not work with algorithm='sac'"),
     ],
 )
 def test_what_an_algorithm_cant_have_is_told(attributes: dict[str, Any], told: str) -> None:
@@ -284,7 +284,7 @@ def test_what_can_not_be_had_in_a_deterministic_run_is_told() -> None:
 
     assert findings() == []
     told = findings(asynchronous=True, matmul_precision="bfloat16")
-    assert [text.partition(" can't be had with SAC_DETERMINISTIC=1")[0] for text in told] == [
+    assert [text.partition(" does not work with SAC_DETERMINISTIC=1")[0] for text in told] == [
         "TrainParams.asynchronous=True",
         "TrainParams.matmul_precision='bfloat16'",
     ]

@@ -196,10 +196,10 @@ def test_the_table_and_the_fields_are_the_same() -> None:
     [
         ({"SAC_LOCAL_WORKERS": "4"}, "SAC_LOCAL_WORKERS=4 must be at most SAC_NUM_COLLECT_WORKERS=3"),
         ({"SAC_MAX_WORKERS": "2"}, "SAC_MAX_WORKERS=2 must be at least SAC_NUM_COLLECT_WORKERS=3"),
-        ({"SAC_MAX_WORKERS": "5", "SAC_DETERMINISTIC": "1"}, "SAC_MAX_WORKERS=5 can't be had with SAC_DETERMINISTIC=1"),
+        ({"SAC_MAX_WORKERS": "5", "SAC_DETERMINISTIC": "1"}, "SAC_MAX_WORKERS=5 does not work with SAC_DETERMINISTIC"),
         (
             {"SAC_LOCAL_WORKERS": "2", "SAC_DETERMINISTIC": "1"},
-            "SAC_LOCAL_WORKERS=2 can't be had with SAC_DETERMINISTIC",
+            "SAC_LOCAL_WORKERS=2 does not work with SAC_DETERMINISTIC",
         ),
         (
             {"SAC_EXPERT_WORKERS": "2", "SAC_MAX_WORKERS": "4"},
@@ -207,11 +207,11 @@ def test_the_table_and_the_fields_are_the_same() -> None:
         ),
         (
             {"SAC_EXPERT_WORKERS": "2", "SAC_DETERMINISTIC": "1"},
-            "SAC_EXPERT_WORKERS=2 can't be had with SAC_DETERMINISTIC=1, where all workers are planned: unset it, or",
+            "SAC_EXPERT_WORKERS=2 does not work with SAC_DETERMINISTIC=1, where all workers are planned: unset it, or",
         ),
         (
             {"SAC_EXPERT_WORKERS": "2", "SAC_LOCAL_WORKERS": "1"},
-            "SAC_EXPERT_WORKERS=2 can't be had with SAC_LOCAL_WORKERS=1 below SAC_NUM_COLLECT_WORKERS=3, as with "
+            "SAC_EXPERT_WORKERS=2 does not work with SAC_LOCAL_WORKERS=1 below SAC_NUM_COLLECT_WORKERS=3, as with "
             "--nodes: unset it, and let experts join with join_script.sh --role expert",
         ),
         (

@@ -161,7 +161,7 @@ class BlockUpdate:
         except UnsupportedAgentError as error:
             if burn_in_steps:
                 raise UserError(
-                    f"recurrent_burn_in={burn_in_steps} can't be had, {error}: set it to 0, or choose an algorithm of "
+                    f"recurrent_burn_in={burn_in_steps} is not possible, {error}: set it to 0, or choose an algorithm of "
                     "the toolkit's own"
                 ) from None
             logging.info("generic update, not the fused one of SAC: %s", error)
@@ -270,7 +270,7 @@ def _of_whole_sequences(weight: tf.Tensor | None) -> tf.Tensor | None:
 
 
 def _not_measured(name: str) -> str:
-    return f"validation_share can't be had, {name} has no losses that can be measured without learning: set it to 0"
+    return f"validation_share is not possible, {name} has no losses that can be measured without learning: set it to 0"
 
 
 def _scalars(extra: Any) -> dict[str, tf.Tensor]:

@@ -157,7 +157,7 @@ class ObservationPipeline:
 
 
 class EncoderBackprop(NamedTuple):
-    """From what critics see back to the encoder; nothing where there is none.
+    """Backpropagates the critics' loss into the shared encoder; does nothing without one.
 
     Attributes:
       tape: Has recorded the encoder.

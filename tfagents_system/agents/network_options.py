@@ -54,13 +54,13 @@ def network_options(params: Any) -> NetworkOptions:
 
 
 def network_findings(params: Any) -> list[str]:
-    """What of the networks' parts can't be had together, one sentence each; every value is right by itself."""
+    """Which of the networks' parts exclude each other, one sentence each; every value is right by itself."""
     options = network_options(params)
     if options.is_simba:
         return _simba_findings(params, options)
     if params.batch_renormalization and params.recurrent:
         return [
-            "TrainParams.batch_renormalization=True can't be had with recurrent=True, its statistics would be taken "
+            "TrainParams.batch_renormalization=True does not work with recurrent=True, its statistics would be taken "
             "over neighbouring, dependent steps, and over states just after zeros: set one of them to False"
         ]
     return []
@@ -68,7 +68,7 @@ def network_findings(params: Any) -> list[str]:
 
 def _simba_findings(params: Any, options: NetworkOptions) -> list[str]:
     findings = [
-        f"TrainParams.{name} can't be had with network='simba', {why}: {remedy}"
+        f"TrainParams.{name} does not work with network='simba', {why}: {remedy}"
         for name, is_wanted, why, remedy in (
             ("recurrent=True", params.recurrent, "its residual blocks have no memory", "set it to False"),
             (

@@ -175,21 +175,21 @@ def _meant_algorithm(name: str, value: Any) -> str:
 
 
 def check_deterministic(params: TrainParamsBase) -> list[str]:
-    """What of TrainParams can't be had with SAC_DETERMINISTIC=1, one sentence each."""
+    """Which settings do not work with SAC_DETERMINISTIC=1, one sentence each."""
     findings = []
     if params.asynchronous:
         findings.append(
-            "TrainParams.asynchronous=True can't be had with SAC_DETERMINISTIC=1, what is collected would depend on "
+            "TrainParams.asynchronous=True does not work with SAC_DETERMINISTIC=1, what is collected would depend on "
             "timing: set it to False, or SAC_DETERMINISTIC=0"
         )
     if params.max_hours is not None:
         findings.append(
-            f"TrainParams.max_hours={params.max_hours:g} can't be had with SAC_DETERMINISTIC=1, a clock would decide "
+            f"TrainParams.max_hours={params.max_hours:g} does not work with SAC_DETERMINISTIC=1, a clock would decide "
             "how long the run is: set it to None, or SAC_DETERMINISTIC=0"
         )
     if params.matmul_precision == "bfloat16":
         findings.append(
-            "TrainParams.matmul_precision='bfloat16' can't be had with SAC_DETERMINISTIC=1, a measurement decides "
+            "TrainParams.matmul_precision='bfloat16' does not work with SAC_DETERMINISTIC=1, a measurement decides "
             "whether it is used: set it to 'float32', or SAC_DETERMINISTIC=0"
         )
     return findings
@@ -252,14 +252,14 @@ def _check_algorithm(params: TrainParamsBase, wrong_values: Mapping[str, str]) -
         return []
     algorithm = ALGORITHMS[params.algorithm]
     findings = [
-        f"TrainParams.{name}={shown(getattr(params, name))} can't be had with algorithm={params.algorithm!r}, {why}: "
+        f"TrainParams.{name}={shown(getattr(params, name))} does not work with algorithm={params.algorithm!r}, {why}: "
         "set it to None, or choose another algorithm"
         for name, why in algorithm.fixed.items()
         if name not in wrong_values and getattr(params, name) is not None
     ]
     if algorithm.why_not_recurrent and "recurrent" not in wrong_values and params.recurrent:
         findings.append(
-            f"TrainParams.recurrent=True can't be had with algorithm={params.algorithm!r}, "
+            f"TrainParams.recurrent=True does not work with algorithm={params.algorithm!r}, "
             f"{algorithm.why_not_recurrent}: set it to False, or choose another algorithm"
         )
     return findings + _check_subset(params, algorithm, wrong_values) + _check_quantiles(params, algorithm, wrong_values)
@@ -325,7 +325,7 @@ def _check_sequences(params: TrainParamsBase, wrong_values: Mapping[str, str]) -
     if {"recurrent", "n_step"} & set(wrong_values) or not params.recurrent or params.n_step == 1:
         return []
     return [
-        f"TrainParams.n_step={params.n_step} can't be had with recurrent=True, sequences are trained on step by "
+        f"TrainParams.n_step={params.n_step} does not work with recurrent=True, sequences are trained on step by "
         "step: set n_step=1"
     ]
 
@@ -336,6 +336,6 @@ def _check_ratio(params: TrainParamsBase, wrong_values: Mapping[str, str]) -> li
     if not params.asynchronous or params.updates_per_env_step is None:
         return []
     return [
-        f"TrainParams.updates_per_env_step={params.updates_per_env_step} can't be had with asynchronous=True, whose "
+        f"TrainParams.updates_per_env_step={params.updates_per_env_step} does not work with asynchronous=True, whose "
         "workers wait for no updates: set max_updates_per_env_step instead, or asynchronous=False"
     ]

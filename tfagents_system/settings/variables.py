@@ -171,7 +171,7 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
         )
     if local < planned and is_deterministic:
         findings.append(
-            f"SAC_LOCAL_WORKERS={local} can't be had with SAC_DETERMINISTIC=1, where a run restarts all its workers "
+            f"SAC_LOCAL_WORKERS={local} does not work with SAC_DETERMINISTIC=1, where a run restarts all its workers "
             "with itself: unset it, or set SAC_DETERMINISTIC=0"
         )
     most = values.get("max_workers", own)
@@ -180,7 +180,7 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
         findings.append(f"SAC_MAX_WORKERS={most} must be at least {sizes}: raise it, or lower that")
     if most > own and is_deterministic:
         findings.append(
-            f"SAC_MAX_WORKERS={most} can't be had with SAC_DETERMINISTIC=1, where all workers are planned: unset it, "
+            f"SAC_MAX_WORKERS={most} does not work with SAC_DETERMINISTIC=1, where all workers are planned: unset it, "
             "or set SAC_DETERMINISTIC=0"
         )
     return findings
@@ -190,12 +190,12 @@ def _check_experts(experts: int, planned: int, local: int, is_deterministic: boo
     findings = []
     if is_deterministic:
         findings.append(
-            f"SAC_EXPERT_WORKERS={experts} can't be had with SAC_DETERMINISTIC=1, where all workers are planned: unset "
-            "it, or set SAC_DETERMINISTIC=0"
+            f"SAC_EXPERT_WORKERS={experts} does not work with SAC_DETERMINISTIC=1, where all workers are planned: "
+            "unset it, or set SAC_DETERMINISTIC=0"
         )
     if local < planned:
         findings.append(
-            f"SAC_EXPERT_WORKERS={experts} can't be had with SAC_LOCAL_WORKERS={local} below "
+            f"SAC_EXPERT_WORKERS={experts} does not work with SAC_LOCAL_WORKERS={local} below "
             f"SAC_NUM_COLLECT_WORKERS={planned}, as with --nodes: unset it, and let experts join with join_script.sh "
             "--role expert"
         )

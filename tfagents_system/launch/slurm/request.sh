@@ -58,7 +58,7 @@ check_request() {
   require_whole SAC_NUM_COLLECT_WORKERS "workers"
   [[ ${SAC_EXPERT_WORKERS:-0} =~ ^(0|[1-9][0-9]{0,5})$ ]] || finding "SAC_EXPERT_WORKERS=$SAC_EXPERT_WORKERS must be a whole number of at least 0 (expert workers)"
   [[ $tfagents_nodes == 1 || -n $tfagents_add || ${SAC_EXPERT_WORKERS:-0} == 0 ]] \
-    || finding "--nodes=$tfagents_nodes can't be had with SAC_EXPERT_WORKERS=$SAC_EXPERT_WORKERS: unset it, and let experts join with join_script.sh --role expert"
+    || finding "--nodes=$tfagents_nodes does not work with SAC_EXPERT_WORKERS=$SAC_EXPERT_WORKERS: unset it, and let experts join with join_script.sh --role expert"
   require_whole SAC_COLLECT_WORKER_CPUS "CPUs of each worker"
   require_whole SAC_MEM_GB "memory in GiB" 1
   require_whole SAC_WORKER_MEMORY_MB "memory of a worker in MiB" 1
