@@ -161,8 +161,8 @@ class BlockUpdate:
         except UnsupportedAgentError as error:
             if burn_in_steps:
                 raise UserError(
-                    f"recurrent_burn_in={burn_in_steps} is not possible, {error}: set it to 0, or choose an algorithm of "
-                    "the toolkit's own"
+                    f"recurrent_burn_in={burn_in_steps} is not possible, {error}: set it to 0, or choose an algorithm "
+                    "of the toolkit's own"
                 ) from None
             logging.info("generic update, not the fused one of SAC: %s", error)
             update = self._compiled(_own_train(self._agent), minibatch)
