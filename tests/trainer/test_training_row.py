@@ -1,0 +1,52 @@
+"""A row of metrics has what has happened since the row before, and nothing else."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pytest
+
+from tfagents_system.report.episodes import Episode, Report
+from tfagents_system.trainer import training_row as module
+from tfagents_system.trainer.training_row import TrainingRow
+
+
+def report(iteration: int, *returns: float, wind: float = 0.0) -> Report:
+    episodes = [Episode(value, 10) for value in returns]
+    return Report("train", 0, 0, iteration, 100, iteration, episodes, curriculum={"wind": wind})
+
+
+def test_losses_episodes_and_rates_are_of_the_time_since_the_row_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    row = TrainingRow(types.SimpleNamespace(_log_alpha=types.SimpleNamespace(numpy=lambda: np.log(0.2))))
+    row.begin(50, 1000)
+    row.begin(60, 1100)  # Later blocks do not move the beginning.
+    row.add_losses({"critic_loss": 1.0, "loss": 9.0})
+    row.add_losses({"critic_loss": 3.0})
+    row.add_losses({"critic_loss": 7.0}, "validation/")
+    row.add_report(report(4, 1.0, 3.0, wind=0.5))
+    now[0] += 4.0
+    first = row.take(5, 250, 1400)
+    assert first["critic_loss"] == 2.0 and first["validation/critic_loss"] == 7.0 and "loss" not in first
+    assert (first["updates_per_s"], first["env_steps_per_s"]) == (50.0, 100.0)
+    assert (first["train_return"], first["curriculum/wind"]) == (2.0, 0.5)
+    assert first["alpha"] == pytest.approx(0.2)
+    assert not row.has_losses
+
+    now[0] += 2.0
+    second = row.take(6, 260, 1400)
+    assert (second["updates_per_s"], second["env_steps_per_s"]) == (5.0, 0.0)
+    assert not {"critic_loss", "validation/critic_loss", "train_return"} & second.keys()
+    assert second["curriculum/wind"] == 0.5, "it stays until a worker tells another one"
+
+
+def test_what_was_measured_before_going_back_is_forgotten() -> None:
+    row = TrainingRow(None)
+    row.begin(50, 1000)
+    row.add_losses({"critic_loss": np.inf})
+    row.clear()
+    row.begin(20, 400)
+    after = row.take(2, 20, 400)
+    assert after["updates_per_s"] == 0.0 and "critic_loss" not in after
