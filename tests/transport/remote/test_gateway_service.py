@@ -139,6 +139,9 @@ def test_the_end_of_a_log_comes_home_without_what_could_steer_a_terminal(shared)
 
 
 def test_what_happens_is_told_in_the_heartbeat(shared):
-    running, _ = shared
+    running, good = shared
+    for step in range(20):
+        good.tell({"state": "collecting", "steps": step, "waiting_for": 100 * "w"})
+    wait_until(lambda: running.gateway.state()["received_bytes"] > 1000)
     state = running.gateway.state()
     assert state["connections"] == state["remote_workers"] == 1 and state["received_bytes"] > 1000
