@@ -70,9 +70,8 @@ def test_pendulum_is_solved_within_7_000_steps(tmp_path):
     assert reached, evaluations(run)
     status = run.status()
     shares = status["roles"]["trainer"]["time_shares"]
-    assert shares["updates"] >= 0.9 * (1.0 - shares.get("waiting", 0.0)), (
-        "of the time in which there is something to do"
-    )
+    # Saving takes its second however fast updates are: of a run of 12 s it is a larger share than of one of 30 s.
+    assert shares["updates"] >= 0.9 * (1.0 - shares["saving"]) and shares["saving"] < 0.15, shares
     assert status["roles"]["worker_0"]["inference"] == "numpy"
     assert status["roles"]["replay"]["env_steps"] == 6_800
     for name in ("plot", "video", "policy"):

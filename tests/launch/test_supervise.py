@@ -780,7 +780,7 @@ def test_a_hanging_worker_costs_a_stop_half_of_its_time_and_nothing_else(
     once_up(run_dir, ask_to_stop, ("trainer", "replay", "worker_0", "worker_1"))
     roles = {"trainer": beating(run_dir, "updating") + SAVES, "worker_1": STUBBORN}
     assert make_supervisor(run_dir, stop, roles, workers=2, save_deadline_secs=3.0).run() == 75
-    assert time.monotonic() - began[0] < 3.0 + 1.0
+    assert time.monotonic() - began[0] < 3.0
     out = capfd.readouterr().out
     assert "killing worker_1 after 2 s" in out
     assert "everything is saved" in out
