@@ -1,26 +1,28 @@
 #!/usr/bin/env bash
-# Joins workers of this machine to a run that goes on elsewhere: checks everything, then supervises them until it is over.
+# Joins workers of this machine to a run elsewhere: checks everything, then supervises them until it is over.
 set -euo pipefail
 
 usage() {
   cat <<'HELP'
-Usage: ./join_script.sh VARS.sh [--to RUN] [--server HOST:PORT] [--workers N] [--role KIND] [--credentials DIR]
-                        [--password_file FILE] [--set NAME=VALUE]... [--check]
+Usage: ./join_script.sh VARS.sh --to RUN [--ssh USER@HOST] [OPTION]...
+       ./join_script.sh VARS.sh --server HOST:PORT --credentials DIR [OPTION]...
 
 VARS.sh is the vars file of the run (SAC_COLLECT_WORKER_CPUS and SAC_SHARE_CPUS count for this machine).
 
-  --to RUN             run directory, such as logs/pendulum, where it can be seen from here: the run's server,
-                       credentials, params and configuration are found there. A run that is being started is waited for
+  --to RUN             run directory, such as logs/pendulum, if it can be seen from here: the run's server, credentials,
+                       params and configuration are found there. Waits for a run that is being started
+  --ssh USER@HOST      if you have a login there: --to is a directory of that machine (absolute, or relative to your
+                       home there), and all that is needed comes by ssh
   --server HOST:PORT   gateway of the run (SAC_GATEWAY_PORT), or localhost:PORT of its replay server on its own machine
   --workers N          how many; without it as many as this machine has CPUs for
   --role KIND          collect (as the run's own workers), eval (only evaluates), expert (collects with
                        SAC_EXPERT_POLICY and ignores updates) or test (plays the newest policy, stores nothing)
   --credentials DIR    the run's certificates
   --password_file FILE the run's password
-  --set NAME=VALUE     what the run was started with, where its directory can't be seen from here
-  --check              only checks, the way to the run included, and says what was looked at
+  --set NAME=VALUE     what the run was started with, if its directory can't be seen from here
+  --check              only checks, including the way to the run, and says what was looked at
 
-The workers leave when the run is over, or with Ctrl-C or SIGTERM; the run goes on without them. What they need and their
+The workers leave when the run is over, or with Ctrl-C or SIGTERM; the run continues without them. What they need and their
 logs are in joined/<this machine> of the run directory.
 
 Exit codes: 0 the run is finished, 1 failed, 2 something must be changed first, 75 this command or the run was stopped.
@@ -52,5 +54,5 @@ source "$tfagents_root/tfagents_system/launch/program_environment.sh" "$tfagents
 tfagents_python=$("$tfagents_root/setup.sh" --print-python)
 export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
 export CUDA_VISIBLE_DEVICES=-1 TF_CPP_MIN_LOG_LEVEL=3
-# Signals reach the supervisor itself: it takes this shell's place.
+# Signals reach the supervisor itself: it replaces this shell.
 exec "$tfagents_python" -P -m tfagents_system.launch.join --vars_file "$tfagents_vars" "${tfagents_options[@]}"

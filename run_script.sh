@@ -6,12 +6,12 @@ usage() {
   cat <<'HELP'
 Usage: ./run_script.sh [--check] [--set NAME=VALUE]... [--fresh | --keep | --take_edits] VARS.sh
 
-VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again goes on with a run that was stopped.
+VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again continues a run that was stopped.
 --check makes the checks of a start, says what it looked at and found, and neither writes nor starts anything.
 --set overrides an attribute of TrainParams, a key of the JSON (config.KEY) or a SAC_ variable for this run alone.
-A run keeps a copy of its params' folder. Where that was edited since its start, it goes on with the copy and says so;
---keep says that this is meant, --take_edits goes on with the files as they are now, and --fresh begins anew: the run that is
-there is moved aside.
+A run keeps a copy of its params' folder. If that was edited since its start, it continues with the copy and says so;
+--keep says that this is meant, --take_edits continues with the files as they are now, and --fresh starts over: the existing
+run is moved aside.
 Ctrl-C or SIGTERM saves everything and ends; a second one ends at once.
 
 Exit codes: 0 finished, 1 failed, 2 something must be changed first, 75 stopped and saved.
@@ -24,7 +24,7 @@ fail() {
 }
 
 tfagents_root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
-# sbatch runs a copy of this file that lies elsewhere.
+# sbatch runs a copy of this file elsewhere.
 if [[ ! -f $tfagents_root/train_script.sh ]]; then tfagents_root=${SLURM_SUBMIT_DIR:-$tfagents_root}; fi
 [[ -f $tfagents_root/train_script.sh ]] || fail "train_script.sh is not in $tfagents_root: submit from the repository"
 

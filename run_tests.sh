@@ -7,7 +7,7 @@ usage() {
 Usage: ./run_tests.sh [--require] [--area FOLDER] [PYTEST_ARGUMENT...]
 
 Checks format, lint, types and shell scripts, and runs all tests. As root it first installs missing Debian packages.
-  --require        what a machine lacks for a test fails it, instead of skipping it
+  --require        a test fails, instead of being skipped, if the machine lacks what it needs
   --area FOLDER    the fast tests of one folder of tests/ alone, such as replay or launch: seconds
   PYTEST_ARGUMENT  instead of `-n CPUS --dist loadfile`, for example -m 'not slow', or tests/launch/test_cpus.py
 END
@@ -39,19 +39,18 @@ done
 types='' types_pid='' policy=''
 trap 'rm -f ${types:+"$types"} ${policy:+"$policy"}; [[ -z $types_pid ]] || kill "$types_pid" 2>/dev/null || true' EXIT
 
-# Tests pin with taskset, render by EGL or OSMesa, submit to a SLURM of their own, and run in containers.
+# Tests pin with taskset, render by EGL or OSMesa, submit to a SLURM of their own, run in containers, and log in by ssh.
 has_library() { ldconfig -p 2>/dev/null | grep -q "$1" || PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q "$1"; }
 packages=()
-command -v taskset >/dev/null || packages+=(util-linux)
+for pair in taskset:util-linux slurmctld:slurm-wlm munged:munge bwrap:bubblewrap sshd:openssh-server; do
+  PATH=$PATH:/usr/sbin command -v "${pair%:*}" >/dev/null || packages+=("${pair#*:}")
+done
 has_library libEGL.so.1 || packages+=(libegl1)
 has_library libGL.so.1 || packages+=(libgl1)
 has_library libOSMesa.so || packages+=(libosmesa6)
-command -v slurmctld >/dev/null || PATH=$PATH:/usr/sbin command -v slurmctld >/dev/null || packages+=(slurm-wlm)
-command -v munged >/dev/null || PATH=$PATH:/usr/sbin command -v munged >/dev/null || packages+=(munge)
-command -v bwrap >/dev/null || packages+=(bubblewrap)
 if ((${#packages[@]})); then
   if ((EUID == 0)) && command -v apt-get >/dev/null; then
-    # No daemon of these packages is to run: tests start their own.
+    # No daemon of these packages must run: tests start their own.
     export DEBIAN_FRONTEND=noninteractive
     if [[ ! -e /usr/sbin/policy-rc.d ]]; then
       policy=/usr/sbin/policy-rc.d
@@ -74,7 +73,7 @@ step() {
   echo "== $*"
   "$@"
 }
-# Whole files at once, one process a CPU. With more, tests that kill a run at some moment hit others than they mean.
+# Whole files at once, one process a CPU. With more, tests that kill a run at some moment hit another one than they mean.
 processes=$(nproc)
 parallel=(-n "$((processes < 8 ? processes : 8))" --dist loadfile)
 if [[ $area ]]; then
@@ -86,7 +85,7 @@ step "$python" -m ruff check .
 step "$tools/shellcheck" --external-sources --check-sourced tfagents_system/launch/slurm/job.sh submit.sh run_script.sh join_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run training_variables*.sh
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 
-# Types take a minute of one CPU: in what the tests leave idle, so that none waits for it, and told after them.
+# Types take a minute of one CPU: they use what the tests leave idle, and are reported after them.
 types=$(mktemp)
 nice -n 19 "$python" -m mypy >"$types" 2>&1 &
 types_pid=$!

@@ -76,7 +76,7 @@ if [[ -n ${SAC_PYTHON:-} ]]; then
   python=$(given_python)
 else
   python=$(active_python "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}") || python=
-  # What an image brings comes before what its host has.
+  # What an image has comes before what its host has.
   if [[ -z $python && -n ${TFAGENTS_CONTAINER:-} ]]; then
     python=$(python_on_path || active_python "${TFAGENTS_HOST_VIRTUAL_ENV:-}" "${TFAGENTS_HOST_CONDA_PREFIX:-}") || python=
   fi

@@ -18,9 +18,9 @@ requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --pa
   --nodes K    replay server and trainer on the first node, with the GPU, and SAC_NUM_COLLECT_WORKERS workers on each
   --set ...    overrides an attribute or a key of the JSON, as for run_script.sh; variables (SAC_...) belong in VARS.sh
   --keep, --take_edits
-               what a run that goes on does with files that were edited since its start, as for run_script.sh
+               what a continued run does with files that were edited since its start, as for run_script.sh
   --add_workers N --to RUN
-               a job with N more workers for a run that goes on, such as logs/pendulum; it needs a gateway (SAC_GATEWAY_PORT)
+               a job with N more workers for a run under way, such as logs/pendulum; it needs a gateway (SAC_GATEWAY_PORT)
 
 Exit codes: those of sbatch; 2 something must be changed first.
 HELP
@@ -67,7 +67,7 @@ tfagents_python=$(login_python || true)
 tfagents_findings=()
 tfagents_logs_dir=$(absolute "${SAC_LOGS_DIR:-$tfagents_root/logs}" "$tfagents_vars_folder")
 tfagents_exp_dir=$(absolute "${SAC_EXP_DIR:-$tfagents_logs_dir/${SAC_EXP_NAME:-}}")
-if [[ -n $tfagents_to ]]; then # As it is given, or relative to the repository: as for join_script.sh.
+if [[ -n $tfagents_to ]]; then # As given, or relative to the repository: as for join_script.sh.
   tfagents_exp_dir=$(absolute "$tfagents_to" "$([[ ! -d $tfagents_to ]] || echo "$PWD")")
 fi
 tfagents_submit_dir=$tfagents_exp_dir${tfagents_array:+_array}${tfagents_add:+/joined}

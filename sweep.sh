@@ -9,7 +9,7 @@ Usage: ./sweep.sh VARS.sh [--seeds 0-4] [--grid FILE] [--parallel P] [--set NAME
 Trains every task of a grid, P at a time on CPUs of their own, in the run directories <name>_task_<id>.
 --grid FILE is JSON: an object of lists, such as {"train_batch_size": [128, 256]}, or a list of objects (docs/clusters.md);
   its default is SAC_GRID. --seeds is one more list in it. --set overrides something in all tasks.
-The same command goes on with what is unfinished. Ctrl-C or SIGTERM saves all runs and ends.
+The same command continues what is unfinished. Ctrl-C or SIGTERM saves all runs and ends.
 
 Exit codes: 0 all are done, 1 some have failed, 2 something must be changed first, 75 stopped and saved.
 HELP
@@ -33,7 +33,7 @@ fail() {
 
 [[ $1 != -* ]] || fail "$1: the vars file comes first, as in ./sweep.sh my_vars.sh --seeds 0-4"
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
-# SAC_PYTHON and SAC_VENV may be in the vars file. All else in it is read anew for each task.
+# SAC_PYTHON and SAC_VENV may be in the vars file. All else in it is read again for each task.
 python=$(
   if [[ -f $1 ]]; then
     tfagents_vars=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")

@@ -27,5 +27,5 @@ case ${PYTHONPATH:-} in
   *) export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}:$PWD" ;;
 esac
 export PYTHONUNBUFFERED=1
-# Signals reach the supervisor itself: it takes this shell's place.
+# Signals reach the supervisor itself: it replaces this shell.
 exec "$python" -P -m tfagents_system.launch.supervise ${1:+--vars_file "$1"}

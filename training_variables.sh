@@ -2,7 +2,7 @@
 # Pendulum on any machine: solved within 10,000 environment steps, in minutes on two CPUs. What the environment already
 # says wins over these values.
 : "${SAC_EXP_NAME:=pendulum}"                              # the run directory is logs/<name>
-: "${SAC_PARAMS:=tfagents_system/pendulum_params.py}"      # class TrainParams(TrainParamsBase)
+: "${SAC_PARAMS:=tfagents_system/examples/pendulum/params.py}"      # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config/pendulum.json}"                    # horizon, environment arguments, curriculum
 : "${SAC_REVERB_CPUS:=1}"                                  # CPUs of the replay server
 : "${SAC_TRAIN_CPUS:=2}"                                   # CPUs of the policy updates

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Gymnasium's MuJoCo HalfCheetah: hours. What the environment already says wins over these values.
 : "${SAC_EXP_NAME:=halfcheetah}"                              # the run directory is logs/<name>
-: "${SAC_PARAMS:=tfagents_system/halfcheetah_params.py}"      # class TrainParams(TrainParamsBase)
+: "${SAC_PARAMS:=tfagents_system/examples/halfcheetah/params.py}"      # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config/halfcheetah.json}"                    # horizon, environment arguments, curriculum
 : "${SAC_REVERB_CPUS:=1}"                                  # CPUs of the replay server
 : "${SAC_TRAIN_CPUS:=2}"                                   # CPUs of the policy updates

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # TF-Agents' PyBullet Minitaur: hours. What the environment already says wins over these values.
 : "${SAC_EXP_NAME:=minitaur}"                              # the run directory is logs/<name>
-: "${SAC_PARAMS:=tfagents_system/minitaur_params.py}"      # class TrainParams(TrainParamsBase)
+: "${SAC_PARAMS:=tfagents_system/examples/minitaur/params.py}"      # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config/minitaur.json}"                    # horizon, environment arguments, curriculum
 : "${SAC_REVERB_CPUS:=1}"                                  # CPUs of the replay server
 : "${SAC_TRAIN_CPUS:=2}"                                   # CPUs of the policy updates

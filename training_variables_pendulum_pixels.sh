@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Pendulum from its pictures: half an hour on two CPUs. What the environment already says wins over these values.
 : "${SAC_EXP_NAME:=pendulum_pixels}"                              # the run directory is logs/<name>
-: "${SAC_PARAMS:=tfagents_system/pendulum_pixels_params.py}"      # class TrainParams(TrainParamsBase)
+: "${SAC_PARAMS:=tfagents_system/examples/pendulum_pixels/params.py}"      # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config/pendulum_pixels.json}"                    # horizon, environment arguments, curriculum
 : "${SAC_REVERB_CPUS:=1}"                                         # CPUs of the replay server
 : "${SAC_TRAIN_CPUS:=2}"                                          # CPUs of the policy updates

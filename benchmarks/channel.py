@@ -59,7 +59,7 @@ def serve(pipe: Pipe, reverb_port: int, folder: Path, cpu: int) -> None:
 
 @contextlib.contextmanager
 def gateway_to(reverb_port: int, folder: Path, cpu: int) -> Iterator[int]:
-    """A gateway process on a CPU; gives its port."""
+    """A gateway process on a CPU; yields its port."""
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=serve, args=(theirs, reverb_port, folder, cpu), daemon=True)
@@ -98,7 +98,7 @@ def main() -> None:
     secs, rounds = (1.0, 1) if args.quick else (3.0, 5)
     figures: dict[str, list[float]] = {}
     with (
-        # A server for each way: the reader of one would take the other's blocks.
+        # One server per path: the reader of one would take the other's blocks.
         replay_server(_STEPS, cpus[0]) as (plain_port, _),
         replay_server(_STEPS, cpus[0]) as (apart_port, _),
         replay_server(_STEPS, cpus[0]) as (shared_port, _),

@@ -31,7 +31,7 @@ _POLICY_BYTES = 4 * (28 * 256 + 256 + 256 * 256 + 256 + 256 * 16 + 16)
 
 
 def simulate(pipe: Pipe, port: int, worker_ids: range) -> None:
-    """Workers that do nothing but talk to the server; does what the pipe says until that says `stop`."""
+    """Workers that only talk to the server; follows the pipe's orders until `stop`."""
     from tfagents_system.transport import tables
     from tfagents_system.transport.connection import Connection
     from tfagents_system.worker.progress import ProgressReader
@@ -67,7 +67,7 @@ def simulate(pipe: Pipe, port: int, worker_ids: range) -> None:
 
 
 def until_all_know(progress: list[Any], secs: float) -> int:
-    """How many are told of another iteration by news, within so many seconds."""
+    """How many workers learn of another iteration by news within the time."""
     before, deadline = [reader.newest for reader in progress], time.monotonic() + secs
     woken = 0
     for reader, known in zip(progress, before, strict=True):
@@ -78,7 +78,7 @@ def until_all_know(progress: list[Any], secs: float) -> int:
 
 
 def wait_for_a_policy(progress: list[Any], senders: list[Any], secs: float) -> int:
-    """As workers wait: each looks five times a second, for news and for what is stored. Returns how often they did."""
+    """Waits like workers: each checks news and stored data five times a second. Returns the number of checks."""
     deadline, rounds = time.monotonic() + secs, 0
     while (began := time.monotonic()) < deadline:
         for reader, sender in zip(progress, senders, strict=True):

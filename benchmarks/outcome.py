@@ -12,7 +12,7 @@ class Outcome:
     """Collects figures and prints them.
 
     Args:
-      claim: What the benchmark is to show.
+      claim: What the benchmark should show.
     """
 
     def __init__(self, claim: str) -> None:
@@ -22,17 +22,17 @@ class Outcome:
         self._notes: list[str] = []
 
     def row(self, name: str, value: float, unit: str) -> None:
-        """A figure as it was measured."""
+        """A measured figure."""
         print(f"{name}: {value:.4g} {unit}", file=sys.stderr, flush=True)
         self._rows.append({"name": name, "value": float(value), "unit": unit})
 
     def ratio(self, name: str, value: float, target: float | None = None) -> None:
-        """One figure over another of the same run; `target` is the least that is wanted."""
+        """One figure over another of the same run; `target` is the least required."""
         print(f"{name}: {value:.3f} (target {target})", file=sys.stderr, flush=True)
         self._ratios.append({"name": name, "value": float(value), "target": target})
 
     def note(self, text: str) -> None:
-        """Something that the reader of the figures must know."""
+        """A note for the reader of the figures."""
         self._notes.append(text)
 
     def print(self) -> None:

@@ -1,4 +1,4 @@
-"""Runs the programs that are measured, with a deadline, and leaves none behind."""
+"""Runs the measured programs with a deadline, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def run_json(
 
     Args:
       command: The program; modules of this repository are found.
-      timeout_secs: What it may take.
+      timeout_secs: How long it may take.
       folder: Where it runs; None is a temporary folder, because MuJoCo leaves its log in the current one.
-      show_progress: Whether its standard error is shown as it comes; otherwise only the end of it, where it fails.
+      show_progress: Whether its standard error is shown as it is written; otherwise only its end, after a failure.
 
     Raises:
       RuntimeError: It failed, gave no JSON, or was not done in time.
@@ -63,9 +63,9 @@ def run_json(
 
 
 def end_session(process: subprocess.Popen[str]) -> str:
-    """Ends a process that leads its session, and what is left of that; returns what it wrote to standard error.
+    """Ends a session leader and the rest of its session; returns what it wrote to standard error.
 
-    It is told first, so that it can end what it started in further sessions, and killed at the deadline.
+    It is terminated first, so that it can end what it started in further sessions, and killed at the deadline.
     """
     if process.poll() is not None:
         _kill_group(process.pid)

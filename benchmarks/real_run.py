@@ -27,7 +27,7 @@ _END_SECS = 90.0
 
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what would change the run, and with the Python that runs this."""
+    """The environment variables without those that would change the run, and with this Python."""
     removed = ("SAC_", "SLURM_", "TF_", "OMP_")
     kept = {name: value for name, value in environ.items() if not name.startswith(removed)}
     return kept | {"PYTHONPATH": str(ROOT), "VIRTUAL_ENV": sys.prefix}
@@ -80,7 +80,7 @@ class RealRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Told twice, it ends at once: nothing is worth saving.
+        # A second signal ends it at once: nothing is worth saving.
         self._process.terminate()
         time.sleep(0.5)
         end_session(self._process)
@@ -104,10 +104,10 @@ class RealRun:
           condition: What is waited for.
           what: The same in words.
           timeout_secs: From now on.
-          poll_secs: Between two looks, which take time that the run may need.
+          poll_secs: Between two checks, which take CPU time from the run.
 
         Raises:
-          RuntimeError: The run ended before, or the time is up.
+          RuntimeError: The run ended first, or the time is up.
         """
         deadline = time.monotonic() + timeout_secs
         while not condition():

@@ -40,7 +40,7 @@ def make_layout() -> Any:
 
 
 def make_segment(steps: int, number: int = 0) -> Any:
-    """Steps of worker 0, numbered as the sender will do it."""
+    """Steps of worker 0, numbered as the sender would."""
     from tfagents_system.transport.segments import Segment
 
     rng = np.random.default_rng(number)
@@ -59,14 +59,18 @@ def make_segment(steps: int, number: int = 0) -> Any:
     )
 
 
-class NoPacing:
-    """Every minibatch that is asked for may be drawn at once."""
+def no_pacing() -> Any:
+    """Every requested minibatch may be drawn at once."""
+    from tfagents_system.replay.pacing import Pacing
 
-    def allowed(self, request: Any, done: int) -> int:
-        return int(request.count - done)
+    class NoPacing(Pacing):
+        def allowed(self, request: Any, done: int) -> int:
+            return int(request.count - done)
 
-    def waiting_for(self, request: Any) -> str:
-        return ""
+        def waiting_for(self, request: Any) -> str:
+            return ""
+
+    return NoPacing()
 
 
 def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu: int) -> None:
@@ -95,7 +99,7 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu
     connection = Connection(f"localhost:{port}", lambda: False)
     draw = DrawSettings(BATCH, None, _ITERATION, seed=0)
     blocks, snapshots = all_tables[tables.BLOCKS], SnapshotWriter(ring, None, folder / "checkpoints")
-    service = ReplayService(ring, connection, blocks, num_workers, draw, NoPacing(), snapshots)  # type: ignore[arg-type]
+    service = ReplayService(ring, connection, blocks, num_workers, draw, no_pacing(), snapshots)
     pipe.send({"ring_bytes": ring.files.num_bytes, "open_secs": opened_secs, "pid": os.getpid()})
     while not pipe.poll():
         for _ in range(20):
@@ -182,7 +186,7 @@ def taken_per_sec(client: BlockClient, secs: float) -> float:
 
 
 def steps_in_per_sec(port: int, secs: float, segment_steps: int, connection: Any = None) -> float:
-    """As a worker sends: numbered, and over only when the server says that all is stored."""
+    """Sends like a worker: numbered, and done only when the server reports everything as stored."""
     from tfagents_system.transport.connection import Connection, Waiting
     from tfagents_system.worker.sender import SegmentSender
 
@@ -212,7 +216,7 @@ def learner_ratio(port: int, rounds: int) -> tuple[float, float]:
         started = time.perf_counter()
         update(client.next_block())
         replay.append(_ITERATION / (time.perf_counter() - started))
-        # The server goes on in this round: it fills its two blocks in the first moments.
+        # The server keeps running in this round, but it fills its two blocks in the first moments.
         started = time.perf_counter()
         update(constant)
         fixed.append(_ITERATION / (time.perf_counter() - started))

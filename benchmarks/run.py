@@ -69,7 +69,7 @@ def run_benchmark(name: str, quick: bool, peers_python: str | None) -> dict[str,
     """The outcome of one benchmark.
 
     Raises:
-      RuntimeError: It failed, took too long, or gave something else than an outcome.
+      RuntimeError: It failed, took too long, or printed something other than an outcome.
     """
     command = command_of(name, quick, peers_python)
     outcome = run_json(command, _MODULE_SECS[quick], folder=ROOT, show_progress=True)

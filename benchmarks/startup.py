@@ -19,7 +19,7 @@ from benchmarks.processes import ROOT, end_on_sigterm
 from benchmarks.real_run import RealRun
 
 _DEADLINE_SECS = 300.0
-_PENDULUM = ROOT / "tfagents_system" / "pendulum_params.py"
+_PENDULUM = ROOT / "tfagents_system/examples/pendulum/params.py"
 
 
 def pendulum(num_workers: int, fork: bool) -> RealRun:

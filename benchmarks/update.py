@@ -2,8 +2,8 @@
 
     python -m benchmarks.update [--quick] [--peers_python PYTHON]
 
-Batch 256, observation 28, action 8, networks (256, 256). Rounds of all candidates follow each other, so that what else
-the machine does hits all of them.
+Batch 256, observation 28, action 8, networks (256, 256). Candidates take turns in rounds, so that other load on the
+machine affects all of them.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from tfagents_system.machine.topology import allowed_cpus
 _PARAMS = ROOT / "benchmarks" / "half_cheetah" / "params.py"
 _N_CPUS = 2
 _LEARNING_STARTS = 1000
-# Iterations before the stretch that is measured. In the first one TensorFlow compiles; while the trainer is busy with
-# that, the workers finish the second one, which would be a present of one iteration to slow environments.
+# Iterations before the measured ones. In the first one TensorFlow compiles; meanwhile the workers finish the second
+# one, which would give slow environments one iteration for free.
 _WARM_UP_ITERATIONS = 2
 _START_SECS = 120.0
 _MIN_STEPS_PER_S = 10.0  # of a contestant that is still taken to be alive
@@ -42,7 +42,7 @@ _BLOCK = 50  # steps, then updates, of SBX where it loops over many updates in o
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is trained, by everybody.
+    """What every contestant trains.
 
     Attributes:
       steps: Environment steps that are measured.
@@ -196,7 +196,7 @@ def choose_tasks(arguments: argparse.Namespace) -> list[Task]:
 
 
 def compare(outcome: Outcome, task: Task, arguments: argparse.Namespace) -> None:
-    """Has a task trained by everybody in turn, as often as there are rounds; who fails is left out, with a note."""
+    """Lets all contestants train a task in turn, once per round; one that fails is left out, with a note."""
     measured: dict[str, list[Measurement]] = collections.defaultdict(list)
     for number in range(arguments.rounds):
         for name, train in contestants_of(task, arguments).items():

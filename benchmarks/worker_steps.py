@@ -2,8 +2,8 @@
 
     python -m benchmarks.worker_steps [--quick]
 
-What is measured is a worker's whole path: policy, TrainingEnvironment, segments, the episode's log, one core. Against a
-bare simulator: the same seeds and the same actions, episode by episode in turn, resets included.
+Measures a worker's whole path on one core: policy, TrainingEnvironment, segments, the episode's log. The bare
+simulator gets the same seeds and actions, episode by episode in turn, including resets.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from benchmarks.outcome import Outcome, parse_args
-from tfagents_system import halfcheetah_params, minitaur_params
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.examples.halfcheetah import params as halfcheetah
+from tfagents_system.examples.minitaur import params as minitaur
 from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.actors import PolicyActor
-from tfagents_system.worker.rollout import SegmentBuilder, StepTimes, run_episodes
+from tfagents_system.worker.rollout import Rollout, StepTimes
+from tfagents_system.worker.segment_builder import SegmentBuilder
 
 HORIZON = 1000
 OBSERVATION, ACTION = 28, 8
@@ -105,7 +107,7 @@ CAMERA = spaces.Dict(camera=spaces.Box(0, 255, (64, 64, 3), np.uint8), speed=spa
 
 
 class Collector:
-    """A worker's way to collect, without its processes.
+    """A worker's collection code without its processes.
 
     Args:
       params: For the networks.
@@ -128,14 +130,13 @@ class Collector:
 
     def episodes(self, count: int) -> int:
         """Collects episodes; returns their steps."""
-        episodes = run_episodes(
+        episodes = Rollout(
             self._envs,
             self._actor,
-            count,
-            new_builder=lambda: SegmentBuilder(self._layout, 0, HORIZON, lambda segment: None),
+            new_builder=lambda: SegmentBuilder(self._layout, HORIZON, lambda segment: None),
             on_step=self._on_step,
             times=self._times,
-        )
+        ).episodes(count)
         return sum(episode.length for episode in episodes)
 
     def _on_step(self, steps: int) -> None:
@@ -249,10 +250,10 @@ def main() -> None:
         if target is not None:
             result.ratio(f"{name}: steps/s over {target}", rate / target, 1.0)
 
-    # An exploring Minitaur without training falls at once, and its resets, which are slow, would be all there is.
+    # An untrained, exploring Minitaur falls at once, and its slow resets would dominate.
     simulators: list[tuple[str, Any, Callable[[Any], Any], bool, int, float]] = [
-        ("HalfCheetah-v5", halfcheetah_params, lambda env: env, False, episodes, _TARGET_HALF_CHEETAH),
-        ("Minitaur", minitaur_params, lambda env: env.env, True, min(episodes, 4), _TARGET_MINITAUR),
+        ("HalfCheetah-v5", halfcheetah, lambda env: env, False, episodes, _TARGET_HALF_CHEETAH),
+        ("Minitaur", minitaur, lambda env: env.env, True, min(episodes, 4), _TARGET_MINITAUR),
     ]
     for name, module, simulator, greedy, count, least in simulators:
         share, bare_rate = share_of_bare_simulator(module.TrainParams({"horizon": HORIZON}), simulator, count, greedy)

@@ -9,7 +9,8 @@ from tfagents_system.transport import tables
 from tfagents_system.transport.remote import frames, messages
 from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker.actors import RandomActor
-from tfagents_system.worker.rollout import SegmentBuilder, run_episodes
+from tfagents_system.worker.rollout import Rollout
+from tfagents_system.worker.segment_builder import SegmentBuilder
 
 PIXELS = 3 * 4 * 2
 
@@ -47,7 +48,7 @@ def test_pixels_stay_bytes_from_the_environment_into_a_minibatch(tmp_path):
         assert ring.append(Segment.from_wire(arrived, layout))
 
     actor = RandomActor(env.action_spec(), np.random.default_rng(0))
-    run_episodes([env], actor, 5, new_builder=lambda: SegmentBuilder(layout, 0, 12, send, history=2))
+    Rollout([env], actor, new_builder=lambda: SegmentBuilder(layout, 12, send, history=2)).episodes(5)
     assert (tmp_path / "observation.camera.bin").stat().st_size == ring.num_rows * PIXELS
     for drawn in (
         draw_transitions(ring, np.random.default_rng(0), 2, 8, frame_stack=3),

@@ -52,6 +52,17 @@ def test_a_file_runs_in_the_python_that_it_says(path):
     assert found(path, PROMISES[path]) == ""
 
 
+def test_train_params_load_in_the_python_of_a_users_simulator():
+    """SAC_ENV_PYTHON loads TrainParams without any package of ours."""
+    code = "import sys, tfagents_system.train_params_base; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    names = set(done.stdout.split())
+    assert not names & {"numpy", "tensorflow", "reverb", "msgspec"}
+    files = [ROOT / f"{name.replace('.', '/')}.py" for name in names if name.startswith("tfagents_system.")]
+    assert ROOT / "tfagents_system/checks/hyperparameters.py" in files, done.stderr
+    assert {file.name: found(file, 9) for file in files if file.exists()} == {f.name: "" for f in files if f.exists()}
+
+
 def test_what_is_newer_would_be_found(tmp_path):
     newer = tmp_path / "newer.py"
     newer.write_text("if (count := 3) > 2:\n    print(f'{count=}')\n")

@@ -1,4 +1,4 @@
-"""The two ways in which a program of ours ends early, and how each is told to the user."""
+"""The two ways in which our programs end early, and how each is reported to the user."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NoReturn
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
-EXIT_HOPELESS = 3  # Of a role: failed, and another start of it would fail in the same way.
-EXIT_RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: everything is saved, the same command goes on.
-EXIT_RENEW = 76  # Between a role and its supervisor: it has grown too large, and starts anew with what is saved.
+EXIT_HOPELESS = 3  # Of a role: it failed, and another start would fail in the same way.
+EXIT_RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: everything is saved, the same command resumes.
+EXIT_RENEW = 76  # From a role to its supervisor: it has grown too large and restarts with what is saved.
 
 _REMEDIES = {
     errno.ENOSPC: "free space on the disk",
@@ -43,10 +43,10 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 12
 
 
 def shown(value: object) -> str:
-    """`repr(value)` of whatever a user has given: on one line, cut where it is long or deep, never an exception."""
+    """`repr(value)` of any value from a user: on one line, cut if long or deep; never raises."""
     try:
         return " ".join(_REPR.repr(value).split())
-    except Exception:  # Such as of an integer with more than 4300 digits.
+    except Exception:  # For example, an integer with more than 4300 digits.
         return f"<{type(value).__name__}>"
 
 
@@ -59,8 +59,8 @@ def print_findings(findings: Sequence[str]) -> None:
 def exit_with(main: Callable[[], int]) -> NoReturn:
     """Runs `main` and exits with its code.
 
-    Errors that are not the program's own are printed without a traceback: a UserError exits with 2, a full or read-only
-    disk and the like with 1.
+    Errors that are not the program's fault are printed without a traceback: a UserError exits with 2, a full or
+    read-only disk and the like with 1.
     """
     try:
         code = main()

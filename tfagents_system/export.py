@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(source: Any, name: str, folder: Path, may_leave_out: bool) -> bool:
-    """Writes a file and tells of it; whether there is one."""
+    """Writes a file and prints the result; returns whether it was written."""
     from tfagents_system.playing import export_files
 
     try:

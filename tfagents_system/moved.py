@@ -15,14 +15,19 @@ MOVED = {
     "channel.credentials": "transport.remote.credentials",
     "channel.machines": "transport.remote.machines",
     "curriculum": "envs.curriculum",
+    "envs.minitaur": "examples.minitaur.environment",
     "grid": "settings.grid",
+    "halfcheetah_params": "examples.halfcheetah.params",
     "info_keys": "envs.info_keys",
     "launch.run_paths": "run_files.run_paths",
     "launch.variables": "settings.variables",
     "load_params": "settings.load_params",
+    "minitaur_params": "examples.minitaur.params",
     "montage": "playing.montage",
     "other_libraries": "settings.other_libraries",
     "overrides": "settings.overrides",
+    "pendulum_params": "examples.pendulum.params",
+    "pendulum_pixels_params": "examples.pendulum_pixels.params",
     "report.metrics": "run_files.metrics",
     "run_checkpoints": "run_files.run_checkpoints",
     "saved_run": "playing.saved_run",
@@ -50,7 +55,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
     ) -> Optional[importlib.machinery.ModuleSpec]:
-        """Of a module under its old name."""
+        """Finds a module by its old name."""
         if not name.startswith(PACKAGE) or name[len(PACKAGE) :] not in MOVED:
             return None
         new = PACKAGE + MOVED[name[len(PACKAGE) :]]
@@ -58,6 +63,6 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Has Python find them."""
+    """Makes Python find modules by their old names."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

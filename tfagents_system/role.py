@@ -1,4 +1,4 @@
-"""What the three role programs share: where they run, what they were asked to do, how they are stopped."""
+"""Shared by the three role programs: where they run, their settings, and how they are stopped."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Role:
       paths: The run directory.
       params: The user's TrainParams.
       num_workers: Planned workers of the run: 0 to num_workers - 1.
-      max_workers: Slots for workers, those of workers that join included.
+      max_workers: Slots for workers, including those that join.
       seed: SAC_SEED.
       server_address: Where the replay server listens.
-      deterministic: SAC_DETERMINISTIC: what the role does follows from the seed alone.
+      deterministic: SAC_DETERMINISTIC: the seed alone determines what the role does.
       stop: Set when the role is told to stop.
-      heartbeat: Tells the supervisor what the role does.
-      joined: What it got from the run that it has joined; None where the run has started it.
+      heartbeat: Reports the role's state to the supervisor.
+      joined: What it received from the run that it joined; None if the run started it.
     """
 
     name: str
@@ -116,20 +116,20 @@ class Role:
 
     @functools.cached_property
     def beats(self) -> BeatReader:
-        """What other roles say of themselves."""
+        """The other roles' heartbeats."""
         return BeatReader(self.paths)
 
     def has_left(self, worker_id: int) -> bool:
         """Whether a worker that joined says that it has stopped. Those that the run has started itself will be back.
 
-        The answer follows the first question by a moment, and what a worker says by seconds: asking costs nothing.
+        The first answer takes a moment, and the answer lags a worker by seconds: asking costs nothing.
         """
         if worker_id < self.slots.local:
             return False
         return (self.beats.last(worker_role(worker_id)) or {}).get("state") == "stopped"
 
     def derived_seed(self, *stream: int) -> int:
-        """A seed of 32 bits for one stream of random numbers; the run's seed decides all of them."""
+        """A 32-bit seed for one stream of random numbers, derived from the run's seed."""
         return int(np.random.SeedSequence([self.seed, *stream]).generate_state(1)[0])
 
 
@@ -138,7 +138,7 @@ COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, TRAIN_STREAM, HELD_OUT_STREAM = 10, 1
 
 
 class _Log:
-    """Output of a role to its log file: what can't be written to a full disk is lost, and ends nothing."""
+    """Output of a role to its log file: text that does not fit on a full disk is dropped without an error."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

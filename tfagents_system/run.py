@@ -15,7 +15,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    # A script's own folder leads sys.path: there, our modules would hide others of the same name.
+    # A script's own folder comes first in sys.path, where our modules would hide others of the same name.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT / "tfagents_system"]
     sys.path.insert(0, str(_ROOT))
 
@@ -38,8 +38,8 @@ from tfagents_system.run_files.run_directory import read_run_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 
-_EXIT_INTERRUPTED = 130  # As shells tell of a program that Ctrl-C ended.
-_MAX_FRAMES_PER_SECOND = 30  # Simulators with finer steps are drawn less often: drawing is what takes long.
+_EXIT_INTERRUPTED = 130  # The shells' exit code of a program that Ctrl-C ended.
+_MAX_FRAMES_PER_SECOND = 30  # Simulators with finer steps are drawn less often, because drawing is slow.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +48,8 @@ class PlayedEpisode:
 
     Attributes:
       episode_return: Undiscounted sum of rewards.
-      length: Steps.
       success: As the environment reports it; None where it does not.
       video: The MP4; None without one.
-      curriculum: Its values that were played with.
     """
 
     episode_return: float
@@ -103,12 +101,10 @@ def play(
     """Plays episodes with a greedy policy.
 
     Args:
-      params: TrainParams of the environment.
       path: The policy: a checkpoint of a run, a SavedModel, or an exported file.
-      num_episodes: How many.
-      seed: Decides everything that is random.
+      seed: Determines all random numbers.
       video_dir: Where videos go; None makes none.
-      on_episode: Told of every episode, from 1; the default prints it.
+      on_episode: Called with every episode, from 1; the default prints it.
 
     Raises:
       UserError: The policy does not fit the environment, or the environment can't be drawn.
@@ -116,7 +112,7 @@ def play(
     """
     policy = _load_policy(path)
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # Environments that use the global generators shall repeat, too.
+    np.random.seed(seed % 2**32)  # Makes environments that use the global generators repeatable.
     episodes = []
     with _make_env(params, seed, render=video_dir is not None) as env:
         _check_fit(policy, env)
@@ -282,7 +278,7 @@ def _iteration(params: TrainParamsBase, path: Path, policy: Any) -> int:
 
 
 def _apply_curriculum(params: TrainParamsBase, env: Any, iteration: int) -> Values:
-    """Sets what the policy of that iteration was evaluated with, and tells it."""
+    """Sets the values with which the policy of that iteration was evaluated, and prints them."""
     task = EvaluatedTask(params.env_config, params.num_iter)
     values = task.stage(iteration)
     for name, value in values.items():
@@ -298,7 +294,7 @@ def _play_episode(env: Any, policy: Any, video: Path | None) -> PlayedEpisode:
     if video is None:
         return _run_episode(env, policy, env.reset())
     time_step = env.reset()
-    frame = env.render_frame()  # Before the file is there: an environment that can't be drawn leaves none.
+    frame = env.render_frame()  # Before the file is created: an environment that can't be drawn leaves none.
     stride = max(1, round(env.frames_per_second / _MAX_FRAMES_PER_SECOND))
     with rendering.VideoWriter(video, env.frames_per_second / stride) as writer:
         writer.add(frame)

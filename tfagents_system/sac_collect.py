@@ -2,7 +2,7 @@
 
     SLURM_PROCID=3 python -m tfagents_system.sac_collect
 
-Load parameters, connect, loop until told to stop, close. SAC_WORKER_ROLE may say another kind (worker/kinds.py).
+Load parameters, connect, loop until told to stop, close. SAC_WORKER_ROLE may select another kind (worker/kinds.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import worker_role
 from tfagents_system.transport.joining import ROLE
 from tfagents_system.worker.kinds import make_worker
-from tfagents_system.worker.worker import WorkerSettings
 from tfagents_system.worker.worker_environments import MAX_FAULTS_IN_A_ROW, TooLargeError
+from tfagents_system.worker.worker_settings import WorkerSettings
 
 
 def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:
@@ -44,7 +44,7 @@ def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:
 
 
 def main() -> NoReturn:
-    # Its number, and how it deals with environments, are read once it has joined a run: that is where they are told.
+    # The run that it joins provides its number and its environment settings, so they are read after joining.
     run_role(
         worker_role(int(os.environ["SLURM_PROCID"])),
         lambda role: collect(role, int(os.environ["SLURM_PROCID"]), WorkerSettings.from_environ(os.environ)),

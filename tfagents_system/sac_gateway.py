@@ -1,8 +1,8 @@
-"""The gateway program: the way by which other machines reach the replay server, encrypted and authenticated.
+"""The gateway program: gives other machines encrypted and authenticated access to the replay server.
 
     python -m tfagents_system.sac_gateway          # with a supervisor's variables, else see launch/by_hand.py
 
-Load parameters, let nobody in who can't prove himself, serve until told to stop, tell everybody.
+Load parameters, admit only authenticated clients, serve until told to stop, notify all clients.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def serve(role: Role) -> int:
 
 
 def credentials_folder(role: Role) -> Path:
-    """SAC_CREDENTIALS_DIR, or that of the run, whose credentials are made now where there are none.
+    """SAC_CREDENTIALS_DIR, or the folder of the run, whose credentials are created if missing.
 
     Raises:
       UserError: They can't be made.
@@ -93,7 +93,7 @@ def credentials_folder(role: Role) -> Path:
 
 
 def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
-    """What the gateway must know of its run."""
+    """What the gateway needs to know about its run."""
     layout = Layout.from_specs(*specs.load_specs(role.paths.specs), has_returns=role.params.normalize_rewards)
     shared = {name: environ[name] for name in _SHARED_VARIABLES if environ.get(name)}
     return RunFacts(
@@ -110,7 +110,7 @@ def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
 
 
 def _listen(gateway: Gateway, role: Role, wanted: int) -> int:
-    """On the port of an earlier start where any will do: those who have joined come back to it.
+    """Listens on the port of an earlier start unless one is set: machines that joined reconnect to it.
 
     Raises:
       UserError: The port is in use.

@@ -31,7 +31,7 @@ def train(role: Role) -> int:
     except StoppedError:
         return _save(trainer)
     except CallbackError:
-        _save(trainer)  # It goes on from here when the callback is corrected.
+        _save(trainer)  # Training resumes from here when the callback is corrected.
         raise
     except (DivergedError, SaveError) as error:
         print_findings([str(error)])

@@ -1,6 +1,6 @@
 """TrainParamsBase: every hyperparameter and every hook that a user may override.
 
-A user writes one file with `class TrainParams(TrainParamsBase)`, fills out `env_ctor`, and changes what should differ:
+A user writes one file with `class TrainParams(TrainParamsBase)`, implements `env_ctor`, and changes other attributes:
 
     class TrainParams(TrainParamsBase):
         discount = 0.98
@@ -8,8 +8,12 @@ A user writes one file with `class TrainParams(TrainParamsBase)`, fills out `env
         def env_ctor(self, *args, seed=None, **kwargs):
             return gymnasium.make("Pendulum-v1", **kwargs)
 
-Attributes may be set on the class, as above, or in `__init__` after `super().__init__(env_config)`.
-This module imports neither TensorFlow nor Reverb: the defaults that need them import them when they are called.
+Attributes may be set on the class, as above, or in `__init__` after `super().__init__(env_config)`. One line here
+defines everything about an attribute: its type with the rule for its values, its unit, the values of other attributes
+with which it has an effect (`When`, `Unless`; otherwise always), and the values that replace None (`ByAlgorithm`).
+docs/parameters.md shows the same as tables.
+
+This module needs nothing but Python 3.9: the defaults that need TensorFlow or Reverb import them when they are called.
 """
 
 from __future__ import annotations
@@ -18,7 +22,24 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tfagents_system.checks.hyperparameters import (
+    IMAGES,
+    ByAlgorithm,
+    Count,
+    CountOrZero,
+    Layers,
+    MayChange,
+    NotDeterministic,
+    Number,
+    Optimizer,
+    Positive,
+    Unless,
+    When,
+)
+from tfagents_system.checks.rules import Rule, integer_from, layers_such_as, number_above, number_in, number_where
+from tfagents_system.checks.stop_conditions import StopConditions
 
 if TYPE_CHECKING:
     from tfagents_system.settings.early_end import Logged
@@ -28,7 +49,7 @@ EnvArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class ParamsSource:
-    """What TrainParams were loaded from, so that another process can load the same.
+    """The source of TrainParams, from which another process can load the same.
 
     Attributes:
       path: The file.
@@ -44,10 +65,16 @@ class ParamsSource:
     attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
+def _one_for_each_env_step(params: TrainParamsBase) -> int:
+    """As many as updates for each environment step, rounded, at least 1."""
+    ratio = params.max_updates_per_env_step if params.asynchronous else params.updates_per_env_step
+    return max(1, round(ratio or 1))
+
+
 class TrainParamsBase(abc.ABC):
     """Hyperparameters of SAC and the hooks that build its parts.
 
-    "Total" and "per worker" say how a count is shared: 10 episodes in total with 4 workers are 3, 3, 2 and 2.
+    "In total" and "per worker" say how a count is shared: 10 episodes in total with 4 workers are 3, 3, 2 and 2.
 
     Args:
       env_config: The dictionary read from SAC_CONFIG. Its key `horizon` is the maximum number of steps of an episode.
@@ -56,172 +83,197 @@ class TrainParamsBase(abc.ABC):
         where a policy is only played: ask it by `get`.
     """
 
-    algorithm: str = "sac"
-    """`sac`, `redq`, `droq`, `tqc` or `crossq`: docs/algorithms.md. Of attributes that are None here the algorithm's
-    paper has the value."""
+    algorithm: Literal["sac", "redq", "droq", "tqc", "crossq"] = "sac"
+    """See docs/algorithms.md. Attributes of None with values `ByAlgorithm` are as in the algorithm's paper."""
 
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
-    discount: float = 0.99
-    """gamma, per environment step, in [0, 1]."""
-    critic_learning_rate: float = 3e-4
+    discount: Annotated[float, number_in(0, 1), "per environment step"] = 0.99
+    """Discount factor gamma of later rewards."""
+    critic_learning_rate: Annotated[Positive, MayChange] = 3e-4
     """Learning rate of the critics; where a schedule of `critic_optimizer` begins."""
-    actor_learning_rate: float = 3e-4
+    actor_learning_rate: Annotated[Positive, MayChange] = 3e-4
     """Learning rate of the actor; where a schedule of `actor_optimizer` begins."""
-    alpha_learning_rate: float = 3e-4
+    alpha_learning_rate: Annotated[Positive, When("learn_entropy_coef"), MayChange] = 3e-4
     """Learning rate of log(alpha), of the entropy coefficient; where a schedule of `alpha_optimizer` begins."""
-    target_update_tau: float = 0.005
+    target_update_tau: Annotated[float, number_above(0, at_most=1), Unless("algorithm", "crossq")] = 0.005
     """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
-    target_update_period: int = 1
-    """Updates between two soft updates of the target critics."""
-    gradient_clipping: float | None = None
+    target_update_period: Annotated[Count, "updates", Unless("algorithm", "crossq")] = 1
+    """Interval between two soft updates of the target critics."""
+    gradient_clipping: Positive | None = None
     """Maximum norm of each variable's gradient, of critics, actor and log(alpha) alike; None does not clip.
     `global_clipnorm` of an optimizer is one for all variables of its part together."""
     learn_entropy_coef: bool = True
-    """True: alpha, the entropy coefficient, is tuned. False: it stays exp(sac_log_alpha)."""
-    sac_log_alpha: float = 0.0
+    """True: alpha, the entropy coefficient, is tuned. False: it stays exp(sac_log_alpha), also after a resume."""
+    sac_log_alpha: Annotated[float, number_where("a number of at most 50", lambda value: value <= 50)] = 0.0
     """log(alpha) before the first update."""
-    target_entropy: float | None = None
-    """Entropy that alpha is tuned towards, in nats of the action scaled to [-1, 1]; None is -dim(action)."""
-    train_batch_size: int = 256
-    """Samples in one minibatch: transitions, or sequences where `recurrent`."""
-    share_log_pi: bool = True
+    target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef")] = None
+    """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action)."""
+    train_batch_size: Annotated[Count, "samples"] = 256
+    """Size of a minibatch, in transitions, or in sequences where `recurrent`."""
+    share_log_pi: Annotated[bool, When("learn_entropy_coef")] = True
     """True: the loss of alpha takes log pi from the actor's loss, as in the paper's algorithm. False: the actor is
     evaluated once more after its step, as TF-Agents does; 4 to 20 % slower, by CPUs."""
-    matmul_precision: str = "float32"
-    """`float32`, or `bfloat16`: hidden layers are multiplied in bfloat16 by the trainer where its CPU does that faster
-    (AMX, AVX512-BF16); elsewhere it says so and goes on in float32. Weights, optimizers and losses stay float32."""
+    matmul_precision: Annotated[
+        Literal["float32", "bfloat16"], NotDeterministic("a measurement decides whether it is used")
+    ] = "float32"
+    """`bfloat16`: hidden layers are multiplied in bfloat16 by the trainer where its CPU does that faster (AMX,
+    AVX512-BF16); elsewhere it logs that and uses float32. Weights, optimizers and losses stay float32."""
 
     # What the other algorithms have beside that.
-    num_critics: int | None = None
-    """N, the critics of the ensemble. None: redq 10, tqc 5, droq and crossq 2."""
-    num_target_critics: int | None = None
-    """M, where `redq` or `droq`: the minimum is over M of the N critics, drawn anew in each update. None: 2."""
-    actor_update_period: int | None = None
-    """Actor and alpha step in every so many updates, the critics in each. None: crossq 3, tqc 1;
-    redq and droq `updates_per_env_step` (rounded, at least 1), so that the actor steps once for each step of the
-    environment; 1 where `num_steps_per_iter` says how many updates there are."""
-    num_quantiles: int = 25
-    """Quantiles of each critic, where `tqc`."""
-    num_dropped_quantiles: int = 2
-    """Largest quantiles that the target leaves out, where `tqc`; per critic, dropped from those of all together."""
+    num_critics: Annotated[Count | None, ByAlgorithm(2, redq=10, tqc=5)] = None
+    """N, the critics of the ensemble."""
+    num_target_critics: Annotated[Count | None, ByAlgorithm(redq=2, droq=2)] = None
+    """M: the minimum is over M of the N critics, drawn anew in each update."""
+    actor_update_period: Annotated[
+        Count | None, "updates", ByAlgorithm(1, redq=_one_for_each_env_step, droq=_one_for_each_env_step, crossq=3)
+    ] = None
+    """Actor and alpha step in every so many updates, the critics in each."""
+    num_quantiles: Annotated[int, integer_from(2), When("algorithm", "tqc")] = 25
+    """Quantiles of each critic."""
+    num_dropped_quantiles: Annotated[CountOrZero, "per critic", When("algorithm", "tqc")] = 2
+    """Largest quantiles that the target leaves out, dropped from those of all critics together."""
 
     # Networks.
-    actor_fc_layer_params: Sequence[int] = (256, 256)
+    actor_fc_layer_params: Layers = (256, 256)
     """Units of the actor's hidden layers (behind the LSTM where `recurrent`)."""
-    critic_joint_fc_layer_params: Sequence[int] = (256, 256)
+    critic_joint_fc_layer_params: Layers = (256, 256)
     """Units of each critic's hidden layers, over observation and action together."""
     recurrent: bool = False
     """Actor and critics with an LSTM, trained on sequences."""
-    recurrent_sequence_length: int = 20
-    """Transitions in one training sequence, where `recurrent`; of episodes that are shorter, all that there are."""
-    recurrent_lstm_units: int = 64
-    """Units of the LSTM of actor and critics, where `recurrent`."""
-    preprocessing_combiner: Any = None
-    """A Keras layer that turns the observations into one tensor `[B, n]`, or a function of no arguments that returns
-    one. Merging layers (Concatenate, Add) get the list of leaves, all others the nest as the environment gives it.
-    None concatenates all leaves, flattened; images are encoded before that (`image_encoder_filters`), other integers of
-    8 bits divided by 255."""
-    network: str = "mlp"
+    recurrent_sequence_length: Annotated[Count, "transitions", When("recurrent", of_agent=False)] = 20
+    """Length of a training sequence; a shorter episode is one whole sequence."""
+    recurrent_lstm_units: Annotated[Count, When("recurrent", of_agent=False)] = 64
+    """Units of the LSTM of actor and critics."""
+    preprocessing_combiner: Annotated[Any | None, Rule("a Keras layer, a function that returns one", callable)] = None
+    """Turns the observations into one tensor `[B, n]`. Merging layers (Concatenate, Add) get the list of leaves, all
+    others the nest as the environment gives it. None concatenates all leaves, flattened; images are encoded before that
+    (`image_encoder_filters`), other integers of 8 bits divided by 255."""
+    network: Literal["mlp", "simba"] = "mlp"
     """`mlp`: plain layers. `simba`: normalised observations and residual blocks (Lee et al., arXiv 2410.09754), whose
     width is the first entry of the layer sizes and whose number is how many entries there are. The paper has
     `actor_fc_layer_params = (128,)` and `critic_joint_fc_layer_params = (512, 512)`."""
-    critic_layer_norm: bool | None = None
-    """Layer normalisation before each activation of the critics. None: where `algorithm` is `droq`."""
-    critic_dropout: float | None = None
-    """Rate of the dropout behind each hidden layer's product in the critics, always on. None: DroQ's 0.01 where
-    `algorithm` is `droq`, else 0."""
-    batch_renormalization: bool | None = None
+    critic_layer_norm: Annotated[bool | None, ByAlgorithm(False, droq=True)] = None
+    """Layer normalisation before each activation of the critics."""
+    # Dropout draws in steps of 1/65536: a smaller rate would be none at all, a larger one would keep nothing.
+    critic_dropout: Annotated[
+        float | None,
+        number_where("0 or a number in [0.0001, 0.99]", lambda rate: rate == 0 or 1e-4 <= rate <= 0.99),
+        ByAlgorithm(0.0, droq=0.01),
+    ] = None
+    """Rate of the dropout behind each hidden layer's product in the critics, always on."""
+    batch_renormalization: Annotated[bool | None, ByAlgorithm(False, crossq=True)] = None
     """Batch renormalisation in front of the first and behind each hidden layer of actor and critics (Ioffe, arXiv
-    1702.03275). None: where `algorithm` is `crossq`."""
-    batch_renormalization_warmup_steps: int = 100_000
-    """Updates with plain batch normalisation before that, as CrossQ has them."""
+    1702.03275)."""
+    batch_renormalization_warmup_steps: Annotated[CountOrZero, "updates", When("batch_renormalization")] = 100_000
+    """Time with plain batch normalisation before batch renormalisation begins, as CrossQ has it."""
 
     # Images and histories.
-    frame_stack: int = 1
+    frame_stack: Count = 1
     """Frames of an image (uint8, `[height, width, channels]`) that networks see at once, along the channel axis, the
     oldest first. Each is stored once."""
-    image_encoder_filters: Sequence[int] = (32, 32, 32, 32)
+    image_encoder_filters: Annotated[
+        Sequence[int], layers_such_as("(32, 32, 32, 32), or ()"), When("preprocessing_combiner", None), When(IMAGES)
+    ] = (32, 32, 32, 32)
     """Filters of the convolutions (3 x 3, the first with stride 2) that the default actor and critics share, as in
     DrQ-v2 (Yarats et al., arXiv 2107.09645). `()`: images are flattened, as those are that are too small for them."""
-    image_encoder_features: int = 50
+    image_encoder_features: Annotated[
+        Count, When("image_encoder_filters"), When("preprocessing_combiner", None), When(IMAGES)
+    ] = 50
     """Units that actor and critics each make of the encoder's features, with layer normalisation and tanh."""
-    image_augmentation_pixels: int | None = None
-    """Largest random shift of images in minibatches; 0 shifts none. None: 4 where images are encoded."""
-    action_history: int = 0
+    image_augmentation_pixels: Annotated[CountOrZero | None, "pixels", When(IMAGES)] = None
+    """Largest random shift of images in minibatches; 0 shifts none. None: 4 where images are encoded, else 0."""
+    action_history: CountOrZero = 0
     """Actions before the current one that are part of the observation, in [-1, 1], oldest first, zeros before an
     episode's start: for systems that act with a delay."""
 
-    # Optimizers: docs/algorithms.md has their settings.
-    critic_optimizer: Mapping[str, Any] = {}
-    """Of the critics, such as `{"name": "adamw", "weight_decay": 0.01, "schedule": "cosine"}`; {} is Adam."""
-    actor_optimizer: Mapping[str, Any] = {}
-    """Of the actor; {} is Adam."""
-    alpha_optimizer: Mapping[str, Any] = {}
-    """Of log(alpha); {} is Adam."""
+    # Optimizers.
+    critic_optimizer: Optimizer = {}
+    """Optimizer of the critics, such as `{"name": "adamw", "weight_decay": 0.01, "schedule": "cosine"}`:
+    docs/algorithms.md has the settings; {} is Adam."""
+    actor_optimizer: Optimizer = {}
+    """Optimizer of the actor; {} is Adam."""
+    alpha_optimizer: Annotated[Optimizer, When("learn_entropy_coef")] = {}
+    """Optimizer of log(alpha); {} is Adam."""
 
     # Normalisation.
-    normalize_observations: bool = False
+    normalize_observations: Annotated[bool, Unless("network", "simba")] = False
     """Observations reach the networks with mean 0 and variance 1, by running statistics of the experience that is
-    learned from, clipped to [-10, 10]; pixels (uint8) are left alone. Always on where `network` is `simba`."""
+    learned from, clipped to [-10, 10]; pixels (uint8) are left alone. SimBa always normalises them."""
     normalize_rewards: bool = False
     """Rewards (with `n_step` > 1: their sums over n steps) are divided by the running standard deviation of the
     discounted return, and clipped to [-10, 10], before they are learned from. Can't be switched within a run."""
 
     # The iteration: collect, push, draw, update, publish.
-    num_iter: int = 1000
-    """Iterations of the whole run."""
-    num_steps_per_iter: int = 1000
-    """Updates of an iteration, each on one minibatch."""
-    n_train_episodes_per_iter: int = 1
-    """Episodes that each worker collects in an iteration (per worker)."""
-    n_buffer_init_episodes: int = 10
-    """Episodes collected with uniformly random actions before the first iteration, once in a run (total)."""
-    n_episodes_in_buffer: int = 1000
+    num_iter: Annotated[Count, "iterations", MayChange] = 1000
+    """Length of the whole run."""
+    env_steps_per_iter: Annotated[
+        Count | None, "steps in total", NotDeterministic("the episode under way could not be repeated after a restart")
+    ] = None
+    """What all workers together collect in an iteration; an episode that is under way continues in the next iteration,
+    with the newest policy. None: an iteration is of whole episodes, `n_train_episodes_per_iter`."""
+    num_steps_per_iter: Annotated[
+        Count,
+        "updates",
+        When("updates_per_env_step", None, of_agent=False),
+        When("env_steps_per_iter", None, of_agent=False),
+    ] = 1000
+    """Training in an iteration; each update takes one minibatch. One for each environment step is workers * episodes *
+    steps of an episode."""
+    n_train_episodes_per_iter: Annotated[
+        Count, "episodes per worker", When("env_steps_per_iter", None, of_agent=False)
+    ] = 1
+    """What each worker collects in an iteration."""
+    n_buffer_init_episodes: Annotated[CountOrZero, "episodes in total"] = 10
+    """Experience with uniformly random actions, collected before the first iteration, once in a run."""
+    n_episodes_in_buffer: Annotated[Count, "episodes in total"] = 1000
     """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
-    asynchronous: bool = False
+    asynchronous: Annotated[bool, NotDeterministic("what is collected would depend on timing")] = False
     """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
     never wait; updates are held back by `max_updates_per_env_step` instead."""
-    max_policy_lag: int = 1
-    """Iterations that the policy may be behind which collects in lock-step. 1: an iteration is collected while the one
-    before it is trained on. 0: with the newest policy always, and the trainer waits meanwhile."""
-    max_updates_per_env_step: float = 1.0
-    """Updates allowed for each step collected after the first random episodes, where `asynchronous`."""
+    max_policy_lag: Annotated[Literal[0, 1], "iterations", Unless("asynchronous", True, of_agent=False)] = 1
+    """How far the policy that collects in lock-step may be behind. 1: an iteration is collected while the one before it
+    is trained on. 0: with the newest policy always, and the trainer waits meanwhile; so it is with
+    SAC_DETERMINISTIC=1."""
+    max_updates_per_env_step: Annotated[Positive, "updates per step", When("asynchronous", of_agent=False)] = 1.0
+    """Most updates for each step collected after the first random episodes."""
 
     # Experience: what is drawn, and how much of it.
-    updates_per_env_step: float | None = None
+    updates_per_env_step: Annotated[Positive | None, "updates per step"] = None
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
-    steps after the first random episodes, however long episodes are; `num_steps_per_iter` is not used then. None: as
-    many as `num_steps_per_iter` says."""
-    n_step: int = 1
-    """Steps of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
-    recurrent_burn_in: int = 0
-    """Transitions before each training sequence that only bring the LSTMs into their state, where `recurrent`."""
-    validation_share: float = 0.0
-    """Share of each worker's episodes, in [0, 0.5], that is never trained on: the losses on them are logged beside the
-    others, as `validation/critic_loss` and so on."""
+    steps after the first random episodes, however long episodes are. None: 1 with `env_steps_per_iter`, otherwise
+    as many as `num_steps_per_iter` says."""
+    n_step: Annotated[Count, "steps"] = 1
+    """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
+    recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
+    """Transitions before each training sequence that only produce the LSTMs' state."""
+    validation_share: Annotated[float, number_in(0, 0.5)] = 0.0
+    """Share of each worker's episodes that is never trained on: the losses on them are logged beside the others, as
+    `validation/critic_loss` and so on."""
 
-    # Periods, in iterations.
-    n_eval_episodes: int = 10
-    """Episodes of one evaluation with the greedy policy (total)."""
-    eval_period_itrs: int = 10
-    """Iterations between two evaluations; the policy before the first and after the last is always evaluated."""
-    log_period_itrs: int = 1
-    """Iterations between two rows of metrics."""
-    checkpoint_period_itrs: int = 50
-    """Iterations between two checkpoints of agent, optimizers, counters and policy."""
-    best_metric: str = "return"
+    # Periods.
+    n_eval_episodes: Annotated[Count, "episodes in total", MayChange] = 10
+    """Size of one evaluation with the greedy policy."""
+    eval_period_itrs: Annotated[Count, "iterations", MayChange] = 10
+    """Interval between two evaluations; the policy before the first and after the last is always evaluated."""
+    log_period_itrs: Annotated[Count, "iterations", MayChange] = 1
+    """Interval between two rows of metrics."""
+    checkpoint_period_itrs: Annotated[Count, "iterations", MayChange] = 50
+    """Interval between two checkpoints of agent, optimizers, counters and policy."""
+    best_metric: Annotated[Literal["return", "success"], MayChange] = "return"
     """`return`: the best policy is that of the highest mean return of an evaluation. `success`: of the highest success
-    rate, and of the highest return among equal ones. It starts anew when the task of evaluations changes (a curriculum
+    rate, and of the highest return among equal ones. It restarts when the task of evaluations changes (a curriculum
     with `apply_to_eval`)."""
 
     # The end of a run before `num_iter`.
-    stop_when: Mapping[str, float] | None = None
+    stop_when: Annotated[StopConditions | None, MayChange] = None
     """Ends the run as its normal end does, such as `{"eval_success": 0.95, "evaluations": 3}`: so many evaluations in a
     row (without that key: one) with at least this `eval_success` or `eval_return` or both; or
     `{"no_improvement_env_steps": 200_000}`: none was better, by `best_metric`, for so many environment steps. Only
     evaluations count that have the last values of a curriculum with `apply_to_eval`. None never does."""
-    max_hours: float | None = None
-    """Hours that a run is trained for, all of its starts together; it ends with the iteration. None: no limit."""
+    max_hours: Annotated[
+        Positive | None, "hours", MayChange, NotDeterministic("a clock would decide how long the run is")
+    ] = None
+    """Training time of a run, all of its starts together; it ends with the iteration. None: no limit."""
 
     _source: ParamsSource | None = None
 
@@ -301,7 +353,7 @@ class TrainParamsBase(abc.ABC):
         """Callbacks in the trainer, called after each block of updates, each evaluation and each checkpoint.
 
         They decide from what is logged alone, so that a start after a kill decides the same. A text (or True) ends the
-        run after its iteration as its normal end does, and is told as the reason. One that raises ends the run as bad
+        run after its iteration as its normal end does, and is logged as the reason. One that raises ends the run as bad
         input does, with everything saved.
         """
         return ()
@@ -323,3 +375,8 @@ class TrainParamsBase(abc.ABC):
     def eval_observers_ctor(self) -> Sequence[Callable[[Any], None]]:
         """Observers of evaluation steps; those with `name` and `result()` are logged as `eval/<name>`."""
         return ()
+
+
+def overrides_any(params: TrainParamsBase, *hooks: str) -> bool:
+    """Whether a user's class or object has one of these hooks of its own."""
+    return any(getattr(getattr(params, hook), "__func__", None) is not getattr(TrainParamsBase, hook) for hook in hooks)

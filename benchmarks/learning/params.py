@@ -10,7 +10,7 @@ import gymnasium
 
 from benchmarks.learning.tasks import PENDULUM_PIXELS
 from tfagents_system.agents import matmul_precision
-from tfagents_system.pendulum_pixels_params import CameraView
+from tfagents_system.examples.pendulum_pixels.params import CameraView
 from tfagents_system.train_params_base import TrainParamsBase
 
 

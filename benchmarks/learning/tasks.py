@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-PENDULUM_PIXELS = "Pendulum-v1 from pixels"  # As tfagents_system/pendulum_pixels_params.py sees it.
+PENDULUM_PIXELS = "Pendulum-v1 from pixels"  # As tfagents_system/examples/pendulum_pixels/params.py sees it.
 
 
 @dataclasses.dataclass(frozen=True)

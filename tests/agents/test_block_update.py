@@ -9,7 +9,8 @@ from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.agent_for_tests import ACT, OBS, B, block, build, build_quiet
-from tfagents_system.agents.block_update import BlockUpdate, DivergedError, _of_whole_sequences
+from tfagents_system.agents.agent_interface import of_whole_sequences
+from tfagents_system.agents.block_update import BlockUpdate, DivergedError
 
 
 def test_k_minibatches_are_k_updates_and_all_networks_change():
@@ -139,8 +140,8 @@ def test_an_agents_own_train_is_given_weight_for_whole_sequences_alone():
 
 def test_the_mean_over_whole_sequences_stays_one():
     weight = tf.constant([[1.0, 1.0], [2.0, 0.0], [1.0, 1.0], [2.0, 0.0]])
-    np.testing.assert_allclose(_of_whole_sequences(weight), [2, 0, 2, 0])
-    np.testing.assert_array_equal(_of_whole_sequences(weight[1:2]), [0])
+    np.testing.assert_allclose(of_whole_sequences(weight), [2, 0, 2, 0])
+    np.testing.assert_array_equal(of_whole_sequences(weight[1:2]), [0])
 
 
 def test_a_loss_that_is_not_finite_is_told():

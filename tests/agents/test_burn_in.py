@@ -7,8 +7,8 @@ from tf_agents.trajectories import trajectory
 
 from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
+from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.fused_sac import FusedSacUpdate
 from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -53,15 +53,11 @@ def agent():
     return build("sac")
 
 
-def make_update(agent, burn_in_steps):
-    return FusedSacUpdate(agent, burn_in_steps=burn_in_steps)
-
-
 def test_values_behind_the_burn_in_are_those_of_the_whole_sequence(agent):
     """With the actions that were taken the state is the same, whether steps only lead there or are judged."""
-    whole, next_whole = make_update(agent, 0)._split(sequences())
-    behind, next_behind = make_update(agent, BURN_IN)._split(sequences())
-    critic, update = agent._critic_network_1, make_update(agent, BURN_IN)
+    whole, next_whole = make_update(agent, burn_in_steps=0)._split(sequences())
+    behind, next_behind = make_update(agent, burn_in_steps=BURN_IN)._split(sequences())
+    critic, update = agent._critic_network_1, make_update(agent, burn_in_steps=BURN_IN)
     values = update._values(critic, behind, behind.actions)
     assert values.shape == (BATCH, LENGTH)
     np.testing.assert_allclose(values, update._values(critic, whole, whole.actions)[:, BURN_IN:], atol=1e-6)
@@ -75,7 +71,7 @@ def test_values_behind_the_burn_in_are_those_of_the_whole_sequence(agent):
 
 def test_the_burn_in_of_next_observations_has_the_actions_taken_there(agent):
     experience = sequences()
-    steps, next_steps = make_update(agent, BURN_IN)._split(experience)
+    steps, next_steps = make_update(agent, burn_in_steps=BURN_IN)._split(experience)
     np.testing.assert_array_equal(steps.past[1], experience.action[:, :BURN_IN])
     np.testing.assert_array_equal(next_steps.past[0].observation, experience.observation[:, 1 : BURN_IN + 1])
     np.testing.assert_array_equal(next_steps.past[1], experience.action[:, 1 : BURN_IN + 1])
@@ -83,7 +79,7 @@ def test_the_burn_in_of_next_observations_has_the_actions_taken_there(agent):
 
 
 def test_no_gradient_reaches_the_burn_in_which_matters_all_the_same(agent):
-    update = make_update(agent, BURN_IN)
+    update = make_update(agent, burn_in_steps=BURN_IN)
     observation = sequences().observation
     with tf.GradientTape() as tape:
         tape.watch(observation)
@@ -100,7 +96,7 @@ def test_no_gradient_reaches_the_burn_in_which_matters_all_the_same(agent):
 
 
 def test_losses_are_sums_over_the_steps_behind_the_burn_in(agent):
-    update = make_update(agent, BURN_IN)
+    update = make_update(agent, burn_in_steps=BURN_IN)
     steps, next_steps = update._split(sequences())
     noise = [tf.zeros((BATCH, LENGTH, ACT))]
     loss, _ = update._critic_loss(steps, next_steps, noise, training=False)
@@ -118,7 +114,7 @@ WEIGHT = np.array([[0, 0, 3, 0, 0], [0, 0, 1.5, 1.5, 0], [0, 0, 1, 1, 1]], np.fl
 
 
 def test_each_step_counts_by_its_weight_in_the_losses_of_critics_actor_and_alpha(agent):
-    update = make_update(agent, BURN_IN)
+    update = make_update(agent, burn_in_steps=BURN_IN)
     steps, next_steps = update._split(sequences(), tf.constant(WEIGHT))
     noise, weight = [tf.zeros((BATCH, LENGTH, ACT))], WEIGHT[:, BURN_IN:]
     loss, q_mean = update._critic_loss(steps, next_steps, noise, training=False)
@@ -151,7 +147,11 @@ def test_what_only_fills_up_a_sequence_changes_nothing_that_is_learned(algorithm
     learned, measured = [], []
     for junk in (0.0, 5.0):
         agent = build(algorithm, Few)
-        update = make_update(agent, BURN_IN) if algorithm == "sac" else agent.make_update(burn_in_steps=BURN_IN)
+        update = (
+            make_update(agent, burn_in_steps=BURN_IN)
+            if algorithm == "sac"
+            else agent.make_update(burn_in_steps=BURN_IN)
+        )
         filled = np.zeros((BATCH, TOTAL + 1), np.float32)
         filled[0, 4:], filled[1, 5:] = junk, junk  # Behind the observation that the last step has led to.
         experience, weight = sequences(), tf.constant(WEIGHT)

@@ -10,7 +10,7 @@ from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACTION, OBSERVATION, LinearCritic, Minibatch, TinyParams
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.fused_sac import FusedSacUpdate
+from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.errors import UserError
 
 
@@ -42,7 +42,7 @@ def test_an_actor_of_another_distribution_is_told():
 def test_a_fixed_alpha_of_plain_sac_never_moves_in_our_update_or_its_own():
     agent, batch = build(learn_entropy_coef=False), Minibatch()
     actor = agent._actor_network.trainable_variables[0].numpy()
-    assert "alpha_loss" not in FusedSacUpdate(agent).step(batch.transition())
+    assert "alpha_loss" not in make_update(agent).step(batch.transition())
     agent._train(batch.transition(), weights=None)
     assert float(agent._log_alpha) == -0.5
     assert int(agent.train_step_counter) == 2

@@ -17,8 +17,9 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
 from tfagents_system.agents import block_update
+from tfagents_system.agents.action_sampling import UnsupportedAgentError
+from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.fused_sac import FusedSacUpdate, UnsupportedAgentError
 from tfagents_system.train_params_base import TrainParamsBase
 
 B, OBS, ACT, T = 32, 5, 2, 3
@@ -169,7 +170,7 @@ def assert_equal_updates(share_log_pi=False, updates=100, recurrent=False, toler
     theirs = make_agent(SharedLogPiAgent if share_log_pi else ReferenceAgent, recurrent=recurrent, **options)
     copy_weights(ours, theirs)
     before = {name: [variable.numpy() for variable in network.variables] for name, network in parts(ours).items()}
-    fused = FusedSacUpdate(ours, share_log_pi)
+    fused = make_update(ours, share_log_pi)
 
     def reference(experience, *noise):
         theirs.noise = list(noise)
@@ -332,7 +333,7 @@ def test_an_unusual_agent_is_trained_by_its_own_train_and_says_so(monkeypatch):
     monkeypatch.setattr(block_update.logging, "info", lambda text, *args: told.append(text % args))
     agent = make_agent(OwnAgent)
     with pytest.raises(UnsupportedAgentError, match="OwnAgent"):
-        FusedSacUpdate(agent)
+        make_update(agent)
     update = BlockUpdate(agent, B, None)
     assert update.kind == "generic"
     assert told == ["generic update, not the fused one of SAC: OwnAgent is not TF-Agents' SacAgent itself"]
@@ -351,7 +352,7 @@ def test_an_actor_of_another_distribution_is_trained_by_the_agents_own_train():
 
 def test_a_loss_that_is_not_finite_is_an_error():
     agent = make_agent()
-    fused = tf.function(FusedSacUpdate(agent), autograph=False)
+    fused = tf.function(make_update(agent), autograph=False)
     bad = transition(agent, np.random.default_rng(0))
     bad = bad._replace(next_time_step=bad.next_time_step._replace(reward=tf.fill([B], float("nan"))))
     with pytest.raises(tf.errors.InvalidArgumentError, match="Critic loss is inf or nan"):

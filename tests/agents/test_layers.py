@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
 from tf_agents.specs import tensor_spec
 
 from tests.support.agent_for_tests import Params
 from tfagents_system.agents import networks
+from tfagents_system.agents.critic import Critic, CriticParts
 from tfagents_system.agents.layers import BatchRenormalization, Dropout, dropout_noise
-from tfagents_system.agents.recurrent_critic import RecurrentLayeredCritic
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 OBSERVATION = tf.TensorSpec((3,), tf.float32, "observation")
@@ -220,14 +221,12 @@ def test_copies_of_critics_of_nested_observations_share_nothing(attributes):
 
 
 def test_a_recurrent_critic_is_an_lstm_and_the_layers_behind_it_and_nothing_else():
-    made = []
-
-    def make_layers():
-        made.append([tf.keras.layers.Dense(7, activation="relu"), tf.keras.layers.Dense(1)])
-        return made[-1]
+    def make_parts():
+        layers = [tf.keras.layers.Dense(7, activation="relu"), tf.keras.layers.Dense(1)]
+        return CriticParts(layers, lstm=DynamicUnroll(tf.keras.layers.LSTMCell(4)))
 
     specs = (tf.TensorSpec((3,), tf.float32), tf.TensorSpec((2,), tf.float32))
-    critic = RecurrentLayeredCritic(specs, 4, make_layers)
+    critic = Critic(specs, make_parts)
     critic.create_variables()
     shapes = [tuple(variable.shape) for variable in critic.trainable_variables]
     assert sorted(shapes) == sorted([(5, 16), (4, 16), (16,), (4, 7), (7,), (7, 1), (1,)])

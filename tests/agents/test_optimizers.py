@@ -10,8 +10,8 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.agent_for_tests import ACT, OBS, B, block, build
 from tests.support.checkpoints_for_tests import checkpoints_of
+from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.fused_sac import FusedSacUpdate
 from tfagents_system.agents.optimizer_settings import optimizer_findings
 from tfagents_system.agents.optimizers import ScheduleByTrainStep
 
@@ -90,7 +90,7 @@ COSINE = [0.1, 0.02 + 0.08 * 0.75, 0.02 + 0.08 * 0.25, 0.02]  # cos 60 and 120 d
 def test_log_alpha_takes_the_steps_computed_by_hand(settings, by_hand):
     """Alpha's loss is log(alpha) times its gradient, which therefore is known."""
     agent = build(alpha_optimizer=settings, alpha_learning_rate=RATE, sac_log_alpha=LOG_ALPHA)
-    update, gradients = FusedSacUpdate(agent), []
+    update, gradients = make_update(agent), []
     for k in range(UPDATES):
         log_alpha = float(agent._log_alpha)
         gradients.append(float(update(transition(k)).extra.alpha_loss) / log_alpha)
@@ -114,7 +114,7 @@ def test_adamw_takes_rate_times_decay_of_all_weights_in_a_step_and_changes_nothi
         for variable, value in zip(each, start, strict=True):
             variable.assign(value)
     for agent in agents:
-        FusedSacUpdate(agent)(transition())
+        make_update(agent)(transition())
     for plain, decayed, start in zip(*variables, starts[0], strict=True):
         np.testing.assert_allclose(decayed - plain, -rate * decay * start, atol=3e-7)
         assert np.abs(plain - start).max() > 1e-4
@@ -128,7 +128,7 @@ def step_by_sgd(part, algorithm, attributes):
         **{f"{part}_optimizer": sgd, f"{part}_learning_rate": 1.0, "actor_update_period": None},
         **attributes,
     )
-    update = FusedSacUpdate(agent) if algorithm == "sac" else agent.make_update()
+    update = make_update(agent)
     networks = update._parts.critics if part == "critic" else [update._parts.actor]
     variables = [variable for network in networks for variable in network.trainable_variables]
     before = [variable.numpy() for variable in variables]
@@ -226,12 +226,12 @@ def test_a_run_goes_on_with_the_learning_rate_that_it_is_given_now(settings, tmp
     began, goes_on = (
         build(alpha_optimizer=settings, alpha_learning_rate=rate, sac_log_alpha=LOG_ALPHA) for rate in (RATE, 0.0)
     )
-    FusedSacUpdate(began)(transition())
+    make_update(began)(transition())
     checkpoints_of(tmp_path, began)[0].save(5.0, {}, wait=True)
     checkpoints_of(tmp_path, goes_on)[0].restore()
     restored = float(began._log_alpha)
     assert restored != LOG_ALPHA and float(goes_on._log_alpha) == restored
-    FusedSacUpdate(goes_on)(transition(1))
+    make_update(goes_on)(transition(1))
     assert float(goes_on._log_alpha) == restored, "a learning rate of 0"
 
 
@@ -279,11 +279,11 @@ def test_a_run_goes_on_with_the_momentum_that_it_is_given_now(before, after, tmp
         build(alpha_optimizer={"name": "sgd", "momentum": momentum}, alpha_learning_rate=RATE, sac_log_alpha=LOG_ALPHA)
         for momentum in (before, after)
     )
-    FusedSacUpdate(began)(transition())
+    make_update(began)(transition())
     checkpoints_of(tmp_path, began)[0].save(5.0, {}, wait=True)
     checkpoints_of(tmp_path, goes_on)[0].restore()
     first = float(began._log_alpha)
-    gradient = float(FusedSacUpdate(goes_on)(transition(1)).extra.alpha_loss) / first
+    gradient = float(make_update(goes_on)(transition(1)).extra.alpha_loss) / first
     velocity = (first - LOG_ALPHA) if before else 0.0
     assert abs(velocity) > 0.01 or not before
     assert float(goes_on._log_alpha) == pytest.approx(first + after * velocity - RATE * gradient, abs=1e-5)
@@ -294,7 +294,7 @@ def test_a_run_goes_on_with_the_betas_that_it_is_given_now(name, tmp_path):
     began, goes_on = (
         build(critic_optimizer={"name": name, "beta_1": beta, "beta_2": beta + 0.05}) for beta in (0.9, 0.5)
     )
-    FusedSacUpdate(began)(transition())
+    make_update(began)(transition())
     checkpoints_of(tmp_path, began)[0].save(5.0, {}, wait=True)
     checkpoints_of(tmp_path, goes_on)[0].restore()
     optimizer = goes_on._critic_optimizer

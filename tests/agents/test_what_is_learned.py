@@ -20,9 +20,11 @@ from tests.support.learning_checks import ALGORITHMS, NETWORKS
 from tfagents_system.agents import algorithms, fused_update
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies import weights
 from tfagents_system.replay import sampling
+from tfagents_system.train_params_base import TrainParamsBase
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +34,8 @@ each = pytest.mark.parametrize("attributes", [*ALGORITHMS.values(), *NETWORKS.va
 
 def test_every_algorithm_is_among_them() -> None:
     assert list(ALGORITHMS) == list(algorithms.ALGORITHMS)
+    rule = described_by(TrainParamsBase)["algorithm"].rule
+    assert rule.words == f"one of {', '.join(map(repr, ALGORITHMS))}"
 
 
 @each

@@ -14,7 +14,7 @@ from tfagents_system.run_files.metrics import read_metrics
 pytestmark = pytest.mark.slow
 
 SHORT = """
-from tfagents_system.{module} import TrainParams as Shipped
+from tfagents_system.examples.{example}.params import TrainParams as Shipped
 
 
 class TrainParams(Shipped):
@@ -95,18 +95,18 @@ def test_pendulum_is_solved_within_7_000_steps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("module", "config", "horizon"),
+    ("example", "horizon"),
     [
-        ("minitaur_params", "minitaur", 20),
-        ("halfcheetah_params", "halfcheetah", 40),
-        ("pendulum_pixels_params", "pendulum_pixels", 25),
+        ("minitaur", 20),
+        ("halfcheetah", 40),
+        ("pendulum_pixels", 25),
     ],
 )
-def test_simulators_run_for_real(tmp_path, module, config, horizon):
-    shipped = json.loads((ROOT / "config" / f"{config}.json").read_text())
+def test_simulators_run_for_real(tmp_path, example, horizon):
+    shipped = json.loads((ROOT / "config" / f"{example}.json").read_text())
     for parameter in shipped.get("curriculum", {}).values():
         parameter["iters"] = list(range(len(parameter["iters"])))
-    run = UserRun(tmp_path, SHORT.format(module=module), {**shipped, "horizon": horizon}, video=1)
+    run = UserRun(tmp_path, SHORT.format(example=example), {**shipped, "horizon": horizon}, video=1)
     code, output = run.finish()
     assert code == 0, f"{output}\n{run.logs()}"
     assert [row["iteration"] for row in evaluations(run)] == [0, 2, 3]

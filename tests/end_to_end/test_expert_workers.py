@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.launching import UserRun, finish
 from tfagents_system.envs.specs import load_specs
-from tfagents_system.machine.claims import processes_of_run
+from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.transport.segments import Layout

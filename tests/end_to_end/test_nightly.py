@@ -55,7 +55,7 @@ def test_pendulum_in_bfloat16() -> None:
 
 @pytest.mark.skipif(not usable_gpus(os.environ), reason="there is no GPU here")
 def test_pendulum_on_a_gpu(tmp_path) -> None:
-    variables = {"params": "tfagents_system/pendulum_params.py", "train_gpus": 1}
+    variables = {"params": "tfagents_system/examples/pendulum/params.py", "train_gpus": 1}
     run = UserRun(tmp_path, None, {"horizon": 200}, **variables)
     code, output = run.finish(1800.0)
     assert code == 0, output

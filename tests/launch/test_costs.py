@@ -30,6 +30,7 @@ def params(**attributes: Any) -> Any:
         "n_buffer_init_episodes": 0,
         "max_updates_per_env_step": 0.5,
         "updates_per_env_step": None,
+        "env_steps_per_iter": None,
         "n_eval_episodes": 2,
         "eval_period_itrs": 10,
     }
@@ -119,3 +120,10 @@ def test_a_check_measures_and_leaves_cpus_and_sizes_as_they_were(monkeypatch: py
     assert set(plan.workers[0]) in seen and os.sched_getaffinity(0) == here
     assert (plain.agent_bytes, plain.policy_bytes) == (measured.agent_bytes, measured.policy_bytes)
     assert plain.signature == measured.signature
+
+
+def test_iterations_of_steps_cost_what_their_steps_and_updates_cost() -> None:
+    steps = foretell(params(env_steps_per_iter=50), SLOW_UPDATES, workers=2, cpus=None)
+    assert steps.train_secs == pytest.approx(50 * 0.01), "an update a step"
+    few = foretell(params(env_steps_per_iter=50, updates_per_env_step=0.5), SLOW_STEPS, workers=2, cpus=None)
+    assert few.train_secs == pytest.approx(25 * 0.001) and few.collect_secs == pytest.approx(50 * 0.02 / 2)

@@ -27,8 +27,7 @@ from tfagents_system.launch.forked_process import ForkedProcess
 from tfagents_system.launch.role_process import MARK_VARIABLE
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.machine import processes
-from tfagents_system.machine.claims import processes_of_run
-from tfagents_system.machine.processes import kill_session
+from tfagents_system.machine.processes import kill_session, processes_of_run
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -223,7 +222,7 @@ def test_forked_roles_are_found_by_a_later_start_and_the_own_server_is_not(serve
         assert list(processes_of_run(Path(EXP_DIR))) == []  # Of this process: nobody's orphans.
         script = f"""
 from pathlib import Path
-from tfagents_system.machine.claims import processes_of_run
+from tfagents_system.machine.processes import processes_of_run
 print(*processes_of_run(Path({EXP_DIR!r})))
 """
         found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.fakes import FakeParams
 from tests.support.machines import flat as flat_machine
+from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_cpus
@@ -20,6 +21,7 @@ from tfagents_system.settings import params_check
 from tfagents_system.settings.load_params import parse_env_config
 from tfagents_system.settings.variable_table import VARIABLES
 from tfagents_system.settings.variables import RunVariables, read_variables
+from tfagents_system.train_params_base import TrainParamsBase
 
 NAMES = [variable.name for variable in VARIABLES]
 # What breaks readers: signs, exponents, paths, other scripts' digits, bytes that are no UTF-8, far too much.
@@ -163,7 +165,7 @@ def test_any_text_is_json_or_told(text: str, data: st.DataObject) -> None:
 
 
 @settings(max_examples=400)
-@given(st.sampled_from(sorted(params_check._RULES)), JSON, CONFIG)
+@given(st.sampled_from(sorted(described_by(TrainParamsBase))), JSON, CONFIG)
 def test_any_value_of_an_attribute_is_fine_or_told(name: str, value: Any, config: dict[str, Any]) -> None:
     findings = params_check.check_params(type("TrainParams", (FakeParams,), {name: value})(config))
     assert all(isinstance(finding, str) and finding for finding in findings)

@@ -24,7 +24,8 @@ from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.supervisor import Supervisor
-from tfagents_system.machine.claims import Claims, processes_of_run
+from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths

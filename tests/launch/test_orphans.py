@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tfagents_system.launch.orphans import end_orphans, wait_for_orphans
-from tfagents_system.machine.claims import processes_of_run
+from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 
 

@@ -15,12 +15,15 @@ import pytest
 import tensorflow as tf
 
 from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.checks.checklist import Check
 from tfagents_system.envs import env_process
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
 from tfagents_system.launch.fork_client import ForkServer
+from tfagents_system.launch.machine_checks import check_gpu
 from tfagents_system.launch.run_settings import RunSettings, resolve
+from tfagents_system.machine.files import write_atomically
 from tfagents_system.run_files import run_checkpoints, run_directory
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_lock import RunLock
@@ -64,14 +67,13 @@ def train(paths: RunPaths) -> None:
 
 
 def test_a_gpu_that_is_not_there_is_told(environ: dict[str, str]) -> None:
-    wanted = {**environ, "SAC_TRAIN_GPUS": "1"}
-    preparation = prepare.Preparation({**wanted, "TFAGENTS_CUDA_VISIBLE_DEVICES": "-1"}, None)
-    preparation._check_gpu()
-    [error] = preparation.checks["GPU"].errors
+    check = Check("GPU")
+    check_gpu({**environ, "TFAGENTS_CUDA_VISIBLE_DEVICES": "-1"}, check)
+    [error] = check.errors
     assert "SAC_TRAIN_GPUS=1, but there is no GPU" in error and "CUDA_VISIBLE_DEVICES: -1" in error
-    preparation = prepare.Preparation({**wanted, "TFAGENTS_CUDA_VISIBLE_DEVICES": "2,3"}, None)
-    preparation._check_gpu()
-    assert preparation.checks["GPU"].facts == ["the trainer's is 2"] and preparation.checks["GPU"].errors == []
+    check = Check("GPU")
+    check_gpu({**environ, "TFAGENTS_CUDA_VISIBLE_DEVICES": "2,3"}, check)
+    assert check.facts == ["the trainer's is 2"] and check.errors == []
 
 
 def test_a_run_directory_is_prepared(environ: dict[str, str], tmp_path: Path) -> None:
@@ -179,7 +181,7 @@ def test_the_runs_own_copies_win_and_the_difference_is_shown(
     capsys.readouterr()
     assert prepare.prepare(environ | {"SAC_SEED": "6"}, None)
     out = capsys.readouterr().out
-    assert "-    num_iter = 3\n+    num_iter = 9\n" in out and "goes on with its own copy" in out
+    assert "-    num_iter = 3\n+    num_iter = 9\n" in out and "continues with its own copy" in out
     assert "this run began with SAC_SEED=5, which stays" in out
     paths = RunPaths(tmp_path / "run")
     assert paths.params.read_text() == PARAMS
@@ -435,14 +437,14 @@ def test_where_the_fork_server_has_died_the_checks_are_made_without_it(
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.json"
-    run_directory.write_atomically(path, b"old")
+    write_atomically(path, b"old")
 
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run_directory.write_atomically(path, b"new")
+        write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
 
 

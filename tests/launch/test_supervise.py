@@ -33,7 +33,8 @@ from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine import memory, processes, signals
-from tfagents_system.machine.claims import Claims, processes_of_run
+from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.slots import claim_of
 from tfagents_system.machine.topology import allowed_cpus, cores_of
@@ -546,7 +547,7 @@ def test_a_worker_that_starts_anew_has_not_failed_unless_it_does_so_at_once(
     roles = {"trainer": f"until [ $(wc -l < {run_dir}/lives) -ge 4 ]; do sleep 0.05; done; exit 0", "worker": worker}
     assert make_supervisor(run_dir, stop, roles, max_restarts=0).run() == 0
     out = capfd.readouterr().out
-    assert out.count("worker_0 starts anew (error: 5,000 MiB)") == 3 and "given up" not in out
+    assert out.count("worker_0 restarts (error: 5,000 MiB)") == 3 and "given up" not in out
     status = read_status(run_dir / "status.json")
     assert status is not None and status["roles"]["worker_0"]["restarts"] == 3
 

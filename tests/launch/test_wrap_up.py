@@ -26,7 +26,7 @@ def results(paths, monkeypatch, programs, **more):
         del command
         return real([sys.executable, "-c", left.pop(0)], **arguments)
 
-    monkeypatch.setattr(wrap_up.subprocess, "Popen", popen)
+    monkeypatch.setattr(subprocess, "Popen", popen)
     return wrap_up.write_results(
         paths, paths.exp_dir, cpus=(), environ=dict(os.environ), stop=StopFlag(signals=()), **more
     )
@@ -57,7 +57,7 @@ def test_no_process_or_log_left_is_told(paths, monkeypatch):
     removes = f"import shutil, sys; shutil.rmtree({str(paths.logs)!r}); sys.exit(1)"
     lines = results(paths, monkeypatch, [removes], video=False)
     assert lines[0] == f"note: no plot: {paths.log('plots')}: No such file or directory"
-    monkeypatch.setattr(wrap_up.subprocess, "Popen", popen)
+    monkeypatch.setattr(subprocess, "Popen", popen)
     paths.logs.mkdir()
     (line, _) = wrap_up.write_results(paths, paths.exp_dir, cpus=(), environ={}, stop=StopFlag(signals=()), video=False)
     assert line == f"note: no plot: {paths.log('plots')}: Resource temporarily unavailable"

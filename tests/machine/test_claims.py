@@ -14,7 +14,8 @@ import pytest
 from tfagents_system.errors import UserError
 from tfagents_system.machine import claims as claims_module
 from tfagents_system.machine import peers
-from tfagents_system.machine.claims import Claims, held_cpus, holder, port_is_free
+from tfagents_system.machine.claims import Claims, held_cpus, holder
+from tfagents_system.machine.peers import port_is_free
 
 ROOT = Path(__file__).resolve().parents[2]
 

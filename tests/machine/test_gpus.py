@@ -9,7 +9,7 @@ import pytest
 from tfagents_system.errors import UserError
 from tfagents_system.machine import gpus
 from tfagents_system.machine.gpus import gpu_of_trainer, usable_gpus
-from tfagents_system.trainer.update import check_gpu
+from tfagents_system.trainer.learner import check_gpu
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from tests.support.fakes import agent_of
-from tfagents_system.pendulum_params import TrainParams
+from tfagents_system.examples.pendulum.params import TrainParams
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 

@@ -19,7 +19,7 @@ from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.worker.actors import PolicyActor
-from tfagents_system.worker.rollout import run_episodes
+from tfagents_system.worker.rollout import Rollout
 
 FRAMES = 3
 ACTION = tensor_spec.BoundedTensorSpec((1,), tf.float32, -1.0, 1.0, "action")
@@ -73,7 +73,7 @@ def test_workers_stack_for_each_environment(agent, count):
         seen.append((place, float(step.action[0]), expected_action(stacks[place])))
 
     for greedy in (False, True):
-        run_episodes(envs, PolicyActor(policy, greedy), 12, observers=[observe])
+        Rollout(envs, PolicyActor(policy, greedy), observers=[observe]).episodes(12)
     assert len(seen) > 80 and {place[0] for place, *_ in seen} == set(range(count))
     np.testing.assert_allclose([action for _, action, _ in seen], [expected for *_, expected in seen], atol=1e-5)
     policy.close()

@@ -13,13 +13,12 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import agent_of
 from tfagents_system.errors import UserError
-from tfagents_system.policies import numpy_actor, weights
+from tfagents_system.policies import numpy_policy, weights
 from tfagents_system.policies.checkpoint_names import checkpoint_name, iteration_of
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.graph_session import GraphSession
-from tfagents_system.policies.numpy_actor import NumpyActor
-from tfagents_system.policies.numpy_layers import Layer, UnsupportedNetworkError
-from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError
+from tfagents_system.policies.worker_policy import NumpyWorkerPolicy, make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -97,7 +96,7 @@ def test_flattened_observations_of_any_kind_run_in_numpy_and_equal_the_network()
 
 
 def combined(observation_layer):
-    """An agent whose network has a preprocessing layer that NumpyActor does not know."""
+    """An agent whose network has a preprocessing layer that NumpyWorkerPolicy does not know."""
     return agent_of(Params, VECTOR, ACTION, preprocessing_combiner=observation_layer)
 
 
@@ -111,7 +110,7 @@ def any_network(kind):
 
 
 def with_gru():
-    """An agent with a memory that NumpyActor does not know."""
+    """An agent with a memory that NumpyWorkerPolicy does not know."""
     from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
 
     class GruParams(Params):
@@ -233,7 +232,7 @@ def test_networks_with_loops_run_in_a_session_too():
 
 def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
     agent = build()
-    monkeypatch.setattr(NumpyActor, "act_on_all", lambda self, observations, greedy: {0: np.full(2, 0.9)})
+    monkeypatch.setattr(NumpyWorkerPolicy, "actions", lambda self, time_steps, greedy: {0: np.full(2, 0.9)})
     assert make_worker_policy(agent, seed=0).inference == "tensorflow session"
     monkeypatch.setattr(GraphSession, "__call__", lambda self, name, leaves: [np.full((1, 2), 0.9)])
     closed = []
@@ -250,7 +249,7 @@ def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
 def test_a_spread_that_differs_is_seen_in_samples(monkeypatch, num_envs):
     """The greedy action does not show it."""
     assert make_worker_policy(build(), seed=0, num_envs=num_envs).inference == "numpy"
-    monkeypatch.setattr(numpy_actor, "_LOG_STD_MAX", -1.0)
+    monkeypatch.setattr(numpy_policy, "_LOG_STD_MAX", -1.0)
     policy = make_worker_policy(build(), seed=0, num_envs=num_envs)
     assert policy.inference == "tensorflow session"
 
@@ -269,16 +268,16 @@ def test_given_noise_is_used_once():
 
 def test_a_memory_that_works_differently_is_seen_in_the_second_step(monkeypatch):
     """The gates of the recurrent kernel in another order; in an episode's first step it multiplies zeros."""
-    fill = Layer.fill
+    fill = numpy_policy._fill_lstm
 
-    def fill_wrongly(self, matrix, values):
-        fill(self, matrix, values)
-        if self.memory:
-            recurrent = matrix[-1 - self.memory : -1]
-            recurrent[:] = np.roll(recurrent, self.memory, axis=1)
+    def fill_wrongly(matrix, names, arrays):
+        fill(matrix, names, arrays)
+        units = matrix.shape[1] // 4
+        recurrent = matrix[-1 - units : -1]
+        recurrent[:] = np.roll(recurrent, units, axis=1)
 
     assert make_worker_policy(build(recurrent=True), seed=0).inference == "numpy"
-    monkeypatch.setattr(Layer, "fill", fill_wrongly)
+    monkeypatch.setattr(numpy_policy, "_fill_lstm", fill_wrongly)
     assert make_worker_policy(build(recurrent=True), seed=0).inference == "tensorflow session"
 
 
@@ -330,7 +329,7 @@ def test_networks_that_numpy_can_not_compute_are_told_apart():
     for agent in (any_network("preprocessing"), any_network("gru")):
         policy = agent.collect_policy
         with pytest.raises(UnsupportedNetworkError):
-            NumpyActor(policy._actor_network, weights.named_variables(policy), np.random.default_rng(0))
+            NetworkLayers(policy._actor_network, weights.named_variables(policy))
 
 
 @pytest.mark.parametrize("recurrent", [False, True])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import pytest
 
-from tfagents_system.worker.worker import Worker
+from tfagents_system.worker.newest_policy import NewestPolicy
 
 
 class Policy:
@@ -31,11 +32,11 @@ class Policy:
 def test_once_with_the_first_trained_weights_whether_to_collect_or_to_evaluate(is_right: bool) -> None:
     calls: list[tuple[str, int]] = []
     slower = Policy([])
-    worker: Any = Worker.__new__(Worker)
-    policy = worker._policy = Policy(calls, None if is_right else slower)
-    worker._is_policy_checked = False
+    policy = Policy(calls, None if is_right else slower)
+    connection: Any = types.SimpleNamespace(newest=lambda table: None)
+    newest: Any = NewestPolicy(connection, policy)  # type: ignore[arg-type]
     for weights, train_step in ((1, 0), (2, 0), (3, 100), (4, 100), (5, 200)):
-        worker._assign({"w": weights}, train_step)
+        newest.assign({"w": weights}, train_step)
     assert calls[:4] == [("assign", 1), ("assign", 2), ("assign", 3), ("check", 3)]
-    assert worker._policy is (policy if is_right else slower)
+    assert newest.policy is (policy if is_right else slower)
     assert (calls if is_right else slower.calls)[-2:] == [("assign", 4), ("assign", 5)]

@@ -9,7 +9,8 @@ from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions
 from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
 from tfagents_system.worker.actors import RandomActor
-from tfagents_system.worker.rollout import SegmentBuilder, run_episodes
+from tfagents_system.worker.rollout import Rollout
+from tfagents_system.worker.segment_builder import SegmentBuilder
 
 SEGMENT_STEPS = 7
 
@@ -31,10 +32,10 @@ class Collected:
         self.ring = Ring.open(folder, self.layout, capacity_rows, 4 * (SEGMENT_STEPS + 1 + self.history))
         self.segments = []
         actor = RandomActor(envs[0].action_spec(), np.random.default_rng(0))
-        run_episodes(envs, actor, episodes, new_builder=self._new_builder)
+        Rollout(envs, actor, new_builder=self._new_builder).episodes(episodes)
 
     def _new_builder(self):
-        return SegmentBuilder(self.layout, 0, SEGMENT_STEPS, self._send, history=self.history)
+        return SegmentBuilder(self.layout, SEGMENT_STEPS, self._send, history=self.history)
 
     def _send(self, segment):
         segment.incarnation, segment.number = 1, len(self.segments)

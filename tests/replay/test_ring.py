@@ -1,6 +1,7 @@
 """The ring holds every step once, survives restarts, and never shows a torn row."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -92,15 +93,15 @@ def test_a_crash_in_the_middle_of_an_append_leaves_no_torn_row(tmp_path, monkeyp
 @pytest.mark.parametrize("columns_written", range(7))
 def test_a_crash_between_two_columns_leaves_all_that_is_held_as_it_was(tmp_path, monkeypatch, columns_written):
     ring = filled_ring(tmp_path / "ring", segments=13)
-    before, put = content(ring), ring._put
+    before, put = content(ring), ring.rows._put
     left = iter(range(columns_written))
 
-    def put_some(column, values):
+    def put_some(column, values, first_row):
         if next(left, None) is None:
             raise KeyboardInterrupt
-        put(column, values)
+        put(column, values, first_row)
 
-    monkeypatch.setattr(ring, "_put", put_some)
+    monkeypatch.setattr(ring.rows, "_put", put_some)
     with pytest.raises(KeyboardInterrupt):
         append_more(ring, 1)
     again = Ring.open(tmp_path / "ring", LAYOUT, 60)
@@ -216,7 +217,7 @@ DATA_COLUMNS = ["observation/id", "observation/image", "action", "reward", "disc
 @pytest.mark.parametrize("name", DATA_COLUMNS)
 def test_every_flipped_bit_is_found_and_its_segment_is_left_out(tmp_path, name):
     ring = filled_ring(tmp_path / "ring", segments=13)
-    column = dict(zip([column.name for column in ring.files.columns], ring.columns, strict=True))[name]
+    column = dict(zip([column.name for column in ring.files.columns], ring.rows.columns, strict=True))[name]
     snapshot = ring.snapshot()
     for segment in range(3, 13):
         ring.rollback(snapshot)
@@ -396,7 +397,7 @@ def test_a_resize_that_is_cut_short_leaves_the_ring_as_it_was(tmp_path, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(ring_header.os, "replace", killed)
+        patch.setattr(os, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
             Ring.open(tmp_path / "ring", LAYOUT, 100, max_workers=4)
     assert content(Ring.open(tmp_path / "ring", LAYOUT, 100, max_workers=4)) == before

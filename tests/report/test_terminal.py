@@ -7,7 +7,8 @@ from rich.console import Console
 
 from tests.support.statuses import NOW, beat, status
 from tfagents_system.report import terminal
-from tfagents_system.report.terminal import ProgressView, StatusView, progress_line, render
+from tfagents_system.report.tables import SurvivingConsole
+from tfagents_system.report.terminal import ProgressView, progress_line, render, showing_runs
 
 
 def rendered(content, width=80, height=50):
@@ -211,7 +212,7 @@ def test_output_that_is_gone_ends_no_run(is_terminal):
             return super().write(text)
 
     file = Gone()
-    view = ProgressView(terminal._Console(file=file, force_terminal=is_terminal), line_secs=1e-9)
+    view = ProgressView(SurvivingConsole(file=file, force_terminal=is_terminal), line_secs=1e-9)
     view.start()
     view.update(status())
     file.is_gone = True
@@ -234,8 +235,8 @@ def test_a_terminal_gets_the_live_view_and_then_the_final_lines():
 @pytest.mark.parametrize(("width", "missing"), [(130, ()), (80, ("updates/s", "steps/s", "best"))])
 def test_a_narrow_terminal_does_without_the_columns_that_matter_least(width, missing):
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    with StatusView(in_place=False, console=console) as view:
-        view.show([status(), status(name="halfcheetah", age=99)], NOW)
+    with showing_runs(False, console) as show:
+        show([status(), status(name="halfcheetah", age=99)], NOW)
     header, *lines = console.file.getvalue().splitlines()
     names = [name.strip() for name in header.split("  ") if name.strip()]
     assert [name for name in terminal.COLUMNS if name not in names] == list(missing)
@@ -249,8 +250,8 @@ def test_settings_are_cut_and_take_what_room_there_is(width):
     statuses = [{**status(name=f"exp_task_{k}"), "settings": {"discount": k, "long": long}} for k in range(2)]
     statuses[1]["settings"]["long"] = long * 2
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    with StatusView(in_place=False, console=console) as view:
-        view.show(statuses, NOW)
+    with showing_runs(False, console) as show:
+        show(statuses, NOW)
     header, *lines = console.file.getvalue().splitlines()
     assert len(lines) == 2 and max(map(len, lines)) <= width
     names = header.split()

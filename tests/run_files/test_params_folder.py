@@ -157,7 +157,7 @@ def test_the_checkouts_own_files_are_none_of_the_users() -> None:
     kept = params_folder.files_of(ROOT)
     assert "training_variables.sh" in kept
     assert not [name for name in kept if name.startswith(("tests/", "tfagents_system/", "docs/"))]
-    assert params_folder.is_kept_otherwise(ROOT / "tfagents_system/pendulum_params.py")
+    assert params_folder.is_kept_otherwise(ROOT / "tfagents_system/examples/pendulum/params.py")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_before_the_first_update_experience_stays_where_only_data_beside_the_par
     (project / "new.txt").write_text("")
     write(environ, folder=project)
     assert paths.replay.exists() == stays
-    assert ("it begins anew" in capsys.readouterr().out) != stays
+    assert ("it starts over" in capsys.readouterr().out) != stays
     assert (paths.params_folder / name).read_text() == "other" and (paths.params_folder / "new.txt").exists()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tfagents_system.errors import UserError
+from tfagents_system.machine import processes
 from tfagents_system.run_files import run_lock
 from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.run_lock import RunLock, may_write, owner_of_run
@@ -195,6 +196,40 @@ def test_where_two_took_it_at_once_the_first_one_sees_that_it_has_lost(paths: Ru
     assert not first.is_own()
     first.release()
     assert json.loads(paths.lock.read_text())["host"] == "node2"
+
+
+@pytest.mark.parametrize(
+    ("begun", "is_alive"),
+    [("before it began", False), ("when it began", True), ("not told", True), ("it has ended", False)],
+)
+def test_without_flock_a_pid_counts_for_the_process_that_had_it_when_it_was_written(
+    paths: RunPaths, no_flock: None, begun: str, is_alive: bool
+) -> None:
+    """A machine that was off gives the same pids again; records of earlier versions tell the pid alone."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        known = {"before it began": "another-boot 12345", "when it began": processes.begun(process.pid)}.get(begun)
+        told: dict[str, Any] = {} if known is None else {"begun": known}
+        write_owner(paths, pid=process.pid, host="node1", started="earlier", **told)
+        if begun == "it has ended":
+            process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # Nobody has waited for it yet.
+        if is_alive:
+            with pytest.raises(UserError, match=f"in use by the run with pid {process.pid} on node1, started earlier"):
+                RunLock(paths, {}, "node1").acquire()
+        else:
+            with RunLock(paths, {}, "node1") as lock:
+                assert lock.is_own()
+        process.kill()
+
+
+def test_the_record_has_what_earlier_versions_look_for(paths: RunPaths) -> None:
+    with start(paths, "node1", restarts=2) as lock:
+        record = json.loads(paths.lock.read_text())
+        assert time.time() - 60 < record["started_at"] <= time.time() and record["started"][4] == "-"
+        assert record | {"started_at": 0, "started": "", "begun": ""} == {
+            "pid": os.getpid(), "host": "node1", "started_at": 0, "started": "", "begun": "", "command": None,
+            "slurm_job_id": "12", "slurm_restart_count": 2, "token": lock.token,
+        }  # fmt: skip
 
 
 def test_the_same_process_takes_it_again_and_a_removed_file_is_put_back(paths: RunPaths, no_flock: None) -> None:

@@ -8,16 +8,16 @@ from tf_agents.trajectories import time_step
 
 from tests.support.agent_for_tests import B, block
 from tests.support.fakes import agent_of
-from tfagents_system.agents import sequence_lengths
-from tfagents_system.agents.algorithms import Algorithm
+from tfagents_system.agents import algorithms, sequence_lengths
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.layers import BatchRenormalization, Dropout
 from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.training_row import TrainingRow
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.worker import segment_builder
+from tfagents_system.worker.segment_builder import segment_builder
 
 OBSERVATION = tf.TensorSpec((3,), tf.float32, "observation")
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
@@ -63,9 +63,14 @@ def test_an_algorithm_has_the_networks_and_the_adam_of_its_paper(algorithm):
 
 
 def test_an_algorithm_whose_row_says_nothing_has_the_values_of_sac():
-    row = Algorithm("new", {"actor_update_period": 3})
+    class New(TrainParamsBase):
+        algorithm = "new"
+        actor_update_period = 3
+
     names = ("num_critics", "actor_update_period", "critic_layer_norm", "critic_dropout", "batch_renormalization")
-    assert [row.value(TrainParamsBase, name) for name in names] == [2, 3, False, 0.0, False]
+    assert [algorithms.value(New, name) for name in names] == [2, 3, False, 0.0, False]
+    named = {name for each in described_by(TrainParamsBase).values() for name in each.by_algorithm.named}
+    assert named < set(algorithms.ALGORITHMS)
 
 
 def test_an_ensemble_of_one_is_its_own_minimum_and_mean():
@@ -99,21 +104,23 @@ def test_sequences_are_drawn_with_their_burn_in_and_trained_without():
 def test_workers_cut_episodes_for_sequences_and_stacked_frames():
     images = Layout.from_specs(np.zeros((1024, 1024, 1), np.uint8), np.zeros(2, np.float32))
     assert images.max_segment_steps(None) == 15
-    for attributes, steps, history in (
-        ({}, [15, 1], [0, 0]),
-        ({"frame_stack": 3}, [15, 1], [0, 2]),
-        ({"recurrent": True, "recurrent_sequence_length": 2, "recurrent_burn_in": 1}, [15, 1], [0, 0]),
+    for attributes, history, lead in (
+        ({}, [0, 0], [0, 0]),
+        ({"frame_stack": 3}, [0, 2], [0, 0]),
+        ({"n_step": 4}, [0, 0], [0, 3]),
+        ({"recurrent": True, "recurrent_sequence_length": 2, "recurrent_burn_in": 1}, [0, 0], [0, 3]),
     ):
         sent = []
-        builder = segment_builder(params_with(**attributes), images, 5, sent.append, held_out=True)
+        builder = segment_builder(params_with(**attributes), images, sent.append, held_out=True)
         image = np.zeros((1024, 1024, 1), np.uint8)
         builder.start(time_step.restart(image))
         for _ in range(16):
             builder.add(np.zeros(2, np.float32), time_step.transition(image, 0.0))
         builder.finish(ends_episode=True, end_of_iteration=True)
-        assert [len(segment.reward) for segment in sent] == steps
+        assert [segment.num_steps for segment in sent] == [15, 1]
         assert [segment.history for segment in sent] == history
-        assert all(segment.held_out and segment.iteration == 5 for segment in sent)
+        assert [segment.lead for segment in sent] == lead
+        assert all(segment.held_out for segment in sent)
 
 
 @pytest.mark.parametrize("is_wanted", [False, True])

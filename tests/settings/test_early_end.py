@@ -16,7 +16,6 @@ from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import params_check
 from tfagents_system.settings.early_end import CallbackError, Callbacks, EarlyEnd, Logged, settings_of_end
-from tfagents_system.trainer import trainer as trainer_module
 
 __all__ = ["now"]  # A fixture.
 
@@ -141,8 +140,8 @@ def go(run: Run, first: int, last: int, success: float) -> int:
         run.iterate(iteration)
         if iteration % 10 == 0:
             run.tell(0, iteration, [1.0] * 4, success=success)
-            run.trainer._take_reports()
-        if run.trainer._is_over():
+            run.trainer._reports.take()
+        if run.trainer._log.is_over():
             return iteration
     return last
 
@@ -154,12 +153,11 @@ def test_a_run_ends_early_and_a_start_after_a_kill_knows_it(tmp_path: Path, now:
     assert run.trainer._state.ended_early == "the last 2 evaluations had eval_success of at least 0.9 (stop_when)"
     killed = Run(tmp_path, num_workers=1, stop_when={"eval_success": 0.9, "evaluations": 2}, session=2)
     killed.trainer._state.iteration = 30
-    assert killed.trainer._is_over(), "by the rows, whatever the checkpoint says"
+    assert killed.trainer._log.is_over(), "by the rows, whatever the checkpoint says"
     rewound = Run(tmp_path, num_workers=1, stop_when={"eval_success": 0.9, "evaluations": 2}, session=3)
-    rewound.trainer._metrics.rewind(2500)
-    rewound.trainer._begin_evaluations()
+    rewound.trainer._follow(2500)
     rewound.trainer._state.iteration = 25
-    assert not rewound.trainer._is_over(), "its checkpoint is from before"
+    assert not rewound.trainer._log.is_over(), "its checkpoint is from before"
     assert go(rewound, 26, 60, success=1.0) == 30, "and it ends where it would have"
 
 
@@ -172,21 +170,21 @@ def test_the_last_policy_of_an_early_end_is_evaluated_and_kept(tmp_path: Path, n
     run.iterate(20)
     run.iterate(23)
     run.tell(0, 20, [5.0] * 4, success=1.0)  # It took three iterations.
-    run.trainer._take_reports()
+    run.trainer._reports.take()
     trainer, state = run.trainer, run.trainer._state
     trainer._connect = trainer._begin = trainer.save_finally = lambda: None
     trainer._export.has_models = lambda: True
-    take = trainer._take_reports
+    take = trainer._reports.take
 
     def evaluate_and_take() -> None:
         run.tell(0, trainer._evaluations.version, [1.0] * 4, success=0.0)
         take()
 
-    trainer._take_reports = evaluate_and_take
+    trainer._reports.take = evaluate_and_take
     trainer.run()
     assert state.iteration == 23 and [row["iteration"] for row in run.rows()] == [20, 23]
     assert state.best_checkpoint == "policy_checkpoint_0000002000" and deleted == []
-    assert trainer._is_over(), "however bad the last one was"
+    assert trainer._log.is_over(), "however bad the last one was"
 
 
 def test_settings_that_let_it_go_on_do(tmp_path: Path, now: list[float]) -> None:
@@ -195,8 +193,8 @@ def test_settings_that_let_it_go_on_do(tmp_path: Path, now: list[float]) -> None
     state = run.trainer._state
     for stop_when, is_over in (({"eval_success": 0.9}, True), ({"eval_return": 2.0}, False), (None, False)):
         again = Run(tmp_path, num_workers=1, stop_when=stop_when)
-        again.trainer._state = trainer_module.TrainerState(**vars(state))
-        assert again.trainer._is_over() == is_over
+        vars(again.trainer._state).update(vars(state))
+        assert again.trainer._log.is_over() == is_over
 
 
 def test_callbacks_get_what_is_logged_and_may_end_the_run(tmp_path: Path, now: list[float]) -> None:
@@ -215,13 +213,12 @@ def test_callbacks_get_what_is_logged_and_may_end_the_run(tmp_path: Path, now: l
     state = run.trainer._state
     assert state.ended_early == "3 evaluations are enough"
     killed = Run(tmp_path, num_workers=1, callbacks=[patience])
-    killed.trainer._state = trainer_module.TrainerState(**vars(state))
-    assert killed.trainer._is_over() and len(told) == 3
-    run.trainer._train_step = type("Step", (), {"numpy": lambda self: 7})()
-    run.trainer._tell_callbacks("updates", {"critic_loss": 0.25})
+    vars(killed.trainer._state).update(vars(state))
+    assert killed.trainer._log.is_over() and len(told) == 3
+    run.trainer._log.tell_callbacks("updates", {"critic_loss": 0.25})
     assert (told[-1].moment, dict(told[-1].row)) == (
         "updates",
-        {"train_step": 7, "iteration": 20, "env_steps": 0, "critic_loss": 0.25},
+        {"train_step": 2000, "iteration": 20, "env_steps": 0, "critic_loss": 0.25},
     )
 
 
@@ -249,7 +246,7 @@ def test_a_callback_that_raises_ends_the_run_with_the_users_line_and_all_is_save
     saved: list[int] = []
 
     def start() -> None:
-        run.trainer._take_reports()
+        run.trainer._reports.take()
 
     trainer = run.trainer
     trainer.run, trainer.close = start, lambda: None

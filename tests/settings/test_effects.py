@@ -9,9 +9,10 @@ import pytest
 from tests.support.fakes import CounterEnv
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.hyperparameters import IMAGES, described_by
 from tfagents_system.launch.environment_checks import check_environment
 from tfagents_system.settings import params_check
-from tfagents_system.settings.effects import ACTS, without_effect
+from tfagents_system.settings.effects import without_effect
 from tfagents_system.train_params_base import TrainParamsBase
 
 # One that is right, and not the default, of each attribute that does not always act.
@@ -32,6 +33,7 @@ SET: dict[str, Any] = {
     "alpha_optimizer": {"name": "sgd"},
     "normalize_observations": True,
     "num_steps_per_iter": 7,
+    "n_train_episodes_per_iter": 3,
     "max_policy_lag": 0,
     "max_updates_per_env_step": 3.0,
     "recurrent_burn_in": 3,
@@ -53,12 +55,10 @@ def names_told(images: bool | None = None, **attributes: Any) -> set[str]:
     return {note.partition("=")[0].removeprefix("TrainParams.") for note in without_effect(params, images)}
 
 
-def test_every_attribute_is_in_the_table_in_the_order_of_its_class() -> None:
-    public = [name for name in vars(TrainParamsBase) if not name.startswith("_")]
-    attributes = [name for name in public if not callable(vars(TrainParamsBase)[name]) and name != "horizon"]
-    assert list(ACTS) == attributes
-    assert {name for name, conditions in ACTS.items() if conditions} == set(SET)
-    assert {where.attribute for conditions in ACTS.values() for where in conditions} <= {*ACTS, "images"}
+def test_conditions_are_of_attributes_that_there_are_and_all_are_looked_at_here() -> None:
+    described = described_by(TrainParamsBase)
+    assert {each.name for each in described.values() if each.acts} == set(SET)
+    assert {when.attribute for each in described.values() for when in each.acts} <= {*described, IMAGES}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -10,9 +10,9 @@ from tf_agents.specs import tensor_spec
 
 from tests.support.fakes import CounterEnv, agent_of
 from tfagents_system.checks.checklist import Checklist
-from tfagents_system.halfcheetah_params import TrainParams as HalfCheetah
+from tfagents_system.examples.halfcheetah.params import TrainParams as HalfCheetah
+from tfagents_system.examples.pendulum.params import TrainParams as Pendulum
 from tfagents_system.launch.environment_checks import check_environment
-from tfagents_system.pendulum_params import TrainParams as Pendulum
 from tfagents_system.settings import learning_notes, params_check
 from tfagents_system.train_params_base import TrainParamsBase
 

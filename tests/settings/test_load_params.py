@@ -258,7 +258,7 @@ def test_values_that_would_pass_for_something_else_are_refused_together(kinds: P
 
 def test_a_class_from_another_module_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "my_params.py"
-    path.write_text("from tfagents_system.pendulum_params import TrainParams\n")
+    path.write_text("from tfagents_system.examples.pendulum.params import TrainParams\n")
     assert load_params(path, {"horizon": 7}, attributes={"num_iter": 3}).num_iter == 3
     assert load_params(path, {"horizon": 7}).num_iter == 24
 

@@ -66,7 +66,7 @@ def test_dictionaries_are_given_as_a_whole_or_key_by_key() -> None:
     overrides, findings = sorted_out('critic_optimizer={"name": "sgd"}', "critic_optimizer.momentum=0.9")
     assert (overrides.params, findings) == ({"critic_optimizer": {"name": "sgd", "momentum": 0.9}}, [])
     assert overrides.in_words() == "critic_optimizer.name=sgd critic_optimizer.momentum=0.9"
-    assert sorted_out("a={}", "a.b=1")[1] == ["--set: a.b lies in a, which is given as a value: remove one"]
+    assert sorted_out("a={}", "a.b=1")[1] == ["--set: a.b is in a, which is given as a value: remove one"]
     assert sorted_out("a.b=1", "a={}")[1] == ["--set: a is given key by key as well: remove one"]
     assert sorted_out("a.b=1", 'a={"b": 2}')[1] == ["a.b is given twice, by --set and --set: remove one"]
 
@@ -83,7 +83,7 @@ def test_all_that_is_wrong_is_told() -> None:
         "SAC_SED is not a known variable: SAC_SEED", "SAC_OTHERS is not a known variable: docs/variables.md",
         "_x is private", "env_config must be an attribute", "9a.b must be an attribute", "compute_config follows",
         "config must be an object of keys, found 3", "config.a..b has an empty key",
-        "tau is given twice, by --set and --set", "config.a.b lies in a", "config must be an object of keys, found {}",
+        "tau is given twice, by --set and --set", "config.a.b is in a", "config must be an object of keys, found {}",
         'it has the key "mass" twice in one object: remove one',
     ):  # fmt: skip
         assert part in text

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
 
 from tests.support.fakes import FakeParams
-from tfagents_system import halfcheetah_params, minitaur_params, pendulum_params, pendulum_pixels_params
-from tfagents_system.settings import params_check
+from tfagents_system.agents.iteration_counts import updates_per_iter, updates_ratio
+from tfagents_system.checks.hyperparameters import Count, MayChange, When, described_by
+from tfagents_system.checks.rules import is_kept
+from tfagents_system.examples.halfcheetah import params as halfcheetah
+from tfagents_system.examples.minitaur import params as minitaur
+from tfagents_system.examples.pendulum import params as pendulum
+from tfagents_system.examples.pendulum_pixels import params as pendulum_pixels
+from tfagents_system.settings import parameters_page, params_check
+from tfagents_system.settings.attribute_docs import attribute_docs
 from tfagents_system.settings.params_check import check_env_config, check_params
 from tfagents_system.train_params_base import TrainParamsBase
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def params_with(**attributes: Any) -> FakeParams:
+    params = FakeParams({"horizon": 100})
+    for name, value in attributes.items():
+        setattr(params, name, value)
+    return params
 
 
 def findings_for(horizon: int = 100, **attributes: Any) -> list[str]:
@@ -25,15 +42,72 @@ def notes_for(**attributes: Any) -> list[str]:
 
 
 def test_every_attribute_has_a_rule() -> None:
-    values = {
+    values = [
         name
         for name, value in vars(TrainParamsBase).items()
         if not name.startswith("_") and not callable(value) and not isinstance(value, property)
+    ]
+    described = described_by(TrainParamsBase)
+    assert values == list(described)
+    for each in described.values():
+        assert each.rule.words and is_kept(each.rule, each.default) and not is_kept(each.rule, object()), each.name
+        assert each.default is getattr(TrainParamsBase, each.name) is vars(TrainParamsBase)[each.name], (
+            "a plain attribute"
+        )
+
+
+def test_every_attribute_is_in_the_document_with_what_its_line_says() -> None:
+    page = (ROOT / "docs/parameters.md").read_text()
+    assert page == parameters_page.documentation()
+    rows = {row.split("`")[1]: row for row in page.splitlines() if row.startswith("| `")}
+    assert list(rows) == list(described_by(TrainParamsBase)) and all(
+        attribute_docs(TrainParamsBase)[name] for name in rows
+    )
+    assert "`None`: `10` with redq, `5` with tqc, else `2` | an integer of at least 1, or None" in rows["num_critics"]
+    assert "Acts with `recurrent`." in rows["recurrent_burn_in"] and "episodes in total" in rows["n_eval_episodes"]
+    assert "Acts unless `algorithm = 'crossq'`." in rows["target_update_tau"]
+
+
+def test_one_annotated_line_makes_a_hyperparameter() -> None:
+    """As docs/contributing.md has it."""
+
+    class WithOneMore(TrainParamsBase):
+        num_env_steps: Annotated[Count | None, "steps in total", When("asynchronous", False), MayChange] = None
+
+    described = described_by(WithOneMore)["num_env_steps"]
+    assert described.rule.words == "an integer of at least 1, or None"
+    assert [is_kept(described.rule, value) for value in (None, 3, np.int64(3), 0, 2.0, True)] == [True] * 3 + [
+        False
+    ] * 3
+    assert (described.default, described.unit, described.may_change) == (None, "steps in total", True)
+    assert [described.acts[0].holds(value) for value in (False, True)] == [True, False]
+    assert described_by(WithOneMore).keys() - described_by(TrainParamsBase).keys() == {"num_env_steps"}
+
+
+def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_one() -> None:
+    described = described_by(TrainParamsBase).values()
+    rates = {f"{part}_learning_rate" for part in ("actor", "critic", "alpha")}
+    ends, periods = (
+        {"num_iter", "stop_when", "max_hours"},
+        {f"{what}_period_itrs" for what in ("eval", "log", "checkpoint")},
+    )
+    assert {each.name for each in described if each.may_change} == rates | ends | periods | {
+        "n_eval_episodes",
+        "best_metric",
     }
-    assert values - {"preprocessing_combiner"} == set(params_check._RULES)
+    undetermined = {each.name for each in described if each.not_deterministic}
+    assert undetermined == {"asynchronous", "env_steps_per_iter", "matmul_precision", "max_hours"}
 
 
-@pytest.mark.parametrize("module", [pendulum_params, minitaur_params, halfcheetah_params, pendulum_pixels_params])
+def test_a_type_without_a_rule_is_no_description() -> None:
+    class Unruly(TrainParamsBase):
+        width: float = 3.0
+
+    with pytest.raises(KeyError):
+        described_by(Unruly)
+
+
+@pytest.mark.parametrize("module", [pendulum, minitaur, halfcheetah, pendulum_pixels])
 def test_shipped_examples_and_defaults_pass(module: Any) -> None:
     params = module.TrainParams({"horizon": 200})
     assert check_params(params) == [] and params_check.advice(params) == []
@@ -376,3 +450,39 @@ def test_a_property_that_raises_is_one_finding() -> None:
 
     (finding,) = findings_for(updates_per_env_step=property(raises))
     assert "TrainParams.updates_per_env_step raises RuntimeError: no ratio" in finding
+
+
+@pytest.mark.parametrize(
+    ("steps", "workers", "is_refused"), [(1, 1, False), (7, 8, True), (8, 8, False), (None, 8, False)]
+)
+def test_every_worker_has_a_step_of_an_iteration_of_steps(steps: int | None, workers: int, is_refused: bool) -> None:
+    params = params_with(env_steps_per_iter=steps)
+    params.compute_config["num_collect_workers"] = workers
+    findings = [finding for finding in params_check.check_params(params) if "env_steps_per_iter" in finding]
+    assert len(findings) == is_refused
+    if is_refused:
+        assert "SAC_NUM_COLLECT_WORKERS=8" in findings[0] and "raise it to at least 8" in findings[0]
+
+
+def test_iterations_of_steps_leave_the_attributes_of_whole_episodes_without_effect() -> None:
+    notes = params_check.advice(params_with(env_steps_per_iter=50, n_train_episodes_per_iter=2, num_steps_per_iter=99))
+    told = "\n".join(notes)
+    assert "n_train_episodes_per_iter" in told and "num_steps_per_iter" in told and "env_steps_per_iter=50" in told
+    (refused,) = params_check.check_deterministic(params_with(env_steps_per_iter=50))
+    assert refused.startswith("TrainParams.env_steps_per_iter=50 does not work with SAC_DETERMINISTIC=1")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "ratio", "updates"),
+    [
+        ({}, None, FakeParams.num_steps_per_iter),
+        ({"updates_per_env_step": 2.5}, 2.5, None),
+        ({"env_steps_per_iter": 50}, 1.0, None),
+        ({"env_steps_per_iter": 50, "updates_per_env_step": 0.5}, 0.5, None),
+        ({"env_steps_per_iter": 50, "asynchronous": True, "max_updates_per_env_step": 0.5}, 1.0, 25),
+        ({"asynchronous": True, "num_steps_per_iter": 7}, None, 7),
+    ],
+)
+def test_updates_of_an_iteration(attributes: dict[str, Any], ratio: float | None, updates: int | None) -> None:
+    params = params_with(**attributes)
+    assert (updates_ratio(params), updates_per_iter(params)) == (ratio, updates)

@@ -6,9 +6,10 @@ import pytest
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_for
+from tfagents_system.settings import variable_values
 from tfagents_system.settings.variable_table import VARIABLES, documentation
 from tfagents_system.settings.variables import RunVariables, _check_workers, read_variables
-from tfagents_system.worker.worker import WorkerSettings
+from tfagents_system.worker.worker_settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -186,9 +187,12 @@ def test_the_documentation_is_the_table() -> None:
     assert (ROOT / "docs/variables.md").read_text() == documentation()
 
 
-def test_the_table_and_the_fields_are_the_same() -> None:
-    names = {variable.name.removeprefix("SAC_").lower() for variable in VARIABLES}
-    assert names == set(RunVariables.__dataclass_fields__)
+def test_every_field_is_a_variable_with_a_meaning_and_a_kind() -> None:
+    assert [variable.field for variable in VARIABLES] == list(RunVariables.__dataclass_fields__)
+    for variable in VARIABLES:
+        assert variable.name == f"SAC_{variable.field.upper()}" and variable.meaning
+        assert variable.kind in {*variable_values._PARSERS, *variable_values._FINDERS}
+    assert VARIABLES[0].meaning == "CPUs of the replay server" and VARIABLES[0].default is None
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
-from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.training_agent import make_agent, make_block_update
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies import weights
 from tfagents_system.policies.worker_policy import make_worker_policy
@@ -28,9 +26,9 @@ from tfagents_system.replay.server import draw_settings
 from tfagents_system.report.episodes import Episode
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.actors import PolicyActor, RandomActor
-from tfagents_system.worker.rollout import Actor, run_episodes
-from tfagents_system.worker.worker import segment_builder
+from tfagents_system.worker.actors import Actor, PolicyActor, RandomActor
+from tfagents_system.worker.rollout import Rollout
+from tfagents_system.worker.segment_builder import segment_builder
 
 _SEED = 5
 _BLOCK = 100
@@ -59,15 +57,7 @@ class Learner:
         tf.keras.utils.set_random_seed(_SEED)
         seen, acted = tensor_spec.from_spec((observation_spec, action_spec))
         self.agent = make_agent(self.params, seen, acted, tf.Variable(0, dtype=tf.int64))
-        self.update = BlockUpdate(
-            self.agent,
-            self.params.train_batch_size,
-            sequence_length(self.params),
-            self.params.share_log_pi,
-            self.params.matmul_precision,
-            _SEED,
-            burn_in_steps=burn_in_steps(self.params),
-        )
+        self.update = make_block_update(self.params, self.agent, self.params.matmul_precision, _SEED)
         self._settings = draw_settings(self.params, self.layout, _SEED)
         self._rng = np.random.default_rng(_SEED)
         self._policy = make_worker_policy(self.agent, _SEED, frame_stack=self.params.frame_stack)
@@ -78,8 +68,8 @@ class Learner:
     def collect(self, episodes: int, actor: Actor | None = None) -> list[Episode]:
         """Adds whole episodes to the ring, of uniformly random actions unless an actor is given."""
         actor = actor or RandomActor(self.env.action_spec(), self._rng)
-        builder = functools.partial(segment_builder, self.params, self.layout, 0, self._store, held_out=False)
-        return run_episodes([self.env], actor, episodes, new_builder=builder)
+        builder = functools.partial(segment_builder, self.params, self.layout, self._store, held_out=False)
+        return Rollout([self.env], actor, new_builder=builder).episodes(episodes)
 
     def train(self, updates: int) -> dict[str, float]:
         """So many updates; the losses of the last block."""
@@ -100,7 +90,7 @@ class Learner:
         actor: Actor = self.actor()
         if first is not None:
             actor = _Led(actor, first)
-        played = run_episodes([self.env], actor, episodes)
+        played = Rollout([self.env], actor).episodes(episodes)
         return float(np.mean([episode.episode_return for episode in played]))
 
     def greedy_action(self, observation: Any) -> float:

@@ -32,7 +32,6 @@ class RunFolders:
             LAYOUT,
             capacity,
             slack,
-            run_checkpoints.newest_complete,
             from_checkpoint=from_checkpoint,
         )
         self.snapshots = SnapshotWriter(self.ring, self.copy, self.places.checkpoints)

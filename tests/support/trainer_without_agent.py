@@ -12,17 +12,39 @@ import pytest
 
 from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.run_files.heartbeat import BeatReader
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer import trainer as trainer_module
+from tfagents_system.trainer.checkpoints import TrainerState
+from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
+from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.trainer.trainer import Trainer
+from tfagents_system.trainer.training_log import TrainingLog
+from tfagents_system.trainer.worker_reports import WorkerReports
 from tfagents_system.transport.tables import Progress
 
 PERIOD = 10
 
 
 STRAGGLER_SECS = 30.0
+ALL = 10**9  # A train step after all rows of metrics.
+
+
+class FakeLearner:
+    """100 updates an iteration, and no agent."""
+
+    agent = None
+
+    def __init__(self, state: TrainerState) -> None:
+        self.state = state
+
+    @property
+    def train_step(self) -> int:
+        return 100 * self.state.iteration
+
+    def read_weights(self) -> list[np.ndarray]:
+        return []
 
 
 class Run:
@@ -53,7 +75,9 @@ class Run:
         self.num_workers, self.num_episodes = num_workers, num_episodes
         trainer: Any = Trainer.__new__(Trainer)
         self.trainer = trainer
-        role: Any = types.SimpleNamespace(paths=self.paths, num_workers=num_workers, has_left=lambda worker: False)
+        role: Any = types.SimpleNamespace(
+            paths=self.paths, num_workers=num_workers, deterministic=False, has_left=lambda worker: False
+        )
         role.beats = self.beats = BeatReader(self.paths, every_secs=0.01)
         role.stop = types.SimpleNamespace(is_set=lambda: False)
         trainer._role = role
@@ -69,12 +93,13 @@ class Run:
             callbacks_ctor=lambda: callbacks,
             env_config={"horizon": 10, **({"curriculum": curriculum} if curriculum else {})},
         )
-        trainer._params = params
-        trainer._state = trainer_module.TrainerState()
+        trainer._params = role.params = params
+        trainer._state = TrainerState()
         trainer._shares = TimeShares()
-        trainer._variables = {}
-        trainer._session, trainer._row = session, {}
-        trainer._train_step = types.SimpleNamespace(numpy=lambda: 100 * trainer._state.iteration)
+        trainer._session = session
+        learner: Any = FakeLearner(trainer._state)
+        plan: Any = types.SimpleNamespace()
+        trainer._learner = learner
         saves: Any = types.SimpleNamespace(try_to_write=lambda write: write())
         trainer._saves = saves
         export: Any = types.SimpleNamespace(
@@ -85,27 +110,31 @@ class Run:
             mark_best=lambda best: self.best.append((best["checkpoint"], best["eval_return"])),
         )
         trainer._export = export
-        trainer._evaluated_checkpoints = trainer_module.EvaluatedCheckpoints(
-            params, trainer._state, export, saves, trainer._is_last
+        log: Any = TrainingLog(role, learner, plan, saves, trainer._shares)
+        log.beat = lambda *args, **kwargs: None
+        trainer._log = log
+        trainer._evaluated_checkpoints = EvaluatedCheckpoints(params, trainer._state, export, saves, log.is_last)
+        trainer._publisher = types.SimpleNamespace(
+            check=lambda: None, wait=lambda: None, publish=self._publish, repeat_if_restarted=lambda _: None
         )
-        trainer._publisher = types.SimpleNamespace(check=lambda: None, wait=lambda: None)
-        trainer._publications = types.SimpleNamespace(publish=self._publish, repeat_if_restarted=lambda _: None)
-        trainer._reports = types.SimpleNamespace(
-            get=lambda _: self._reports.pop(0).to_wire() if self._reports else None
+        trainer._evaluations = PolicyEvaluations(params, role, STRAGGLER_SECS)
+        connection: Any = types.SimpleNamespace(
+            feed_dead_reader=lambda table, arrays: None,
+            reader=lambda table, prefetch: types.SimpleNamespace(
+                get=lambda _: self._reports.pop(0).to_wire() if self._reports else None
+            ),
         )
-        trainer._training_row = trainer_module.TrainingRow(None)
-        trainer._evaluations = trainer_module.PolicyEvaluations(params, role, STRAGGLER_SECS)
-        trainer._beat = lambda *args, **kwargs: None
-        trainer._metrics = trainer_module.MetricsLog(self.paths, [])
-        trainer._early_end = trainer_module.EarlyEnd(params)
-        trainer._callbacks = trainer_module.Callbacks(params, trainer._metrics.rows)
-        trainer._begin_evaluations()
+        trainer._reports = WorkerReports(
+            connection, log, trainer._evaluations, trainer._evaluated_checkpoints, trainer._shares
+        )
+        trainer._reports.session = session
+        trainer._follow(ALL)
 
     def iterate(self, iteration: int) -> None:
         """As far as evaluations go; what is to be evaluated is noted in `published`."""
         self.trainer._state.iteration = iteration
         self.trainer._publish()
-        self.trainer._take_reports()
+        self.trainer._reports.take()
 
     def _publish(
         self, policy: Sequence[np.ndarray], evaluated: Sequence[np.ndarray] | None, progress: Progress
@@ -138,5 +167,5 @@ class Run:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [1000.0]
     monkeypatch.setattr(trainer_module.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(trainer_module.MetricsLog, "_summarize", lambda *_: None)
+    monkeypatch.setattr(MetricsLog, "_summarize", lambda *_: None)
     return clock

@@ -229,12 +229,12 @@ def test_the_last_policy_is_evaluated_after_the_one_before(tmp_path: Path, now: 
     trainer, state = run.trainer, run.trainer._state
     trainer._connect = trainer._begin = trainer.save_finally = lambda: None
     trainer._export.has_models = lambda: True
-    take = trainer._take_reports
+    take = trainer._reports.take
 
     def evaluate_and_take() -> None:
         run.tell(0, trainer._evaluations.version, [1.0] * 4)
         take()
 
-    trainer._take_reports = evaluate_and_take
+    trainer._reports.take = evaluate_and_take
     trainer.run()
     assert state.iteration == 25 and [row["iteration"] for row in run.rows()] == [20, 25]

@@ -1,5 +1,6 @@
 """Evaluations whose reports got lost: which workers the trainer still expects, and what they tell again."""
 
+import contextlib
 import time
 import types
 from typing import Any
@@ -11,8 +12,9 @@ from tfagents_system.report.episodes import Episode, Evaluations, Report
 from tfagents_system.run_files.heartbeat import BeatReader, write_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.evaluations import PolicyEvaluations
-from tfagents_system.transport.tables import Progress
-from tfagents_system.worker import worker as worker_module
+from tfagents_system.transport.tables import EVAL_WEIGHTS, REPORTS, Progress
+from tfagents_system.worker import evaluator as evaluator_module
+from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.worker import Worker
 
 STRAGGLER_SECS = 30.0
@@ -46,31 +48,59 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
     assert evaluations._is_gone(3) == is_gone
 
 
-def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):
-    told = []
+def evaluator_over(connection: Any, **params: Any) -> Evaluator:
+    """With nothing to run episodes in: what it tells is what counts here."""
+    settings: Any = types.SimpleNamespace(eval_observers_ctor=list, num_iter=10, **params)
+    nothing: Any = None
+    return Evaluator(settings, 0, 1, connection, nothing, nothing, nothing)
 
-    class Connection:
-        def put(self, table, arrays):
-            told.append(Report.from_wire(arrays))
 
-        def try_put(self, table, arrays, timeout_secs):
-            self.put(table, arrays)
+class Connection:
+    """Keeps the reports that were put, and counts how often the newest policy was asked for."""
 
-    worker = Worker.__new__(Worker)
-    worker._connection = Connection()
-    worker._evaluation = None
-    worker._newest_progress = lambda wait_secs: None
+    def __init__(self) -> None:
+        self.told: list[Report] = []
+        self.asked = 0
+
+    def put(self, table: str, arrays: Any) -> None:
+        assert table == REPORTS
+        self.told.append(Report.from_wire(arrays))
+
+    def try_put(self, table: str, arrays: Any, timeout_secs: float) -> None:
+        self.put(table, arrays)
+
+    def newest(self, table: str) -> Any:
+        assert table == EVAL_WEIGHTS
+        return types.SimpleNamespace(get=self._get)
+
+    def _get(self) -> None:
+        self.asked += 1
+
+
+def worker_with(evaluator: Evaluator, **attributes: Any) -> Any:
+    """A worker's loop without the process, its server and its environments."""
+    worker: Any = Worker.__new__(Worker)
+    worker._evaluator = evaluator
+    worker._progress = types.SimpleNamespace(get=lambda wait_secs=0.0: None)
     worker._end_with_the_run = lambda: None
+    vars(worker).update(attributes)
+    return worker
+
+
+def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):
+    connection = Connection()
+    evaluator = evaluator_over(connection)
+    worker = worker_with(evaluator)
     now = [100.0]
-    monkeypatch.setattr(worker_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(evaluator_module.time, "monotonic", lambda: now[0])
     worker._wait_for_news()
-    assert told == [], "nothing was evaluated yet"
+    assert connection.told == [], "nothing was evaluated yet"
     report = Report("eval", 7, 0, 4, 40, 4, [], {})
-    worker._tell_evaluation(report)
+    evaluator._tell(report)
     for secs, times in ((0.2, 1), (4.0, 1), (1.0, 2), (0.2, 2), (5.0, 3)):
         now[0] += secs
         worker._wait_for_news()
-        assert told == [report] * times
+        assert connection.told == [report] * times
     evaluations = Evaluations(num_episodes=1, num_workers=1)
     complete = msgspec.structs.replace(report, episodes=[Episode(1.0, 10)])
     for evaluation in (complete, complete):
@@ -82,17 +112,20 @@ def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):
 
 def test_a_worker_that_never_waits_tells_again_between_iterations_but_rarely(monkeypatch):
     now, told = [1000.0], []
-    monkeypatch.setattr(worker_module.time, "monotonic", lambda: now[0])
-    worker = Worker.__new__(Worker)
-    worker._connection = types.SimpleNamespace(try_put=lambda table, arrays, timeout: told.append(now[0]))
-    worker._report = lambda report: None
-    worker._next_iteration = lambda: 0
-    worker._wait_for_policy = worker._apply_curriculum = worker._collect = lambda iteration: None
-    worker._evaluate_if_due = lambda: None
-    worker._evaluation = None
-    worker._params = types.SimpleNamespace(asynchronous=True, num_iter=10)
+    monkeypatch.setattr(evaluator_module.time, "monotonic", lambda: now[0])
+    connection = Connection()
+    monkeypatch.setattr(connection, "try_put", lambda table, arrays, timeout: told.append(now[0]))
+    evaluator = evaluator_over(connection)
+    worker = worker_with(
+        evaluator,
+        _next_iteration=lambda: 0,
+        _wait_for_policy=lambda iteration: None,
+        _runner=types.SimpleNamespace(set_due=lambda iteration: None),
+        _collect=lambda iteration: None,
+        _params=types.SimpleNamespace(asynchronous=True, num_iter=10),
+    )
     worker._go_on()
-    worker._tell_evaluation(Report("eval", 7, 0, 4, 40, 4, [Episode(1.0, 10)], {}))
+    evaluator._tell(Report("eval", 7, 0, 4, 40, 4, [Episode(1.0, 10)], {}))
     for _ in range(2000):
         now[0] += 0.1
         worker._go_on()
@@ -109,10 +142,29 @@ def test_a_worker_that_never_waits_tells_again_between_iterations_but_rarely(mon
     [(1, -1, 0), (8, -1, 0), (7, 4, 0), (7, 5, 1), (8, 4, 1)],  # The worker has evaluated (7, 4).
 )
 def test_a_worker_asks_the_server_for_a_policy_to_evaluate_only_where_there_is_one(session, eval_iteration, asks):
-    asked = []
-    worker = Worker.__new__(Worker)
-    worker._evaluated = (7, 4)
-    worker._newest_progress = lambda: Progress(session, 20, 200, eval_iteration)
-    worker._eval_weights_reader = types.SimpleNamespace(get=lambda: asked.append(1))
-    worker._evaluate_if_due()
-    assert len(asked) == asks
+    connection = Connection()
+    evaluator = evaluator_over(connection)
+    evaluator._evaluated = (7, 4)
+    evaluator.evaluate_if_due(Progress(session, 20, 200, eval_iteration))
+    assert connection.asked == asks
+
+
+def test_random_numbers_of_an_evaluation_follow_the_curriculums_values():
+    """`set_state` may draw numbers, and is called only for values that are not set yet."""
+    told: list[str] = []
+    evaluator = evaluator_over(Connection())
+    rollout = types.SimpleNamespace(episodes=lambda count: told.append("episodes"))
+    evaluator._runner = types.SimpleNamespace(
+        set_evaluated=lambda iteration: told.append("set_state"),
+        repeat=lambda stream, iteration: told.append("seeds"),
+        rollout=lambda actor, **more: rollout,
+        stepping=lambda is_eval: contextlib.nullcontext(),
+    )
+    evaluator._activity = types.SimpleNamespace(beat=lambda state, iteration: None)
+    policy = types.SimpleNamespace(reset=None, action=print, actions=print)
+    evaluator._policy = types.SimpleNamespace(policy=policy)
+    evaluator._evaluate(7, 4, 40)
+    assert told == ["set_state", "seeds", "episodes"]
+    told.clear()
+    evaluator.play(4, 1, lambda episode: None)
+    assert told == ["set_state", "episodes"], "who only plays has its own random numbers"

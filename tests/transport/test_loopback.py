@@ -293,7 +293,9 @@ except BlockingIOError:
 def test_clients_do_not_dial_another_users_server(host):
     with stranger_who_listens(host) as (port, visits):
         began = time.monotonic()
-        with pytest.raises(UserError, match=rf"port {port} of this machine is another user's.*SAC_ALLOW_STRANGERS=1"):
+        with pytest.raises(
+            UserError, match=rf"port {port} of this machine belongs to another user.*SAC_ALLOW_STRANGERS=1"
+        ):
             Connection(f"localhost:{port}", lambda: False)
         assert time.monotonic() - began < 5.0
         assert join_checks._fault_of(f"localhost:{port}") == "another user listens on that port"
@@ -313,7 +315,7 @@ def test_a_program_of_ours_that_does_not_share_its_port_is_refused_unless_that_i
     monkeypatch.setattr(connection, "_HOLD_SECS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as tunnel:
         port = tunnel.getsockname()[1]
-        with pytest.raises(UserError, match="a program of yours has it that does not share it"):
+        with pytest.raises(UserError, match="a program of yours that does not share it"):
             Connection(f"127.0.0.1:{port}", lambda: False)
         monkeypatch.setenv("SAC_ALLOW_STRANGERS", "1")
         assert Connection(f"[::1]:{port}", lambda: False).address == f"127.0.0.1:{port}"

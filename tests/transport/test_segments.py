@@ -49,7 +49,7 @@ def test_only_columns_that_would_be_one_file_are_named_otherwise():
         (3, lambda ids: np.full_like(ids, np.nan), "observation/id: not all values are finite"),
         (5, lambda action: np.full_like(action, np.inf), "action: not all values are finite"),
         (0, lambda header: header[:5], "expected a header"),
-        (0, lambda header: header * 0, "expected version 2 but found 0"),
+        (0, lambda header: header * 0, "expected version 3 but found 0"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(index, change, message):

@@ -12,7 +12,9 @@ from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.segments import Column, Layout
-from tfagents_system.worker.rollout import EpisodeLog, SegmentBuilder, StepTimes, run_episodes
+from tfagents_system.worker.episode_log import EpisodeLog
+from tfagents_system.worker.rollout import Rollout, StepTimes
+from tfagents_system.worker.segment_builder import SegmentBuilder
 
 HORIZON = 12
 
@@ -54,12 +56,12 @@ class WorkerOfRing:
         self.segments = []
 
     def send(self, segment):
-        segment.incarnation, segment.number = 1, len(self.segments)
+        segment.incarnation, segment.number, segment.iteration = 1, len(self.segments), 7
         self.segments.append(segment)
         assert self.ring.append(segment), "refused"
 
     def new_builder(self):
-        return SegmentBuilder(LAYOUT, 7, 5, self.send)
+        return SegmentBuilder(LAYOUT, 5, self.send)
 
     def transitions(self):
         """All that a minibatch could be drawn from, in the order of the rows."""
@@ -71,7 +73,7 @@ class WorkerOfRing:
 @pytest.mark.parametrize(("lengths", "count"), [((4,), 3), ((3, None, 7), 8), ((2, 11, 6, 9), 3), ((5, 5), 2)], ids=str)
 def test_segments_of_environments_side_by_side_make_up_exactly_the_episodes(tmp_path, lengths, count):
     worker, actor = WorkerOfRing(tmp_path), ScriptedActor()
-    episodes = run_episodes(make_envs(*lengths), actor, count, new_builder=worker.new_builder)
+    episodes = Rollout(make_envs(*lengths), actor, new_builder=worker.new_builder).episodes(count)
     assert len(episodes) == len(actor.resets) == count, "exactly as many as were asked for were started and ended"
     started = {env: actor.resets.count(env) for env in set(actor.resets)}
     expected = [
@@ -98,7 +100,7 @@ def test_an_episode_is_cut_into_full_segments_and_the_rest_of_it(history):
     assert most == 15
     for length in range(1, 60):
         segments = []
-        builder = SegmentBuilder(LAYOUT, 0, most, segments.append, history=history)
+        builder = SegmentBuilder(LAYOUT, most, segments.append, history=history)
         env = TrainingEnvironment(NumberedEnv(), length)
         time_step = env.reset()
         builder.start(time_step)
@@ -123,21 +125,21 @@ def test_an_episode_is_cut_into_full_segments_and_the_rest_of_it(history):
 
 def test_an_environment_whose_episode_has_ended_takes_the_next_and_long_ones_are_waited_for():
     actor = ScriptedActor()
-    episodes = run_episodes(make_envs(2, 9), actor, 4)
+    episodes = Rollout(make_envs(2, 9), actor).episodes(4)
     assert actor.resets == [0, 1, 0, 0]
     assert [episode.length for episode in episodes] == [2, 2, 2, 9]
     assert actor.batches == [[0, 1]] * 6 + [[1]] * 3
 
 
 def test_the_return_is_the_episodes_own():
-    episodes = run_episodes(make_envs(2, 3), ScriptedActor(), 2)
+    episodes = Rollout(make_envs(2, 3), ScriptedActor()).episodes(2)
     assert [episode.episode_return for episode in episodes] == [1.0 + 2.0, 1.0 + 2.0 + 3.0]
 
 
 @pytest.mark.parametrize("lengths", [(3,), (3, 5)], ids=["one", "two"])
 def test_observers_see_whole_episodes_in_order(lengths):
     seen, ended = [], []
-    run_episodes(make_envs(*lengths), ScriptedActor(), 4, observers=[seen.append], on_episode=ended.append)
+    Rollout(make_envs(*lengths), ScriptedActor(), observers=[seen.append], on_episode=ended.append).episodes(4)
     told = [(int(step.observation[0]), int(step.observation[1]), int(step.observation[2])) for step in seen]
     assert [step for *_, step in told] == [step for episode in ended for step in range(episode.length)]
     for trajectory in seen:
@@ -158,7 +160,7 @@ def test_steps_before_a_stop_are_kept(tmp_path):
         steps += more
 
     with pytest.raises(KeyboardInterrupt):
-        run_episodes(make_envs(2, None), ScriptedActor(), 9, new_builder=worker.new_builder, on_step=stop_at_nine)
+        Rollout(make_envs(2, None), ScriptedActor(), new_builder=worker.new_builder, on_step=stop_at_nine).episodes(9)
     assert steps == len(worker.transitions()) == 8
     assert not any(segment.end_of_iteration for segment in worker.segments)
     assert not worker.segments[-1].ends_episode
@@ -236,7 +238,9 @@ def collect(tmp_path, lengths, count, wrong, on_fault=True):
         faults.append((env, fault.episode, fault.step))
         envs[env] = build(env, envs[env].user_env._episode + 1)
 
-    episodes = run_episodes(envs, actor, count, new_builder=worker.new_builder, on_fault=answer if on_fault else None)
+    episodes = Rollout(envs, actor, new_builder=worker.new_builder, on_fault=answer if on_fault else None).episodes(
+        count
+    )
     return worker, episodes, faults
 
 
@@ -308,7 +312,7 @@ def test_environments_beside_a_fault_are_stepped_with_the_actions_chosen_for_the
     def answer(env, fault):
         envs[env] = TrainingEnvironment(FaultyEnv(env, 5, {}), HORIZON)
 
-    assert len(run_episodes(envs, Counting(), 6, on_fault=answer)) == 6
+    assert len(Rollout(envs, Counting(), on_fault=answer).episodes(6)) == 6
 
 
 def test_without_an_answer_a_fault_ends_all_and_what_was_true_is_stored(tmp_path):
@@ -325,7 +329,7 @@ def test_an_answer_that_raises_ends_all_episodes(tmp_path):
     worker = WorkerOfRing(tmp_path)
     envs = [TrainingEnvironment(FaultyEnv(env, 5, {(0, 2): raises} if env else {}), HORIZON) for env in range(2)]
     with pytest.raises(EnvironmentFault):
-        run_episodes(envs, ScriptedActor(), 4, new_builder=worker.new_builder, on_fault=answer)
+        Rollout(envs, ScriptedActor(), new_builder=worker.new_builder, on_fault=answer).episodes(4)
     assert sorted(segment.reward.size for segment in worker.segments) == [1, 2]
     assert not any(segment.end_of_iteration or segment.ends_episode for segment in worker.segments)
 
@@ -338,7 +342,7 @@ def test_an_environment_may_be_changed_before_each_episode():
         started.append(env)
         envs[env] = make_envs(2, 3)[env]
 
-    episodes = run_episodes(envs, ScriptedActor(), 4, on_start=renew)
+    episodes = Rollout(envs, ScriptedActor(), on_start=renew).episodes(4)
     assert len(episodes) == len(started) == 4
     assert all(env.user_env._episode == 0 for env in envs), "each has lived for one episode"
 
@@ -362,7 +366,7 @@ def test_a_clock_runs_around_policy_and_simulator_only():
             pass
 
     times = StepTimes()
-    run_episodes([TrainingEnvironment(SlowEnv(0, 10), HORIZON)], SlowActor(), 2, times=times)
+    Rollout([TrainingEnvironment(SlowEnv(0, 10), HORIZON)], SlowActor(), times=times).episodes(2)
     policy, simulator = times.take()
     assert policy >= 0.020 and simulator >= 0.040
     assert times.take() == (0.0, 0.0)
@@ -383,7 +387,9 @@ def test_returns_go_on_from_segment_to_segment_and_begin_anew_with_each_episode(
     segments = []
     layout = dataclasses.replace(LAYOUT, returns=Column("return", (), "float32"))
     envs = make_envs(*[None] * num_envs)
-    run_episodes(envs, ScriptedActor(), 4, new_builder=lambda: SegmentBuilder(layout, 7, 5, segments.append, gamma=0.9))
+    Rollout(envs, ScriptedActor(), new_builder=lambda: SegmentBuilder(layout, 5, segments.append, gamma=0.9)).episodes(
+        4
+    )
     assert any(not segment.starts_episode for segment in segments)
     rewards, returns = {}, {}
     for segment in segments:
@@ -399,9 +405,72 @@ def test_returns_go_on_from_segment_to_segment_and_begin_anew_with_each_episode(
 def test_returns_that_float32_can_not_hold_are_cut():
     sent = []
     layout = dataclasses.replace(LAYOUT, returns=Column("return", (), "float32"))
-    builder = SegmentBuilder(layout, 0, 5, sent.append)
+    builder = SegmentBuilder(layout, 5, sent.append)
     builder.start(ts.restart(np.zeros(3, np.float32)))
     for _ in range(3):
         builder.add(np.zeros(2, np.float32), ts.transition(np.zeros(3, np.float32), np.float32(3e38)))
     builder.finish(ends_episode=True, end_of_iteration=True)
     assert np.isfinite(sent[0].returns).all() and sent[0].returns.dtype == np.float32
+
+
+@pytest.mark.parametrize("counts", [(1,) * 40, (5, 3, 11, 1, 20), (40,), (12, 12, 12, 4)], ids=str)
+@pytest.mark.parametrize("lengths", [(4,), (None,), (3, 7), (2, 11, None)], ids=str)
+def test_steps_go_on_in_the_same_episodes_and_exactly_so_many_are_handed_over(tmp_path, lengths, counts):
+    worker, actor = WorkerOfRing(tmp_path), ScriptedActor()
+    rollout = Rollout(make_envs(*lengths), actor, new_builder=worker.new_builder)
+    episodes, total = [], 0
+    for count in counts:
+        before = len(worker.segments)
+        episodes += rollout.steps(count)
+        total += count
+        assert worker.ring.env_steps == total, "all are handed over"
+        ends = [segment.end_of_iteration for segment in worker.segments[before:]]
+        assert ends == [False] * (len(ends) - 1) + [True], "the last segment ends the iteration"
+    steps = [0] * len(lengths)
+    for env, _, _, _, _, _, *_ in worker.transitions():
+        steps[int(env)] += 1
+    assert max(steps) - min(steps) <= 1 + len(lengths), "in turn, whatever is left over"
+    expected = [
+        np.array([env, step // length, step % length, env / 10, step % length / 100, step % length + 1, env])
+        for env, length in enumerate(length or HORIZON for length in lengths)
+        for step in range(steps[env])
+    ]
+    found = np.array(worker.transitions())[:, :7]
+    np.testing.assert_allclose(found[np.lexsort(found.T[::-1])], np.array(expected), rtol=1e-6)
+    whole = [steps[env] // (length or HORIZON) for env, length in enumerate(lengths)]
+    assert len(episodes) == sum(whole) == sum(segment.ends_episode for segment in worker.segments)
+    assert sorted(episode.length for episode in episodes) == sorted(
+        length or HORIZON for length, count in zip(lengths, whole, strict=True) for _ in range(count)
+    ), "an episode's statistics are those of the whole episode"
+    assert len(actor.resets) == sum(segment.starts_episode for segment in worker.segments)
+
+
+def test_a_fault_costs_none_of_the_steps_that_are_to_be_collected(tmp_path):
+    worker, faults = WorkerOfRing(tmp_path), []
+    wrong = {(0, 2): raises, (1, 0): raises, (2, 5): raises}
+    envs = [TrainingEnvironment(FaultyEnv(0, 9, wrong), HORIZON), *make_envs(0, 4)[1:]]
+    rollout = Rollout(
+        envs, ScriptedActor(), new_builder=worker.new_builder, on_fault=lambda env, fault: faults.append(env)
+    )
+    for total in range(5, 45, 5):
+        rollout.steps(5)
+        assert worker.ring.env_steps == total
+    assert faults == [0, 0, 0]
+    assert [segment.end_of_iteration for segment in worker.segments].count(True) == 8
+
+
+def test_a_worker_that_is_stopped_in_mid_iteration_hands_over_what_it_has(tmp_path):
+    worker = WorkerOfRing(tmp_path)
+    left = [7]
+
+    def on_step(count):
+        left[0] -= count
+        if left[0] < 0:
+            raise StopIteration
+
+    rollout = Rollout(make_envs(9), ScriptedActor(), new_builder=worker.new_builder, on_step=on_step)
+    rollout.steps(4)
+    with pytest.raises(StopIteration):
+        rollout.steps(4)
+    assert worker.ring.env_steps == 7
+    assert [segment.end_of_iteration for segment in worker.segments] == [True, False]

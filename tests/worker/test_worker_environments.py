@@ -121,6 +121,7 @@ def test_evaluations_have_the_values_of_their_policy_however_far_was_collected()
     params.env_config["curriculum"]["mass"]["apply_to_eval"] = True
     environments = make(params)
     environments.set_due(5)
+    environments.begin_episode(COLLECT)
     collect, evaluate = environments.collect[0].user_env, environments.evaluation[0].user_env
     assert collect.states == [{"mass": 1.0}, {"mass": 2.0}, {"friction": 3.0}] and evaluate.states == []
     environments.set_evaluated(4)
@@ -175,6 +176,21 @@ def test_what_building_anew_raises_counts_as_well() -> None:
         environments.replace(COLLECT, fault())
 
 
+def test_an_episode_under_way_keeps_its_values() -> None:
+    environments = make(Params({"mass": {"iters": [0, 5], "range": [1.0, 2.0]}}), count=2)
+    first, second = (env.user_env for env in environments.collect)
+    environments.set_due(0)
+    environments.begin_episode(COLLECT)
+    assert (first.states, second.states) == ([{"mass": 1.0}], [])
+    environments.set_due(5)
+    assert environments.has_due(COLLECT) and first.states == [{"mass": 1.0}]
+    for place in (COLLECT, Place(False, 1), COLLECT):
+        environments.begin_episode(place)
+    assert (first.states, second.states) == ([{"mass": 1.0}, {"mass": 2.0}], [{"mass": 1.0}, {"mass": 2.0}]), (
+        "each once"
+    )
+
+
 def test_set_state_that_raises_is_a_fault_and_the_new_environment_gets_the_value(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -189,6 +205,7 @@ def test_set_state_that_raises_is_a_fault_and_the_new_environment_gets_the_value
 
     monkeypatch.setattr(Env, "set_state", set_state)
     environments.set_due(0)
+    environments.begin_episode(COLLECT)
     assert environments.faults == 1
     assert "environment 0 failed in set_state({'mass': 1.0}): ZeroDivisionError: torn (" in environments.last_fault
     assert environments.collect[0].user_env.states == [{"mass": 1.0}]
@@ -241,12 +258,12 @@ def test_an_environment_that_outgrows_its_process_is_built_again(
         before = environments.collect[0]
         if age_secs == 0.0 and round_ == 2:
             with pytest.raises(EnvironmentFault, match="its first minute: MemoryError: .*51 MiB: find the leak"):
-                environments.renew_if_too_large(COLLECT)
+                environments.begin_episode(COLLECT)
             return
-        environments.renew_if_too_large(COLLECT)
+        environments.begin_episode(COLLECT)
         assert environments.collect[0] is not before
         run_episode(environments)
         same = environments.collect[0]
-        environments.renew_if_too_large(COLLECT)
+        environments.begin_episode(COLLECT)
         assert environments.collect[0] is same, "once is enough"
     assert age_secs > 0.0 and environments.faults == 0

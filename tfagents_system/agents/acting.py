@@ -1,4 +1,4 @@
-"""What acts of the toolkit's own agents: the actor, behind the encoder of images where there is one."""
+"""The acting part of the toolkit's own agents: the actor, behind the image encoder if there is one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tf_agents.policies import actor_policy
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents import encoder
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 
 @dataclasses.dataclass(frozen=True)
 class Acting:
-    """The part of an agent that acts; to a worker it is the agent.
+    """The part of an agent that acts; workers use it as the agent.
 
     Attributes:
-      encoder: Of images; None where there is none.
-      encoded_spec: What the actor sees.
+      encoder: Of images; None if there is none.
+      encoded_spec: Spec of the actor's input.
       actor: The network.
-      learning_policy: Takes what the actor sees.
-      policy: Takes what environments observe; the same one where there is no encoder.
+      learning_policy: Takes the actor's input.
+      policy: Takes environments' observations; the same policy if there is no encoder.
     """
 
     encoder: encoder.ImageEncoder | None
@@ -32,12 +32,17 @@ class Acting:
     policy: actor_policy.ActorPolicy
 
     @property
+    def sampled_actor(self) -> Any:
+        """See `agent_interface`."""
+        return self.policy._actor_network
+
+    @property
     def collect_policy(self) -> actor_policy.ActorPolicy:
         """As an agent's."""
         return self.policy
 
     def first_actions(self) -> Any:
-        """The distributions of actions for an observation of zeros, which makes all variables."""
+        """The distributions of actions for an observation of zeros; creates all variables."""
         observation = tf.nest.map_structure(
             lambda spec: tf.zeros((1, *spec.shape), spec.dtype), self.policy.time_step_spec.observation
         )
@@ -47,26 +52,22 @@ class Acting:
 def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any) -> Acting:
     """Builds it with the user's hook; arguments as of `TrainParamsBase.agent_ctor`."""
     observation_spec = time_step_spec.observation
-    eye = encoder.make_encoder(params, observation_spec)
-    encoded_spec = observation_spec if eye is None else eye.encoded_spec
+    image_encoder = encoder.make_encoder(params, observation_spec)
+    encoded_spec = observation_spec if image_encoder is None else image_encoder.encoded_spec
     actor = params.actor_ctor(encoded_spec, action_spec)
     learning_policy = actor_policy.ActorPolicy(ts.time_step_spec(encoded_spec), action_spec, actor, training=False)
     policy = learning_policy
-    if eye is not None:
-        policy = actor_policy.ActorPolicy(time_step_spec, action_spec, encoder.EncodedActor(eye, actor))
-    return Acting(eye, encoded_spec, actor, learning_policy, policy)
+    if image_encoder is not None:
+        policy = actor_policy.ActorPolicy(time_step_spec, action_spec, encoder.EncodedActor(image_encoder, actor))
+    return Acting(image_encoder, encoded_spec, actor, learning_policy, policy)
 
 
 def make_worker_agent(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any) -> Any:
-    """What a worker takes for its agent: `Acting`, which spares it critics, targets and optimizers, or the agent.
+    """What a worker uses as its agent: `Acting`, without critics, targets and optimizers, or the whole agent.
 
-    The whole agent where the user's hooks build it, or critics, which may share layers with the actor.
+    The whole agent if the user's hooks build it or its critics, which may share layers with the actor.
     """
-    is_own = any(
-        hook in vars(params) or getattr(type(params), hook) is not getattr(TrainParamsBase, hook)
-        for hook in ("agent_ctor", "critic_ctor")
-    )
-    if is_own:
+    if overrides_any(params, "agent_ctor", "critic_ctor"):
         return params.agent_ctor(time_step_spec, action_spec, tf.Variable(0, dtype=tf.int64, name="train_step"))
     acting = build_acting(params, time_step_spec, action_spec)
     acting.first_actions()

@@ -1,4 +1,4 @@
-"""Actions of tanh-squashed Gaussians and their log pi, from noise that follows from the train step."""
+"""Actions of tanh-squashed Gaussians and their log pi, from noise that the train step determines."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from tf_agents.distributions.utils import SquashToSpecNormal
 
-_DRAWINGS_PER_UPDATE, _LEAVES_PER_DRAWING = 8, 64  # More than there are: positions in the run must not meet.
+_DRAWINGS_PER_UPDATE, _LEAVES_PER_DRAWING = 8, 64  # More than are used: positions in the run must not collide.
 _LOG_2PI, _LOG_2 = math.log(2.0 * math.pi), math.log(2.0)
 
 
 class UnsupportedAgentError(Exception):
-    """The agent's update is not known to be one of ours; its message says what differs."""
+    """The agent's update is not known to be one of ours; the message says what differs."""
 
 
 class Drawing:
-    """Random numbers of one purpose in one update; the same seed, train step and number give the same ones.
+    """Random numbers for one purpose in one update, determined by seed, train step and number.
 
     Args:
       seed: Of all updates.
@@ -61,7 +61,7 @@ def sample(distributions: Any, action_spec: Any, noise: Noise) -> tuple[Any, tf.
     Args:
       distributions: The actor's, a nest like `action_spec`.
       action_spec: Bounds that the squashed actions are scaled to.
-      noise: Standard normal numbers, or what draws them.
+      noise: Standard normal numbers, or a Drawing of them.
 
     Raises:
       UnsupportedAgentError: A distribution is not a tanh-squashed Gaussian.
@@ -82,10 +82,10 @@ def sample(distributions: Any, action_spec: Any, noise: Noise) -> tuple[Any, tf.
 
 
 def mean_and_std(distribution: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Those of the Gaussian before tanh.
+    """Mean and standard deviation of the Gaussian before tanh.
 
     Raises:
-      UnsupportedAgentError: It is no tanh-squashed Gaussian.
+      UnsupportedAgentError: It is not a tanh-squashed Gaussian.
     """
     if type(distribution) is SquashToSpecNormal:
         gaussian = distribution.input_distribution

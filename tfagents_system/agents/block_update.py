@@ -14,15 +14,13 @@ from tf_agents.agents import tf_agent
 from tf_agents.trajectories import policy_step, time_step, trajectory
 
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
-from tfagents_system.agents.ensemble import EnsembleAgent
-from tfagents_system.agents.fused_sac import FusedSacUpdate
-from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.agents.agent_interface import OwnTrain, Update, make_update
 from tfagents_system.agents.matmul_precision import bfloat16_matmuls
 from tfagents_system.agents.normalization import RunningStatistics
-from tfagents_system.agents.update_parts import Measured, all_measured
+from tfagents_system.agents.update_parts import Measured
 from tfagents_system.errors import UserError
 
-_MAX_WEIGHT = 1e8  # A network with larger weights computes nothing that can be learned from.
+_MAX_WEIGHT = 1e8  # A network with larger weights computes nothing useful.
 
 
 class DivergedError(Exception):
@@ -30,29 +28,28 @@ class DivergedError(Exception):
 
 
 class BlockUpdate:
-    """Trains any TFAgent on blocks of minibatches as the replay server sends them.
+    """Trains any TFAgent on blocks of minibatches from the replay server.
 
-    Compiled when it is built, so that the first block finds it ready. A plain SacAgent and its kin get a fused update,
-    any other agent its own `train`, and the log says why; as that can leave out no steps of a sequence, sequences that
-    are not whole have no weight there. Running statistics of observations and returns, where the agent has them, take
-    each block into account before its updates.
+    Compiled when it is built, so that it is ready for the first block. `make_update` provides the update; an agent that
+    it does not know is trained by its own `train`, and the log says why. The agent's running statistics of observations
+    and returns, if any, include each block before its updates.
 
     Args:
       agent: The agent to train.
       batch_size: B, the samples of a minibatch.
       sequence_length: L, the transitions of a sequence with its burn-in, for recurrent agents; None for transitions.
       share_log_pi: See FusedUpdate.
-      matmul_precision: `float32`, or `bfloat16` for the hidden layers of networks that the agent holds.
+      matmul_precision: `float32`, or `bfloat16` for the hidden layers of the agent's networks.
       seed: See FusedUpdate.
       burn_in_steps: See FusedUpdate.
-      measures: `measure` will be called.
+      measures: Whether `measure` will be called.
 
     Raises:
       UserError: Burn-in is wanted for an agent that is trained by its own `train`, or measuring for one that has no
         losses apart from that.
 
     Attributes:
-      kind: `fused` or `generic`, and `bfloat16` behind it where that is used; for people.
+      kind: `fused` or `generic`, followed by `bfloat16` if that is used; for display.
       block_spec: Of the arrays of a block: `[None, B, ...]`.
     """
 
@@ -77,8 +74,9 @@ class BlockUpdate:
             tf.TensorSpec((*outer, *spec.shape), spec.dtype)
             for spec in tf.nest.flatten(tuple(self._array_specs().values()))
         ]
-        # Traced apart from the loop: the names and number of the losses are known only after that.
-        update = self._compiled_update(minibatch, share_log_pi, seed, burn_in_steps)
+        # Traced before the loop, because only the trace reveals the losses' names and number.
+        update = self._compiled_update(minibatch, burn_in_steps, share_log_pi=share_log_pi, seed=seed)
+        self.kind = self._update.kind + (" bfloat16" if self._is_bfloat16 else "")
         zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs)
         statistics = RunningStatistics(agent)
 
@@ -102,13 +100,13 @@ class BlockUpdate:
 
         Returns:
           Mean of each loss, by name, over those of the K updates that have measured it; without those that none has.
-          For SAC and its variants `critic_loss`, `actor_loss`, `alpha_loss` (where alpha is learned) and `q_mean`, what
-          the critics say of the minibatch on average; for other agents `loss` and what else their `train` returns.
+          For SAC and its variants `critic_loss`, `actor_loss`, `alpha_loss` (where alpha is learned) and `q_mean`, the
+          mean of the critics' values; for other agents `loss` and what else their `train` returns.
 
         Raises:
-          DivergedError: A loss or a weight is not finite, or a weight is beyond 1e8: the agent is of no use any more.
+          DivergedError: A loss or a weight is not finite, or a weight is beyond 1e8: the agent can't be used any more.
         """
-        with _divergence_told():
+        with _as_diverged_error():
             sums, is_sane = self._train_block([tf.convert_to_tensor(array) for array in arrays])
         numbers = {name: float(total) / float(count) for name, (total, count) in sums.items() if float(count) > 0}
         _check_finite(numbers)
@@ -117,7 +115,7 @@ class BlockUpdate:
         return numbers
 
     def measure(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
-        """The losses of K minibatches without learning from them: nothing of the agent changes.
+        """The losses of K minibatches without learning from them: the agent does not change.
 
         Args:
           arrays: As of a call.
@@ -129,7 +127,7 @@ class BlockUpdate:
           DivergedError: A loss is not finite.
         """
         assert self._measure_block is not None, "made without `measures`"
-        with _divergence_told():
+        with _as_diverged_error():
             losses = self._measure_block([tf.convert_to_tensor(array) for array in arrays])
         numbers = {name: float(loss) for name, loss in losses.items()}
         _check_finite(numbers)
@@ -137,7 +135,7 @@ class BlockUpdate:
 
     @tf.autograph.experimental.do_not_convert
     def _update_statistics(self, arrays: list[tf.Tensor], statistics: RunningStatistics) -> None:
-        """Takes a block into account, before its updates and once."""
+        """Adds a block to the running statistics, once, before its updates."""
         named = self._named(arrays)
         weight = named.get("weight")
         statistics.update(tf.nest.flatten(named["observation"]), weight)
@@ -149,15 +147,11 @@ class BlockUpdate:
         weights = [variable for variable in self._agent.trainable_variables if variable.dtype.is_floating]
         return tf.reduce_all([tf.reduce_all(tf.abs(weight) < _MAX_WEIGHT) for weight in weights])
 
-    def _compiled_update(
-        self, minibatch: list[tf.TensorSpec], share_log_pi: bool, seed: int, burn_in_steps: int
-    ) -> Any:
-        precision = " bfloat16" if self._is_bfloat16 else ""
-        self._losses: Callable[..., dict[str, tf.Tensor]]
+    def _compiled_update(self, minibatch: list[tf.TensorSpec], burn_in_steps: int, **options: Any) -> Any:
+        self._update: Update
         try:
-            fused = _fused(self._agent, share_log_pi, seed, burn_in_steps)
-            update = self._compiled(fused.step, minibatch)
-            self.kind, self._losses = f"fused{precision}", fused.losses
+            self._update = make_update(self._agent, burn_in_steps=burn_in_steps, **options)
+            return self._compiled(self._update.step, minibatch)
         except UnsupportedAgentError as error:
             if burn_in_steps:
                 raise UserError(
@@ -165,12 +159,11 @@ class BlockUpdate:
                     "of the toolkit's own"
                 ) from None
             logging.info("generic update, not the fused one of SAC: %s", error)
-            update = self._compiled(_own_train(self._agent), minibatch)
-            self.kind, self._losses = f"generic{precision}", _own_losses(self._agent)
-        return update
+        self._update = OwnTrain(self._agent)
+        return self._compiled(self._update.step, minibatch)
 
     def _compiled(self, step: Callable[..., Any], minibatch: list[tf.TensorSpec]) -> Any:
-        """Of a function that takes experience, and the weights `[B, L]` of its steps where it is sequences."""
+        """The signature of a function of experience and, for sequences, the weights `[B, L]` of its steps."""
 
         def update(arrays: list[tf.Tensor]) -> Any:
             named = self._named(arrays)
@@ -182,13 +175,14 @@ class BlockUpdate:
             return tf.function(update, input_signature=[minibatch], autograph=False).get_concrete_function()
 
     def _compiled_measuring(self, minibatch: list[tf.TensorSpec]) -> Any:
-        name = type(self._agent).__name__
-        try:
-            losses_of = self._compiled(self._losses, minibatch)
-        except NotImplementedError:
-            raise UserError(_not_measured(name)) from None
-        if not losses_of.structured_outputs:
-            raise UserError(_not_measured(name))
+        losses_of: Any = None
+        with contextlib.suppress(NotImplementedError):
+            losses_of = self._compiled(self._update.losses, minibatch)
+        if losses_of is None or not losses_of.structured_outputs:
+            raise UserError(
+                f"validation_share is not possible, {type(self._agent).__name__} has no losses that can be measured "
+                "without learning: set it to 0"
+            )
         specs = tf.nest.map_structure(lambda loss: tf.TensorSpec((), loss.dtype), losses_of.structured_outputs)
 
         def measure_block(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -222,7 +216,7 @@ class BlockUpdate:
     def _to_transition(self, named: dict[str, Any]) -> trajectory.Transition:
         reward, discount = self._scaled(named["reward"]), named["discount"]
         mid = tf.fill(tf.shape(reward), time_step.StepType.MID)
-        # What the transition led to: a discount of 0 is a termination.
+        # The next time step: a discount of 0 is a termination.
         next_step_type = tf.where(discount == 0.0, time_step.StepType.LAST, mid)
         return trajectory.Transition(
             time_step.TimeStep(mid, tf.zeros_like(reward), tf.ones_like(reward), named["observation"]),
@@ -241,51 +235,13 @@ class BlockUpdate:
         return reward if self._reward_scale is None else self._reward_scale(reward)
 
 
-def _fused(agent: tf_agent.TFAgent, share_log_pi: bool, seed: int, burn_in_steps: int) -> FusedUpdate:
-    if type(agent) is EnsembleAgent:
-        return agent.make_update(share_log_pi, seed, burn_in_steps)
-    return FusedSacUpdate(agent, share_log_pi, seed, burn_in_steps)
-
-
-def _own_train(agent: tf_agent.TFAgent) -> Callable[..., Measured]:
-    def step(experience: Any, weight: tf.Tensor | None = None) -> Measured:
-        info = agent.train(experience, weights=_of_whole_sequences(weight))
-        return all_measured({"loss": info.loss} | _scalars(info.extra))
-
-    return step
-
-
-def _own_losses(agent: tf_agent.TFAgent) -> Callable[..., dict[str, tf.Tensor]]:
-    return lambda experience, weight=None: _scalars(
-        agent.loss(experience, weights=_of_whole_sequences(weight), training=False).extra
-    )
-
-
-def _of_whole_sequences(weight: tf.Tensor | None) -> tf.Tensor | None:
-    """`[B]`: 0 for sequences with places that are only filled; the mean is 1 where any is whole."""
-    if weight is None:
-        return None
-    is_whole = tf.cast(tf.reduce_all(weight > 0.0, axis=1), tf.float32)
-    return is_whole / tf.maximum(tf.reduce_mean(is_whole), 1e-6)
-
-
-def _not_measured(name: str) -> str:
-    return f"validation_share is not possible, {name} has no losses that can be measured without learning: set it to 0"
-
-
-def _scalars(extra: Any) -> dict[str, tf.Tensor]:
-    """The losses that an agent tells beside their sum, by name."""
-    named = extra._asdict() if hasattr(extra, "_asdict") else {}
-    return {name: value for name, value in named.items() if value.shape.rank == 0}
-
-
 def _check_finite(losses: Mapping[str, float]) -> None:
     if wrong := {name: value for name, value in losses.items() if not math.isfinite(value)}:
         raise DivergedError(", ".join(f"{name} is {value}" for name, value in wrong.items()))
 
 
 @contextlib.contextmanager
-def _divergence_told() -> Iterator[None]:
+def _as_diverged_error() -> Iterator[None]:
     """Turns what tf.debugging.check_numerics raises inside a function into DivergedError."""
     try:
         yield
@@ -296,6 +252,6 @@ def _divergence_told() -> Iterator[None]:
 
 
 def _check_numerics_message(error: tf.errors.InvalidArgumentError) -> str:
-    """`Critic loss is inf or nan`, out of TensorFlow's long account of where that was."""
+    """Extracts `Critic loss is inf or nan` from TensorFlow's long message."""
     lines = [line for line in error.message.splitlines() if "inf or nan" in line.lower()]
     return lines[0].split(" : ")[0].strip().rstrip(".")

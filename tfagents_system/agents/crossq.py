@@ -6,7 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.ensemble import EnsembleAgent
 from tfagents_system.agents.fused_update import FusedUpdate, lowest
 from tfagents_system.agents.update_parts import Steps
@@ -16,9 +15,9 @@ from tfagents_system.train_params_base import TrainParamsBase
 class CrossqUpdate(FusedUpdate):
     """SAC's losses without target networks (section 3 of the paper).
 
-    Each critic sees (s, a) and (s', a') in one pass, so that batch statistics are over both; no gradient flows through
-    what it says of (s', a'). The minimum over the critics is the target's and the actor's; for the actor they use the
-    moving statistics.
+    Each critic sees (s, a) and (s', a') in one pass, so that batch statistics cover both; no gradient flows through its
+    values of (s', a'). Target and actor use the minimum over the critics; for the actor the critics use the moving
+    statistics.
     """
 
     def _evaluate(self, steps: Steps, next_steps: Steps, next_actions: Any, training: bool) -> tuple[list[Any], Any]:
@@ -40,7 +39,6 @@ def build_agent(
     """CrossQ; two critics and the actor's period 3 unless params say otherwise.
 
     `networks` builds actor and critics with batch renormalisation for this algorithm. The paper's critics are 2048
-    units wide: `critic_joint_fc_layer_params = (2048, 2048)`, which takes as long as it says.
+    units wide, which is slow: `critic_joint_fc_layer_params = (2048, 2048)`.
     """
-    has_targets = ALGORITHMS["crossq"].has_targets
-    return EnsembleAgent(params, time_step_spec, action_spec, train_step, CrossqUpdate, has_targets)
+    return EnsembleAgent(params, time_step_spec, action_spec, train_step, CrossqUpdate, has_targets=False)

@@ -1,6 +1,6 @@
-"""Images as DrQ-v2 sees them (Yarats et al., arXiv 2107.09645): one encoder for actor and critics, and random shifts.
+"""Images as in DrQ-v2 (Yarats et al., arXiv 2107.09645): one encoder for actor and critics, and random shifts.
 
-The encoder's convolutions are shared and learn from the critics' loss alone. Actor and critics are networks over its
+The encoder's convolutions are shared and learn only from the critics' loss. Actor and critics are networks over its
 features, each with a trunk of its own; target critics see the features of the same encoder.
 """
 
@@ -16,15 +16,15 @@ from tf_agents.utils import nest_utils
 
 from tfagents_system.agents.action_sampling import Drawing
 from tfagents_system.envs.history import has_images, is_image
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 _KERNEL, _FIRST_STRIDE = 3, 2
 _PIXELS = 4  # DrQ-v2's shift, for images of 84 x 84.
-_FEATURES = "image_features"  # The name of their specs tells them from what the environment observes.
+_FEATURES = "image_features"  # The specs' name, which distinguishes features from the environment's observations.
 
 
 class ImageEncoder(network.Network):
-    """Convolutions over each image of an observation; all other leaves stay as they are.
+    """Convolutions over each image of an observation; all other leaves pass unchanged.
 
     Pixels go in as p / 255 - 0.5. The first convolution has a stride of 2, all are 3 x 3 without padding, with ReLU.
 
@@ -48,7 +48,7 @@ class ImageEncoder(network.Network):
 
     @property
     def encoded_spec(self) -> Any:
-        """Of what it gives: features `[h, w, filters[-1]]` float32 in place of images."""
+        """Spec of the output: features `[h, w, filters[-1]]` float32 in place of images."""
         return self._encoded_spec
 
     def call(
@@ -69,7 +69,7 @@ class ImageEncoder(network.Network):
 
 
 class EncodedActor(network.DistributionNetwork):
-    """The actor behind the encoder: from what environments give to distributions of actions.
+    """The actor behind the encoder: from environments' observations to distributions of actions.
 
     Args:
       encoder: Is not trained through this network.
@@ -113,12 +113,12 @@ class ImageTrunk(tf.keras.layers.Layer):
 
 
 class ObservationPipeline:
-    """How an update sees observations: images shifted at random, then encoded.
+    """Prepares observations for an update: shifts images at random, then encodes them.
 
     Args:
-      encoder: None: networks see the pixels themselves.
-      pixels: Of the largest shift.
-      is_shifted: Of each leaf of the observation; only images can be.
+      encoder: None: networks get the pixels themselves.
+      pixels: The largest shift.
+      is_shifted: For each leaf of the observation; only images can be shifted.
     """
 
     def __init__(self, encoder: ImageEncoder | None, pixels: int, is_shifted: Sequence[bool]) -> None:
@@ -128,11 +128,11 @@ class ObservationPipeline:
         self.variables = encoder.trainable_variables if encoder is not None else []
 
     def shifted(self, time_steps: Any, drawing: Drawing) -> Any:
-        """Time steps `[B, (T,) ...]`, their images shifted; different for each image of each sample, not in a sequence.
+        """Time steps `[B, (T,) ...]` with shifted images: one shift per image and sample, constant within a sequence.
 
         Args:
           time_steps: A TimeStep.
-          drawing: What shifts follow from.
+          drawing: Determines the shifts.
         """
         leaves = tf.nest.flatten(time_steps.observation)
         for k, leaf in enumerate(leaves):
@@ -161,7 +161,7 @@ class EncoderBackprop(NamedTuple):
 
     Attributes:
       tape: Has recorded the encoder.
-      features: What it gave, and what the critics' loss is to be differentiated by.
+      features: Its output, with respect to which the critics' loss is differentiated.
       variables: Of the encoder.
     """
 
@@ -170,16 +170,16 @@ class EncoderBackprop(NamedTuple):
     variables: Sequence[tf.Variable] = ()
 
     def gradients(self, of_features: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Of a loss with respect to `variables`, from those with respect to `features`."""
+        """Gradients of a loss with respect to `variables`, from those with respect to `features`."""
         if not self.variables:
             return ()
         return self.tape.gradient(list(self.features), list(self.variables), output_gradients=list(of_features))
 
 
 def shift(images: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
-    """Each sample's images moved by some pixels; at the edge its own pixels are repeated.
+    """Each sample's images, moved by some pixels; edge pixels are repeated.
 
-    The same as padding with the edge on all sides and cropping: pixel (y, x) is taken from (y + dy, x + dx).
+    Equals padding all sides with the edge and cropping: pixel (y, x) is taken from (y + dy, x + dx).
 
     Args:
       images: `[B, (T,) height, width, channels]`.
@@ -195,7 +195,7 @@ def shift(images: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
 
 
 def make_encoder(params: TrainParamsBase, observation_spec: Any) -> ImageEncoder | None:
-    """The encoder of a run; None where there is no image for it, or where networks of the user's own see the pixels."""
+    """The encoder of a run; None if there is no image for it, or if the user's own networks take the pixels."""
     return (
         ImageEncoder(observation_spec, params.image_encoder_filters) if _has_encoder(params, observation_spec) else None
     )
@@ -204,9 +204,9 @@ def make_encoder(params: TrainParamsBase, observation_spec: Any) -> ImageEncoder
 def make_observation_pipeline(
     params: TrainParamsBase, encoder: ImageEncoder | None, observation_spec: Any
 ) -> ObservationPipeline | None:
-    """How the update of a run sees; None: as it is.
+    """The augmentation and encoding of a run's update; None if there is neither.
 
-    Without `image_augmentation_pixels` images are shifted where they are encoded.
+    Unless `image_augmentation_pixels` is set, images are shifted if they are encoded.
     """
     pixels, specs = params.image_augmentation_pixels, tf.nest.flatten(observation_spec)
     if pixels is None:
@@ -218,7 +218,7 @@ def make_observation_pipeline(
 
 
 def sees_images(params: TrainParamsBase, observation_spec: Any) -> bool:
-    """Whether the update of a run does anything with images before its networks see them."""
+    """Whether a run's update shifts or encodes images before its networks."""
     is_shifted = bool(params.image_augmentation_pixels) and has_images(observation_spec)
     return is_shifted or _has_encoder(params, observation_spec)
 
@@ -229,7 +229,7 @@ def is_encoded(spec: tf.TensorSpec, filters: Sequence[int]) -> bool:
 
 
 def smallest_side(filters: Sequence[int]) -> int:
-    """Height and width, in pixels, of which the convolutions leave one."""
+    """Height and width, in pixels, that the convolutions reduce to one."""
     return _KERNEL + _FIRST_STRIDE * (len(filters) - 1) * (_KERNEL - 1)
 
 
@@ -239,11 +239,8 @@ def is_features(spec: tf.TensorSpec) -> bool:
 
 
 def has_own_networks(params: TrainParamsBase) -> bool:
-    """Whether networks of the user's own see observations as they are."""
-    return params.preprocessing_combiner is not None or any(
-        hook in vars(params) or getattr(type(params), hook) is not getattr(TrainParamsBase, hook)
-        for hook in ("actor_ctor", "critic_ctor")
-    )
+    """Whether the user's own networks take unprocessed observations."""
+    return params.preprocessing_combiner is not None or overrides_any(params, "actor_ctor", "critic_ctor")
 
 
 def _has_encoder(params: TrainParamsBase, observation_spec: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,12 +23,12 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 
 class EnsembleAgent(tf_agent.TFAgent):
-    """A TFAgent with a tanh-squashed Gaussian actor and an ensemble of critics; how it learns is its update's part.
+    """A TFAgent with a tanh-squashed Gaussian actor and an ensemble of critics; its update defines how it learns.
 
     Args:
       params: Hyperparameters, and the hooks that build the networks.
       time_step_spec, action_spec, train_step: As of `TrainParamsBase.agent_ctor`.
-      update_class: From Parts and the other arguments of FusedUpdate.
+      update_class: Takes Parts and the other arguments of FusedUpdate.
       has_targets: Whether each critic has a target network.
       critic_loss_weight: Factor of the critics' loss.
 
@@ -46,37 +47,47 @@ class EnsembleAgent(tf_agent.TFAgent):
         critic_loss_weight: float = 0.5,
     ) -> None:
         tf.Module.__init__(self, name=type(self).__name__)
-        observation_spec = time_step_spec.observation
         acting = build_acting(params, time_step_spec, action_spec)
-        self._encoder, self._actor_network = acting.encoder, acting.actor
-        encoded_spec, learning_policy, policy = acting.encoded_spec, acting.learning_policy, acting.policy
-        self._train_policy = actor_policy.ActorPolicy(
-            ts.time_step_spec(encoded_spec), action_spec, self._actor_network, training=True
-        )
-        self._critic_networks = build_critics(params, encoded_spec, action_spec)
-        self._target_critic_networks = [
-            common.maybe_copy_target_network_with_checks(
-                critic, input_spec=(encoded_spec, action_spec), name=f"TargetCriticNetwork{number}"
-            )
-            for number, critic in enumerate(self._critic_networks if has_targets else [])
-        ]
-        self._log_alpha = tf.Variable(params.sac_log_alpha, dtype=tf.float32, name="log_alpha")
         # Attributes, so that checkpoints hold them.
+        self._encoder, self._actor_network = acting.encoder, acting.actor
+        self._train_policy = actor_policy.ActorPolicy(
+            ts.time_step_spec(acting.encoded_spec), action_spec, self._actor_network, training=True
+        )
+        self._build_critics(params, acting.encoded_spec, action_spec, has_targets)
+        self._log_alpha = tf.Variable(params.sac_log_alpha, dtype=tf.float32, name="log_alpha")
         self._actor_optimizer = build_optimizer(params, "actor", train_step)
         self._critic_optimizer = build_optimizer(params, "critic", train_step)
         self._alpha_optimizer = entropy.alpha_optimizer(params, train_step)
-        is_recurrent = bool(self._critic_networks[0].state_spec)
         super().__init__(
             time_step_spec,
             action_spec,
-            policy=policy,
-            collect_policy=policy,
-            train_sequence_length=None if is_recurrent else 2,
+            policy=acting.policy,
+            collect_policy=acting.policy,
+            train_sequence_length=None if self._is_recurrent else 2,
             train_step_counter=train_step,
         )
         self._update_class = update_class
-        self._parts = Parts(
-            policy=learning_policy,
+        self._parts = self._make_parts(params, acting.learning_policy, critic_loss_weight)
+        _check_actor(acting)
+        self.initialize()
+
+    def _build_critics(
+        self, params: TrainParamsBase, observation_spec: Any, action_spec: Any, has_targets: bool
+    ) -> None:
+        self._critic_networks = build_critics(params, observation_spec, action_spec)
+        self._is_recurrent = bool(self._critic_networks[0].state_spec)
+        self._target_critic_networks = [
+            common.maybe_copy_target_network_with_checks(
+                critic, input_spec=(observation_spec, action_spec), name=f"TargetCriticNetwork{number}"
+            )
+            for number, critic in enumerate(self._critic_networks if has_targets else [])
+        ]
+
+    def _make_parts(
+        self, params: TrainParamsBase, policy: actor_policy.ActorPolicy, critic_loss_weight: float
+    ) -> Parts:
+        return Parts(
+            policy=policy,
             train_policy=self._train_policy,
             actor=self._actor_network,
             critics=tuple(self._critic_networks),
@@ -85,25 +96,27 @@ class EnsembleAgent(tf_agent.TFAgent):
             actor_optimizer=self._actor_optimizer,
             critic_optimizer=self._critic_optimizer,
             alpha_optimizer=self._alpha_optimizer,
-            train_step=train_step,
-            action_spec=action_spec,
-            as_transition=data_converter.AsTransition(self.data_context, squeeze_time_dim=not is_recurrent),
+            train_step=self.train_step_counter,
+            action_spec=self.action_spec,
+            as_transition=data_converter.AsTransition(self.data_context, squeeze_time_dim=not self._is_recurrent),
             gamma=params.discount,
-            target_entropy=entropy.target_entropy(params, action_spec),
+            target_entropy=entropy.target_entropy(params, self.action_spec),
             target_update_tau=params.target_update_tau,
             target_update_period=params.target_update_period,
             gradient_clipping=params.gradient_clipping,
             actor_update_period=algorithms.value(params, "actor_update_period"),
             critic_loss_weight=critic_loss_weight,
-            pipeline=encoder.make_observation_pipeline(params, self._encoder, observation_spec),
+            pipeline=encoder.make_observation_pipeline(params, self._encoder, self.time_step_spec.observation),
         )
-        self._own_update: FusedUpdate | None = None
-        _check_actor(acting)
-        self.initialize()
 
     def make_update(self, share_log_pi: bool = True, seed: int = 0, burn_in_steps: int = 0) -> FusedUpdate:
-        """What a block loops over; arguments as of FusedUpdate."""
+        """See `agent_interface`; arguments as of FusedUpdate."""
         return self._update_class(self._parts, share_log_pi, seed, burn_in_steps)
+
+    @property
+    def sampled_actor(self) -> Any:
+        """See `agent_interface`."""
+        return self.collect_policy._actor_network
 
     def _initialize(self) -> None:
         for critic, target in zip(self._critic_networks, self._target_critic_networks, strict=False):
@@ -112,15 +125,15 @@ class EnsembleAgent(tf_agent.TFAgent):
     def _train(self, experience: Any, weights: Any) -> tf_agent.LossInfo:
         if weights is not None:
             raise ValueError(f"weights of samples are not supported, found {weights!r}: pass None")
-        return self._update()(experience)
+        return self._own_update(experience)
 
     def _loss(self, experience: Any, weights: Any = None, training: bool = False) -> tf_agent.LossInfo:
-        losses = self._update().losses(experience)
+        losses = self._own_update.losses(experience)
         return tf_agent.LossInfo(loss=losses["critic_loss"] + losses["actor_loss"], extra=losses)
 
-    def _update(self) -> FusedUpdate:
-        self._own_update = self._own_update or self.make_update()
-        return self._own_update
+    @functools.cached_property
+    def _own_update(self) -> FusedUpdate:
+        return self.make_update()
 
 
 def _check_actor(acting: Acting) -> None:
@@ -132,7 +145,7 @@ def _check_actor(acting: Acting) -> None:
 
 
 def build_critics(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> list[Any]:
-    """Built by the user's hook, and looked at: a wrong shape would broadcast to wrong losses."""
+    """Built by the user's hook, and checked: a wrong shape would broadcast to wrong losses."""
     count, num_outputs = algorithms.value(params, "num_critics"), algorithms.num_critic_outputs(params)
     critics = [params.critic_ctor(observation_spec, action_spec) for _ in range(count)]
     wanted = () if num_outputs == 1 else (num_outputs,)

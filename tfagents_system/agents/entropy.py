@@ -1,4 +1,4 @@
-"""The entropy coefficient alpha: what it is tuned towards, and how it stays fixed."""
+"""The entropy coefficient alpha: its target entropy, and how it stays fixed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 
 class FrozenOptimizer(tf.keras.optimizers.legacy.SGD):
-    """The optimizer of an alpha that is fixed: TF-Agents' own agents want one, and its steps are 0."""
+    """The optimizer of a fixed alpha, with steps of 0: TF-Agents' own agents require an optimizer."""
 
     def __init__(self) -> None:
         super().__init__(0.0, name="FrozenOptimizer")
 
 
 def alpha_optimizer(params: TrainParamsBase, train_step: tf.Variable) -> tf.keras.optimizers.legacy.Optimizer:
-    """What steps log(alpha); `FrozenOptimizer` where it is not learned."""
+    """The optimizer of log(alpha); `FrozenOptimizer` if it is not learned."""
     return build_optimizer(params, "alpha", train_step) if params.learn_entropy_coef else FrozenOptimizer()
 
 
 def set_fixed_alpha(agent: Any, params: TrainParamsBase) -> None:
-    """Gives a restored agent the alpha of its params where that is not learned, whatever the checkpoint had."""
+    """Sets a restored agent's alpha to that of its params if it is not learned, whatever the checkpoint had."""
     if isinstance(getattr(agent, "_alpha_optimizer", None), FrozenOptimizer):
         agent._log_alpha.assign(params.sac_log_alpha)
 
 
 def target_entropy(params: TrainParamsBase, action_spec: Any) -> float:
-    """In nats; -dim(action) unless params say otherwise (Haarnoja et al., arXiv 1812.05905, appendix D)."""
+    """In nats; -dim(action) unless set by the params (Haarnoja et al., arXiv 1812.05905, appendix D)."""
     if params.target_entropy is not None:
         return float(params.target_entropy)
     return -float(sum(spec.shape.num_elements() for spec in tf.nest.flatten(action_spec)))

@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 from tf_agents.agents import tf_agent
 from tf_agents.agents.sac.sac_agent import SacLossInfo
 from tf_agents.trajectories import time_step as ts
-from tf_agents.utils import common, eager_utils
+from tf_agents.utils import common
 
 from tfagents_system.agents.action_sampling import Drawing, Noise, sample
 from tfagents_system.agents.encoder import EncoderBackprop
 from tfagents_system.agents.entropy import FrozenOptimizer
 from tfagents_system.agents.layers import dropout_noise
-from tfagents_system.agents.update_parts import Measured, Parts, Steps, all_measured, move_targets, unique_variables
+from tfagents_system.agents.update_parts import (
+    Measured,
+    Parts,
+    Steps,
+    all_measured,
+    critic_values,
+    cut_burn_in,
+    move_targets,
+    unique_variables,
+)
 
-# What random numbers are drawn for.
+# Purposes of random numbers.
 _NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA, _SUBSET, _SHIFTS, _NEXT_SHIFTS = range(6)
-_HELD_OUT_SEED = 0x68656C64  # Losses without learning take numbers that no update takes.
+_HELD_OUT_SEED = 0x68656C64  # Losses without learning use numbers that no update uses.
 
 
 class FusedUpdate:
-    """One update of the agents that are SAC but for their critics, as a small graph.
+    """One update of SAC or a variant, which differ in their critics, as a small graph.
 
     The losses are those of SAC (Haarnoja et al., arXiv 1812.05905, equations 5, 7 and 18). An algorithm overrides what
-    differs: `_evaluate`, `_next_values`, `_td_loss` and `_actor_q`. As they stand, all critics learn the minimum over
-    their targets, and the actor follows the minimum over the critics.
+    differs: `_evaluate`, `_next_values`, `_td_loss` and `_actor_q`. By default all critics learn the minimum over
+    their targets, and the actor maximises the minimum over the critics.
 
     Args:
       parts: Of the agent.
       share_log_pi: Alpha's loss takes log pi from the actor's loss. False: the actor is evaluated once more after its
         step, as TF-Agents does.
-      seed: Decides all random numbers, together with the train step: an update that is repeated after a restart draws
-        the same ones.
-      burn_in_steps: Of recurrent networks: the first steps of each sequence only lead to the state in which the losses
-        of the others begin (Kapturowski et al., Recurrent Experience Replay in Distributed RL, 2019).
+      seed: Determines all random numbers together with the train step: an update repeated after a restart draws the
+        same ones.
+      burn_in_steps: For recurrent networks: the first steps of each sequence only produce the state in which the
+        losses of the others begin (Kapturowski et al., Recurrent Experience Replay in Distributed RL, 2019).
     """
+
+    kind = "fused"
 
     def __init__(self, parts: Parts, share_log_pi: bool = True, seed: int = 0, burn_in_steps: int = 0) -> None:
         self._parts = parts
@@ -58,11 +68,11 @@ class FusedUpdate:
           noise: Standard normal numbers for the actions at the next observations, for those at the observations, and
             where log pi is not shared for those at the observations after the actor's step: each a list with one array
             `[B, (T,) ...]` float32 a leaf of the action. None draws them.
-          weight: How much each transition counts in all losses, `[B, T]` with the burn-in's; their mean behind that is
-            1, see `Sequences`. None: all count alike.
+          weight: Weight of each transition in all losses, `[B, T]` including the burn-in; the mean after the burn-in is
+            1, see `Sequences`. None: all weights are equal.
 
         Returns:
-          `critic_loss` and `q_mean`; where the actor's turn has come `actor_loss`, and `alpha_loss` if that is learned.
+          `critic_loss` and `q_mean`; if the actor is updated also `actor_loss`, and `alpha_loss` if alpha is learned.
         """
         with dropout_noise(self._seed, self._parts.train_step):
             return self._step(experience, noise if noise is not None else self._noise(), weight)
@@ -72,8 +82,8 @@ class FusedUpdate:
         steps, next_steps, encoder_backprop = self._see(experience, weight)
         next_noise, *actor_noises = noise
         if parts.actor_update_period == 1:
-            # The actor does not depend on the critics' step: its first half can run beside that. Only batch statistics
-            # see the order: here the actor's move before the next actions are drawn, below after that.
+            # The actor does not depend on the critics' step: its first half can run in parallel. Only batch statistics
+            # depend on the order: here the actor's change before the next actions are drawn, below after that.
             begun = self._begin_actor(steps, actor_noises[0])
             measured = self._step_critics(steps, next_steps, next_noise, encoder_backprop)
             measured |= all_measured(self._finish_actor(steps, begun, actor_noises))
@@ -81,43 +91,45 @@ class FusedUpdate:
             measured = self._step_critics(steps, next_steps, next_noise, encoder_backprop)
             measured |= self._step_actor_if_due(steps, actor_noises)
         parts.train_step.assign_add(1)
-        self._update_targets()
+        move_targets(parts)
         return measured
 
     def __call__(self, experience: Any, noise: Sequence[Any] | None = None) -> tf_agent.LossInfo:
-        """Does one update as TF-Agents' `train`; arguments as of `step`.
-
-        Returns:
-          LossInfo of scalars, float32, with SacLossInfo as `extra`; 0 for what this update does not measure.
-        """
+        """Does one update like TF-Agents' `train`: `extra` is SacLossInfo, with 0 for unmeasured losses."""
         measured = self.step(experience, noise)
-        nothing = (tf.constant(0.0), tf.constant(0.0))
-        extra = SacLossInfo(**{name: measured.get(name, nothing)[0] for name in SacLossInfo._fields})
-        return tf_agent.LossInfo(loss=extra.critic_loss + extra.actor_loss + extra.alpha_loss, extra=extra)
+        values = [measured[name][0] if name in measured else tf.constant(0.0) for name in SacLossInfo._fields]
+        return tf_agent.LossInfo(loss=sum(values), extra=SacLossInfo(*values))
 
     def losses(self, experience: Any, weight: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """The same losses, without learning: for experience that is held out.
+        """The same losses without learning, for held-out experience.
 
-        Networks are as they act, not as they train. Nothing changes, the train step included.
+        Networks run in inference mode. Nothing changes, not even the train step.
         """
-        with self._other_numbers(), dropout_noise(self._seed, self._parts.train_step):
-            next_noise, actor_noise, _ = self._noise()
-            steps, next_steps = self._split(experience, weight)
-            critic_loss, q_mean = self._critic_loss(steps, next_steps, next_noise, training=False)
-            actions, log_pi = self._sample(steps, actor_noise, training=False)
-            actor_loss = self._actor_loss(steps, actions, log_pi)
+        seed, self._seed = self._seed, self._seed ^ _HELD_OUT_SEED
+        try:
+            with dropout_noise(self._seed, self._parts.train_step):
+                return self._losses(experience, weight)
+        finally:
+            self._seed = seed
+
+    def _losses(self, experience: Any, weight: tf.Tensor | None) -> dict[str, tf.Tensor]:
+        next_noise, actor_noise, _ = self._noise()
+        steps, next_steps = self._split(experience, weight)
+        critic_loss, q_mean = self._critic_loss(steps, next_steps, next_noise, training=False)
+        actions, log_pi = self._sample(steps, actor_noise, training=False)
+        actor_loss = self._actor_loss(steps, actions, log_pi)
         losses = {"critic_loss": critic_loss, "q_mean": q_mean, "actor_loss": actor_loss}
         return losses | ({"alpha_loss": self._alpha_loss(steps, log_pi)[0]} if self._learns_alpha else {})
 
-    # What an algorithm may do in its own way.
+    # What an algorithm may override.
 
     def _evaluate(self, steps: Steps, next_steps: Steps, next_actions: Any, training: bool) -> tuple[list[Any], Any]:
-        """What the critics say of (s, a), one tensor each, and what is expected of (s', a')."""
+        """Each critic's values of (s, a), and the target values of (s', a')."""
         predictions = [self._values(critic, steps, steps.actions, training) for critic in self._parts.critics]
         return predictions, self._next_values(next_steps, next_actions)
 
     def _next_values(self, next_steps: Steps, next_actions: Any) -> tf.Tensor:
-        """The targets' word on (s', a'): equation 5's min_i Q_target_i(s', a')."""
+        """Target values of (s', a'): equation 5's min_i Q_target_i(s', a')."""
         return lowest([self._values(target, next_steps, next_actions) for target in self._parts.targets])
 
     def _td_loss(self, td_targets: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
@@ -125,7 +137,7 @@ class FusedUpdate:
         return self._parts.td_errors_loss_fn(td_targets, prediction)
 
     def _actor_q(self, values: list[tf.Tensor]) -> tf.Tensor:
-        """What the actor makes large, `[B, (T,)]`: equation 7's min_i Q_i(s, a)."""
+        """The values that the actor maximises, `[B, (T,)]`: equation 7's min_i Q_i(s, a)."""
         return lowest(values)
 
     # Critics.
@@ -143,13 +155,13 @@ class FusedUpdate:
         own = len(self._critic_variables)
         encoder_gradients = encoder_backprop.gradients(gradients[own:])
         variables = [*self._critic_variables, *encoder_backprop.variables]
-        self._apply([*gradients[:own], *encoder_gradients], variables, self._parts.critic_optimizer)
+        self._parts.apply([*gradients[:own], *encoder_gradients], variables, self._parts.critic_optimizer)
         return all_measured({"critic_loss": loss, "q_mean": q_mean})
 
     def _critic_loss(
         self, steps: Steps, next_steps: Steps, noise: Noise, training: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Sum over the critics (equation 5), and the mean of what they say."""
+        """Sum over the critics (equation 5), and the mean of their values."""
         parts = self._parts
         next_actions, next_log_pi = self._sample(next_steps, noise, training=False)
         predictions, next_values = self._evaluate(steps, next_steps, next_actions, training)
@@ -182,19 +194,22 @@ class FusedUpdate:
     def _finish_actor(self, steps: Steps, begun: Any, noises: Sequence[Noise]) -> dict[str, tf.Tensor]:
         """Steps actor and alpha; `noises` of actions at the observations, before and after the actor's step."""
         tape, actions, log_pi = begun
-        with tape:  # Goes on after the critics' step: their new values are what the actor is judged by.
+        with tape:  # Continues after the critics' step: the actor's loss uses their new values.
             loss = self._actor_loss(steps, actions, log_pi)
         tf.debugging.check_numerics(loss, "Actor loss is inf or nan.")
         gradients = tape.gradient(loss, self._actor_variables)
-        self._apply(gradients, self._actor_variables, self._parts.actor_optimizer)
+        self._parts.apply(gradients, self._actor_variables, self._parts.actor_optimizer)
         if not self._learns_alpha:
             return {"actor_loss": loss}
         if not self._share_log_pi:
             _, log_pi = self._sample(steps, noises[1], training=False)
-        return {"actor_loss": loss, "alpha_loss": self._step_alpha(steps, log_pi)}
+        alpha_loss, gradient = self._alpha_loss(steps, log_pi)
+        tf.debugging.check_numerics(alpha_loss, "Alpha loss is inf or nan.")
+        self._parts.apply([gradient], [self._parts.log_alpha], self._parts.alpha_optimizer)
+        return {"actor_loss": loss, "alpha_loss": alpha_loss}
 
     def _step_actor_if_due(self, steps: Steps, noises: Sequence[Noise]) -> Measured:
-        """In the updates period, 2 * period, ... of the run; the others do not pay for it."""
+        """Runs in the updates period, 2 * period, ... of the run; costs nothing in the others."""
         is_due = tf.equal((self._parts.train_step + 1) % self._parts.actor_update_period, 0)
         names = ["actor_loss", "alpha_loss"] if self._learns_alpha else ["actor_loss"]
         losses = tf.cond(
@@ -210,12 +225,6 @@ class FusedUpdate:
         value = self._actor_q([self._values(critic, steps, actions) for critic in parts.critics])
         per_example = tf.exp(parts.log_alpha) * log_pi - value
         return parts.actor_loss_weight * _batch_mean(per_example, steps.weight, parts.actor.losses)
-
-    def _step_alpha(self, steps: Steps, log_pi: tf.Tensor) -> tf.Tensor:
-        loss, gradient = self._alpha_loss(steps, log_pi)
-        tf.debugging.check_numerics(loss, "Alpha loss is inf or nan.")
-        self._apply([gradient], [self._parts.log_alpha], self._parts.alpha_optimizer)
-        return loss
 
     def _alpha_loss(self, steps: Steps, log_pi: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Equation 18, J = factor * (-log pi - target entropy), and its gradient with respect to log(alpha)."""
@@ -243,23 +252,13 @@ class FusedUpdate:
         distributions = policy.distribution(steps.time_steps, policy_state=state).action
         return sample(distributions, self._parts.action_spec, noise)
 
-    def _values(self, critic: Any, steps: Steps, actions: Any, training: bool = False) -> tf.Tensor:
-        """What a critic says of actions at the steps."""
-        state: Any = ()
-        if steps.past is not None:
-            past, past_actions = steps.past
-            _, state = critic((past.observation, past_actions), step_type=past.step_type, training=False)
-            state = tf.nest.map_structure(tf.stop_gradient, state)
-        inputs = (steps.time_steps.observation, actions)
-        values, _ = critic(inputs, step_type=steps.time_steps.step_type, network_state=state, training=training)
-        return values
+    _values = staticmethod(critic_values)
 
     def _see(self, experience: Any, weight: tf.Tensor | None) -> tuple[Steps, Steps, EncoderBackprop]:
-        """What networks see of experience while they learn, and the way from that back to the encoder."""
-        pipeline = self._parts.pipeline
-        if pipeline is None:
+        """Steps and next steps, augmented and encoded, and the gradients' path back to the encoder."""
+        if (pipeline := self._parts.pipeline) is None:
             return *self._split(experience, weight), EncoderBackprop()
-        # The actor's tape does not see this one: its gradient ends at the features.
+        # The actor's tape does not record the encoder: its gradient ends at the features.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(pipeline.variables)
             steps, next_steps = self._split(experience, weight, is_shifted=True)
@@ -273,21 +272,8 @@ class FusedUpdate:
                 time_steps = pipeline.shifted(time_steps, self._drawing(_SHIFTS))
                 next_time_steps = pipeline.shifted(next_time_steps, self._drawing(_NEXT_SHIFTS))
             time_steps, next_time_steps = pipeline.encoded(time_steps), pipeline.encoded(next_time_steps)
-        steps, next_steps = Steps(time_steps, policy_steps.action, weight=weight), Steps(next_time_steps, None)
-        if self._burn_in_steps == 0:
-            return steps, next_steps
-        head, tail = slice(None, self._burn_in_steps), slice(self._burn_in_steps, None)
-        # The actions at next observations are the ones that the sequence goes on with.
-        next_head = slice(1, self._burn_in_steps + 1)
-        actions = policy_steps.action
-        past = _cut(time_steps, head), _cut(actions, head)
-        next_past = _cut(next_time_steps, head), _cut(actions, next_head)
-        return (
-            Steps(_cut(time_steps, tail), _cut(actions, tail), past, None if weight is None else weight[:, tail]),
-            Steps(_cut(next_time_steps, tail), None, next_past),
-        )
-
-    # Steps.
+        steps = Steps(time_steps, policy_steps.action, weight=weight)
+        return cut_burn_in(steps, next_time_steps, self._burn_in_steps)
 
     def _noise(self) -> list[Drawing]:
         return [self._drawing(number) for number in (_NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA)]
@@ -295,32 +281,6 @@ class FusedUpdate:
     def _drawing(self, number: int = _SUBSET) -> Drawing:
         """Random numbers of this train step, for one purpose."""
         return Drawing(self._seed, self._parts.train_step, number)
-
-    @contextlib.contextmanager
-    def _other_numbers(self) -> Iterator[None]:
-        """What is drawn here has nothing to do with what the next update draws."""
-        seed, self._seed = self._seed, self._seed ^ _HELD_OUT_SEED
-        try:
-            yield
-        finally:
-            self._seed = seed
-
-    def _apply(self, gradients: Sequence[Any], variables: Sequence[tf.Variable], optimizer: Any) -> None:
-        grads_and_vars = list(zip(gradients, variables, strict=True))
-        if self._parts.gradient_clipping is not None:
-            grads_and_vars = eager_utils.clip_gradient_norms(grads_and_vars, self._parts.gradient_clipping)
-        optimizer.apply_gradients(grads_and_vars)
-
-    def _update_targets(self) -> None:
-        """Every so many updates; the train step has been counted up already."""
-        parts = self._parts
-        if not parts.targets:
-            return
-        if parts.target_update_period == 1:
-            move_targets(parts)
-            return
-        is_due = tf.equal(parts.train_step % parts.target_update_period, 0)
-        tf.cond(is_due, lambda: move_targets(parts), lambda: None)
 
 
 def lowest(values: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -331,11 +291,6 @@ def lowest(values: Sequence[tf.Tensor]) -> tf.Tensor:
 def mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
     """Elementwise mean."""
     return tf.add_n(values) / float(len(values))
-
-
-def _cut(nest: Any, steps: slice) -> Any:
-    """Of tensors `[B, T, ...]`."""
-    return tf.nest.map_structure(lambda tensor: tensor[:, steps], nest)
 
 
 def _like(weight: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

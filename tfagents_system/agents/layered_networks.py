@@ -1,4 +1,4 @@
-"""Actor and critics of any list of layers, where TF-Agents' own networks can't hold them."""
+"""The layers of actor and critics, and an actor of any list of layers where TF-Agents' own can't hold them."""
 
 from __future__ import annotations
 
@@ -6,46 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tf_agents.networks import network
+from tf_agents.networks import network, utils
 from tf_agents.utils import nest_utils
 
 from tfagents_system.agents.layers import BatchRenormalization, Dropout, ResidualBlock, layer_norm
 from tfagents_system.agents.network_options import NetworkOptions
 
 Layers = list[tf.keras.layers.Layer]
-VALUE_LAYER = "value"  # The name of the layer that gives Q-values, or quantiles of them.
-
-
-class LayeredCritic(network.Network):
-    """Q-values of a vector and an action: a list of layers over both together.
-
-    Args:
-      input_tensor_spec: (spec of one tensor, action spec or nest of them), each flattened and joined.
-      make_layers: Builds the layers, the last of `num_outputs` units. Called once for each copy of this network.
-      num_outputs: Values of each observation and action.
-      name: Name of the network.
-    """
-
-    def __init__(
-        self,
-        input_tensor_spec: Any,
-        make_layers: Callable[[], Layers],
-        num_outputs: int = 1,
-        name: str = "LayeredCritic",
-    ) -> None:
-        super().__init__(input_tensor_spec=input_tensor_spec, state_spec=(), name=name)
-        self._num_outputs = num_outputs
-        self._value_layers = make_layers()
-
-    def call(
-        self, inputs: Any, step_type: Any = None, network_state: Any = (), training: bool = False
-    ) -> tuple[tf.Tensor, Any]:
-        """Q-values `[B]`, or `[B, num_outputs]` where there are several."""
-        del step_type
-        values = _joined(inputs)
-        for layer in self._value_layers:
-            values = layer(values, training=training)
-        return (tf.squeeze(values, -1) if self._num_outputs == 1 else values), network_state
+_FAN_IN = {"scale": 1.0 / 3.0, "mode": "fan_in", "distribution": "uniform"}
+VALUE_LAYER = "value"  # The name of the layer that returns Q-values or their quantiles.
 
 
 class LayeredActor(network.DistributionNetwork):
@@ -95,18 +64,23 @@ class LayeredActor(network.DistributionNetwork):
         return distributions, network_state
 
 
-def critic_layers(options: NetworkOptions, units: Sequence[int], num_outputs: int) -> Layers:
+def critic_layers(options: NetworkOptions, units: Sequence[int], num_outputs: int, is_recurrent: bool) -> Layers:
     """All layers of a critic, the last one linear."""
     if options.is_simba:
         return [
             *simba_layers(units),
             tf.keras.layers.Dense(num_outputs, kernel_initializer="orthogonal", name=VALUE_LAYER),
         ]
-    layers = _renormalization(options)
-    for size in units:
-        layers += _hidden_critic_layer(options, size)
-        layers += _renormalization(options)
-    # As TF-Agents' critics begin: close to 0.
+    if num_outputs == 1 and options.has_plain_critic:
+        # Initialised like TF-Agents' critics, whose weights behind an LSTM are larger.
+        initializer = None if is_recurrent else tf.compat.v1.keras.initializers.VarianceScaling(**_FAN_IN)
+        layers = utils.mlp_layers(fc_layer_params=units, kernel_initializer=initializer)
+    else:
+        layers = _renormalization(options)
+        for size in units:
+            layers += _hidden_critic_layer(options, size)
+            layers += _renormalization(options)
+    # Initialised like TF-Agents' critics: close to 0.
     initializer = tf.keras.initializers.RandomUniform(-0.003, 0.003)
     return [*layers, tf.keras.layers.Dense(num_outputs, kernel_initializer=initializer, name=VALUE_LAYER)]
 
@@ -137,7 +111,7 @@ def _hidden_critic_layer(options: NetworkOptions, size: int) -> Layers:
         *([Dropout(options.critic_dropout)] if options.critic_dropout else []),
         *([layer_norm()] if options.critic_layer_norm else []),
     ]
-    initializer = tf.keras.initializers.VarianceScaling(1.0 / 3.0, mode="fan_in", distribution="uniform")
+    initializer = tf.keras.initializers.VarianceScaling(**_FAN_IN)
     if not between:
         return [tf.keras.layers.Dense(size, "relu", kernel_initializer=initializer)]
     return [tf.keras.layers.Dense(size, kernel_initializer=initializer), *between, tf.keras.layers.ReLU()]
@@ -145,12 +119,3 @@ def _hidden_critic_layer(options: NetworkOptions, size: int) -> Layers:
 
 def _renormalization(options: NetworkOptions) -> Layers:
     return [BatchRenormalization(options.batch_renormalization_warmup_steps)] if options.batch_renormalization else []
-
-
-def _joined(inputs: Any) -> tf.Tensor:
-    """All leaves as one tensor `[B, n]` float32."""
-    leaves = [
-        tf.reshape(tf.cast(leaf, tf.float32), [tf.shape(leaf)[0], leaf.shape[1:].num_elements()])
-        for leaf in tf.nest.flatten(inputs)
-    ]
-    return tf.concat(leaves, -1)

@@ -1,4 +1,4 @@
-"""Layers that the default networks can have beside Dense ones."""
+"""Layers of the default networks other than Dense."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfagents_system.agents.network_options import SIMBA_EXPANSION
 
 LAYER_NORM_EPSILON = 1e-5
-_OF_DROPOUT = 0x64726F70  # Keeps its seeds apart from those of actions, which may have the same seed and position.
+_OF_DROPOUT = 0x64726F70  # Separates its seeds from those of actions, which may have the same seed and position.
 _CALLS_PER_POSITION = 1 << 16
 _HALF_WORDS = 1 << 16
 
@@ -22,7 +22,7 @@ class BatchRenormalization(tf.keras.layers.Layer):
     In training y = gamma * ((x - mean_B) / std_B * r + d) + beta with the batch's mean and standard deviation, where
     r = std_B / std within [1 / r_max, r_max] and d = (mean_B - mean) / std within [-d_max, d_max] take it to the
     moving statistics; no gradient flows through r and d. Before `warmup_steps` calls in training r is 1 and d is 0,
-    plain batch normalisation: the moving statistics are not yet good for anything. Outside of training it is the fixed
+    plain batch normalisation: the moving statistics are not yet meaningful. Outside training it is the fixed
     map y = gamma * (x - mean) / std + beta.
 
     The moving statistics are not trainable: soft target updates copy them.
@@ -87,7 +87,7 @@ class BatchRenormalization(tf.keras.layers.Layer):
 
 
 class Dropout(tf.keras.layers.Layer):
-    """Dropout that is always on: DroQ's targets and its actor's loss drop units, too (arXiv 2110.02034, algorithm 2).
+    """Dropout that is always active: DroQ's targets and actor loss use it, too (arXiv 2110.02034, algorithm 2).
 
     Args:
       rate: Share of the inputs that become 0; the others are divided by 1 - rate.
@@ -107,7 +107,7 @@ class Dropout(tf.keras.layers.Layer):
 
 
 def _random_half_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """`[count]` int32 in [0, 65536): two from each random word, which are what dropout spends its time on."""
+    """`[count]` int32 in [0, 65536): two from each random word, because drawing words dominates dropout's time."""
     words = tf.random.stateless_uniform([(count + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32)
     return tf.cast(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], tf.int32)
 
@@ -128,9 +128,9 @@ _noise: _Noise | None = None
 
 @contextlib.contextmanager
 def dropout_noise(seed: int, position: tf.Tensor) -> Iterator[None]:
-    """What is traced inside drops units that follow from seed, position and the order of the calls alone.
+    """Dropout traced inside depends only on seed, position and the order of the calls.
 
-    So an update that is repeated after a restart drops the same ones.
+    So an update that is repeated after a restart drops the same units.
 
     Args:
       seed: Of all updates.

@@ -16,16 +16,16 @@ from tfagents_system.agents.layered_networks import VALUE_LAYER
 _MIN_UNITS = 32
 _HEADS = (TanhNormalProjectionNetwork, NormalProjectionNetwork)
 _TRIAL_SIZE, _TRIAL_PRODUCTS, _TRIALS = 256, 20, 5
-_WORTHWHILE = 1.2  # What casting, and all that is no product, would eat up is not worth the lost digits.
+_WORTHWHILE = 1.2  # Casts and other operations would consume a smaller gain, which is not worth the lost digits.
 
 
 @contextlib.contextmanager
 def bfloat16_matmuls(networks: Iterable[tf.Module]) -> Iterator[None]:
-    """What is traced inside multiplies the hidden Dense layers of `networks` in bfloat16, forwards and backwards.
+    """Code traced inside multiplies the hidden Dense layers of `networks` in bfloat16, forwards and backwards.
 
     Operands are rounded to bfloat16 where they enter a product; variables, biases, activations, losses and gradients
-    are float32. Heads of actors, critics' last layers and layers of fewer than 32 units stay float32: they give
-    Q-values, quantiles, means and standard deviations, where the digits count and time does not.
+    are float32. Heads of actors, critics' last layers and layers of fewer than 32 units stay float32: they compute
+    Q-values, quantiles, means and standard deviations, where precision matters and time does not.
     """
     modules = {id(module): module for network in networks for module in (network, *network.submodules)}
     in_heads = {id(part) for module in modules.values() if isinstance(module, _HEADS) for part in module.submodules}
@@ -59,7 +59,7 @@ def _bfloat16_call(layer: Any) -> Any:
 
 
 def bfloat16_speedup() -> float:
-    """How many times as fast as in float32 this process multiplies matrices in bfloat16, the rounding included."""
+    """Speedup of this process's matrix products in bfloat16 over float32, including the rounding."""
     operands = tf.random.stateless_normal((_TRIAL_SIZE, _TRIAL_SIZE), seed=(0, 0)) / 16.0
 
     def products(is_rounded: bool) -> Any:
@@ -85,9 +85,9 @@ def _seconds(function: Any) -> float:
 
 
 def choose_precision(wanted: str) -> tuple[str, str]:
-    """The precision to use and why it is not the one wanted; the reason is empty if it is.
+    """The precision to use, and why it is not the one requested; the reason is empty if it is.
 
-    Measured in the process and at the moment that it is for: a run may go on tomorrow on another CPU.
+    Measured at each start, in the process that trains: a run may continue tomorrow on another CPU.
     """
     if wanted != "bfloat16":
         return "float32", ""

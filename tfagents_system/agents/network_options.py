@@ -1,4 +1,4 @@
-"""What the default networks are made of: an algorithm's own parts, unless TrainParams say otherwise."""
+"""The parts of the default networks: the algorithm's own unless TrainParams set others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NetworkOptions:
     Attributes:
       is_simba: Residual blocks behind normalised observations, in place of plain layers.
       critic_layer_norm: Layer normalisation before each activation of the critics.
-      critic_dropout: Rate of the dropout in front of that; 0 has none.
+      critic_dropout: Rate of the dropout before that; 0: none.
       batch_renormalization: In actor and critics, in front of the first layer and behind each hidden one.
       batch_renormalization_warmup_steps: Updates with plain batch normalisation before that.
       normalizes_observations: By running statistics; a part of SimBa.
@@ -32,17 +32,17 @@ class NetworkOptions:
 
     @property
     def has_plain_actor(self) -> bool:
-        """Whether TF-Agents' own actor networks are all that is wanted."""
+        """Whether TF-Agents' own actor networks suffice."""
         return not (self.is_simba or self.batch_renormalization)
 
     @property
     def has_plain_critic(self) -> bool:
-        """Whether TF-Agents' own critic networks are all that is wanted."""
+        """Whether TF-Agents' own critic networks suffice."""
         return self.has_plain_actor and not (self.critic_layer_norm or self.critic_dropout)
 
 
 def network_options(params: Any) -> NetworkOptions:
-    """Those of TrainParams; None there is what the algorithm's paper has."""
+    """The options of TrainParams; None there means the value of the algorithm's paper."""
     return NetworkOptions(
         is_simba=params.network == "simba",
         critic_layer_norm=algorithms.value(params, "critic_layer_norm"),
@@ -54,7 +54,7 @@ def network_options(params: Any) -> NetworkOptions:
 
 
 def network_findings(params: Any) -> list[str]:
-    """Which of the networks' parts exclude each other, one sentence each; every value is right by itself."""
+    """The networks' parts that exclude each other, one sentence each; every value is valid by itself."""
     options = network_options(params)
     if options.is_simba:
         return _simba_findings(params, options)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tf_agents.agents.ddpg.critic_network import CriticNetwork
-from tf_agents.agents.ddpg.critic_rnn_network import CriticRnnNetwork
 from tf_agents.agents.sac.sac_agent import std_clip_transform
 from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
+from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
 from tf_agents.networks import network
 from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
 from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 from tf_agents.networks.encoding_network import EncodingNetwork
 
+from tfagents_system.agents.critic import Critic, CriticParts
 from tfagents_system.agents.encoder import ImageTrunk, is_features
-from tfagents_system.agents.layered_networks import LayeredActor, LayeredCritic, actor_layers, critic_layers
+from tfagents_system.agents.layered_networks import LayeredActor, actor_layers, critic_layers
 from tfagents_system.agents.network_options import network_options
-from tfagents_system.agents.normalization import NormalizedActor, NormalizedCritic
-from tfagents_system.agents.recurrent_critic import RecurrentLayeredCritic
+from tfagents_system.agents.normalization import NormalizedActor, ObservationNormalization, normalized_spec
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -73,80 +71,28 @@ def build_critic(
     """A Q-network over the concatenation of observation and action.
 
     Args:
-      params: Its sizes and parts; None there is what the algorithm's paper has.
+      params: Its sizes and parts; None there means the value of the algorithm's paper.
       observation_spec: Of the observation, any nest.
       action_spec: Of the action.
       num_outputs: Values of each observation and action: the network gives `[B]`, or `[B, num_outputs]` if not 1;
         `[B, T]` and `[B, T, num_outputs]` where recurrent.
     """
-    if network_options(params).normalizes_observations:
-        make_critic = functools.partial(_critic, params, action_spec, num_outputs)
-        return NormalizedCritic((observation_spec, action_spec), make_critic)
-    return _critic(params, action_spec, num_outputs, observation_spec)
+    make_parts = functools.partial(_critic_parts, params, observation_spec, num_outputs)
+    return Critic((observation_spec, action_spec), make_parts, num_outputs)
 
 
-def _critic(params: TrainParamsBase, action_spec: Any, num_outputs: int, observation_spec: Any) -> network.Network:
-    """The critic behind the normalisation."""
-    units, options = tuple(params.critic_joint_fc_layer_params), network_options(params)
-
-    def critic_over(encoded_spec: Any) -> network.Network:
-        input_spec = (encoded_spec, action_spec)
-        if num_outputs != 1 or not options.has_plain_critic:
-            make_layers = functools.partial(critic_layers, options, units, num_outputs)
-            if params.recurrent:
-                return RecurrentLayeredCritic(input_spec, params.recurrent_lstm_units, make_layers, num_outputs)
-            return LayeredCritic(input_spec, make_layers, num_outputs)
-        if params.recurrent:
-            return CriticRnnNetwork(
-                input_spec,
-                observation_fc_layer_params=None,
-                action_fc_layer_params=None,
-                joint_fc_layer_params=None,
-                lstm_size=(params.recurrent_lstm_units,),
-                output_fc_layer_params=units,
-            )
-        return CriticNetwork(input_spec, joint_fc_layer_params=units)
-
-    if _is_plain_vector(observation_spec) and params.preprocessing_combiner is None:
-        return critic_over(observation_spec)
-    return EncodedObservationCritic(
-        (observation_spec, action_spec),
-        make_encoder=functools.partial(_encoder, params, observation_spec),
-        make_critic=critic_over,
-    )
-
-
-class EncodedObservationCritic(network.Network):
-    """A critic of any observation: TF-Agents' own critics take a single tensor, so the nest is encoded first.
-
-    Args:
-      input_tensor_spec: (observation spec, action spec).
-      make_encoder: Builds the network from observations to `[B, n]`. Called once for each copy of this network.
-      make_critic: Builds the critic from the spec of the encoded observation. Likewise.
-      name: Name of the network.
-    """
-
-    def __init__(
-        self,
-        input_tensor_spec: Any,
-        make_encoder: Callable[[], network.Network],
-        make_critic: Callable[[Any], network.Network],
-        name: str = "EncodedObservationCritic",
-    ) -> None:
-        encoder = make_encoder()
-        encoded_spec = encoder.create_variables(input_tensor_spec[0])
-        critic = make_critic(tf.TensorSpec(encoded_spec.shape, encoded_spec.dtype, "encoded_observation"))
-        super().__init__(input_tensor_spec=input_tensor_spec, state_spec=critic.state_spec, name=name)
-        self._encoder = encoder
-        self._critic = critic
-
-    def call(
-        self, inputs: Any, step_type: Any = None, network_state: Any = (), training: bool = False
-    ) -> tuple[tf.Tensor, Any]:
-        """Q-values `[B]`, or `[B, T]` for sequences, and the recurrent state."""
-        observation, action = inputs
-        encoded, _ = self._encoder(observation, step_type=step_type, training=training)
-        return self._critic((encoded, action), step_type=step_type, network_state=network_state, training=training)
+def _critic_parts(params: TrainParamsBase, observation_spec: Any, num_outputs: int) -> CriticParts:
+    options = network_options(params)
+    normalization = encoder = lstm = None
+    if options.normalizes_observations:
+        normalization = ObservationNormalization(observation_spec)
+        observation_spec = normalized_spec(observation_spec)
+    if params.preprocessing_combiner is not None or not _is_plain_vector(observation_spec):
+        encoder = _encoder(params, observation_spec)
+    if params.recurrent:
+        lstm = DynamicUnroll(tf.keras.layers.LSTMCell(params.recurrent_lstm_units))
+    layers = critic_layers(options, tuple(params.critic_joint_fc_layer_params), num_outputs, params.recurrent)
+    return CriticParts(layers, normalization, encoder, lstm)
 
 
 class FlattenedLeaf(tf.keras.layers.Layer):
@@ -176,7 +122,7 @@ def _encoder(params: TrainParamsBase, observation_spec: Any) -> network.Network:
 
 
 def _encoding_kwargs(params: TrainParamsBase, observation_spec: Any) -> dict[str, Any]:
-    """`preprocessing_layers` and `preprocessing_combiner` as TF-Agents' networks take them, new for every network."""
+    """New `preprocessing_layers` and `preprocessing_combiner` for each network, as TF-Agents' networks take them."""
     combiner = params.preprocessing_combiner
     if combiner is not None and not isinstance(combiner, tf.keras.layers.Layer):
         combiner = combiner()

@@ -1,7 +1,7 @@
-"""Observations with mean 0 and variance 1, rewards whose returns vary by 1: statistics of what is learned from.
+"""Scales observations to mean 0 and variance 1, rewards to returns of deviation 1, by statistics of the training data.
 
-Each network that normalises has its own copy of the statistics, variables like its others: so they are in checkpoints,
-in the weights that workers get, and in SavedModels. `RunningStatistics` gives all of them the same values.
+Each network that normalises has its own copy of the statistics as variables: so they are in checkpoints, in the
+weights that workers get, and in SavedModels. `RunningStatistics` sets all copies to the same values.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from tf_agents.networks import network
 
 from tfagents_system.agents.encoder import is_features
 
-MAX_NORMALIZED = 10.0  # In standard deviations; what is further away is clipped.
+MAX_NORMALIZED = 10.0  # In standard deviations; larger values are clipped.
 VARIANCE_EPSILON = 1e-8
-MIN_RETURN_STD = 1e-4  # Returns that vary by less are taken for the same: else rounding would be learned from.
-# What was seen before weighs like so many samples at most. Minibatches are drawn from the whole replay again and again:
-# some hundred of them say what it holds, while all that were ever drawn would say what it held at the start.
+MIN_RETURN_STD = 1e-4  # Returns that vary by less count as equal: otherwise rounding errors would be learned from.
+# Earlier samples weigh at most like this many. Minibatches are drawn from the whole replay repeatedly: a few hundred
+# describe what it holds now, while all minibatches ever drawn would describe what it held at the start.
 _WINDOW = 100_000.0
 
 
 class RunningNormalization(tf.keras.layers.Layer):
-    """One leaf of the observation as clip((x - mean) / std, -10, 10), as float32; clipped alone before any statistics.
+    """One leaf of the observation as clip((x - mean) / std, -10, 10), float32; only clipped before any statistics.
 
     Args:
       leaf: Number of the leaf in the flattened observation.
@@ -51,7 +51,7 @@ class RunningNormalization(tf.keras.layers.Layer):
 
 
 class ObservationNormalization(tf.keras.layers.Layer):
-    """`RunningNormalization` of all leaves but pixels (uint8) and what the encoder has made of them.
+    """`RunningNormalization` of all leaves except pixels (uint8) and the encoder's features.
 
     Args:
       observation_spec: Nest of specs.
@@ -73,7 +73,7 @@ class ObservationNormalization(tf.keras.layers.Layer):
 
 
 def normalized_spec(observation_spec: Any) -> Any:
-    """The spec of what `ObservationNormalization` gives."""
+    """The spec of the output of `ObservationNormalization`."""
     return tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape, tf.float32, spec.name) if _is_normalized(spec) else spec,
         observation_spec,
@@ -81,7 +81,7 @@ def normalized_spec(observation_spec: Any) -> Any:
 
 
 def _is_normalized(spec: tf.TensorSpec) -> bool:
-    """The range of pixels is known, and behind their features is a trunk with a normalisation of its own."""
+    """Not for pixels, whose range is known, nor for their features, which go to a trunk with its own normalisation."""
     return spec.dtype != tf.uint8 and not is_features(spec)
 
 
@@ -112,40 +112,13 @@ class NormalizedActor(network.DistributionNetwork):
     def call(
         self, observations: Any, step_type: Any = None, network_state: Any = (), training: bool = False
     ) -> tuple[Any, Any]:
-        """What the actor gives for normalised observations."""
+        """The actor's output for normalised observations."""
         normalized = self.normalization(observations)
         return self.actor(normalized, step_type=step_type, network_state=network_state, training=training)
 
 
-class NormalizedCritic(network.Network):
-    """A critic behind the normalisation of its observations; actions are in [-1, 1] already.
-
-    Args:
-      input_tensor_spec: (observation spec, action spec).
-      make_critic: Builds the critic from the spec of normalised observations. Called once for each copy.
-      name: Name of the network.
-    """
-
-    def __init__(
-        self, input_tensor_spec: Any, make_critic: Callable[[Any], Any], name: str = "NormalizedCritic"
-    ) -> None:
-        observation_spec, _ = input_tensor_spec
-        critic = make_critic(normalized_spec(observation_spec))
-        super().__init__(input_tensor_spec=input_tensor_spec, state_spec=critic.state_spec, name=name)
-        self.normalization = ObservationNormalization(observation_spec)
-        self.critic = critic
-
-    def call(
-        self, inputs: Any, step_type: Any = None, network_state: Any = (), training: bool = False
-    ) -> tuple[tf.Tensor, Any]:
-        """What the critic gives for normalised observations."""
-        observation, action = inputs
-        normalized = (self.normalization(observation), action)
-        return self.critic(normalized, step_type=step_type, network_state=network_state, training=training)
-
-
 class RunningStatistics:
-    """Brings the statistics of all networks of an agent up to a block of experience.
+    """Updates the statistics of all networks of an agent with a block of experience.
 
     Args:
       agent: Any tf.Module; the normalisations in it are found by their class.
@@ -158,30 +131,34 @@ class RunningStatistics:
                 self._layers.setdefault(module.leaf, []).append(module)
 
     def update(self, observations: Sequence[tf.Tensor], weight: tf.Tensor | None = None) -> None:
-        """Takes all observations of a block into account, once; how much they weigh, see `_WINDOW`.
+        """Adds all observations of a block, once; `_WINDOW` defines their weight.
 
         Args:
           observations: The leaves in flattened order, each `[..., *shape]` with any outer dimensions.
           weight: `[...]`: how often each counts; None: once.
         """
         for leaf, layers in self._layers.items():
-            source = layers[0]
-            before = tf.minimum(source.count, _WINDOW), source.mean, source.variance
-            merged = merge_moments(before, observations[leaf], weight)
-            for layer in layers:
-                for variable, value in zip((layer.count, layer.mean, layer.variance), merged, strict=True):
-                    variable.assign(value)
+            _take_into_account(layers, observations[leaf], weight)
+
+
+def _take_into_account(holders: Sequence[Any], values: tf.Tensor, weight: tf.Tensor | None) -> None:
+    """Merges values into the moments of one leaf, and updates all copies."""
+    first = holders[0]
+    merged = merge_moments((tf.minimum(first.count, _WINDOW), first.mean, first.variance), values, weight)
+    for holder in holders:
+        for variable, value in zip((holder.count, holder.mean, holder.variance), merged, strict=True):
+            variable.assign(value)
 
 
 Moments = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 def merge_moments(moments: Moments, values: tf.Tensor, weight: tf.Tensor | None = None) -> Moments:
-    """Count, mean and variance of what was seen before and `values` together.
+    """Count, mean and variance of the earlier values and `values` together.
 
     With n and m of both, and delta the difference of their means (Chan, Golub and LeVeque 1979): mean + delta * m /
-    (n + m), and (n * variance + m * variance_m + delta^2 * n * m / (n + m)) / (n + m). Where float32 can't hold these,
-    of a number such as 1e20, mean and variance stay as they are: they would never be finite again.
+    (n + m), and (n * variance + m * variance_m + delta^2 * n * m / (n + m)) / (n + m). If these overflow float32, as
+    for a number such as 1e20, mean and variance stay unchanged: they would never be finite again.
 
     Args:
       moments: float32; mean and variance `[*shape]`.
@@ -208,10 +185,10 @@ def merge_moments(moments: Moments, values: tf.Tensor, weight: tf.Tensor | None 
 class RewardScale(tf.Module):
     """Divides rewards by the standard deviation of the discounted return, and clips them to [-10, 10].
 
-    The return of a step is what its episode has brought up to there, R_t = gamma R_(t-1) + r_t, as VecNormalize of
-    Stable-Baselines3 and NormalizeReward of Gymnasium have it. So returns, and with them Q-values, vary by 1 or so
-    however rare rewards are. The mean is not taken off: that would pay for long episodes or punish them. While all
-    returns are the same rewards are only clipped.
+    The return of a step sums its episode's rewards so far, R_t = gamma R_(t-1) + r_t, as in VecNormalize of
+    Stable-Baselines3 and NormalizeReward of Gymnasium. So returns, and with them Q-values, vary by about 1 however
+    rare rewards are. The mean is not subtracted: that would reward long episodes or punish them. While all returns
+    are equal, rewards are only clipped.
     """
 
     def __init__(self) -> None:
@@ -221,15 +198,12 @@ class RewardScale(tf.Module):
         self.variance = tf.Variable(0.0, trainable=False, name="variance")
 
     def update(self, returns: tf.Tensor, weight: tf.Tensor | None = None) -> None:
-        """Takes all returns of a block into account, once; how much they weigh, see `_WINDOW`."""
-        before = tf.minimum(self.count, _WINDOW), self.mean, self.variance
-        merged = merge_moments(before, returns, weight)
-        for variable, value in zip((self.count, self.mean, self.variance), merged, strict=True):
-            variable.assign(value)
+        """Adds all returns of a block, once; `_WINDOW` defines their weight."""
+        _take_into_account([self], returns, weight)
 
     @property
     def divisor(self) -> tf.Tensor:
-        """What rewards are divided by."""
+        """The divisor of rewards."""
         return tf.where(self.variance > 0.0, tf.maximum(tf.sqrt(self.variance), MIN_RETURN_STD), 1.0)
 
     def __call__(self, rewards: tf.Tensor) -> tf.Tensor:
@@ -238,5 +212,5 @@ class RewardScale(tf.Module):
 
 
 def attach_reward_scale(agent: Any) -> None:
-    """Gives an agent the scale of its rewards: `BlockUpdate` finds it there, and checkpoints of the agent hold it."""
+    """Attaches the reward scale to an agent: `BlockUpdate` finds it there, and checkpoints of the agent hold it."""
     agent.reward_scale = RewardScale()

@@ -1,4 +1,4 @@
-"""What `critic_optimizer`, `actor_optimizer` and `alpha_optimizer` of TrainParams can say. Imports no TensorFlow."""
+"""Settings in `critic_optimizer`, `actor_optimizer` and `alpha_optimizer` of TrainParams. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS
-from tfagents_system.checks.rules import Rule, integer_from, is_kept, is_number, or_none
+from tfagents_system.agents.iteration_counts import updates_ratio
+from tfagents_system.checks.rules import Rule, integer_from, is_kept, number_above, number_where, or_none
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import shown
 
 PARTS = ("critic", "actor", "alpha")
-_SIMILARITY = 0.6  # A name is refused in any case: what is meant may be guessed more freely.
+_SIMILARITY = 0.6  # The name is refused anyway, so the suggestion may be a loose guess.
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerSettings:
-    """One optimizer, all settings filled in.
+    """One optimizer with all settings filled in.
 
     Attributes:
       name: `adam`, `adamw` or `sgd`.
-      beta_1, beta_2: Of Adam: what its two moments keep in a step.
+      beta_1, beta_2: Of Adam: decay rates of its two moments.
       epsilon: Of Adam: added to the square root of the second moment.
       momentum: Of SGD.
-      weight_decay: lambda. AdamW: each step takes lambda * learning rate of the weights themselves (decoupled).
+      weight_decay: lambda. AdamW: each step subtracts lambda * learning rate * weights (decoupled).
         Adam and SGD: lambda times the weights is added to the gradient, as an L2 term of the loss would.
-      global_clipnorm: The norm that the gradients of all its variables together have at most; None: any.
+      global_clipnorm: Maximum norm of the gradients of all its variables together; None: no limit.
       schedule: `constant`, `linear` or `cosine`, of the learning rate by train step.
-      final_learning_rate: What a schedule ends with, and stays at.
-      schedule_steps: Train steps until then.
+      final_learning_rate: Where a schedule ends and stays.
+      schedule_steps: Train steps until its end.
     """
 
     name: str
@@ -59,7 +60,7 @@ _DEFAULTS: dict[str, Any] = {
 _ADAM, _SCHEDULE = ("beta_1", "beta_2", "epsilon"), ("final_learning_rate", "schedule_steps")
 _OF_ALL = ("name", "weight_decay", "global_clipnorm", "schedule", *_SCHEDULE)
 _SETTINGS = {"adam": (*_OF_ALL, *_ADAM), "adamw": (*_OF_ALL, *_ADAM), "sgd": (*_OF_ALL, "momentum")}
-# What other libraries give to an optimizer, and where it is here.
+# Optimizer arguments of other libraries, and their names here.
 _ELSEWHERE = {
     "learning_rate": "{part}_learning_rate",
     "lr": "{part}_learning_rate",
@@ -70,7 +71,7 @@ _ADAMW_DECAY = 0.01  # As AdamW has it in PyTorch and in SimBa.
 
 
 def optimizer_settings(params: Any, part: str) -> OptimizerSettings:
-    """Those of TrainParams for `critic`, `actor` or `alpha`; a schedule takes the whole run if they do not say."""
+    """Settings of TrainParams for `critic`, `actor` or `alpha`; a schedule takes the whole run by default."""
     given = getattr(params, f"{part}_optimizer")
     defaults = dict(_DEFAULTS)
     if given.get("name") == "adamw":
@@ -91,7 +92,7 @@ def settings_in_use(params: Any, part: str) -> dict[str, Any]:
 
 
 def optimizer_findings(attribute: str, given: Mapping[str, Any]) -> list[str]:
-    """What is wrong with one of the three attributes, one sentence each.
+    """Mistakes in one of the three attributes, one sentence each.
 
     Args:
       attribute: Its name, `critic_optimizer` and so on.
@@ -114,19 +115,19 @@ def optimizer_findings(attribute: str, given: Mapping[str, Any]) -> list[str]:
 
 
 def whole_run_findings(attribute: str, given: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a schedule over the whole run where nobody knows its updates beforehand."""
+    """The finding for a schedule over the whole run if its number of updates is not known beforehand."""
     if given.get("schedule", "constant") == "constant" or given.get("schedule_steps") is not None:
         return []
     return [
-        f'TrainParams.{attribute} needs "schedule_steps" where updates_per_env_step decides how many updates the run '
-        "has: add the train steps that the schedule takes"
+        f'TrainParams.{attribute} needs "schedule_steps" where updates_per_env_step or env_steps_per_iter decides how '
+        "many updates the run has: add the train steps that the schedule takes"
     ]
 
 
 def schedule_advice(params: Any, part: str) -> str:
-    """A note where a learning rate is 0 for a good part of the run; empty where it is not."""
+    """A note if a learning rate is 0 for a large part of the run; otherwise empty."""
     settings = optimizer_settings(params, part)
-    if settings.schedule == "constant" or settings.final_learning_rate > 0 or params.updates_per_env_step is not None:
+    if settings.schedule == "constant" or settings.final_learning_rate > 0 or updates_ratio(params) is not None:
         return ""
     updates = params.num_iter * params.num_steps_per_iter
     if settings.schedule_steps >= updates:
@@ -147,7 +148,7 @@ def _unknown_key(where: str, name: str, key: Any) -> str:
 
 def _wrong_value(key: str, value: Any) -> str | None:
     """The rule that a value breaks, in words."""
-    return None if is_kept(_RULES[key], value) else _RULES[key][0]
+    return None if is_kept(_RULES[key], value) else _RULES[key].words
 
 
 def _check_together(attribute: str, given: Mapping[str, Any], name: str) -> list[str]:
@@ -176,18 +177,17 @@ def _meant(name: Any, known: Any) -> str:
     return f': "{meant[0][1]}" is meant' if meant else ""
 
 
-_BETA: Rule = ("a number of at least 0 and below 1", lambda value: is_number(value) and 0 <= value < 1)
-_NOT_NEGATIVE: Rule = ("a number of at least 0", lambda value: is_number(value) and value >= 0)
-_POSITIVE: Rule = ("a number above 0", lambda value: is_number(value) and value > 0)
+_BETA = number_where("a number of at least 0 and below 1", lambda value: 0 <= value < 1)
+_NOT_NEGATIVE = number_where("a number of at least 0", lambda value: value >= 0)
 _RULES: dict[str, Rule] = {
-    "name": (_one_of(_SETTINGS), lambda value: value in tuple(_SETTINGS)),
+    "name": Rule(_one_of(_SETTINGS), lambda value: value in tuple(_SETTINGS)),
     "beta_1": _BETA,
     "beta_2": _BETA,
-    "epsilon": _POSITIVE,
+    "epsilon": number_above(0),
     "momentum": _BETA,
     "weight_decay": _NOT_NEGATIVE,
-    "global_clipnorm": or_none(_POSITIVE, "None for no limit"),
-    "schedule": (_one_of(_SCHEDULES), lambda value: value in _SCHEDULES),
+    "global_clipnorm": or_none(number_above(0), "None for no limit"),
+    "schedule": Rule(_one_of(_SCHEDULES), lambda value: value in _SCHEDULES),
     "final_learning_rate": _NOT_NEGATIVE,
     "schedule_steps": or_none(integer_from(1), "None for the whole run"),
 }

@@ -1,7 +1,7 @@
 """The optimizers of critics, actor and alpha.
 
-All are legacy Keras optimizers: SacAgent turns the new ones into these and loses settings on the way, AdamW and weight
-decay among them, and their Adam is one fused operation a variable.
+All are legacy Keras optimizers: SacAgent converts new ones to these and loses settings such as AdamW and weight
+decay, and the legacy Adam is one fused operation per variable.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def build_optimizer(
     """The optimizer of one part with its learning rate.
 
     Args:
-      params: Says which, with `<part>_optimizer` and `<part>_learning_rate`.
+      params: `<part>_optimizer` and `<part>_learning_rate` are used.
       part: `critic`, `actor` or `alpha`.
-      train_step: The agent's counter of updates: what schedules of learning rates go by.
+      train_step: The agent's counter of updates, on which learning rate schedules depend.
     """
     settings = optimizer_settings(params, part)
     rate = _learning_rate(settings, getattr(params, f"{part}_learning_rate"), train_step)
@@ -72,7 +72,7 @@ class AdamW(tf.keras.optimizers.legacy.Adam):
         of_variable = var.device, var.dtype.base_dtype
         state = (apply_state or {}).get(of_variable) or self._fallback_apply_state(*of_variable)
         rate = state["lr_t"]
-        # Adam's direction does not depend on the weights: what decays first is the weights before the step.
+        # Adam's direction does not depend on the weights, so decaying first decays the weights before the step.
         decay = tf.raw_ops.ResourceApplyGradientDescent(
             var=var.handle, alpha=rate * self._weight_decay, delta=var.read_value()
         )
@@ -92,15 +92,15 @@ class Sgd(tf.keras.optimizers.legacy.SGD):
 
 
 class ScheduleByTrainStep(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate that goes from one value to another in a number of train steps, and stays there.
+    """A learning rate that moves from one value to another over a number of train steps, and stays there.
 
-    Keras asks a schedule by the steps of the optimizer itself, of which an actor that is updated now and then has
-    fewer than the run: what it asks by is not looked at.
+    Keras passes the optimizer's own step count, which is lower than the run's for an actor that is not updated every
+    time: this argument is ignored.
 
     Args:
       settings: Shape, end and length.
       initial: Rate at train step 0.
-      train_step: Where the run is.
+      train_step: The run's counter of updates.
     """
 
     def __init__(self, settings: OptimizerSettings, initial: float, train_step: tf.Variable) -> None:
@@ -130,7 +130,7 @@ def _learning_rate(settings: OptimizerSettings, initial: float, train_step: tf.V
 
 
 def _not_saved(number: float) -> Callable[[], float]:
-    """A number that checkpoints do not hold: Keras would save it, and a run go on with the one it was begun with."""
+    """A number outside checkpoints: Keras would save it, and a resumed run would keep its original value."""
     return lambda: number
 
 

@@ -18,9 +18,9 @@ from tfagents_system.train_params_base import TrainParamsBase
 class RedqUpdate(FusedUpdate):
     """Algorithm 1 of the paper.
 
-    In each update a set of M of the N critics is drawn anew, all sets equally likely. All N critics learn
-    y = r + gamma * (min over the set of Q_target_i(s', a') - alpha * log pi(a'|s')), and the actor makes the mean of
-    all N critics large.
+    Each update draws a new set of M of the N critics, all sets equally likely. All N critics learn
+    y = r + gamma * (min over the set of Q_target_i(s', a') - alpha * log pi(a'|s')), and the actor maximises the mean
+    of all N critics.
 
     Args:
       parts: Of the agent.
@@ -35,7 +35,7 @@ class RedqUpdate(FusedUpdate):
     def drawn(self) -> tf.Tensor:
         """Whether each critic belongs to the set of this train step, `[N]` bool."""
         count = len(self._parts.targets)
-        # The places of the M largest of N independent uniform numbers.
+        # The indices of the M largest of N independent uniform numbers.
         _, members = tf.math.top_k(self._drawing().uniform(count), self._num_target_critics)
         return tf.reduce_any(tf.equal(tf.range(count)[:, None], members), axis=1)
 

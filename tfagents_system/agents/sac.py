@@ -17,10 +17,10 @@ from tfagents_system.train_params_base import TrainParamsBase
 def build_agent(
     params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable
 ) -> SacAgent | EnsembleAgent:
-    """Builds SAC (Haarnoja et al., arXiv 1812.05905), its entropy coefficient learned or fixed.
+    """Builds SAC (Haarnoja et al., arXiv 1812.05905), with a learned or fixed entropy coefficient.
 
-    TF-Agents' own defaults differ from the paper: discount 1, target entropy -dim/2, hard target updates. It has no
-    place for an encoder of images: those get the same losses as an ensemble of two critics.
+    TF-Agents' own defaults differ from the paper: discount 1, target entropy -dim/2, hard target updates. It does not
+    support an image encoder: with images, an ensemble of two critics has the same losses.
     """
     observation_spec = time_step_spec.observation
     if encoder.sees_images(params, observation_spec):

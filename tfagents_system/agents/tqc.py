@@ -18,7 +18,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 
 class TqcUpdate(FusedUpdate):
-    """N critics with M quantiles each; of the N * M target quantiles together the d * N largest are dropped.
+    """N critics with M quantiles each; the d * N largest of all N * M target quantiles are dropped.
 
     Args:
       parts: Of the agent.
@@ -49,7 +49,7 @@ def quantile_huber_loss(td_targets: tf.Tensor, prediction: tf.Tensor) -> tuple[t
     """Mean over all pairs of rho_tau_m(y_i - theta_m), tau_m = (2 m - 1) / (2 M).
 
     rho_tau(u) = |tau - 1(u < 0)| * H(u) with Huber's H: u^2 / 2 where |u| <= 1, else |u| - 1/2. Its derivative is that
-    weight times u, clipped to [-1, 1]: it comes with the loss, in a third of the passes that go back through each step.
+    weight times u clipped to [-1, 1]: it is computed with the loss, in a third of the passes of backpropagation.
 
     Args:
       td_targets: y, `[B, (T,) K]`; no gradient flows into it.

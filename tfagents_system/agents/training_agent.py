@@ -1,4 +1,4 @@
-"""The agent as a run trains it, and whether it can be trained as TrainParams want it."""
+"""The agent as a run trains it, and whether it can be trained as TrainParams require."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from typing import Any
 
 import tensorflow as tf
 from tf_agents.agents import tf_agent
-from tf_agents.agents.sac.sac_agent import SacAgent
 
+from tfagents_system.agents.agent_interface import has_fused_update
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.ensemble import EnsembleAgent
 from tfagents_system.agents.normalization import attach_reward_scale
 from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError, shown
 from tfagents_system.train_params_base import TrainParamsBase
 
-_OURS = (SacAgent, EnsembleAgent)
-
 
 def make_agent(
     params: TrainParamsBase, observation_spec: Any, action_spec: Any, train_step: tf.Variable
 ) -> tf_agent.TFAgent:
-    """The agent with its scale of rewards, which workers need not have.
+    """The agent with its reward scale, which workers do not need.
 
     Raises:
       UserError: `agent_ctor` returns none.
@@ -36,10 +33,10 @@ def make_agent(
 
 
 def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
-    """Tries what an agent of the user's own may not be able to; the toolkit's own are known to be.
+    """Tries what a user's own agent may not support; the toolkit's own agents are known to.
 
     Raises:
-      UserError: It can't be trained so.
+      UserError: It can't be trained this way.
     """
     gamma = getattr(agent, "_gamma", params.discount)
     if params.n_step > 1 and gamma != params.discount:
@@ -47,19 +44,29 @@ def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
             f"TrainParams.n_step={params.n_step} sums rewards with discount={params.discount}, and the agent of "
             f"agent_ctor has gamma={gamma}: they must be the same, let agent_ctor take self.discount"
         )
-    if type(agent) not in _OURS or _is_longer_than_episodes(params):
-        update = BlockUpdate(
-            agent,
-            params.train_batch_size,
-            sequence_length(params),
-            burn_in_steps=burn_in_steps(params),
-            measures=params.validation_share > 0,
-        )
+    if not has_fused_update(agent) or _is_longer_than_episodes(params):
+        update = make_block_update(params, agent)
         check_sequences(params, update)
 
 
+def make_block_update(
+    params: TrainParamsBase, agent: tf_agent.TFAgent, matmul_precision: str = "float32", seed: int = 0
+) -> BlockUpdate:
+    """Compiles the update of a block as a run does; arguments and errors as of BlockUpdate."""
+    return BlockUpdate(
+        agent,
+        params.train_batch_size,
+        sequence_length(params),
+        params.share_log_pi,
+        matmul_precision,
+        seed,
+        burn_in_steps(params),
+        measures=params.validation_share > 0,
+    )
+
+
 def check_sequences(params: TrainParamsBase, update: BlockUpdate) -> None:
-    """An agent's own `train` learns from whole sequences alone, see BlockUpdate; there must be some.
+    """Checks that there can be whole sequences: an agent's own `train` learns only from these, see BlockUpdate.
 
     Raises:
       UserError: There can be none.

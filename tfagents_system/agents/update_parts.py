@@ -1,4 +1,4 @@
-"""What an update works on: the parts of an agent, and the steps of a minibatch."""
+"""The inputs of an update: the parts of an agent, and the steps of a minibatch."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
+from tf_agents.utils import eager_utils
 
 from tfagents_system.agents.encoder import ObservationPipeline
 
 Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
-"""By name: a value, and 1 or 0: whether this update has measured it. What it has not is 0."""
+"""By name: a value, and 1 or 0 for whether this update has measured it. Unmeasured values are 0."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What an update works on, in place, so that checkpoints of the agent are complete.
+    """The parts that an update changes in place, so that checkpoints of the agent are complete.
 
     Attributes:
       policy, train_policy: Of the actor, outside of training and in it.
@@ -27,9 +28,9 @@ class Parts:
       log_alpha: Scalar variable.
       actor_optimizer, critic_optimizer, alpha_optimizer: Legacy Keras optimizers. `FrozenOptimizer` keeps
         alpha as it is.
-      train_step: int64 scalar variable, counted up by one in each update.
+      train_step: int64 scalar variable, incremented by each update.
       action_spec: Nest of bounded specs.
-      as_transition: From what the replay server sends to a Transition `[B, (T,) ...]`.
+      as_transition: From the replay server's experience to a Transition `[B, (T,) ...]`.
       gamma: Discount of a step.
       target_entropy: In nats.
       target_update_tau, target_update_period: Weight of the critics in their targets, and updates between two moves.
@@ -38,7 +39,7 @@ class Parts:
       critic_loss_weight, actor_loss_weight, alpha_loss_weight, reward_scale_factor: Factors.
       td_errors_loss_fn: Loss of targets and predictions, elementwise.
       has_log_alpha_loss: Alpha's loss has log(alpha) as its factor, not alpha.
-      pipeline: What comes before all of the networks above, for images; None: nothing does.
+      pipeline: Processes images before all networks above; None: nothing does.
     """
 
     policy: Any
@@ -67,15 +68,22 @@ class Parts:
     has_log_alpha_loss: bool = True
     pipeline: ObservationPipeline | None = None
 
+    def apply(self, gradients: Sequence[Any], variables: Sequence[tf.Variable], optimizer: Any) -> None:
+        """One step of an optimizer, gradients clipped."""
+        grads_and_vars = list(zip(gradients, variables, strict=True))
+        if self.gradient_clipping is not None:
+            grads_and_vars = eager_utils.clip_gradient_norms(grads_and_vars, self.gradient_clipping)
+        optimizer.apply_gradients(grads_and_vars)
+
 
 class Steps(NamedTuple):
-    """Steps that losses are made of, and for recurrent networks what led to them.
+    """Steps in the losses and, for recurrent networks, the steps before them.
 
     Attributes:
       time_steps: `[B, (T,) ...]`.
       actions: Taken there, `[B, (T,) ...]`; None where only the actor's own ones are wanted.
-      past: The burn-in before them with the actions that were taken, or None.
-      weight: How much the loss of each step counts, `[B, T]`; None: all count alike.
+      past: The burn-in before them with its actions, or None.
+      weight: Weight of each step's loss, `[B, T]`; None: all weights are equal.
     """
 
     time_steps: ts.TimeStep
@@ -85,7 +93,7 @@ class Steps(NamedTuple):
 
 
 def unique_variables(networks: Sequence[Any]) -> list[tf.Variable]:
-    """What the networks train, in a fixed order, each once, for networks that share layers."""
+    """The networks' trainable variables in a fixed order, each once, since networks may share layers."""
     return list({variable.ref(): variable for net in networks for variable in net.trainable_variables}.values())
 
 
@@ -94,8 +102,49 @@ def all_measured(values: dict[str, tf.Tensor]) -> Measured:
     return {name: (value, tf.constant(1.0)) for name, value in values.items()}
 
 
+def cut_burn_in(steps: Steps, next_time_steps: ts.TimeStep, burn_in_steps: int) -> tuple[Steps, Steps]:
+    """Steps and next steps of a sequence after its burn-in, each with the burn-in as its past."""
+    if burn_in_steps == 0:
+        return steps, Steps(next_time_steps, None)
+    head, tail = slice(None, burn_in_steps), slice(burn_in_steps, None)
+    past = _cut(steps.time_steps, head), _cut(steps.actions, head)
+    # The actions at next observations are the sequence's following actions.
+    next_past = _cut(next_time_steps, head), _cut(steps.actions, slice(1, burn_in_steps + 1))
+    weight = None if steps.weight is None else steps.weight[:, tail]
+    return (
+        Steps(_cut(steps.time_steps, tail), _cut(steps.actions, tail), past, weight),
+        Steps(_cut(next_time_steps, tail), None, next_past),
+    )
+
+
+def _cut(nest: Any, steps: slice) -> Any:
+    """Of tensors `[B, T, ...]`."""
+    return tf.nest.map_structure(lambda tensor: tensor[:, steps], nest)
+
+
+def critic_values(critic: Any, steps: Steps, actions: Any, training: bool = False) -> tf.Tensor:
+    """Values of actions at the steps, `[B, (T,)]` or quantiles; recurrent critics start in the state after the past."""
+    state: Any = ()
+    if steps.past is not None:
+        past, past_actions = steps.past
+        _, state = critic((past.observation, past_actions), step_type=past.step_type, training=False)
+        state = tf.nest.map_structure(tf.stop_gradient, state)
+    inputs = (steps.time_steps.observation, actions)
+    values, _ = critic(inputs, step_type=steps.time_steps.step_type, network_state=state, training=training)
+    return values
+
+
 def move_targets(parts: Parts) -> None:
-    """Moves targets by tau of their way to the critics; what is not trained, as batch statistics, is copied."""
+    """Moves targets in every `target_update_period`-th update, after the train step was incremented."""
+    if parts.targets and parts.target_update_period == 1:
+        _move_targets(parts)
+    elif parts.targets:
+        is_due = tf.equal(parts.train_step % parts.target_update_period, 0)
+        tf.cond(is_due, lambda: _move_targets(parts), lambda: None)
+
+
+def _move_targets(parts: Parts) -> None:
+    """Moves targets by the fraction tau towards the critics; copies untrained values such as batch statistics."""
     tau = parts.target_update_tau
     pairs = {
         target.ref(): (target, source)

@@ -16,7 +16,7 @@ class Check:
     """One thing that was looked at.
 
     Attributes:
-      name: Of what was looked at.
+      name: What was looked at.
       facts: What was found.
       notes: What the user should know.
       errors: What the user must change, with the remedy: nothing starts before.
@@ -58,7 +58,7 @@ class Checklist:
             mine.errors += check.errors
 
     def replace(self, text: str, by: str) -> None:
-        """Replaces a text in all that is told, such as the path of a copy by that of the original."""
+        """Replaces a text in everything reported, such as the path of a copy by that of the original."""
         for check in self._checks.values():
             for told in (check.facts, check.notes, check.errors):
                 told[:] = [line.replace(text, by) for line in told]
@@ -79,7 +79,7 @@ class Checklist:
         return "\n".join([*lines, self._summary()])
 
     def _summary(self) -> str:
-        counts = f"{_count(len(self.errors), 'error')}, {_count(len(self.notes), 'note')}"
+        counts = f"{counted(len(self.errors), 'error')}, {counted(len(self.notes), 'note')}"
         return f"{counts}: {'correct the errors before a start' if self.errors else 'ready to start'}"
 
 
@@ -91,5 +91,6 @@ def _lines(check: Check) -> list[str]:
     return [f"{state:<6}{check.name:<{_NAME_WIDTH}}{text}" for state, text in told]
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def counted(number: int, what: str) -> str:
+    """`1 error`, `2,000 errors`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

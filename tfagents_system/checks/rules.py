@@ -1,25 +1,35 @@
-"""What a value of the user's must be: a rule in words, and whether a value keeps it."""
+"""What a user's value must be: a rule in words, and whether a value satisfies it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-Rule = tuple[str, Callable[[Any], bool]]
+
+class Rule(NamedTuple):
+    """What a value must be.
+
+    Attributes:
+      words: Completes "it must be".
+      holds: Whether a value satisfies it; a value for which this raises does not.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
 
 
 def is_kept(rule: Rule, value: Any) -> bool:
-    """Whether a value keeps a rule; one that can't even be asked does not."""
+    """Whether a value satisfies a rule; a value for which the rule raises does not."""
     try:
-        return bool(rule[1](value))
-    except Exception:  # Such as of an array where one number is wanted.
+        return bool(rule.holds(value))
+    except Exception:  # Such as an array where one number is wanted.
         return False
 
 
 def is_number(value: Any) -> bool:
     """Whether it is one finite number, of Python or NumPy."""
-    is_real = isinstance(value, int | float) or type(value).__module__ == "numpy"
+    is_real = isinstance(value, (int, float)) or type(value).__module__ == "numpy"
     try:
         return is_real and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # An integer beyond every float.
@@ -35,10 +45,50 @@ def is_integer(value: Any) -> bool:
 
 
 def integer_from(low: int) -> Rule:
-    """The rule of integers that are at least `low`."""
-    return f"an integer of at least {low}", lambda value: is_integer(value) and value >= low
+    """The rule for integers of at least `low`."""
+    return Rule(f"an integer of at least {low}", lambda value: is_integer(value) and value >= low)
+
+
+def number_where(words: str, holds: Callable[[Any], bool]) -> Rule:
+    """The rule for finite numbers that satisfy `holds`."""
+    return Rule(words, lambda value: is_number(value) and holds(value))
+
+
+def number_above(low: float, at_most: float = math.inf) -> Rule:
+    """The rule for numbers from `low`, excluded, to `at_most`, included."""
+    words = f"a number above {low:g}" + (f" and at most {at_most:g}" if at_most < math.inf else "")
+    return number_where(words, lambda value: low < value <= at_most)
+
+
+def number_in(low: float, high: float) -> Rule:
+    """The rule for numbers from `low` to `high`, both included."""
+    return number_where(f"a number in [{low:g}, {high:g}]", lambda value: low <= value <= high)
+
+
+def one_of(values: Sequence[Any]) -> Rule:
+    """The rule for one of several values; 1, 1.0 and True differ."""
+    *others, last = map(repr, values)
+    words = f"one of {', '.join(others)}, {last}" if len(others) > 1 else f"{others[0]} or {last}"
+    return Rule(words, lambda value: any(value == each and is_integer(value) == is_integer(each) for each in values))
+
+
+def layers_such_as(words: str) -> Rule:
+    """The rule for layers' sizes."""
+    return Rule(f"a tuple of positive integers such as {words}", _is_layers)
+
+
+def mapping_such_as(words: str, holds: Callable[[Mapping[str, Any]], bool] = lambda value: True) -> Rule:
+    """The rule for dictionaries that satisfy `holds`."""
+    return Rule(f"a dictionary such as {words}", lambda value: isinstance(value, Mapping) and holds(value))
 
 
 def or_none(rule: Rule, none: str = "None") -> Rule:
-    """A rule that None keeps as well; `none` is how that is told."""
-    return f"{rule[0]}, or {none}", lambda value: value is None or rule[1](value)
+    """A rule that allows None as well; `none` names that in words."""
+    return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value))
+
+
+def _is_layers(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(is_integer(units) and units >= 1 for units in value)
+
+
+TRUE_OR_FALSE = Rule("True or False", lambda value: isinstance(value, bool))

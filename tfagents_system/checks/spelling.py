@@ -11,7 +11,7 @@ _SIMILARITY = 0.85
 def near_misses(names: Iterable[str], known: Iterable[str], similarity: float = _SIMILARITY) -> list[tuple[str, str]]:
     """Pairs (wrong name, known name) of names that are not known but look like one that is.
 
-    Names that look like nothing known are the user's own and pass.
+    Names that resemble no known one are the user's own and pass.
 
     Args:
       names: What was found; names with a leading underscore are private and pass.
@@ -31,7 +31,7 @@ def near_misses(names: Iterable[str], known: Iterable[str], similarity: float = 
 
 
 def _extends(name: str, known: str) -> bool:
-    """Whether `name` is `known` and further words, such as actor_learning_rate_decay: plainly another thing."""
+    """Whether `name` is `known` plus further words, such as actor_learning_rate_decay: plainly a different thing."""
     words, known_words = set(name.split("_")) - {""}, set(known.split("_"))
     return known_words < words
 

@@ -1,4 +1,4 @@
-"""The last actions as part of the observation: what a policy needs to know of a system that acts with a delay."""
+"""The last actions as part of the observation: a policy needs them in a system that acts with a delay."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tf_agents.specs import array_spec
 from tfagents_system.errors import UserError
 
 KEY = "action_history"
-OBSERVATION = "observation"  # The environment's own, where it is no dictionary.
+OBSERVATION = "observation"  # Key of the environment's own observation if that is not a dictionary.
 
 
 class ActionHistory:
-    """The last actions of an episode, oldest first; zeros where it has had fewer.
+    """The last actions of an episode, oldest first; zeros before its first action.
 
     Args:
-      length: Actions.
+      length: Number of actions.
       action_spec: Nest of the environment's own action specs, each of one dimension.
     """
 
@@ -33,7 +33,7 @@ class ActionHistory:
         """The spec of observations with the history: `[length * dim]` float32 under its own key.
 
         Raises:
-          UserError: The environment's observation has such a key already.
+          UserError: The environment's observation already has this key.
         """
         if isinstance(observation_spec, Mapping) and KEY in observation_spec:
             raise UserError(
@@ -47,9 +47,9 @@ class ActionHistory:
         self._values[:] = 0.0
 
     def add(self, action: Any) -> None:
-        """Takes an action, a nest of arrays in [-1, 1]; what is beyond is clipped, as the environment's own is.
+        """Adds an action, a nest of arrays in [-1, 1], clipped to these bounds as the environment's own is.
 
-        A number that has one value only in the environment is 0, as `to_agent_units` has it.
+        A number that can have only one value in the environment becomes 0, as in `to_agent_units`.
         """
         latest = np.concatenate([np.ravel(leaf) for leaf in tree.flatten(action)])
         self._values[: -self._size] = self._values[self._size :]

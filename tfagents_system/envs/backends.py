@@ -1,4 +1,4 @@
-"""One way to drive gym, Gymnasium and TF-Agents environments: what differs between them ends here."""
+"""One interface to gym, Gymnasium and TF-Agents environments, which hides their differences."""
 
 from __future__ import annotations
 
@@ -6,25 +6,17 @@ import abc
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import tree
 from tf_agents.environments import gym_wrapper, py_environment, tf_environment, wrappers
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs import gym_driver, specs
 from tfagents_system.envs.gym_driver import TRUNCATED, GymDriver, StepResult
 from tfagents_system.envs.layers import gym_layers
-from tfagents_system.envs.spaces import space_kind
+from tfagents_system.envs.spaces import space_nest
 from tfagents_system.errors import UserError
 
 _FIRST, _LAST = int(ts.StepType.FIRST), int(ts.StepType.LAST)
 _NOTHING: dict[str, Any] = {}
-
-
-class Shape:
-    """A shape as a leaf of a nest (a tuple would be a nest itself)."""
-
-    def __init__(self, sizes: Any) -> None:
-        self.sizes = tuple(int(size) for size in sizes)
 
 
 class Backend(abc.ABC):
@@ -32,42 +24,34 @@ class Backend(abc.ABC):
 
     Attributes:
       user_env: What `env_ctor` returned.
-      observation_spec: Nest of ArraySpecs: what observations are converted to.
+      observation_spec: Nest of ArraySpecs to which observations are converted.
       environment_action_spec: Nest of BoundedArraySpecs of the environment's own bounds, each of one dimension.
-      action_shapes: Nest of Shapes: what the environment itself wants.
-      observation_space: The space where there is one; None for a PyEnvironment.
-      own_observation_spec: A PyEnvironment's own specs, which may have bounds; else None.
+      own_action_spec, own_observation_spec: Nests of the environment's own spaces or specs, with its shapes and bounds.
     """
 
     user_env: Any
     observation_spec: Any
     environment_action_spec: Any
-    action_shapes: Any
-    observation_space: Any = None
-    own_observation_spec: Any = None
+    own_action_spec: Any
+    own_observation_spec: Any
 
     @abc.abstractmethod
     def reseed(self, seed: int) -> None:
-        """From the next reset on, as if it had been built with this seed."""
+        """See GymDriver; so for `reset` and `step`."""
 
     @abc.abstractmethod
-    def reset(self) -> Any:
-        """Starts an episode; returns its first observation."""
+    def reset(self) -> Any: ...
 
     @abc.abstractmethod
-    def step(self, action: Any) -> StepResult:
-        """Takes the environment's own action.
-
-        A time limit ends the episode with the discount of the steps before it, a termination with 0.
-        """
+    def step(self, action: Any) -> StepResult: ...
 
     @abc.abstractmethod
     def render(self) -> Any:
-        """A picture of the current state, as the environment gives it."""
+        """A picture of the current state, as the environment returns it."""
 
     @abc.abstractmethod
     def layers(self) -> Iterator[Any]:
-        """The environment and what it wraps, outermost first."""
+        """The environment and those it wraps, outermost first."""
 
     def close(self) -> None:
         """Frees what the environment holds."""
@@ -76,10 +60,10 @@ class Backend(abc.ABC):
             close()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets parameters: by the environment's own `set_state(dict)`, else as attributes.
+        """Sets parameters with the environment's own `set_state(dict)`, otherwise as attributes.
 
         Raises:
-          UserError: There is no such attribute, or none that holds a number.
+          UserError: The attribute does not exist or holds no number.
         """
         gym_driver.set_state(self.layers(), state)
 
@@ -92,7 +76,7 @@ def make_backend(env: Any, seed: int | None) -> Backend:
       seed: Seeds the environment once, before its first episode; None leaves it as it is.
 
     Raises:
-      UserError: It is none of these, or its spaces can't be used for SAC.
+      UserError: It is none of these, or SAC can't use its spaces.
     """
     if isinstance(env, tf_environment.TFEnvironment):
         raise UserError(f"env_ctor returned the TFEnvironment {env!r}: return the PyEnvironment inside it")
@@ -107,10 +91,9 @@ class GymBackend(GymDriver, Backend):
 
     def __init__(self, env: Any, seed: int | None) -> None:
         self.user_env = env
-        self.observation_space = env.observation_space
         self.observation_spec = specs.observation_spec_of_space(env.observation_space)
         self.environment_action_spec = specs.action_spec_of_space(env.action_space)
-        self.action_shapes = _action_shapes(env.action_space)
+        self.own_observation_spec, self.own_action_spec = map(space_nest, (env.observation_space, env.action_space))
         super().__init__(env, seed)
 
     def render(self) -> Any:
@@ -123,17 +106,17 @@ class GymBackend(GymDriver, Backend):
 
 
 class PyBackend(Backend):
-    """A TF-Agents PyEnvironment; those around a gym environment tell of its time limit in their info."""
+    """A TF-Agents PyEnvironment; wrappers of gym environments report the time limit in their info."""
 
     def __init__(self, env: py_environment.PyEnvironment, seed: int | None) -> None:
         if env.batched:
             raise UserError(f"env_ctor returned the batched environment {env!r}: return a single one")
         self.user_env = env
-        self.own_observation_spec = env.observation_spec()
+        self.own_observation_spec, self.own_action_spec = map(
+            specs.plain_nest, (env.observation_spec(), env.action_spec())
+        )
         self.observation_spec = specs.observation_spec_of_array_specs(self.own_observation_spec)
-        own_action_spec = specs.plain_nest(env.action_spec())
-        self.environment_action_spec = specs.action_spec_of_array_specs(own_action_spec)
-        self.action_shapes = tree.map_structure(lambda spec: Shape(spec.shape), own_action_spec)
+        self.environment_action_spec = specs.action_spec_of_array_specs(self.own_action_spec)
         self._get_info: Callable[[], Any] | None = env.get_info
         self._discount = 1.0
         if seed is not None:
@@ -143,7 +126,7 @@ class PyBackend(Backend):
         try:
             self.user_env.seed(seed)
         except (NotImplementedError, AttributeError):
-            pass  # It has taken the seed of `env_ctor`, or has no use for one.
+            pass  # It got its seed from `env_ctor`, or needs none.
         for layer in self.layers():
             gym_driver.seed_action_space(layer, seed)
 
@@ -155,13 +138,13 @@ class PyBackend(Backend):
         time_step = self.user_env.step(action)
         step_type = int(
             time_step.step_type
-        )  # TimeStep.is_first() and is_last() take 30 us: they ask for tensors first.
+        )  # TimeStep.is_first() and is_last() take 30 us: they check for tensors first.
         if step_type == _FIRST:
             raise RuntimeError("step() returned the FIRST time step of another episode: the last one has no end")
         info = self._info()
         is_last, discount = step_type == _LAST, float(time_step.discount)
         if is_last and info.get(TRUNCATED, False):
-            discount = self._discount  # GymWrapper gives 0 at any end of an episode.
+            discount = self._discount  # GymWrapper returns 0 at every end of an episode.
         self._discount = discount
         return time_step.observation, time_step.reward, discount, is_last, info
 
@@ -186,12 +169,3 @@ class PyBackend(Backend):
                 yield from gym_layers(env.gym)
                 return
             env = env.wrapped_env() if isinstance(env, wrappers.PyEnvironmentBaseWrapper) else None
-
-
-def _action_shapes(space: Any) -> Any:
-    kind = space_kind(space)
-    if kind == "Dict":
-        return {str(key): _action_shapes(sub) for key, sub in space.spaces.items()}
-    if kind == "Tuple":
-        return tuple(_action_shapes(sub) for sub in space.spaces)
-    return Shape(space.shape)

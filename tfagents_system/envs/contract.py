@@ -1,4 +1,4 @@
-"""What `reset` and `step` of a gym-like environment return, looked at as it is, before anything is converted."""
+"""Checks what `reset` and `step` of a gym-like environment return, before anything is converted."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.checks.checklist import Check
-from tfagents_system.envs.specs import space_kind
+from tfagents_system.envs import gym_driver
+from tfagents_system.envs.spaces import space_kind
 from tfagents_system.errors import shown
 
 _STEPS = 5
-_TOLERANCE = 1e-3  # Of the range: rounding and simulators' slack are no fault.
+_TOLERANCE = 1e-3  # Share of the range; rounding and simulators' slack are not faults.
 _SHAPES_OF_STEP = "observation, reward, terminated, truncated and info (or observation, reward, done and info)"
 
 
 def check_contract(env: Any, check: Check) -> None:
-    """Resets the environment and takes a few random steps; what is wrong goes to `check`, one sentence each.
+    """Resets the environment and takes a few random steps; adds a sentence to `check` for each mistake.
 
     Args:
-      env: A gym or Gymnasium environment, or a class that looks like one. What it raises is not caught.
+      env: A gym or Gymnasium environment, or a class that looks like one. Its exceptions are not caught.
       check: Gets facts and errors.
     """
     result = env.reset()
-    observation, has_info = _first_observation(result, env.observation_space)
+    has_info = gym_driver.has_info(env, result)
+    observation = result[0] if has_info else result
     form = "observation and info" if has_info else "the observation alone"
     faults = _observation_faults("reset()", env.observation_space, observation)
     is_one_buffer = False
@@ -39,20 +41,13 @@ def check_contract(env: Any, check: Check) -> None:
             faults = _observation_faults("step()", env.observation_space, observation)
             is_one_buffer |= isinstance(observation, np.ndarray) and observation is before
             if result[2] or (len(result) == 5 and result[3]):
-                observation, _ = _first_observation(env.reset(), env.observation_space)
+                first = env.reset()
+                observation = first[0] if gym_driver.has_info(env, first) else first
     check.errors += faults
     if not faults:
         check.facts.append(f"reset() gives {form}, step() {len(result)} values")
         if is_one_buffer:
             check.facts.append("all observations are one array, written anew: each is copied")
-
-
-def _first_observation(result: Any, space: Any) -> tuple[Any, bool]:
-    """(observation, whether an info came with it)."""
-    is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
-    if not is_pair or (space_kind(space) == "Tuple" and len(space.spaces) == 2 and not isinstance(result[0], tuple)):
-        return result, False
-    return result[0], True
 
 
 def _step_faults(result: Any) -> list[str]:
@@ -85,7 +80,7 @@ def _is_finite_number(value: Any) -> bool:
 
 
 def _observation_faults(what: str, space: Any, value: Any, path: str = "") -> list[str]:
-    """Where an observation does not fit its space; the parts of nests one by one."""
+    """How an observation violates its space; the parts of nests one by one."""
     where = f"the observation of {what}" + (f' at "{path}"' if path else "")
     kind = space_kind(space)
     if kind == "Dict":
@@ -109,7 +104,7 @@ def _observation_faults(what: str, space: Any, value: Any, path: str = "") -> li
 def _box_faults(where: str, space: Any, value: Any) -> list[str]:
     try:
         array = np.asarray(value)
-    except ValueError:  # Rows of different lengths.
+    except ValueError:  # Rows differ in length.
         return [f"{where} is no array, found {shown(value)}: return one of shape {tuple(space.shape)}"]
     if array.dtype.kind not in "iufb":
         return [f"{where} must be numbers, found {shown(value)} (dtype {array.dtype}): return a NumPy array"]
@@ -130,7 +125,7 @@ def _box_faults(where: str, space: Any, value: Any) -> list[str]:
 
 
 def _outside(array: np.ndarray, space: Any) -> tuple[float, float, float] | None:
-    """(number, low, high) of one that is out of bounds by more than the tolerance."""
+    """(number, low, high) of a number that is out of bounds by more than the tolerance."""
     low, high = (np.broadcast_to(np.asarray(bound, np.float64), array.shape) for bound in (space.low, space.high))
     with np.errstate(invalid="ignore", over="ignore"):
         size = np.where(np.isfinite(high - low), high - low, np.maximum(1.0, np.minimum(np.abs(low), np.abs(high))))

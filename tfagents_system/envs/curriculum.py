@@ -2,7 +2,7 @@
 
     "curriculum": {"mass": {"iters": [0, 20000, 30000], "range": [0.0, 10.0], "apply_to_eval": false}}
 
-`values = np.linspace(min, max, len(iters))`; each is due in the first iteration that reaches its place in `iters`.
+`values = np.linspace(min, max, len(iters))`; each is due in the first iteration that reaches its entry in `iters`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class _Parameter:
     iters: list[int]
     values: list[int | float]
     apply_to_eval: bool
-    taken: int = 0  # values that were due already
+    taken: int = 0  # values that have been due
 
 
 class Curriculum:
-    """Which values fall due, as the iterations go by. Build it with `from_config`."""
+    """The values that become due in each iteration. Build it with `from_config`."""
 
     def __init__(self, parameters: Mapping[str, _Parameter]) -> None:
         self._parameters = dict(parameters)
 
     @classmethod
     def from_config(cls, env_config: Mapping[str, Any]) -> Curriculum:
-        """Reads the key `curriculum` of the configuration; none is an empty curriculum.
+        """Reads the key `curriculum` of the configuration; without it the curriculum is empty.
 
         Raises:
           UserError: See `check_curriculum`.
@@ -64,18 +64,18 @@ class Curriculum:
 
     @property
     def names(self) -> list[str]:
-        """The parameters that it varies."""
+        """The varied parameters."""
         return list(self._parameters)
 
     @property
     def values(self) -> dict[str, float]:
-        """Values that were due last, by name; parameters whose first is still to come are left out."""
+        """The latest due values by name; parameters whose first value is not due yet are left out."""
         return {name: p.values[p.taken - 1] for name, p in self._parameters.items() if p.taken}
 
     def due(self, iteration: int) -> list[tuple[str, int | float]]:
-        """(name, value) of all that has fallen due since the last call, in order.
+        """(name, value) of everything that has become due since the last call, in order.
 
-        After a resume the first call gives every value up to `iteration` again.
+        After a resume the first call returns every value up to `iteration` again.
         """
         fallen = []
         for name, parameter in self._parameters.items():
@@ -85,13 +85,13 @@ class Curriculum:
         return fallen
 
     def apply_to_eval(self, name: str) -> bool:
-        """Whether the parameter is set in the evaluation environment, too."""
+        """Whether the parameter is also set in the evaluation environment."""
         return self._parameters[name].apply_to_eval
 
     def values_at(self, iteration: int, *, is_eval: bool) -> Values:
-        """Values due last up to an iteration; `is_eval`: of the parameters that evaluations have, else of all.
+        """Latest due values up to an iteration; `is_eval`: only of the parameters that evaluations have.
 
-        It does not count as a call of `due`.
+        Does not count as a call of `due`.
         """
         counts = {name: bisect.bisect_right(p.iters, iteration) for name, p in self._parameters.items()}
         return {
@@ -101,29 +101,29 @@ class Curriculum:
         }
 
     def end_values(self) -> list[tuple[str, int | float]]:
-        """(name, value) of the first and the last value of each parameter, whenever they are due."""
+        """(name, value) of each parameter's first and last value, whenever they are due."""
         ends = [(name, value) for name, p in self._parameters.items() for value in (p.values[0], p.values[-1])]
         return list(dict.fromkeys(ends))
 
 
 class EvaluatedTask:
-    """The task that policies are evaluated on and played with: its stage follows from the iteration that they are of.
+    """The task on which policies are evaluated and played: a policy's iteration decides its stage.
 
     Args:
-      env_config: With the curriculum.
+      env_config: Contains the curriculum.
       num_iter: Iterations of the run.
     """
 
     def __init__(self, env_config: Mapping[str, Any], num_iter: int) -> None:
         self._curriculum = Curriculum.from_config(env_config)
-        self._last_iteration = num_iter - 1  # After it nothing falls due.
+        self._last_iteration = num_iter - 1  # Nothing becomes due after it.
 
     def stage(self, iteration: int) -> Values:
-        """The curriculum's values in evaluations of a policy that was trained for so many iterations."""
+        """The curriculum's values in evaluations of a policy trained for `iteration` iterations."""
         return self._curriculum.values_at(min(iteration, self._last_iteration), is_eval=True)
 
     def is_last_stage(self, iteration: int) -> bool:
-        """Whether nothing falls due any more in evaluations."""
+        """Whether nothing more becomes due in evaluations."""
         return self.stage(iteration) == self.stage(self._last_iteration)
 
     def in_words(self, iteration: int) -> str:
@@ -143,7 +143,7 @@ def values_in_words(values: Mapping[str, float]) -> str:
 
 
 def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the key `curriculum`: one finding for each mistake."""
+    """Mistakes in the key `curriculum`: one finding each."""
     if "curriculum" not in env_config:
         return []
     section = env_config["curriculum"]
@@ -187,7 +187,7 @@ def _check_parameter(where: str, entry: Any) -> list[str]:
 def _check_iters(where: str, iters: Any) -> list[str]:
     if not isinstance(iters, list) or not iters or not all(is_kept(_ITERATION, value) for value in iters):
         return [f'"{where}" must be a list of at least one iteration (integers from 0), found {shown(iters)}']
-    # Several values in the same iteration are set one after the other; the last one stays.
+    # Several values in the same iteration are set one after the other; the last one remains.
     if any(later < earlier for earlier, later in zip(iters, iters[1:], strict=False)):
         return [f'"{where}" must increase, found {shown(iters)}: sort them']
     return []

@@ -1,7 +1,7 @@
-"""The worker's side of an environment in a process of its own (SAC_ENV_PYTHON): looks like a Gymnasium environment.
+"""The worker's side of an environment in its own process (SAC_ENV_PYTHON); looks like a Gymnasium environment.
 
-A process can be killed when it hangs, it takes a leak with it, and it may have another Python, another NumPy, or
-packages that do not fit beside TensorFlow. What passes between the two is described in wire.py.
+A process can be killed when it hangs, its memory leaks end with it, and it may use another Python, another NumPy, or
+packages that conflict with TensorFlow. wire.py describes the protocol between the two.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _CLOSE_SECS = 5.0
 _TRACE_SECS = 1.0
 _TRACE_BYTES = 64 * 1024
 _ROOT = Path(__file__).resolve().parents[2]
-_MARK_VARIABLE = "TFAGENTS_ENV_PROCESS"  # In the environment of the process and of all that it starts.
+_MARK_VARIABLE = "TFAGENTS_ENV_PROCESS"  # In the environment variables of the process and of all its children.
 
-# Any Python can read it, so that one that is too old says so.
+# Any Python can parse this, so that an old one can report that it is too old.
 _TOO_OLD, _NO_NUMPY = 97, 98
 _BOOT = f"""
 import sys
@@ -57,7 +57,7 @@ main()
 
 
 def build_timeout_secs(step_timeout_secs: float) -> float:
-    """How long an environment may take to be built: loading models, compiling, asking for a licence."""
+    """How long building an environment may take: loading models, compiling, requesting a licence."""
     return max(_MIN_BUILD_TIMEOUT_SECS, _BUILD_TIMES_STEP * step_timeout_secs)
 
 
@@ -67,8 +67,8 @@ class ProcessSettings:
 
     Attributes:
       python: The interpreter.
-      step_timeout_secs: After which a step, reset or other call is taken for hung.
-      on_wait: Called about once a second while an environment is waited for; True gives up.
+      step_timeout_secs: When a step, reset or other call counts as hung.
+      on_wait: Called about once a second while waiting for an environment; True gives up.
     """
 
     python: Path
@@ -92,19 +92,19 @@ def step_timeout_secs(environ: Mapping[str, str]) -> float:
 
 
 class EnvProcess:
-    """An environment that runs in a process of its own.
+    """An environment that runs in its own process.
 
-    Observations are views of memory that the next step overwrites: copy what is to stay.
+    Observations are views of memory that the next step overwrites: copy what you keep.
 
     Args:
-      settings: Under which interpreter, and how long to wait.
+      settings: Interpreter and timeouts.
       params: What `load_params` returned: the process loads the same.
       what: `kind` (collect, eval or play), `seed`, and `env_id` or `render`.
 
     Attributes:
-      observation_space, action_space: As the environment has them.
-      metadata: With the frames per second that it tells.
-      pid: Of its process.
+      observation_space, action_space: The environment's own.
+      metadata: Includes the environment's frames per second.
+      pid: Process id.
 
     Raises:
       UserError: This is not Linux, or the interpreter, the params file under it, or the environment can't be used.
@@ -147,7 +147,7 @@ class EnvProcess:
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, _MARK_VARIABLE: self._mark},
                     pass_fds=descriptors,
-                    process_group=0,  # What it starts is ended with it, and a Ctrl-C is not for it.
+                    process_group=0,  # Its children end with it, and Ctrl-C does not reach it.
                 )
             except OSError as error:
                 ours.close()
@@ -155,7 +155,7 @@ class EnvProcess:
                     f"SAC_ENV_PYTHON={self._settings.python} can't be started ({error.strerror}): "
                     "give the path of a Python interpreter"
                 ) from None
-        # A read returns now and then, to see how long it has taken. A signal handler of Python's runs meanwhile.
+        # A read returns regularly, to check the time it has taken. Python's signal handlers run in between.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_SLICE_SECS), 0))
         return process, ours
 
@@ -183,23 +183,23 @@ class EnvProcess:
         self._name = str(told["name"])
 
     def _explain(self, finding: str) -> str:
-        """A finding from the other side, with the interpreter that it is of."""
+        """A finding from the other side, with its interpreter."""
         hint = ": import inside the hooks what only one side has" if "No module named" in finding else ""
         return f"{finding}{hint} (SAC_ENV_PYTHON={self._settings.python})"
 
     def __repr__(self) -> str:
         return f"{self._name} in process {self.pid}"
 
-    # As of a Gymnasium environment.
+    # The methods of a Gymnasium environment.
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode."""
         self._send(wire.RESET, {"seed": seed})
-        self._take_turn("reset()")
+        self._take_turn("reset()", self._timeout_secs)
         return self._memory.observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Takes a step; of the info only what training looks at."""
+        """Takes a step; the info contains only what training uses."""
         if self._dead is not None:
             raise EnvironmentProcessError(self._dead)
         self._write_action(action)
@@ -207,7 +207,7 @@ class EnvProcess:
             self._connection.send(wire.STEP)
         except OSError:
             self._raise_death("step()")
-        self._take_turn("step()")
+        self._take_turn("step()", self._timeout_secs)
         return (self._memory.observation, *self._memory.result())
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -230,7 +230,7 @@ class EnvProcess:
         self._dead = self._dead or "its process has been closed"
         self._kill()
 
-    # Its process.
+    # The process.
 
     def _send(self, kind: bytes, content: Mapping[str, Any]) -> None:
         if self._dead is not None:
@@ -240,22 +240,18 @@ class EnvProcess:
         except OSError:
             self._raise_death("a call")
 
-    def _take_turn(self, what: str) -> None:
-        """Waits for the answer to a step or reset."""
-        if self._byte(what, self._timeout_secs) == wire.FAILED:
-            self._raise_failure()
+    def _take_turn(self, what: str, timeout_secs: float) -> None:
+        """Waits until the environment is done."""
+        if self._byte(what, timeout_secs) == wire.FAILED:
+            told, _ = self._content()
+            if "findings" in told:
+                raise UserError(*told["findings"])
+            raise EnvironmentProcessError(told["error"])
 
     def _answer(self, what: str, timeout_secs: float) -> tuple[dict[str, Any], bytes]:
         """Waits for the answer to a call."""
-        if self._byte(what, timeout_secs) == wire.FAILED:
-            self._raise_failure()
+        self._take_turn(what, timeout_secs)
         return self._content()
-
-    def _raise_failure(self) -> NoReturn:
-        told, _ = self._content()
-        if "findings" in told:
-            raise UserError(*told["findings"])
-        raise EnvironmentProcessError(told["error"])
 
     def _content(self) -> tuple[dict[str, Any], bytes]:
         try:
@@ -266,8 +262,8 @@ class EnvProcess:
     def _byte(self, what: str, timeout_secs: float) -> bytes:
         """The first byte of the answer.
 
-        The time is counted in waits of a second, not by the clock: if this process is stopped for minutes, the
-        environment is not to blame.
+        Time is counted in waits of a second, not by the clock: the environment must not be blamed if this process is
+        stopped for minutes.
         """
         waits = 0
         while True:
@@ -295,7 +291,7 @@ class EnvProcess:
         deadline = time.monotonic() + _TRACE_SECS
         while not self._trace_text() and time.monotonic() < deadline:
             time.sleep(0.02)
-        time.sleep(0.02)  # The rest of it.
+        time.sleep(0.02)  # For the rest of the trace.
         self._die(f"{text}{self._users_line()}: its process was killed")
 
     def _raise_death(self, what: str) -> NoReturn:
@@ -322,27 +318,25 @@ class EnvProcess:
         raise EnvironmentProcessError(text)
 
     def _kill(self) -> None:
-        """Ends the process and what it has started, in other sessions too; does nothing the second time."""
+        """Ends the process and its children, in other sessions too; does nothing the second time."""
         if self._trace < 0:
             return
         os.close(self._trace)
         self._trace = -1
-        if self._process is not None:
+        process = self._process
+        if process is not None:
             self._connection.close()
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
             stuck = processes.end_marked([f"{_MARK_VARIABLE}={self._mark}"])
-            # One that is stuck while it ends has no environment any more: it is not found by its mark.
-            if not stuck and not processes.wait_until(self._has_ended, processes.KILL_SECS):
-                stuck = [self._process.pid]
+            # A process stuck while exiting has no environment variables any more: its mark does not find it.
+            if not stuck and not processes.wait_until(lambda: process.poll() is not None, processes.KILL_SECS):
+                stuck = [process.pid]
             if stuck:
                 logging.warning("%s", processes.describe_stuck("the process of an environment", stuck))
 
-    def _has_ended(self) -> bool:
-        return self._process is None or self._process.poll() is not None
-
     def _trace_text(self) -> str:
-        """What the process told of its threads."""
+        """The process's report on its threads."""
         return os.pread(self._trace, _TRACE_BYTES, 0).decode(errors="replace")
 
     def _users_line(self) -> str:
@@ -355,7 +349,7 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _space(description: Mapping[str, Any]) -> Any:
     """The Gymnasium space of a description (see `wire.describe_space`)."""
-    from gymnasium import spaces  # Here: workers without such environments should not pay for it.
+    from gymnasium import spaces  # Imported here so that workers without such environments don't pay for it.
 
     kind = description["kind"]
     if kind == "Dict":

@@ -1,6 +1,6 @@
-"""One environment in a process of its own, under the interpreter of SAC_ENV_PYTHON.
+"""One environment in its own process, under the interpreter of SAC_ENV_PYTHON.
 
-Started by env_process.py, which talks to it as wire.py says. Standard library and NumPy only, Python 3.9, NumPy 1 or 2.
+Started by env_process.py; wire.py is their protocol. Standard library and NumPy only, Python 3.9, NumPy 1 or 2.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def main() -> NoReturn:
     """The program. Its arguments: the repository, three file descriptors, and the worker's pid."""
     connection_fd, memory_fd, trace_fd, parent = (int(argument) for argument in sys.argv[2:6])
     _die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A Ctrl-C is for the program that uses the environment.
-    faulthandler.enable(file=trace_fd)  # Tells where the environment was when it crashed,
-    faulthandler.register(TRACE_SIGNAL, file=trace_fd)  # or when it was asked because it hangs.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the program that uses the environment.
+    faulthandler.enable(file=trace_fd)  # Reports where the environment was when it crashed,
+    faulthandler.register(TRACE_SIGNAL, file=trace_fd)  # or where it hangs, on request.
     for descriptor in (connection_fd, memory_fd, trace_fd):
         os.set_inheritable(descriptor, False)
     connection = socket.socket(fileno=connection_fd)
@@ -47,24 +47,25 @@ def main() -> NoReturn:
 
 
 def _die_with(parent: int) -> None:
-    """Has the kernel kill this process when its worker dies, however that dies."""
+    """Makes the kernel kill this process when its worker dies, for whatever reason."""
     try:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     except (ImportError, OSError, AttributeError):
-        pass  # The end of the connection ends it, too, as soon as the environment does not compute.
+        pass  # The end of the connection also ends it, as soon as the environment stops computing.
     if os.getppid() != parent:
         os._exit(1)
 
 
 class _Server:
-    """Builds an environment as it is told, then does what it is asked for until the connection ends."""
+    """Builds the requested environment, then serves requests until the connection ends."""
 
     def __init__(self, connection: socket.socket, memory_fd: int) -> None:
         self._connection = connection
         self._memory_fd = memory_fd
         self._env: Any = None
+        self._other: Any = None  # The collect environment that an evaluation environment may use.
         self._ignored: set[Any] = set()
 
     def serve(self) -> None:
@@ -91,7 +92,7 @@ class _Server:
         wire.send_message(self._connection, wire.FAILED, {"error": describe_error(error)})
 
     def _build(self) -> None:
-        """Takes what to build; answers with the spaces."""
+        """Receives what to build; answers with the spaces."""
         request, _ = wire.receive_content(self._connection)
         params = load_params(
             Path(request["params"]),
@@ -100,15 +101,9 @@ class _Server:
             compute_config=request["compute_config"],
             attributes=request["attributes"],
         )
-        if request["kind"] == "collect":
-            env = hooks.build_collect_env(params, request["env_id"], request["seed"])
-        elif request["kind"] == "eval":
-            needs_other = hooks.eval_env_needs_collect_env(params)
-            # Kept: the environment may use it.
-            self._other = hooks.build_collect_env(params, request["env_id"], request["seed"]) if needs_other else None
-            env = hooks.build_eval_env(params, request["env_id"], request["seed"], self._other)
-        else:
-            env = hooks.build_play_env(params, request["seed"], request["render"])
+        if request["kind"] == "eval" and hooks.eval_env_needs_collect_env(params):
+            self._other = hooks.build_env(params, {**request, "kind": "collect"})
+        env = hooks.build_env(params, request, self._other)
         if gym_driver.is_py_environment(env):
             raise UserError(
                 f"env_ctor returned the TF-Agents PyEnvironment {env!r}: with SAC_ENV_PYTHON return the Gymnasium or "
@@ -119,7 +114,6 @@ class _Server:
         observation = wire.describe_space(env.observation_space, "observation")
         memory = wire.StepMemory(self._memory_fd, action, observation, create=True)
         self._put_observation = wire.writer(observation, memory.observation, "observation")
-        self._copy_action = wire.copier(memory.action)
         self._memory = memory
         self._driver = gym_driver.GymDriver(env, None)
         self._env = env
@@ -139,7 +133,7 @@ class _Server:
         self._connection.sendall(wire.DONE)
 
     def _step(self) -> None:
-        observation, reward, discount, is_over, info = self._driver.step(self._copy_action())
+        observation, reward, discount, is_over, info = self._driver.step(wire.copied(self._memory.action))
         self._put_observation(observation)
         try:
             number = float(reward)
@@ -150,7 +144,7 @@ class _Server:
         self._connection.sendall(b".")
 
     def _told_info(self, info: Mapping[Any, Any]) -> bytes:
-        """What training needs of an info, as JSON: finite `log/...` numbers and success."""
+        """The parts of an info that training needs, as JSON: finite `log/...` numbers and success."""
         told = {}
         for key in info:
             if key in self._ignored:

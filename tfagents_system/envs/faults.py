@@ -1,4 +1,4 @@
-"""Exceptions of a user's environment, told with the place they come from.
+"""Exceptions of a user's environment, reported with the line that raised them.
 
 Runs under SAC_ENV_PYTHON as well: standard library only, Python 3.9.
 """
@@ -10,18 +10,18 @@ import re
 import traceback
 from pathlib import Path
 
-SHOW_TRACES = "TFAGENTS_SHOW_TRACES"  # Set by `--check`; an environment's own process gets it, too.
+SHOW_TRACES = "TFAGENTS_SHOW_TRACES"  # Set by `--check`; an environment's own process inherits it.
 _OWN_DIR = str(Path(__file__).resolve().parents[1])
 _INSTALLED = re.compile(r"[/\\]lib[/\\]python3(\.\d+)?[/\\]|site-packages")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in ')
 
 
 class EnvironmentFault(Exception):
-    """The environment raised, or returned what its spaces do not allow.
+    """The environment raised, or returned something that its spaces do not allow.
 
     Args:
       worker_id: The worker that runs it.
-      step: Steps taken in the episode, the failing one included; 0 is the reset.
+      step: Steps taken in the episode, including the failing one; 0 is the reset.
       episode: Episodes begun by this environment since it was built, from 1.
       error: What was raised.
       name: Which environment of the worker.
@@ -43,7 +43,7 @@ class EnvironmentFault(Exception):
 
 
 class EnvironmentProcessError(Exception):
-    """What happened in the process of an environment (SAC_ENV_PYTHON), told there already.
+    """A failure in an environment's own process (SAC_ENV_PYTHON), described there.
 
     Args:
       description: As `describe_error` gives it.
@@ -53,8 +53,8 @@ class EnvironmentProcessError(Exception):
 def describe_error(error: BaseException) -> str:
     """`ValueError: text (my_env.py, line 12; raised in simulator/core.py, line 88)`.
 
-    The last line that is neither ours nor of an installed package, and the innermost one where that is another. An
-    error without a text is told with the line of code that raised it. With `--check` the traceback is printed as well.
+    Gives the last line that is neither ours nor of an installed package, and the innermost line if it differs. An
+    error without a text is shown with the line of code that raised it. `--check` also prints the traceback.
     """
     if isinstance(error, EnvironmentProcessError):
         return str(error)
@@ -71,11 +71,11 @@ def describe_error(error: BaseException) -> str:
 
 
 def line_of_trace(trace: str, through: str) -> str:
-    """` (my_env.py, line 12)`: where a thread was, the latest line that is neither ours nor of an installed package.
+    """` (my_env.py, line 12)`: a thread's latest line that is neither ours nor of an installed package.
 
     Args:
-      trace: What Python's faulthandler wrote, of one or several threads.
-      through: File name of ours that the thread has on its stack.
+      trace: Output of Python's faulthandler, for one or several threads.
+      through: One of our files, which the thread has on its stack.
     """
     for thread in trace.split("\n\n"):
         frames = [match for line in thread.splitlines() if (match := _FRAME.match(line))]
@@ -88,8 +88,9 @@ def line_of_trace(trace: str, through: str) -> str:
 
 
 def _is_own(filename: str) -> bool:
-    """Of the toolkit, the params files of its examples aside; or of Python's import machinery."""
-    return (filename.startswith(_OWN_DIR) and not filename.endswith("_params.py")) or filename.startswith("<frozen ")
+    """Of the toolkit, its examples aside; or of Python's import machinery."""
+    is_example = filename.startswith(os.path.join(_OWN_DIR, "examples", "")) or filename.endswith("_params.py")
+    return (filename.startswith(_OWN_DIR) and not is_example) or filename.startswith("<frozen ")
 
 
 def _is_installed(filename: str) -> bool:

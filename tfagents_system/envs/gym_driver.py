@@ -1,4 +1,4 @@
-"""Drives gym and Gymnasium environments of any version: what differs between them ends here.
+"""Drives gym and Gymnasium environments of any version and hides their differences.
 
 Runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9, NumPy 1 or 2.
 """
@@ -35,7 +35,7 @@ class GymDriver:
         self._seed_for_reset = _seed_gym(env, seed) if seed is not None else None
 
     def reseed(self, seed: int) -> None:
-        """From the next reset on, as if it had been built with this seed."""
+        """From the next reset on, behaves as if built with this seed."""
         self._seed_for_reset = _seed_gym(self._env, seed)
 
     def reset(self) -> Any:
@@ -45,16 +45,7 @@ class GymDriver:
         else:
             result = self._env.reset(seed=self._seed_for_reset)
             self._seed_for_reset = None
-        return result[0] if self._has_info(result) else result
-
-    def _has_info(self, result: Any) -> bool:
-        """Whether `reset` returned (observation, info) rather than an observation that is a pair itself."""
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-            return False
-        space = self._env.observation_space
-        if space_kind(space) != "Tuple" or is_gymnasium(self._env):
-            return True
-        return len(space.spaces) != 2 or isinstance(result[0], (tuple, list))
+        return result[0] if has_info(self._env, result) else result
 
     def step(self, action: Any) -> StepResult:
         """Takes the environment's own action.
@@ -74,9 +65,19 @@ class GymDriver:
         return observation, reward, 0.0 if terminated else 1.0, bool(done), info
 
 
+def has_info(env: Any, result: Any) -> bool:
+    """Whether `reset` returned (observation, info) rather than an observation that is a pair itself."""
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+        return False
+    space = env.observation_space
+    if space_kind(space) != "Tuple" or is_gymnasium(env):
+        return True
+    return len(space.spaces) != 2 or isinstance(result[0], (tuple, list))
+
+
 def check_is_gym(env: Any) -> None:
     """Raises:
-    UserError: It has not what a gym or Gymnasium environment has, or is a vector of them.
+    UserError: It lacks methods of a gym or Gymnasium environment, or is a vector environment.
     """
     missing = [name for name in ("action_space", "observation_space", "reset", "step") if not hasattr(env, name)]
     if missing:
@@ -91,14 +92,14 @@ def check_is_gym(env: Any) -> None:
 
 
 def set_state(layers: Iterable[Any], state: Mapping[str, Any]) -> None:
-    """Sets parameters: by an environment's own `set_state(dict)`, else as attributes.
+    """Sets parameters with an environment's own `set_state(dict)`, otherwise as attributes.
 
     Args:
-      layers: The environment and what it wraps, outermost first.
+      layers: The environment and those it wraps, outermost first.
       state: Values by name.
 
     Raises:
-      UserError: There is no such attribute, or none that holds a number.
+      UserError: The attribute does not exist or holds no number.
     """
     layers = list(layers)
     for layer in layers:
@@ -127,7 +128,7 @@ def is_gymnasium(env: Any) -> bool:
 
 
 def is_py_environment(env: Any) -> bool:
-    """Whether it is a PyEnvironment of TF-Agents, which need not be installed."""
+    """Whether it is a TF-Agents PyEnvironment; TF-Agents need not be installed."""
     return any(cls.__module__ == "tf_agents.environments.py_environment" for cls in type(env).__mro__)
 
 
@@ -139,7 +140,7 @@ def seed_action_space(layer: Any, seed: int) -> None:
 
 
 def _parameters_of(layer: Any) -> list[str]:
-    """Public attributes of one layer itself that hold a number: what a curriculum may set."""
+    """Public numeric attributes of one layer itself, which a curriculum may set."""
     names = set(getattr(layer, "__dict__", {}))
     for cls in type(layer).__mro__:
         read_only = {name for name, value in vars(cls).items() if isinstance(value, property) and value.fset is None}
@@ -150,16 +151,16 @@ def _parameters_of(layer: Any) -> list[str]:
 def _holds_number(layer: Any, name: str) -> bool:
     try:
         value = getattr(layer, name)
-    except Exception:  # A property of the user's may raise anything.
+    except Exception:  # A user's property may raise anything.
         return False
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     return is_number or (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iuf")
 
 
 def _has_own_set_state(layer: Any) -> bool:
-    """Whether a class that is not a mere forwarder of TF-Agents defines `set_state(state)`.
+    """Whether a class defines `set_state(state)` and is not just a forwarding wrapper of TF-Agents.
 
-    MuJoCo's environments have a `set_state(qpos, qvel)`, which is another thing.
+    MuJoCo's environments have an unrelated `set_state(qpos, qvel)`.
     """
     owner = next((cls for cls in type(layer).__mro__ if "set_state" in vars(cls)), None)
     if owner is None or (owner.__module__, owner.__name__) in _FORWARDERS:
@@ -183,7 +184,7 @@ def _seed_gym(env: Any, seed: int) -> int | None:
     layers = list(gym_layers(env))
     for layer in layers:
         seed_action_space(layer, seed)
-    # A wrapper's reset(**kwargs) takes what the layer below it takes.
+    # A wrapper's reset(**kwargs) takes the arguments of the layer below it.
     takes_seed = next((takes for layer in layers if (takes := _takes_seed(layer.reset)) is not None), False)
     owner = next((cls for cls in type(layers[-1]).__mro__ if "seed" in vars(cls)), None)
     has_own_seed = owner is not None and owner.__module__ not in ("gym.core", "gymnasium.core")
@@ -193,7 +194,7 @@ def _seed_gym(env: Any, seed: int) -> int | None:
 
 
 def _takes_seed(function: Callable[..., Any]) -> bool | None:
-    """Whether `function` has an argument `seed`; None where it takes arguments of any name."""
+    """Whether `function` has an argument `seed`; None if it takes arguments of any name."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # Of a compiled class.

@@ -1,9 +1,9 @@
-"""The policy's observation, made of the stored one.
+"""The policy's observation, made from the stored one.
 
-What is stored is the environment's observation, each frame once. The policy's is the same nest, where an image has the
-frames before it on its channel axis, oldest first, as in gymnasium's FrameStackObservation: before an episode's start
-stands its first frame. `replay/frame_stacks.py` puts them together for minibatches, `policies/frame_stack_policy.py`
-for acting.
+The environment's observation is stored, each frame once. The policy's observation is the same nest, but each image has
+the previous frames on its channel axis, oldest first, as in gymnasium's FrameStackObservation: the first frame stands
+in for those before an episode's start. `replay/frame_stacks.py` stacks them for minibatches,
+`policies/frame_stack_policy.py` for acting.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 
 def is_image(spec: Any) -> bool:
-    """Whether a spec is of images: uint8 `[height, width, channels]`."""
+    """Whether a spec describes images: uint8 `[height, width, channels]`."""
     return len(spec.shape) == 3 and np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype)) == np.uint8
 
 
 def has_images(observation_spec: Any) -> bool:
-    """Whether any leaf of a nest of specs is of images."""
+    """Whether any leaf of a nest of specs describes images."""
     return any(map(is_image, tree.flatten(observation_spec)))
 
 
@@ -40,10 +40,10 @@ def single_frame_spec(observation_spec: Any, frame_stack: int) -> Any:
 
 
 def policy_time_step_spec(params: TrainParamsBase, observation_spec: Any) -> ts.TimeStep:
-    """What agents are built for.
+    """The observation spec that agents are built for.
 
     Args:
-      params: Their `frame_stack` is what counts.
+      params: Only their `frame_stack` is used.
       observation_spec: Of the stored observation: nest of TensorSpecs without batch dimension.
     """
     return ts.time_step_spec(stacked_spec(observation_spec, params.frame_stack))

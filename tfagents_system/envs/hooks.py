@@ -1,4 +1,4 @@
-"""Calls the hooks of TrainParams that build environments, each with the arguments that it takes.
+"""Calls the TrainParams hooks that build environments, each with the arguments that it accepts.
 
 Runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfagents_system.errors import UserError
@@ -16,35 +16,34 @@ from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase
 SEED_LIMIT = 2**31  # Some environments keep their seed in a signed 32-bit integer.
 
 
-def build_collect_env(params: TrainParamsBase, env_id: int, seed: int) -> Any:
-    """What `env_ctor` returns for the collect environment of that id.
-
-    Raises:
-      UserError: The hook returns something else than it should.
-    """
-    return _call_env_ctor(params, _call_hook(params.collect_env_args_kwargs, id=env_id), seed)
-
-
-def build_eval_env(params: TrainParamsBase, env_id: int, seed: int, collect_env: Any) -> Any:
-    """What `env_ctor` returns for an evaluation environment. See `build_collect_env`."""
-    arguments = _call_hook(params.eval_env_args_kwargs, id=env_id, collect_env=collect_env)
-    return _call_env_ctor(params, arguments, seed)
-
-
-def build_play_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
-    """What `env_ctor` returns for the evaluation environment of worker 0, to play a policy in.
+def build_env(params: TrainParamsBase, what: Mapping[str, Any], collect_env: Any = None) -> Any:
+    """What `env_ctor` returns for one environment.
 
     Args:
       params: The user's TrainParams.
-      seed: For the environment.
-      render: It will be drawn.
+      what: `kind` (collect, eval or play), `seed`, and `env_id` or, for play, `render`.
+      collect_env: For an evaluation environment that needs one.
+
+    Raises:
+      UserError: A hook returns something other than it should.
     """
-    arguments: EnvArgsKwargs
-    if eval_env_needs_collect_env(params):
-        with _closing(build_collect_env(params, 0, seed)) as collect_env:
-            arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=collect_env)
+    if what["kind"] == "play":
+        return _build_play_env(params, what["seed"], what["render"])
+    if what["kind"] == "eval":
+        arguments = _call_hook(params.eval_env_args_kwargs, id=what["env_id"], collect_env=collect_env)
     else:
-        arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=None)
+        arguments = _call_hook(params.collect_env_args_kwargs, id=what["env_id"])
+    return _call_env_ctor(params, arguments, what["seed"])
+
+
+def _build_play_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
+    """The evaluation environment of worker 0; it can render if `render`."""
+    with contextlib.ExitStack() as stack:
+        collect_env = None
+        if eval_env_needs_collect_env(params):
+            collect_env = build_env(params, {"kind": "collect", "env_id": 0, "seed": seed})
+            stack.callback(getattr(collect_env, "close", lambda: None))
+        arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=collect_env)
     if render and takes_render_mode(params):
         arguments = arguments[0], {"render_mode": "rgb_array", **arguments[1]}
     env = _call_env_ctor(params, arguments, seed)
@@ -56,27 +55,17 @@ def build_play_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
 
 
 def takes_render_mode(params: TrainParamsBase) -> bool:
-    """Whether an environment can be built so that it gives pictures."""
+    """Whether an environment can be built to return pictures."""
     return "render_mode" in inspect.signature(params.env_ctor).parameters
 
 
 def eval_env_needs_collect_env(params: TrainParamsBase) -> bool:
-    """Whether the user's own hook for evaluation environments takes the collect environment, under whatever name."""
+    """Whether the user's own hook for evaluation environments takes the collect environment, under any name."""
     hook, collect_env = params.eval_env_args_kwargs, object()
     if getattr(hook, "__func__", None) is TrainParamsBase.eval_env_args_kwargs:
         return False
     args, kwargs = _arguments_of(hook, {"id": 0, "collect_env": collect_env})
     return any(value is collect_env for value in [*args, *kwargs.values()])
-
-
-@contextlib.contextmanager
-def _closing(env: Any) -> Iterator[Any]:
-    try:
-        yield env
-    finally:
-        close = getattr(env, "close", None)
-        if callable(close):
-            close()
 
 
 def _call_env_ctor(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int) -> Any:
@@ -88,14 +77,14 @@ def _call_env_ctor(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int)
     try:
         return params.env_ctor(*args, seed=seed % SEED_LIMIT, **kwargs)
     except TypeError as error:
-        # env_ctor(*args, **kwargs) may hand all it gets to a constructor that takes no seed.
+        # env_ctor(*args, **kwargs) may pass everything on to a constructor that takes no seed.
         if "seed" in parameters or "seed" not in str(error):
             raise
         return params.env_ctor(*args, **kwargs)
 
 
 def _call_hook(hook: Callable[..., Any], **known: Any) -> EnvArgsKwargs:
-    """Calls a hook with those of the known arguments that it takes, by name, or by position under other names."""
+    """Calls a hook with the known arguments that it accepts, by name, or by position if named differently."""
     args, kwargs = _arguments_of(hook, known)
     return _check_arguments(hook, hook(*args, **kwargs))
 

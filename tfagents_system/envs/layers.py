@@ -7,9 +7,9 @@ from typing import Any
 
 
 def gym_layers(env: Any) -> Iterator[Any]:
-    """The environment and what it wraps, outermost first."""
+    """The environment and those it wraps, outermost first."""
     while env is not None:
         yield env
-        # Not getattr: gym's wrappers forward what they do not have themselves.
+        # Not getattr: gym's wrappers forward attributes that they lack.
         inner = getattr(env, "__dict__", {}).get("env")
         env = inner if hasattr(inner, "step") and hasattr(inner, "reset") else None

@@ -1,9 +1,10 @@
-"""Builds the environments of a run from the hooks of TrainParams, here or each in a process of its own."""
+"""Builds the environments of a run from the hooks of TrainParams, here or each in its own process."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
@@ -29,20 +30,15 @@ def make_collect_env(
       params: The user's TrainParams.
       worker_id: Named in errors.
       seed: For the environment.
-      env_id: `id` for the hook; None: the worker's. It differs where workers have several environments.
+      env_id: `id` for the hook; None: the worker's number. It differs if workers have several environments.
       name: Named in errors.
-      process: Where it runs; None: as SAC_ENV_PYTHON says.
+      process: Settings of its process; None: as SAC_ENV_PYTHON says.
 
     Raises:
-      UserError: The hooks return something else than they should.
+      UserError: The hooks return something other than they should.
     """
-    env_id = worker_id if env_id is None else env_id
-    process = process or ProcessSettings.from_environ(os.environ)
-    if process is not None:
-        env = EnvProcess(process, params, {"kind": "collect", "env_id": env_id, "seed": seed})
-    else:
-        env = _built(lambda: hooks.build_collect_env(params, env_id, seed))
-    return _wrapped(env, params, worker_id, seed, name)
+    what = {"kind": "collect", "env_id": worker_id if env_id is None else env_id, "seed": seed}
+    return _make(params, what, worker_id, name, process)
 
 
 def make_eval_env(
@@ -57,15 +53,10 @@ def make_eval_env(
 ) -> TrainingEnvironment:
     """An environment in which worker `worker_id` evaluates. See `make_collect_env`.
 
-    In a process of its own, a hook that asks for the collect environment gets another one, built for it in there.
+    In its own process, a hook that takes the collect environment gets another one, built there for it.
     """
-    env_id = worker_id if env_id is None else env_id
-    process = process or ProcessSettings.from_environ(os.environ)
-    if process is not None:
-        env = EnvProcess(process, params, {"kind": "eval", "env_id": env_id, "seed": seed})
-    else:
-        env = _built(lambda: hooks.build_eval_env(params, env_id, seed, collect_env.user_env))
-    return _wrapped(env, params, worker_id, seed, name)
+    what = {"kind": "eval", "env_id": worker_id if env_id is None else env_id, "seed": seed}
+    return _make(params, what, worker_id, name, process, collect_env.user_env)
 
 
 def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingEnvironment:
@@ -76,41 +67,44 @@ def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingE
       seed: For the environment.
       render: `render_frame` will be called.
     """
-    process = ProcessSettings.from_environ(os.environ)
+    return _make(params, {"kind": "play", "seed": seed, "render": render}, 0, "the environment", None)
+
+
+def _make(
+    params: TrainParamsBase,
+    what: Mapping[str, Any],
+    worker_id: int,
+    name: str,
+    process: ProcessSettings | None,
+    collect_env: Any = None,
+) -> TrainingEnvironment:
+    """Calls `hooks.build_env`, here or in a process of its own."""
+    process = process or ProcessSettings.from_environ(os.environ)
     if process is not None:
-        env = EnvProcess(process, params, {"kind": "play", "seed": seed, "render": render})
+        env = EnvProcess(process, params, what)
     else:
-        env = _built(lambda: hooks.build_play_env(params, seed, render))
-    return _wrapped(env, params, 0, seed, "the environment")
-
-
-def _wrapped(env: Any, params: TrainParamsBase, worker_id: int, seed: int, name: str) -> TrainingEnvironment:
+        _log_mujoco_warnings()
+        env = hooks.build_env(params, what, collect_env)
+        _log_mujoco_warnings()  # It may have been imported only now.
     try:
         return TrainingEnvironment(
             env,
             params.horizon,
-            seed=seed % hooks.SEED_LIMIT,
+            seed=what["seed"] % hooks.SEED_LIMIT,
             worker_id=worker_id,
             name=name,
             action_history=params.action_history,
         )
     except BaseException:
         if isinstance(env, EnvProcess):
-            env.close()  # It has spaces that can't be used.
+            env.close()  # Its spaces can't be used.
         raise
 
 
-def _built(build: Any) -> Any:
-    _log_mujoco_warnings()
-    env = build()
-    _log_mujoco_warnings()  # It may have been imported only now.
-    return env
-
-
 def _log_mujoco_warnings() -> None:
-    """MuJoCo writes MUJOCO_LOG.TXT into the working directory, and to standard output; ours go to the log.
+    """MuJoCo writes MUJOCO_LOG.TXT into the working directory, and to standard output; this sends warnings to the log.
 
-    Only where it is imported already: that takes half a second, which other simulators' workers should not pay.
+    Only if it is already imported: the import takes half a second, which other simulators' workers should not pay.
     """
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None:

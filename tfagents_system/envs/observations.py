@@ -1,4 +1,4 @@
-"""From what an environment observes to float32 or integer arrays of the right shape, finite and within their bounds."""
+"""Converts observations to float32 or integer arrays of the right shape, finite and within their bounds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tfagents_system.envs.spaces import one_hot_sizes, space_kind
 
 Convert = Callable[[Any], Any]
 
-# A float may leave its bounds by this share of their range: rounding and the softness of a simulator's joint limits are
-# no fault. Where only one side is bounded, by this share of the bound, or of 1 if that is more.
+# A float may leave its bounds by this share of their range: rounding and a simulator's soft joint limits are not
+# faults. If only one side is bounded, by this share of the bound, or of 1 if that is more.
 BOUNDS_TOLERANCE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """The declared bounds of one leaf of an observation, infinite where there are none.
+    """The declared bounds of one leaf of an observation; infinite if there are none.
 
     Attributes:
       low, high: float64, of the observation's shape.
@@ -38,7 +38,7 @@ class Bounds:
 
     @classmethod
     def of(cls, spec: array_spec.ArraySpec, low: Any, high: Any) -> Bounds | None:
-        """The bounds that a value of that dtype can leave at all; None where there are none."""
+        """The bounds that a value of that dtype can violate; None if there are none."""
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), spec.shape) for bound in (low, high))
         dtype = np.dtype(spec.dtype)
         is_integer = np.issubdtype(dtype, np.integer)
@@ -72,17 +72,14 @@ class Bounds:
         )
 
 
-def observation_converter(spec: Any, space: Any, array_specs: Any = None) -> Convert:
-    """The function from observations of an environment to nests of arrays as `spec` says.
+def observation_converter(spec: Any, own: Any) -> Convert:
+    """The function from an environment's observations to nests of arrays that match `spec`.
 
     Args:
       spec: Nest of ArraySpecs.
-      space: The environment's space; None for a PyEnvironment.
-      array_specs: The PyEnvironment's own specs, which may have bounds.
+      own: Nest of the environment's own spaces or, for a PyEnvironment, specs, which may have bounds.
     """
-    if space is None:
-        return nest_converter(_spec_converter, spec, specs.plain_nest(array_specs))
-    return nest_converter(_space_converter, spec, _space_nest(space))
+    return nest_converter(_leaf_converter, spec, own)
 
 
 def nest_converter(make_leaf: Callable[..., Convert], *nests: Any) -> Convert:
@@ -103,24 +100,13 @@ def nest_converter(make_leaf: Callable[..., Convert], *nests: Any) -> Convert:
     return make_leaf(*nests)
 
 
-def _space_nest(space: Any) -> Any:
-    kind = space_kind(space)
-    if kind == "Dict":
-        return {str(key): _space_nest(sub) for key, sub in space.spaces.items()}
-    if kind == "Tuple":
-        return tuple(_space_nest(sub) for sub in space.spaces)
-    return space
-
-
-def _space_converter(spec: array_spec.ArraySpec, space: Any) -> Convert:
-    kind = space_kind(space)
+def _leaf_converter(spec: array_spec.ArraySpec, own: Any) -> Convert:
+    kind = space_kind(own)
     if kind in ("Discrete", "MultiDiscrete"):
-        return _one_hot_converter(one_hot_sizes(space), getattr(space, "start", 0))
-    return array_converter(spec, Bounds.of(spec, space.low, space.high) if kind == "Box" else None)
-
-
-def _spec_converter(spec: array_spec.ArraySpec, own: Any) -> Convert:
-    return array_converter(spec, Bounds.of(spec, getattr(own, "minimum", -np.inf), getattr(own, "maximum", np.inf)))
+        return _one_hot_converter(one_hot_sizes(own), getattr(own, "start", 0))
+    names = ("low", "high") if kind == "Box" else ("minimum", "maximum")
+    low, high = (getattr(own, name, bound) for name, bound in zip(names, (-np.inf, np.inf), strict=True))
+    return array_converter(spec, Bounds.of(spec, low, high))
 
 
 def array_converter(spec: array_spec.ArraySpec, bounds: Bounds | None = None) -> Convert:
@@ -167,10 +153,10 @@ def _integer_converter(spec: array_spec.ArraySpec) -> Convert:
 
 
 def _bounded(convert: Convert, spec: array_spec.ArraySpec, bounds: Bounds) -> Convert:
-    """`convert`, then a look at the bounds."""
+    """`convert`, then a check of the bounds."""
     dtype = np.dtype(spec.dtype)
     low, high = bounds.tolerated()
-    if np.issubdtype(dtype, np.integer):  # Whole numbers: the nearest ones inside.
+    if np.issubdtype(dtype, np.integer):  # Round the bounds to the nearest integers inside them.
         low = np.where(np.isfinite(low), np.ceil(low), np.iinfo(dtype).min).astype(dtype)
         high = np.where(np.isfinite(high), np.floor(high), np.iinfo(dtype).max).astype(dtype)
     else:
@@ -180,7 +166,7 @@ def _bounded(convert: Convert, spec: array_spec.ArraySpec, bounds: Bounds) -> Co
     def convert_within_bounds(value: Any) -> np.ndarray:
         array = convert(value)
         clip(array, low, high, within)
-        # The quickest comparison there is. It may differ in the sign of a zero, so it is asked a second time.
+        # The fastest comparison, but it also finds signs of zeros that differ: hence the second test.
         if within.tobytes() != array.tobytes() and (within != array).any():
             raise ValueError(bounds.explain(spec.name, array))
         return array

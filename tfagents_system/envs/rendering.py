@@ -33,11 +33,11 @@ _MUJOCO_FIX = (
 
 
 def prepare_headless() -> None:
-    """Chooses how to draw without a screen. Call it before MuJoCo or pygame is imported; what is set already stays."""
+    """Selects off-screen rendering unless already set. Call it before MuJoCo or pygame is imported."""
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    # pygame's own import says so: nothing that a user could mend.
+    # pygame's own import warns of this; a user can't fix it.
     warnings.filterwarnings("ignore", "pkg_resources is deprecated", UserWarning, module=r"pygame\b")
     if "MUJOCO_GL" not in os.environ and importlib.util.find_spec("mujoco"):
         backend = next((name for name in _LIBRARIES if _can_draw(name)), None)
@@ -46,7 +46,7 @@ def prepare_headless() -> None:
 
 
 def _can_draw(backend: str) -> bool:
-    """Whether MuJoCo really gets a context: a library alone, without a driver, gives none."""
+    """Whether MuJoCo really gets a context: a library without a driver is not enough."""
     if ctypes.util.find_library(_LIBRARIES[backend]) is None:
         return False
     probe = f"from mujoco.{backend} import GLContext; context = GLContext(64, 64); context.make_current()"
@@ -65,14 +65,14 @@ def _can_draw(backend: str) -> bool:
 
 
 def enable_frames(env: Any) -> None:
-    """Makes a Gymnasium environment that was built without a render mode give pictures."""
+    """Makes a Gymnasium environment that was built without a render mode return pictures."""
     for layer in gym_layers(env):
         if getattr(layer, "render_mode", "none at all") is None:
             try:
-                # Classic control, MuJoCo and most others look at it when they draw, not before.
+                # Classic control, MuJoCo and most others read it only when they render.
                 layer.render_mode = "rgb_array"
             except AttributeError:
-                pass  # A wrapper, which shows the mode of what it wraps.
+                pass  # A wrapper, which reports the mode of the environment inside.
 
 
 def render_gym(env: Any) -> Any:
@@ -84,7 +84,7 @@ def render_gym(env: Any) -> Any:
 
 
 def explain(error: Exception, env: Any) -> UserError:
-    """What to do when an environment can't draw."""
+    """The error, with its remedy, of an environment that can't render."""
     what = f"{type(env).__name__} can't be drawn ({type(error).__name__}: {error})"
     if "mujoco" in sys.modules and os.environ.get("MUJOCO_GL") not in _LIBRARIES:
         return UserError(f"{what}: {_MUJOCO_FIX}")
@@ -92,10 +92,10 @@ def explain(error: Exception, env: Any) -> UserError:
 
 
 def as_frame(picture: Any, env: Any) -> np.ndarray:
-    """What an environment drew, as `[H, W, 3]` uint8; of a list of pictures the last one.
+    """An environment's picture as `[H, W, 3]` uint8; the last one of a list of pictures.
 
     Raises:
-      UserError: It is no picture.
+      UserError: It is not a picture.
     """
     if isinstance(picture, list) and picture and getattr(picture[-1], "ndim", 0) in (2, 3):
         picture = picture[-1]
@@ -111,10 +111,10 @@ def as_frame(picture: Any, env: Any) -> np.ndarray:
 
 
 def frames_per_second(layers: list[Any]) -> float:
-    """How fast the environment runs: its metadata, else its time step `dt`, else 30.
+    """Frames per second: the environment's metadata, else its time step `dt`, else 30.
 
     Args:
-      layers: The environment and what it wraps, outermost first.
+      layers: The environment and those it wraps, outermost first.
     """
     for layer in layers:
         metadata = getattr(layer, "metadata", None)
@@ -131,7 +131,7 @@ def _is_rate(value: Any) -> bool:
 
 
 class VideoWriter:
-    """Writes an MP4 (H.264, yuv420p), which takes its name when it is complete.
+    """Writes an MP4 (H.264, yuv420p), which gets its final name when it is complete.
 
     Args:
       path: The file, replaced if there is one.

@@ -1,10 +1,12 @@
-"""What kind of space a space is, whichever library it is from.
+"""The kind of a space, whichever library it is from.
 
 Runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9, NumPy 1 or 2.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,17 +25,41 @@ def space_kind(space: Any) -> str:
 
 
 def is_known(space: Any) -> bool:
-    """Whether it is of a kind that observations may have."""
+    """Whether observations may have such a space."""
     return space_kind(space) in _KNOWN
 
 
 def no_fixed_shape(name: str, space: Any) -> str:
-    """What to tell the user of a space that is none of the known kinds."""
+    """The error message for a space of unknown kind."""
     return f"{name} has the space {space}, which has no fixed shape: use {', '.join(_KNOWN[:-1])} or {_KNOWN[-1]}"
 
 
+def map_space(function: Callable[[Any, str], Any], space: Any, name: str = "") -> Any:
+    """The nest of `function(part, name of the part)` over the parts of a space that are arrays.
+
+    Raises:
+      UserError: A key is not a string.
+    """
+    kind = space_kind(space)
+    if kind == "Dict":
+        return {text_key(key): map_space(function, sub, leaf_name(name, key)) for key, sub in space.spaces.items()}
+    if kind == "Tuple":
+        return tuple(map_space(function, sub, leaf_name(name, k)) for k, sub in enumerate(space.spaces))
+    return function(space, name)
+
+
+def space_nest(space: Any) -> Any:
+    """The nest of a space's parts that are arrays, each a space itself."""
+    return map_space(lambda part, _: part, space)
+
+
+def leaf_name(*path: Any) -> str:
+    """`observation/camera`. TensorFlow allows few characters in names."""
+    return "/".join([path[0], *(re.sub(r"[^A-Za-z0-9_.-]", "_", str(part)) for part in path[1:])])
+
+
 def box_dtype(space: Any) -> np.dtype:
-    """The dtype of a Box, also of one that only looks like it."""
+    """The dtype of a Box, or of a class that looks like one."""
     return np.dtype(getattr(space, "dtype", None) or np.asarray(space.low).dtype)
 
 
@@ -46,7 +72,7 @@ def text_key(key: Any) -> str:
     """The key of a dictionary of spaces.
 
     Raises:
-      UserError: It is no text.
+      UserError: It is not a string.
     """
     if not isinstance(key, str):
         raise UserError(f"a dictionary of spaces has the key {key!r}: keys must be strings")

@@ -1,11 +1,10 @@
-"""Observation and action specs: of spaces, and on disk.
+"""Observation and action specs: from spaces, and on disk.
 
-Observations keep their nest. Actions have two faces: the environment's own bounds, and [-1, 1] for the agent.
+Observations keep their nest. Actions have two specs: the environment's own bounds, and [-1, 1] for the agent.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,18 @@ import tensorflow as tf
 import tree
 from tf_agents.specs import array_spec, tensor_spec
 
-from tfagents_system.envs.spaces import box_dtype, no_fixed_shape, one_hot_sizes, space_kind, text_key
+from tfagents_system.envs.spaces import (
+    box_dtype,
+    leaf_name,
+    map_space,
+    no_fixed_shape,
+    one_hot_sizes,
+    space_kind,
+    text_key,
+)
 from tfagents_system.errors import UserError
 
-UNBOUNDED = 1e30  # Bounds beyond are how some libraries write "none": scaling to them would lose all precision.
+UNBOUNDED = 1e30  # Some libraries use larger bounds to mean "none": scaling to them would lose all precision.
 
 
 def save_specs(path: Path, observation_spec: Any, environment_action_spec: Any) -> None:
@@ -45,7 +52,7 @@ def load_environment_action_spec(path: Path) -> Any:
 
 
 def agent_action_spec(spec: Any) -> tensor_spec.BoundedTensorSpec:
-    """The agent's face of one action: the same shape, float32, in [-1, 1]."""
+    """The agent's spec of one action: the same shape, float32, in [-1, 1]."""
     return tensor_spec.BoundedTensorSpec(spec.shape, tf.float32, -1.0, 1.0, name=spec.name)
 
 
@@ -58,7 +65,7 @@ def to_agent_units(action: Any, spec: Any) -> np.ndarray:
 
 
 def plain_nest(nest: Any) -> Any:
-    """The same nest with plain dictionaries for all other mappings: that is what comes back from disk."""
+    """The same nest with plain dictionaries for all other mappings, as it is read back from disk."""
     if isinstance(nest, Mapping):
         return {text_key(key): plain_nest(value) for key, value in nest.items()}
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
@@ -69,10 +76,10 @@ def plain_nest(nest: Any) -> Any:
 
 
 def observation_dtype(dtype: Any) -> np.dtype:
-    """float32 for every float and for truth values; integers, such as pixels, stay what they are.
+    """float32 for floats and booleans; integers, such as pixels, keep their dtype.
 
     Raises:
-      UserError: It is no number.
+      UserError: It is not numeric.
     """
     dtype = np.dtype(dtype)
     if np.issubdtype(dtype, np.floating) or dtype == np.bool_:
@@ -90,21 +97,18 @@ def observation_spec_of_space(space: Any, name: str = "observation") -> Any:
     Raises:
       UserError: The space has no fixed shape.
     """
+    return map_space(_observation_leaf, space, name)
+
+
+def _observation_leaf(space: Any, name: str) -> array_spec.ArraySpec:
     kind = space_kind(space)
-    if kind == "Dict":
-        return {
-            text_key(key): observation_spec_of_space(sub, _leaf_name(name, (key,))) for key, sub in space.spaces.items()
-        }
-    if kind == "Tuple":
-        return tuple(observation_spec_of_space(sub, f"{name}/{k}") for k, sub in enumerate(space.spaces))
     if kind in ("Discrete", "MultiDiscrete"):
         return array_spec.ArraySpec((int(np.sum(one_hot_sizes(space))),), np.float32, name)
     if kind == "MultiBinary":
         return array_spec.ArraySpec(tuple(space.shape), np.float32, name)
     if kind != "Box":
         raise UserError(no_fixed_shape(name, space))
-    dtype = observation_dtype(box_dtype(space))
-    return array_spec.ArraySpec(tuple(space.shape), dtype, name)
+    return array_spec.ArraySpec(tuple(space.shape), observation_dtype(box_dtype(space)), name)
 
 
 def observation_spec_of_array_specs(nest: Any) -> Any:
@@ -115,7 +119,7 @@ def observation_spec_of_array_specs(nest: Any) -> Any:
     """
 
     def convert(path: tuple[Any, ...], leaf: Any) -> array_spec.ArraySpec:
-        return array_spec.ArraySpec(tuple(leaf.shape), observation_dtype(leaf.dtype), _leaf_name("observation", path))
+        return array_spec.ArraySpec(tuple(leaf.shape), observation_dtype(leaf.dtype), leaf_name("observation", *path))
 
     return tree.map_structure_with_path(convert, plain_nest(nest))
 
@@ -126,12 +130,11 @@ def action_spec_of_space(space: Any, name: str = "action") -> Any:
     Raises:
       UserError: A leaf is discrete or unbounded.
     """
-    kind = space_kind(space)
-    if kind == "Dict":
-        return {text_key(key): action_spec_of_space(sub, _leaf_name(name, (key,))) for key, sub in space.spaces.items()}
-    if kind == "Tuple":
-        return tuple(action_spec_of_space(sub, f"{name}/{k}") for k, sub in enumerate(space.spaces))
-    if kind != "Box":
+    return map_space(_action_leaf, space, name)
+
+
+def _action_leaf(space: Any, name: str) -> array_spec.BoundedArraySpec:
+    if space_kind(space) != "Box":
         raise UserError(
             f"the {name} space is {space}, but SAC needs continuous actions: "
             "use a Box with finite bounds and a float dtype"
@@ -144,14 +147,9 @@ def action_spec_of_array_specs(nest: Any) -> Any:
 
     def convert(path: tuple[Any, ...], leaf: Any) -> array_spec.BoundedArraySpec:
         low, high = getattr(leaf, "minimum", -np.inf), getattr(leaf, "maximum", np.inf)
-        return _bounded_action(_leaf_name("action", path), tuple(leaf.shape), leaf.dtype, low, high)
+        return _bounded_action(leaf_name("action", *path), tuple(leaf.shape), leaf.dtype, low, high)
 
     return tree.map_structure_with_path(convert, plain_nest(nest))
-
-
-def _leaf_name(root: str, path: tuple[Any, ...]) -> str:
-    # TensorFlow allows few characters in names.
-    return "/".join([root, *(re.sub(r"[^A-Za-z0-9_.-]", "_", str(part)) for part in path)])
 
 
 def _bounded_action(name: str, shape: tuple[int, ...], dtype: Any, low: Any, high: Any) -> array_spec.BoundedArraySpec:
@@ -176,5 +174,5 @@ def _bounded_action(name: str, shape: tuple[int, ...], dtype: Any, low: Any, hig
 
 
 def short_text(values: np.ndarray) -> str:
-    """An array for a message: of more than 8 numbers the first and the last ones."""
+    """An array for a message: of more than 8 numbers only the first and last ones."""
     return np.array2string(values, threshold=8, precision=4)

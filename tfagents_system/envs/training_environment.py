@@ -1,4 +1,4 @@
-"""TrainingEnvironment: the one kind of environment that workers see."""
+"""TrainingEnvironment: the only kind of environment that workers use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import tree
 
 # np.clip without its Python layers, which take four times as long.
@@ -17,7 +16,7 @@ from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.action_history import ActionHistory
-from tfagents_system.envs.backends import Shape, make_backend
+from tfagents_system.envs.backends import make_backend
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.observations import Convert, nest_converter, observation_converter
 from tfagents_system.envs.specs import to_agent_units
@@ -30,7 +29,7 @@ _DISCOUNTS = {0.0: np.float32(0.0), 1.0: _KEPT}
 
 
 class TrainingEnvironment(py_environment.PyEnvironment):
-    """Any environment, as training needs it.
+    """Wraps any environment for training.
 
     Observations are nests of float32 or integer arrays, each step's its own copy. Actions are nests of float32 vectors
     in [-1, 1], scaled to the environment's own bounds. Episodes end after `horizon` steps at the latest, and a time
@@ -47,11 +46,11 @@ class TrainingEnvironment(py_environment.PyEnvironment):
     Attributes:
       user_env: What `env_ctor` returned.
       environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds, each of one dimension.
-      info: What the environment told beside the last step; empty after a reset.
-      episodes_ended: Episodes that came to their end since it was built.
+      info: The info of the last step; empty after a reset.
+      episodes_ended: Episodes completed since it was built.
 
     Raises:
-      UserError: It is no environment, or one that SAC can't be trained on.
+      UserError: It is not an environment, or SAC can't be trained on it.
     """
 
     def __init__(
@@ -70,15 +69,16 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self.environment_action_spec = self._backend.environment_action_spec
         self.info: Mapping[str, Any] = {}
         self._observation_spec = self._backend.observation_spec
-        self._action_spec = tf.nest.map_structure(_agent_action_spec, self.environment_action_spec)
-        self._convert_observation = observation_converter(
-            self._observation_spec, self._backend.observation_space, self._backend.own_observation_spec
+        self._action_spec = tree.map_structure(
+            lambda spec: array_spec.BoundedArraySpec(spec.shape, np.float32, -1.0, 1.0, spec.name),
+            self.environment_action_spec,
         )
+        self._convert_observation = observation_converter(self._observation_spec, self._backend.own_observation_spec)
         self._history: ActionHistory | None = None
         if action_history:
             self._remember_actions(ActionHistory(action_history, self.environment_action_spec))
-        self._scale = nest_converter(_action_scaler, self.environment_action_spec, self._backend.action_shapes)
-        self._shape = nest_converter(_action_shaper, self.environment_action_spec, self._backend.action_shapes)
+        self._scale = nest_converter(_action_scaler, self.environment_action_spec, self._backend.own_action_spec)
+        self._shape = nest_converter(_action_shaper, self.environment_action_spec, self._backend.own_action_spec)
         self._horizon = horizon
         self._worker_id = worker_id
         self._name = name
@@ -121,7 +121,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         return self._advance(scaled)
 
     def step_in_environment_units(self, action: Any) -> ts.TimeStep:
-        """Like `step`, with an action within the environment's own bounds, as policies on disk give it."""
+        """Like `step`, with an action within the environment's own bounds, as policies on disk return it."""
         if self._is_over:
             return self.reset()
         if self._history is not None:
@@ -152,24 +152,24 @@ class TrainingEnvironment(py_environment.PyEnvironment):
 
     @property
     def position(self) -> str:
-        """About where it is, for a message: `environment 0 (about step 12 of episode 3)`."""
+        """Its approximate position, for a message: `environment 0 (about step 12 of episode 3)`."""
         return f"{self._name} (about step {self._steps} of episode {self._episodes})"
 
     def reseed(self, seed: int) -> None:
-        """The next episode, and those after it, follow from this seed."""
+        """Seeds the next episode and those after it."""
         self._backend.reseed(seed)
         self._is_over = True
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets parameters of the environment; the next step starts a new episode.
 
-        By the environment's own `set_state(dict)` where it has one, else as attributes.
+        Uses the environment's own `set_state(dict)` if it has one, otherwise attributes.
 
         Raises:
-          UserError: The environment has no such parameter; it names those there are.
+          UserError: The environment has no such parameter; the message names those it has.
         """
         if self._episodes == 0:
-            self.reset()  # Simulators that are built by the first reset have nothing to set before it.
+            self.reset()  # Some simulators are built by the first reset: before it, nothing can be set.
         self._backend.set_state(state)
         self._is_over = True
 
@@ -177,7 +177,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         """A picture of the current state, `[H, W, 3]` uint8.
 
         Raises:
-          UserError: The environment gives none.
+          UserError: The environment returns none.
         """
         from tfagents_system.envs import rendering
 
@@ -191,7 +191,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
 
     @property
     def frames_per_second(self) -> float:
-        """How fast a video of it should run."""
+        """Frames per second of a video of it."""
         from tfagents_system.envs import rendering
 
         return rendering.frames_per_second(list(self._backend.layers()))
@@ -217,15 +217,11 @@ def _to_discount(value: Any) -> np.float32:
     return discount
 
 
-def _agent_action_spec(spec: array_spec.BoundedArraySpec) -> array_spec.BoundedArraySpec:
-    return array_spec.BoundedArraySpec(spec.shape, np.float32, -1.0, 1.0, spec.name)
-
-
-def _action_scaler(spec: array_spec.BoundedArraySpec, shape: Shape) -> Convert:
+def _action_scaler(spec: array_spec.BoundedArraySpec, own: Any) -> Convert:
     low, high = spec.minimum.astype(np.float32), spec.maximum.astype(np.float32)
     half_range, middle = (high - low) * np.float32(0.5), (high + low) * np.float32(0.5)
     is_scaled = not (np.all(low == -1.0) and np.all(high == 1.0))
-    to_shape = _action_shaper(spec, shape)
+    to_shape = _action_shaper(spec, own)
 
     def scale(action: Any) -> np.ndarray:
         action = np.asarray(action, np.float32)
@@ -241,15 +237,15 @@ def _action_scaler(spec: array_spec.BoundedArraySpec, shape: Shape) -> Convert:
     return scale
 
 
-def _action_shaper(spec: array_spec.BoundedArraySpec, shape: Shape) -> Convert:
+def _action_shaper(spec: array_spec.BoundedArraySpec, own: Any) -> Convert:
     own_shape, dtype, low, high = tuple(spec.shape), np.dtype(spec.dtype), spec.minimum, spec.maximum
-    sizes = shape.sizes
+    sizes = tuple(int(size) for size in own.shape)
 
     def to_shape(action: Any) -> np.ndarray:
         action = np.asarray(action, dtype)
         if action.size != own_shape[0]:
             raise ValueError(f"{spec.name}: expected {own_shape[0]} numbers but found shape {action.shape}")
-        # Rounding may leave the bounds by one unit in the last place, which some environments refuse.
+        # Rounding may exceed the bounds by one unit in the last place, which some environments refuse.
         if action.shape == sizes == own_shape:
             return clip(action, low, high)
         return clip(action.reshape(own_shape), low, high).reshape(sizes)

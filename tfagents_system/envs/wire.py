@@ -1,10 +1,10 @@
-"""What passes between a worker and an environment in a process of its own: spaces once, arrays by shared memory.
+"""The protocol between a worker and an environment's own process: spaces once, arrays by shared memory.
 
 Runs on both sides, also under SAC_ENV_PYTHON: standard library and NumPy only, Python 3.9, NumPy 1 or 2.
 
 The turn is handed over with one byte through a socket: the worker asks with STEP, RESET or CALL, the environment
-answers DONE or FAILED. RESET, CALL and FAILED come with a JSON object, and so does DONE after a CALL; what a STEP or a
-RESET gives lies in the memory.
+answers DONE or FAILED. RESET, CALL and FAILED come with a JSON object, and so does DONE after a CALL; the results of a
+STEP or RESET are in the memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import mmap
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ def receive_exactly(connection: socket.socket, count: int) -> bytes:
     while count:
         try:
             part = connection.recv(min(count, 1 << 20))
-        except BlockingIOError:  # The connection's own timeout, in the midst of a message.
+        except BlockingIOError:  # The connection's own timeout, in the middle of a message.
             stalls += 1
             if stalls > _MAX_STALLS:
                 raise EOFError("a message from an environment's process does not end") from None
@@ -100,19 +100,19 @@ def describe_space(space: Any, name: str) -> dict[str, Any]:
 
 
 def _bound(bound: Any) -> Any:
-    """One number where all are the same: those of an image are many."""
+    """One number if all are the same: an image has many."""
     bound = np.asarray(bound)
     return bound.flat[0].item() if bound.size and (bound == bound.flat[0]).all() else bound.tolist()
 
 
-def leaves(description: Mapping[str, Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """(path, description) of every part of a space that is an array."""
+def map_description(function: Callable[[Mapping[str, Any]], Any], description: Mapping[str, Any]) -> Any:
+    """The nest of `function` over the descriptions of a space's parts that are arrays."""
     if "spaces" not in description:
-        yield path, description
-        return
+        return function(description)
     parts = description["spaces"]
-    for key in parts if isinstance(parts, dict) else range(len(parts)):
-        yield from leaves(parts[key], (*path, key))
+    if isinstance(parts, dict):
+        return {key: map_description(function, sub) for key, sub in parts.items()}
+    return tuple(map_description(function, sub) for sub in parts)
 
 
 # Memory.
@@ -125,36 +125,31 @@ class StepMemory:
       descriptor: File descriptor of the memory, which both sides have.
       action: Description of the action space.
       observation: Description of the observation space.
-      create: Give it its size.
+      create: Set the memory's size.
     """
 
     def __init__(
         self, descriptor: int, action: Mapping[str, Any], observation: Mapping[str, Any], create: bool
     ) -> None:
-        sizes = [_bytes_of(leaf) for space in (action, observation) for _, leaf in leaves(space)]
-        total = _padded(_RESULT.size + _INFO_BYTES) + sum(map(_padded, sizes))
+        self._used = _padded(_RESULT.size + _INFO_BYTES)
+        parts: list[Mapping[str, Any]] = []
+        for space in (action, observation):
+            map_description(parts.append, space)
+        total = self._used + sum(map(_bytes_of, parts))
         if create:
             os.ftruncate(descriptor, total)
         self._memory = mmap.mmap(descriptor, total)
-        self._used = _padded(_RESULT.size + _INFO_BYTES)
-        self.action = self._views(action)
-        self.observation = self._views(observation)
+        self.action = map_description(self._view, action)
+        self.observation = map_description(self._view, observation)
 
-    def _views(self, space: Mapping[str, Any]) -> Any:
-        """The nest of arrays, in this memory, of a space."""
-        if "spaces" in space:
-            parts = space["spaces"]
-            if isinstance(parts, dict):
-                return {key: self._views(sub) for key, sub in parts.items()}
-            return tuple(self._views(sub) for sub in parts)
-        dtype, shape = np.dtype(space["dtype"]), tuple(space["shape"])
-        count = int(np.prod(shape, dtype=np.int64))
-        view = np.frombuffer(self._memory, dtype, count, self._used).reshape(shape)
-        self._used += _padded(_bytes_of(space))
+    def _view(self, part: Mapping[str, Any]) -> np.ndarray:
+        """The next array in this memory."""
+        view: np.ndarray = np.ndarray(tuple(part["shape"]), np.dtype(part["dtype"]), self._memory, self._used)
+        self._used += _bytes_of(part)
         return view
 
     def put_result(self, reward: float, terminated: bool, truncated: bool, info: bytes) -> None:
-        """Writes what a step gives beside its observation."""
+        """Writes the results of a step except its observation."""
         if len(info) > _INFO_BYTES:
             raise ValueError(f"the numbers in info take {len(info)} bytes: at most {_INFO_BYTES} are taken")
         _RESULT.pack_into(self._memory, 0, reward, terminated, truncated, len(info))
@@ -169,9 +164,9 @@ class StepMemory:
 
 
 def writer(description: Mapping[str, Any], views: Any, name: str) -> Callable[[Any], None]:
-    """The function that copies a nest into views of the same structure, without changing what it says.
+    """The function that copies a nest into views of the same structure, without changing any value.
 
-    It raises ValueError or TypeError where a shape or a kind of number is not that of the space.
+    It raises ValueError or TypeError if a shape or a kind of number differs from the space.
     """
     if "spaces" not in description:
         return _array_writer(description, views, name)
@@ -215,20 +210,15 @@ def _array_writer(description: Mapping[str, Any], view: np.ndarray, name: str) -
     return write
 
 
-def copier(views: Any) -> Callable[[], Any]:
-    """The function that gives the nest with arrays of its own."""
+def copied(views: Any) -> Any:
+    """The nest with arrays of its own."""
     if isinstance(views, dict):
-        by_key = {key: copier(view) for key, view in views.items()}
-        return lambda: {key: copy() for key, copy in by_key.items()}
-    if isinstance(views, tuple):
-        parts = [copier(view) for view in views]
-        return lambda: tuple(copy() for copy in parts)
-    copy: Callable[[], Any] = views.copy
-    return copy
+        return {key: copied(view) for key, view in views.items()}
+    return tuple(map(copied, views)) if isinstance(views, tuple) else views.copy()
 
 
-def _bytes_of(leaf: Mapping[str, Any]) -> int:
-    return int(np.prod(leaf["shape"], dtype=np.int64)) * np.dtype(leaf["dtype"]).itemsize
+def _bytes_of(part: Mapping[str, Any]) -> int:
+    return _padded(int(np.prod(part["shape"], dtype=np.int64)) * np.dtype(part["dtype"]).itemsize)
 
 
 def _padded(size: int) -> int:

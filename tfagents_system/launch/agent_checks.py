@@ -17,17 +17,20 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
+from tfagents_system.policies.worker_policy import why_not_numpy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import learning_notes
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
 
 
-def build_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> Any:
-    """Builds what the user's other hooks build: a mistake in them would end every role again and again."""
-    specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
+def build_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check, *, deterministic: bool = False) -> Any:
+    """Calls the user's other hooks: a mistake in them would end every role repeatedly.
+
+    With SAC_DETERMINISTIC=1 the policy must be one that workers can run in NumPy.
+    """
     try:
-        agent = make_agent(params, specs[0], specs[1], tf.Variable(0, dtype=tf.int64))
+        agent = make_agent_for(params, env)
     except UserError as error:
         check.errors += error.findings
         return None
@@ -44,7 +47,22 @@ def build_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check)
         ("callbacks_ctor", "callback", "what is logged"),
     ):
         check.errors += _check_observers(name, getattr(params, name), kind, of)
+    if deterministic and (reason := why_not_numpy(agent, params.frame_stack)):
+        check.errors.append(
+            f"SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, and {reason}: use the default actors, "
+            "or SAC_DETERMINISTIC=0"
+        )
     return agent
+
+
+def make_agent_for(params: TrainParamsBase, env: TrainingEnvironment) -> tf_agent.TFAgent:
+    """The agent of an environment.
+
+    Raises:
+      UserError: `agent_ctor` does not return one.
+    """
+    specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
+    return make_agent(params, specs[0], specs[1], tf.Variable(0, dtype=tf.int64))
 
 
 def try_update(params: TrainParamsBase, agent: tf_agent.TFAgent, check: Check) -> None:
@@ -65,7 +83,7 @@ def try_saving(params: TrainParamsBase, agent: tf_agent.TFAgent, action_spec: An
                 RunPaths(Path(folder)), agent, spec, agent.train_step_counter, params.frame_stack
             ).save_models()
         except (OSError, tf.errors.ResourceExhaustedError):
-            return  # A full disk says nothing of the agent.
+            return  # A full disk says nothing about the agent.
         except (Exception, SystemExit) as error:
             check.errors.append(
                 f"the agent's policies can't be saved as SavedModels ({describe_error(error)}): correct "

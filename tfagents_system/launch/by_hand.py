@@ -4,7 +4,7 @@
     python -m tfagents_system.sac_gateway --to logs/exp --server localhost:8008
     python -m tfagents_system.sac_train --to logs/exp --server HOST:PORT [--credentials DIR]
 
-The run directory is one that was prepared, and all of them see it. A supervisor uses none of this: it sets variables.
+The run directory must be prepared and visible to all of them. A supervisor uses none of this: it sets variables.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def take_options(arguments: Sequence[str], environ: MutableMapping[str, str] = o
     """Puts what the options say, and the settings that the run was prepared with, into the environment.
 
     Args:
-      arguments: Of the program; without any, nothing happens.
-      environ: Usually os.environ.
+      arguments: The program's; without any, nothing happens.
       listens: `--server` is the replay server's port on this machine, rather than what to connect to as one who joins.
 
     Raises:

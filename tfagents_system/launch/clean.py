@@ -1,13 +1,13 @@
-"""Removes what runs have left behind and nobody needs any more.
+"""Removes leftovers of runs that nobody needs any more.
 
     python -m tfagents_system.launch.clean RUN_DIRECTORY... [--rings] [--yes]
 
-Shows all of it, asks, and removes it: snapshots of submissions that no queued or running job needs, nor a run whose
-params are in it; environments that this machine has unpacked (SAC_PACKED_ENV) and not used for a day; temporary folders
+Shows all of it, asks, and removes it: snapshots of submissions that no queued or running job needs, nor a run with
+its params in it; environments that this machine has unpacked (SAC_PACKED_ENV) and not used for a day; temporary folders
 of starts and checks that were killed; with --rings the experience of finished runs, too. Whatever is less than an hour
 old stays.
 
-Needs nothing but Python's own library, 3.6 or later: ./submit.sh calls it on login nodes, and each job on its node,
+Needs only Python's own library, 3.6 or later: ./submit.sh calls it on login nodes, and each job on its node,
 with --unasked, which removes all but rings without a question.
 """
 
@@ -26,7 +26,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
-_YOUNG_SECS = 3600.0  # A submission that is under way has no job yet.
+_YOUNG_SECS = 3600.0  # An unfinished submission has no job yet.
 _UNUSED_SECS = 24 * 3600.0
 _SQUEUE_SECS = 10.0
 _SNAPSHOT = re.compile(r"\d{8}-\d{6}-\d+")  # As submit.sh names them.
@@ -40,17 +40,17 @@ class Leftover:
     """A folder that may go.
 
     Attributes:
-      path: Of the folder.
-      what: It is, in words.
+      path: The folder.
+      what: Its kind, in words.
     """
 
     def __init__(self, path: str, what: str, lock: str = "", may_go: Callable[[], bool] = lambda: True) -> None:
-        """`lock` is the file that who begins to use the folder locks; `may_go` looks once more, with that lock held."""
+        """`lock` is the file that users of the folder lock; `may_go` looks once more, with that lock held."""
         self.path, self.what = path, what
         self._lock, self._may_go = lock, may_go
 
     def num_bytes(self) -> int:
-        """What it takes on the disk; files that are gone meanwhile count nothing."""
+        """Its size on the disk; files that disappear meanwhile do not count."""
         total = 0
         for folder, _, names in os.walk(self.path):
             for name in names:
@@ -61,9 +61,9 @@ class Leftover:
         return total
 
     def remove(self) -> str:
-        """Why it stays; nothing where it is gone, be it by another clean-up.
+        """Removes it; returns why it stays, or nothing if it is gone, even by another clean-up.
 
-        It is renamed first: who comes meanwhile finds all of it, or nothing. The next clean-up finds
+        It is renamed first: others find all of it meanwhile, or nothing. The next clean-up finds
         what an interrupted one has renamed.
         """
         aside = self.path if _ASIDE.search(self.path) else f"{self.path}{_REMOVED}{os.getpid()}"
@@ -82,28 +82,25 @@ class Leftover:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[bool]:
-    """Whether nobody else has locked a file; nobody else can meanwhile. A file that is not there is free."""
+    """Whether nobody else has locked a file; nobody else can meanwhile. A missing file is free."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         yield isinstance(error, FileNotFoundError)
         return
     try:
-        yield _lock(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_free = True
+    except OSError:
+        is_free = False
+    try:
+        yield is_free
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 def half_removed(pattern: str) -> Iterator[Leftover]:
-    """What interrupted clean-ups have renamed, of the folders that a glob pattern names."""
+    """Folders of a glob pattern that interrupted clean-ups have renamed."""
     for path in sorted(glob.glob(pattern + _REMOVED + "*")):
         if _ASIDE.search(path) and _is_own(path, 0.0):
             yield Leftover(path, "rest of an interrupted clean-up")
@@ -113,7 +110,7 @@ def half_removed(pattern: str) -> Iterator[Leftover]:
 
 
 def scripts_of_jobs() -> Optional[str]:
-    """The commands of all queued and running jobs of this user, a line each; None where SLURM does not say."""
+    """The commands of all queued and running jobs of this user, a line each; None if SLURM does not say."""
     try:
         done = subprocess.run(
             ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%o"],
@@ -128,7 +125,7 @@ def scripts_of_jobs() -> Optional[str]:
 
 
 def snapshots_below(directory: str) -> List[str]:
-    """Old enough ones of this user in a run directory (or an array's), and of workers that were added to its run."""
+    """This user's old enough snapshots in a run directory (or an array's), and of workers added to its run."""
     found = glob.glob(os.path.join(glob.escape(directory), "snapshot", "*"))
     found += glob.glob(os.path.join(glob.escape(directory), "joined", "snapshot", "*"))
     return [
@@ -155,7 +152,7 @@ def unneeded_snapshots(directory: str, scripts: str) -> Iterator[Leftover]:
     sources = sources_of_runs(directory) if snapshots else set()
     for path in snapshots:
         name = os.path.basename(path)
-        # The queue of another cluster is not asked. By its last parts a script is known however its path is written.
+        # The queue of another cluster is not asked. A script's last parts identify it, however its path is written.
         if name in sources or _asks_for_another_cluster(path) or f"/snapshot/{name}/" in scripts:
             continue
         yield Leftover(path, "snapshot of a submission")
@@ -178,7 +175,7 @@ def scratch_folders() -> List[str]:
 
 
 def unused_environments(top: str) -> Iterator[Leftover]:
-    """Those of this user that no program has been started in for a day, and none runs in.
+    """This user's environments in which no program runs, and none has been started for a day.
 
     Each machine unpacks its own, with its name in the folder's. Those of others, on a shared file system, are left to
     them: what runs there can't be seen from here.
@@ -212,7 +209,7 @@ def _environs_of_processes() -> List[bytes]:
 
 
 def old_temporary_folders(top: str) -> Iterator[Leftover]:
-    """Those of starts and checks that were killed before they could remove them."""
+    """Temporary folders of starts and checks that were killed before they could remove them."""
     for name in _TEMPORARY:
         for path in sorted(glob.glob(os.path.join(glob.escape(top), name))):
             if not _ASIDE.search(path) and _is_own(path, _UNUSED_SECS):
@@ -223,7 +220,7 @@ def old_temporary_folders(top: str) -> Iterator[Leftover]:
 
 
 def rings_of_finished_runs(directory: str) -> Iterator[Leftover]:
-    """The experience of a run that is done, and that nobody goes on with now."""
+    """The experience of a run that is done, and that nobody continues now."""
     ring, lock = os.path.join(directory, _RING), os.path.join(directory, "run.lock")
     if _is_done(directory) and _is_own(ring, _YOUNG_SECS) and _is_free(lock):
         yield Leftover(ring, "experience of a finished run", lock, functools.partial(_is_done, directory))
@@ -279,13 +276,13 @@ def find_leftovers(directories: Sequence[str], *, rings: bool) -> Tuple[List[Lef
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    parser = argparse.ArgumentParser(description="Remove what runs have left behind and nobody needs any more.")
+    parser = argparse.ArgumentParser(description="Remove leftovers of runs that nobody needs any more.")
     parser.add_argument("directories", nargs="*", metavar="RUN_DIRECTORY", help="such as logs/*")
     parser.add_argument(
         "--rings", action="store_true", help="the experience of finished runs, too: they can't be extended then"
     )
     parser.add_argument("--yes", action="store_true", help="show and remove without a question")
-    parser.add_argument("--unasked", action="store_true", help="remove, and tell only how much")
+    parser.add_argument("--unasked", action="store_true", help="remove, and report only how much")
     args = parser.parse_args(arguments)
     directories = sorted({os.path.abspath(path) for path in args.directories if os.path.isdir(path)})
     found, notes = find_leftovers(directories, rings=args.rings)

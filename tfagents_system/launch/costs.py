@@ -1,4 +1,4 @@
-"""What updates and steps cost here, and how long a run takes with them.
+"""What updates and steps cost on this machine, and how long a run therefore takes.
 
 Measured with the roles' own parts: the compiled update of a block, and a worker's loop without the server.
 """
@@ -14,9 +14,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tfagents_system.agents.iteration_counts import updates_per_iter, updates_ratio
 from tfagents_system.launch.cpus import CpuPlan
 
-# CPU of the replay server: for a minibatch drawn and sent, and for a step stored; measured by benchmarks/replay.py.
+# CPU of the replay server: per minibatch drawn and sent, and per step stored; measured by benchmarks/replay.py.
 REPLAY_SECS_A_MINIBATCH, REPLAY_SECS_A_STEP = 4e-4, 2e-6
 START_SECS = 12.0  # From the command to the first updates; measured by benchmarks/startup.py.
 _MINIBATCHES = 20
@@ -24,11 +25,11 @@ _MINIBATCHES = 20
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Of one update, or of one environment step in a worker.
+    """The cost of one update, or of one environment step in a worker.
 
     Attributes:
-      secs: Time.
-      cpu_secs: Of CPUs; what waits for a device takes none.
+      secs: Wall time.
+      cpu_secs: CPU time; waiting for a device takes none.
     """
 
     secs: float
@@ -37,10 +38,10 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What was measured.
+    """Measured costs.
 
     Attributes:
-      update, step: Of an update of the trainer, and of an environment step of one worker.
+      update, step: An update of the trainer, and an environment step of one worker.
       steps_per_episode: On average.
     """
 
@@ -55,9 +56,9 @@ class Duration:
 
     Attributes:
       secs: From the command to the end.
-      iteration_secs: Of an iteration, without evaluations.
-      train_secs, collect_secs: Of updates and of collecting in an iteration, each with its CPUs to itself.
-      evaluation_secs: By which evaluations make the run longer, in total.
+      iteration_secs: An iteration, without evaluations.
+      train_secs, collect_secs: Updates and collecting in an iteration, each with its CPUs to itself.
+      evaluation_secs: Time that evaluations add to the run, in total.
     """
 
     secs: float
@@ -68,11 +69,11 @@ class Duration:
 
 
 def updates_per_step(params: Any, workers: int, steps_per_episode: float) -> float:
-    """Updates for each environment step of a run with so many workers, by its parameters."""
+    """Updates per environment step of a run with `workers` workers, by its parameters."""
     if params.asynchronous:
         return float(params.max_updates_per_env_step)
-    if params.updates_per_env_step is not None:
-        return float(params.updates_per_env_step)
+    if (ratio := updates_ratio(params)) is not None:
+        return ratio
     return float(params.num_steps_per_iter / (params.n_train_episodes_per_iter * workers * steps_per_episode))
 
 
@@ -80,20 +81,23 @@ def foretell(params: Any, costs: Costs, workers: int, cpus: int | None, *, takes
     """How long a run takes.
 
     Collecting an iteration overlaps the updates of the one before (docs/architecture.md, An iteration); where roles
-    share CPUs, these must get through the work of all. A worker evaluates after its iteration, while the trainer has
+    share CPUs, these must do the work of all. A worker evaluates after its iteration, while the trainer has
     one iteration's updates to do.
 
     Args:
       params: The run's.
       costs: As measured.
-      workers: That collect.
-      cpus: Of all roles together, where they share them; None where each has its own.
+      workers: How many collect.
+      cpus: CPUs of all roles together, if they share them; None if each has its own.
       takes_turns: Collecting and updates never overlap, as with SAC_DETERMINISTIC=1.
     """
     ratio = updates_per_step(params, workers, costs.steps_per_episode)
     if params.asynchronous:
-        updates = float(params.num_steps_per_iter)
+        updates = float(updates_per_iter(params) or 0)
         steps = updates / ratio
+    elif params.env_steps_per_iter is not None:
+        steps = float(params.env_steps_per_iter)
+        updates = steps * ratio
     else:
         steps = params.n_train_episodes_per_iter * workers * costs.steps_per_episode
         updates = steps * ratio
@@ -112,7 +116,7 @@ def foretell(params: Any, costs: Costs, workers: int, cpus: int | None, *, takes
 
 
 def in_words(duration: Duration, costs: Costs, params: Any, cpus: int | None) -> tuple[list[str], list[str]]:
-    """What is told of a run before it starts: facts, and notes."""
+    """What a user learns about a run before it starts: facts, and notes."""
     share = {"the trainer": duration.train_secs, "workers": duration.collect_secs}
     waits = min(share, key=lambda side: share[side])
     idle = 1 - min(share.values()) / max(max(share.values()), 1e-9)
@@ -145,18 +149,13 @@ def _time(secs: float) -> str:
 
 
 def time_updates(params: Any, agent: Any, secs: float, seed: int) -> Cost:
-    """Updates on random minibatches of the environment's shapes, for so many seconds; the agent learns nonsense."""
+    """Updates on random minibatches of the environment's shapes, for `secs`; the agent learns nonsense."""
     import numpy as np
 
-    from tfagents_system.agents.block_update import BlockUpdate
     from tfagents_system.agents.matmul_precision import choose_precision
-    from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
+    from tfagents_system.agents.training_agent import make_block_update
 
-    precision, _ = choose_precision(params.matmul_precision)
-    length = sequence_length(params)
-    update = BlockUpdate(
-        agent, params.train_batch_size, length, params.share_log_pi, precision, burn_in_steps=burn_in_steps(params)
-    )
+    update = make_block_update(params, agent, choose_precision(params.matmul_precision)[0])
     rng = np.random.default_rng(seed)
     one = [  # Weights of steps are not negative.
         rng.random((1, *spec.shape[1:]), np.float32).astype(spec.dtype.as_numpy_dtype) for spec in update.block_spec
@@ -178,15 +177,16 @@ class _TimeIsUp(Exception):
 
 
 def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: int) -> tuple[Cost, float | None]:
-    """Steps of a worker's whole path without the server, for so many seconds.
+    """Steps of a worker's whole path without the server, for `secs`.
 
     Returns:
-      What a step costs, and the steps of an episode on average; None where none has ended.
+      What a step costs, and the mean number of steps of an episode; None if none has ended.
     """
     from tfagents_system.policies.worker_policy import make_worker_policy
     from tfagents_system.transport.segments import Layout
     from tfagents_system.worker.actors import PolicyActor
-    from tfagents_system.worker.rollout import SegmentBuilder, run_episodes
+    from tfagents_system.worker.rollout import Rollout
+    from tfagents_system.worker.segment_builder import SegmentBuilder
 
     actor = PolicyActor(make_worker_policy(agent, seed, len(envs), params.frame_stack), greedy=False)
     layout = Layout.from_specs(envs[0].observation_spec(), envs[0].environment_action_spec)
@@ -202,14 +202,13 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
         env.reset()  # Some simulators load their model now.
     clock = _Clock()
     with contextlib.suppress(_TimeIsUp):
-        run_episodes(
+        Rollout(
             envs,
             actor,
-            sys.maxsize,
-            new_builder=lambda: SegmentBuilder(layout, 0, layout.max_segment_steps(None), lambda segment: None),
+            new_builder=lambda: SegmentBuilder(layout, layout.max_segment_steps(None), lambda segment: None),
             on_step=on_step,
             on_episode=lambda episode: lengths.append(episode.length),
-        )
+        ).episodes(sys.maxsize)
     return clock.cost(steps), sum(lengths) / len(lengths) if lengths else None
 
 
@@ -224,13 +223,13 @@ class _Clock:
         return time.perf_counter() - self._began
 
     def cost(self, count: int) -> Cost:
-        """Of each of so many."""
+        """The cost of each of `count`."""
         return Cost(self.secs / count, (time.process_time() - self._cpu_began) / count)
 
 
 @contextlib.contextmanager
 def on_cpus(cpus: Sequence[int]) -> Iterator[None]:
-    """All threads of this process are on these CPUs; where none are given, or they can't be had, as they were."""
+    """Moves all threads of this process to these CPUs; without any, or if that fails, they stay as they were."""
     before = os.sched_getaffinity(0)
     _pin(cpus or before)
     try:

@@ -32,11 +32,11 @@ class CpuPlan:
       replay: CPU ids of the replay server; empty where not pinned.
       trainer: CPU ids of the policy updates; empty where not pinned.
       workers: CPU ids of each worker; empty tuples where not pinned.
-      counts: CPUs that each role may reckon with, by role; its threads follow from it.
-      pinned: False where ids are left to the cluster's scheduler.
-      shared: True where some CPU belongs to more than one role.
+      counts: Number of CPUs that each role may count on, by role; its threads follow from it.
+      pinned: False if ids are left to the cluster's scheduler.
+      shared: True if some CPU belongs to more than one role.
       notes: What the user should know about the plan, one sentence each.
-      spare: A CPU that is free and belongs to no role; None without one, or where not pinned. It is not held: another
+      spare: A CPU that is free and belongs to no role; None without one, or if not pinned. It is not held: another
         run may take it.
     """
 
@@ -51,11 +51,11 @@ class CpuPlan:
 
     @property
     def gateway(self) -> tuple[int, ...]:
-        """CPU ids of the gateway: it works when the replay server does, so it also has a CPU that nobody else has."""
+        """CPU ids of the gateway: it works when the replay server does, so it also has the spare CPU, if any."""
         return self.replay if self.spare is None else tuple(sorted({*self.replay, self.spare}))
 
     def by_role(self) -> dict[str, tuple[int, ...]]:
-        """Of the roles that run here; where workers join a run from elsewhere, they are alone."""
+        """CPU ids of the roles that run here; only workers, if they join a run from elsewhere."""
         roles = {REPLAY: self.replay, TRAINER: self.trainer}
         workers = {worker_role(number): ids for number, ids in enumerate(self.workers)}
         return {role: ids for role, ids in roles.items() if self.counts[role]} | workers
@@ -68,7 +68,7 @@ class CpuPlan:
         return {role: list(ids) for role, ids in self.by_role().items()}
 
     def thread_environ(self, role: str) -> dict[str, str]:
-        """Thread settings of one role: TensorFlow reckons with the whole machine unless it is told."""
+        """Thread settings of one role: TensorFlow assumes the whole machine unless it is told."""
         cpus = self.counts[role]
         # The update has two independent critics: running them side by side beats splitting each matrix product.
         inter = min(2, cpus) if role == TRAINER else 1
@@ -80,7 +80,7 @@ class CpuPlan:
         }
 
     def with_all(self, threads: Mapping[int, tuple[int, ...]]) -> CpuPlan:
-        """The same plan with all CPU ids of each unit that it names by the first; the counts stay."""
+        """The same plan with all CPU ids of each unit, which is named by its first; the counts stay."""
 
         def all_of(ids: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(sorted(cpu for first in ids for cpu in threads[first]))
@@ -115,15 +115,12 @@ def plan_cpus(
     """Gives every role its CPUs.
 
     Args:
-      reverb_cpus: CPUs of the replay server.
-      train_cpus: CPUs of the trainer.
-      num_collect_workers: Number of workers.
-      collect_worker_cpus: CPUs of each worker.
+      reverb_cpus, train_cpus, collect_worker_cpus: CPUs of the replay server, of the trainer, and of each worker.
+      num_collect_workers, expert_workers: How many workers, and experts, which have the numbers after theirs.
       cores: What this process may use.
-      expert_workers: Number of experts beside them, which have as many CPUs and the numbers after theirs.
       whole_cores: A CPU is a whole core (SAC_USE_HYPERTHREADS=0), else a hardware thread.
       share: Whether roles may share CPUs where there are too few.
-      held: Who holds a CPU already, by CPU id: other runs on this machine.
+      held: Holders of CPUs, by CPU id: other runs on this machine.
       trainers: Those of them on which a trainer runs: where CPUs are shared with it, this run's trainer takes others.
       quota: CPUs' worth of time that the cgroup may use, None without a limit.
       allotment: CPUs that SLURM allotted on this node, None outside a job.
@@ -131,52 +128,69 @@ def plan_cpus(
     Raises:
       UserError: There are too few and `share` is False; with the numbers.
     """
-    counts = {REPLAY: reverb_cpus, TRAINER: train_cpus}
-    num_workers = num_collect_workers + expert_workers
-    counts |= {worker_role(number): collect_worker_cpus for number in range(num_workers)}
-    needed = sum(counts.values())
+    workers = [worker_role(number) for number in range(num_collect_workers + expert_workers)]
+    counts = {REPLAY: reverb_cpus, TRAINER: train_cpus} | dict.fromkeys(workers, collect_worker_cpus)
     is_ours = is_confined(allotment, cores, whole_cores=whole_cores)
     cores, threads = units_of(cores, whole_cores=whole_cores)
+    unit = {cpu: first for first, ids in threads.items() for cpu in ids}
+    held = {unit[cpu]: who for cpu, who in (held or {}).items() if cpu in unit} if is_ours else {}
+    needed, (available, reason) = sum(counts.values()), _available(threads, quota, allotment)
+    free = in_order(only(cores, threads.keys() - held.keys()), needed)
+    if not share and (lack := _lack(needed, available, reason, len(free), held)):
+        what, remedy = _wishes(reverb_cpus, train_cpus, num_collect_workers, expert_workers, collect_worker_cpus)
+        raise UserError(f"{what} needs {needed} CPUs, {lack}{remedy}")
+    if not is_ours:
+        return _unpinned_plan(counts, available, allotment, unit)
+    # One free CPU among held ones would be shared by the trainer and everything else: sharing with others is better.
+    usable = free if len(free) >= min(2, available) else free + in_order(only(cores, held), needed)
+    room, others = min(len(usable), available), {unit.get(cpu) for cpu in trainers}
+    return _pinned_plan(counts, cores, usable, room, others, held).with_all(threads)
+
+
+def _available(threads: Mapping[int, tuple[int, ...]], quota: float | None, allotment: int | None) -> tuple[int, str]:
+    """How many CPUs a run may keep busy, and what limits them."""
     limits = [(len(threads), f"CPU ids {format_cpu_list(threads)}")]
     if allotment is not None:
         limits.append((allotment, "SLURM's allotment on this node"))
     if quota is not None:
         limits.append((max(1, math.floor(quota)), f"the cgroup's quota of {quota:g} CPUs"))
-    available, reason = min(limits, key=lambda limit: limit[0])
-    unit = {cpu: first for first, ids in threads.items() for cpu in ids}
-    held = {unit[cpu]: who for cpu, who in (held or {}).items() if cpu in unit} if is_ours else {}
-    free = in_order(only(cores, threads.keys() - held.keys()), needed)
-    workers = f"SAC_NUM_COLLECT_WORKERS={num_collect_workers}"
-    if expert_workers:
-        workers = f"({workers} + SAC_EXPERT_WORKERS={expert_workers})"
-    demand = (
-        f"SAC_REVERB_CPUS={reverb_cpus} + SAC_TRAIN_CPUS={train_cpus} + {workers} "
-        f"* SAC_COLLECT_WORKER_CPUS={collect_worker_cpus} needs {needed} CPUs, "
+    return min(limits, key=lambda limit: limit[0])
+
+
+def _lack(needed: int, available: int, reason: str, n_free: int, held: Mapping[int, str]) -> str:
+    """What is missing, up to the remedy; empty if nothing is."""
+    if needed > available:
+        return f"{available} are available ({reason}): "
+    if needed > n_free:
+        return f"{n_free} of {available} are free ({_holders(held)}): wait for that run, or "
+    return ""
+
+
+def _wishes(reverb: int, train: int, workers: int, experts: int, worker_cpus: int) -> tuple[str, str]:
+    """What was asked for, and how to ask for less."""
+    if not reverb and not train:  # Workers that join a run.
+        what = f"{workers} workers * SAC_COLLECT_WORKER_CPUS={worker_cpus}"
+        return what, "lower --workers or set SAC_SHARE_CPUS=1"
+    all_workers = f"SAC_NUM_COLLECT_WORKERS={workers}"
+    if experts:
+        all_workers = f"({all_workers} + SAC_EXPERT_WORKERS={experts})"
+    what = f"SAC_REVERB_CPUS={reverb} + SAC_TRAIN_CPUS={train} + {all_workers} * SAC_COLLECT_WORKER_CPUS={worker_cpus}"
+    return what, "lower SAC_NUM_COLLECT_WORKERS or set SAC_SHARE_CPUS=1"
+
+
+def _unpinned_plan(counts: Mapping[str, int], available: int, allotment: int | None, ids: Collection[int]) -> CpuPlan:
+    """The plan if ids are not ours to give: as many threads as a shared plan over `available` CPUs has."""
+    if sum(counts.values()) > available:
+        n_trainer = min(counts[TRAINER], available)
+        n_others = available - n_trainer or available
+        counts = {role: n_trainer if role == TRAINER else min(count, n_others) for role, count in counts.items()}
+    note = (
+        f"SLURM allotted {allotment} CPUs but does not confine the job to them (ids {format_cpu_list(ids)} are "
+        "open to it): roles are not pinned, so that they stay off other jobs' CPUs"
     )
-    remedy = "lower SAC_NUM_COLLECT_WORKERS or set SAC_SHARE_CPUS=1"
-    if not reverb_cpus and not train_cpus:  # Workers that join a run.
-        workers = f"{num_collect_workers} workers * SAC_COLLECT_WORKER_CPUS={collect_worker_cpus}"
-        demand, remedy = f"{workers} needs {needed} CPUs, ", "lower --workers or set SAC_SHARE_CPUS=1"
-    if needed > available and not share:
-        raise UserError(f"{demand}{available} are available ({reason}): {remedy}")
-    if needed > len(free) and not share:
-        raise UserError(
-            f"{demand}{len(free)} of {available} are free ({_holders(held)}): wait for that run, or {remedy}"
-        )
-    if not is_ours:
-        note = (
-            f"SLURM allotted {allotment} CPUs but does not confine the job to them (ids {format_cpu_list(unit)} are "
-            "open to it): roles are not pinned, so that they stay off other jobs' CPUs"
-        )
-        if needed > available:
-            counts = _scaled(counts, available)
-        unpinned = tuple(() for _ in range(num_workers))
-        shared = sum(counts.values()) > available
-        return CpuPlan((), (), unpinned, counts, pinned=False, shared=shared, notes=(note,))
-    # One free CPU among held ones would be shared by the trainer and everything else: then rather share with others.
-    usable = free if len(free) >= min(2, available) else free + in_order(only(cores, held), needed)
-    plan = _pinned_plan(counts, cores, usable, min(len(usable), available), {unit.get(cpu) for cpu in trainers}, held)
-    return plan.with_all(threads)
+    unpinned = tuple(() for role in counts if role not in (REPLAY, TRAINER))
+    shared = sum(counts.values()) > available
+    return CpuPlan((), (), unpinned, counts, pinned=False, shared=shared, notes=(note,))
 
 
 def _pinned_plan(
@@ -187,7 +201,7 @@ def _pinned_plan(
     trainers: Collection[int | None],
     held: Mapping[int, str],
 ) -> CpuPlan:
-    """Of `room` CPUs among the usable ones."""
+    """The plan for `room` CPUs among the usable ones."""
     core = {cpu: core for core in cores for cpu in core.threads}
     needed, n_trainer = sum(counts.values()), min(counts[TRAINER], room)
     trainer = _trainer_cpus(usable, core, min(counts[REPLAY], room - n_trainer), n_trainer, trainers)
@@ -219,7 +233,7 @@ def _trainer_cpus(
     n_trainer: int,
     trainers: Collection[int | None],
 ) -> list[int]:
-    """The trainer's CPUs: on one NUMA node, and without another run's trainer, as far as there are such.
+    """The trainer's CPUs: on one NUMA node, and without another run's trainer, if possible.
 
     Its memory is then on that node as well: the kernel takes a page from the node of the CPU that first writes it.
     Trainers are busy all the time, other roles mostly wait. The replay server's CPUs come first where the node has
@@ -237,9 +251,9 @@ def _trainer_cpus(
 
 
 def _dealt(counts: Mapping[str, int], trainer: Sequence[int], others: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """What the trainer has is its own, unless it has all there are; the others go round the rest.
+    """The trainer's CPUs are its own, unless it has all; the rest is dealt to the other roles in turn.
 
-    With a cheap simulator that is what fits: workers and replay server need but a few per cent of a CPU.
+    This fits a cheap simulator: workers and replay server need only a few per cent of a CPU.
     """
     by_role, start = {}, 0
     for role, count in counts.items():
@@ -250,13 +264,6 @@ def _dealt(counts: Mapping[str, int], trainer: Sequence[int], others: Sequence[i
         by_role[role] = tuple(sorted(others[(start + k) % len(others)] for k in range(count)))
         start += count
     return by_role
-
-
-def _scaled(counts: Mapping[str, int], available: int) -> dict[str, int]:
-    """Threads by role where ids are not ours to give: as many as a shared plan over `available` CPUs has."""
-    n_trainer = min(counts[TRAINER], available)
-    n_others = available - n_trainer or available
-    return {role: n_trainer if role == TRAINER else min(count, n_others) for role, count in counts.items()}
 
 
 def _holders(held: Mapping[int, str]) -> str:

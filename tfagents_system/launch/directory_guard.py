@@ -15,14 +15,14 @@ _LOCK_SECS = 1.0
 
 
 class DirectoryGuard:
-    """Looks whether a run directory is still this start's own.
+    """Checks whether a run directory still belongs to this start.
 
     Args:
       paths: Of the run.
       lock: Of the directory; without one nobody can take it over.
 
     Attributes:
-      is_ours: False once another start has taken it over: this one must not write into it any more.
+      is_ours: False once another start has taken it over: this one must no longer write into it.
     """
 
     def __init__(self, paths: RunPaths, lock: RunLock | None) -> None:
@@ -33,7 +33,7 @@ class DirectoryGuard:
         self.is_ours = True
 
     def open(self) -> None:
-        """The directory that is there now is the run's."""
+        """Takes the directory that exists now as the run's."""
         self._directory = os.open(self._paths.exp_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self) -> None:
@@ -41,35 +41,45 @@ class DirectoryGuard:
             os.close(self._directory)
 
     def touch(self) -> None:
-        """Another start sees that this one is alive, though there is no status yet; now and then."""
+        """Shows other starts, at intervals, that this one is alive, though there is no status yet."""
         if self._lock is not None and self._is_time():
             self._lock.touch()
 
     def why_gone(self) -> str | None:
-        """Why nothing can be saved any more: what is written into a directory that was removed is lost."""
+        """Why nothing can be saved any more: what is written into a removed directory is lost."""
         if self._directory is None or not _is_gone(self._paths.exp_dir, self._directory):
             return None
         return (
             f"the run directory {self._paths.exp_dir} was removed or replaced while the run was going: put it back "
-            "and start the same command again, or begin anew with it"
+            "and start the same command again, or start over with that command"
         )
 
     def is_taken(self) -> bool:
-        """Whether another start has taken it over: True once, from when on `is_ours` is False. Looks now and then."""
+        """Whether another start has taken it over: True once, then `is_ours` is False. Looks at intervals."""
         if self._lock is None or not self.is_ours or not self._is_time() or self._lock.is_own():
             return False
         self.is_ours = False
         return True
 
     def by_whom(self) -> str:
-        """What to tell of a directory that was taken over."""
+        """The message for a directory that was taken over."""
         owner = self._lock.describe_owner() if self._lock is not None else "another start"
         what = f"the run directory {self._paths.exp_dir} was taken over by {owner}"
         return f"{what}: this start ends and writes nothing more"
 
     def why_unwritable(self) -> str | None:
-        """Why nothing can be written into its logs, such as a full disk; None where it can."""
-        return _write_problem(self._paths.logs) if self.is_ours else None
+        """Why nothing can be written into its logs, such as a full disk; None if it can."""
+        probe = self._paths.logs / f".probe.{os.getpid()}"
+        if not self.is_ours:
+            return None
+        try:
+            probe.write_bytes(bytes(4096))
+            return None
+        except OSError as error:
+            return f"{self._paths.logs} can't be written: {error.strerror}"
+        finally:
+            with contextlib.suppress(OSError):
+                probe.unlink(missing_ok=True)
 
     def _is_time(self) -> bool:
         if time.monotonic() < self._lock_due:
@@ -78,21 +88,8 @@ class DirectoryGuard:
         return True
 
 
-def _write_problem(folder: Path) -> str | None:
-    """Why nothing can be written into a folder, such as a full disk; None where it can."""
-    probe = folder / f".probe.{os.getpid()}"
-    try:
-        probe.write_bytes(bytes(4096))
-        return None
-    except OSError as error:
-        return f"{folder} can't be written: {error.strerror}"
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink(missing_ok=True)
-
-
 def _is_gone(directory: Path, opened: int) -> bool:
-    """Whether a path no longer leads to the directory that was opened there; trouble of a file system is no proof."""
+    """Whether a path no longer leads to the directory that was opened there; a file system's error proves nothing."""
     try:
         return not os.path.samestat(os.stat(directory), os.fstat(opened))
     except OSError as error:

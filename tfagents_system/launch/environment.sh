@@ -20,7 +20,7 @@ given_python() { # SAC_PYTHON, as a path
   echo "$path"
 }
 
-active_python() { # PREFIX...: of the first environment that holds the packages
+active_python() { # PREFIX...: the Python of the first environment that holds the packages
   local prefix
   for prefix; do
     [[ -n $prefix && $prefix != "$venv" ]] || continue

@@ -40,7 +40,6 @@ from tfagents_system.launch.spec_checks import (
     overridden,
     without_effect_here,
 )
-from tfagents_system.policies.worker_policy import why_not_numpy
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.settings import learning_notes
 from tfagents_system.train_params_base import TrainParamsBase
@@ -62,14 +61,13 @@ Enter = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What the environment and the agent turned out to be.
+    """What the checks learned about the environment and the agent.
 
     Attributes:
-      specs: Of the environment.
       resident_bytes: Memory of this process with environments and agent, and of the processes that they started.
-      agent_bytes: Of the agent's variables, with what its optimizers will add.
-      policy_bytes: Of the policy's variables.
-      signature: Of the agent, to compare with a checkpoint's; None where it could not be built.
+      agent_bytes: Size of the agent's variables, with what its optimizers will add.
+      policy_bytes: Size of the policy's variables.
+      signature: The agent's, to compare with a checkpoint's; None if the agent could not be built.
     """
 
     specs: Specs
@@ -89,20 +87,18 @@ def check_environment(
     deterministic: bool = False,
     plan: CpuPlan | None = None,
 ) -> Trial | None:
-    """Builds worker 0's environments and the agent, and tries all that a run will ask of them.
+    """Builds worker 0's environments and the agent, and tries everything that a run will need of them.
 
     Args:
       params: The user's TrainParams. With an impossible horizon or action_history nothing is tried: the
-        checks of the JSON and of TrainParams have told it.
-      seed: For environments and actions.
-      checks: Gets what was looked at and what was found.
-      enter: Called before each call of the user's code that may take long or hang, with what it is.
+        checks of the JSON and of TrainParams have reported it.
+      enter: Called with a description before each call of the user's code that may take long or hang.
       render: A picture is drawn, too, and policies of the toolkit's own networks are saved: it takes seconds.
-      deterministic: SAC_DETERMINISTIC=1, which not every policy can have.
-      plan: Updates and steps are measured on its CPUs, and how long the run takes is told: it takes seconds.
+      deterministic: SAC_DETERMINISTIC=1, which not every policy supports.
+      plan: Measures updates and steps on its CPUs, and reports how long the run takes; this takes seconds.
 
     Returns:
-      None where the environment could not be built.
+      None if the environment could not be built.
     """
     horizon, action_history = params.env_config.get("horizon"), params.action_history
     if not is_kept(integer_from(1), horizon) or not is_kept(integer_from(0), action_history):
@@ -120,7 +116,7 @@ class _Check:
         self._enter = enter
         self._build_secs = 0.0
         self._eval_steps: list[Any] = []
-        self._episode_steps: int | None = None  # Of the episode with random actions, where it has ended,
+        self._episode_steps: int | None = None  # Of the episode with random actions, if it has ended,
         self._return = 0.0  # and its return.
 
     @property
@@ -142,22 +138,16 @@ class _Check:
             if eval_env is not None and self._is_fine:
                 self._compare_seeds(eval_env, first)
                 self._try_curriculum(collect_env, eval_env)
-            if not self._checks.errors:  # Of the params either: networks are built from them.
+            if not self._checks.errors:  # In the params, too: networks are built from them.
                 self._enter("building the agent")
-                agent = build_agent(self._params, collect_env, self._checks[AGENT])
-                frame_stack = self._params.frame_stack
-                if deterministic and agent is not None and (reason := why_not_numpy(agent, frame_stack)):
-                    self._checks[AGENT].errors.append(
-                        f"SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, and {reason}: use the "
-                        "default actors, or SAC_DETERMINISTIC=0"
-                    )
+                agent = build_agent(self._params, collect_env, self._checks[AGENT], deterministic=deterministic)
             resident_bytes = _resident_bytes()
             if agent is not None:
                 signature = signature_of(agent)  # Before an update of it, which may make variables.
                 self._enter("trying an update of the agent")
                 try_update(self._params, agent, self._checks[AGENT])
                 is_own = bool(OWN_NETWORKS & overridden(self._params))
-                # Those of the toolkit are known to be saved: no start waits for it.
+                # The toolkit's own can be saved: no start waits for that.
                 if (render or is_own) and not self._checks[AGENT].errors:
                     self._enter("saving the agent's policies")
                     try_saving(self._params, agent, specs[1], self._checks[AGENT])
@@ -196,7 +186,7 @@ class _Check:
         with self._told(EPISODE, "the collect environment"):
             first = self._run_episode(env)
         self._enter("reset() and step() of the collect environment")
-        # What makes the conversion fail is told best by what the environment itself returns.
+        # What the environment itself returns explains best why the conversion fails.
         with contextlib.suppress(Exception):
             if hasattr(env.user_env, "action_space") and not isinstance(env.user_env, EnvProcess):
                 check_contract(env.user_env, raw)
@@ -274,7 +264,7 @@ class _Check:
     def _try_curriculum(self, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment) -> None:
         """Sets every parameter to its first and to its last value and takes a few steps with each."""
         if not self._params.env_config.get("curriculum") or check_curriculum(self._params.env_config):
-            return  # None, or told by the check of the JSON.
+            return  # None, or reported by the check of the JSON.
         check = self._checks[CURRICULUM]
         curriculum = Curriculum.from_config(self._params.env_config)
         wrong: set[str] = set()
@@ -291,11 +281,11 @@ class _Check:
             check.facts.append(f"set_state works with {values}")
 
     def _foretell(self, agent: Any, env: TrainingEnvironment, plan: CpuPlan, deterministic: bool) -> None:
-        """Measures updates and steps, and tells how long the run takes."""
+        """Measures updates and steps, and reports how long the run takes."""
         params, cpus = self._params, costs.shared_cpus(plan)
         # With --check alone: many such runs learn all the same.
         self._checks[EPISODE].notes += learning_notes.returns(params, self._return)
-        # The plan has experts, too, and has not those that join from elsewhere; a run has either.
+        # The plan has experts, too, but not the workers that join from elsewhere; a run has one or the other.
         workers = max(params.compute_config.get("num_collect_workers", 0), len(plan.workers))
         with self._told(DURATION, "measuring"):
             self._enter("measuring steps with the agent's policy")
@@ -363,7 +353,7 @@ def _try_value(env: TrainingEnvironment, name: str, value: Any) -> list[str]:
 
 
 def _name_of(env: Any) -> str:
-    """Of the innermost environment's class, or of the process in which it runs."""
+    """The name of the innermost environment's class, or of the process in which it runs."""
     return repr(env) if isinstance(env, EnvProcess) else type(list(gym_layers(env))[-1]).__name__
 
 
@@ -381,7 +371,7 @@ def _random_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
 
 
 def _take_steps(env: TrainingEnvironment, seed: int, steps: int) -> list[Any]:
-    """Time steps of the first episode, at most as many; the actions are those of `_run_episode`."""
+    """Time steps of the first episode, at most `steps`; the actions are those of `_run_episode`."""
     rng = np.random.default_rng(seed)
     time_steps = [env.reset()]
     while len(time_steps) <= steps and time_steps[-1].step_type != ts.StepType.LAST:
@@ -397,5 +387,5 @@ def _same(ours: ts.TimeStep, theirs: ts.TimeStep) -> bool:
 
 
 def _are_alike(params: TrainParamsBase) -> bool:
-    """Whether evaluation environments are built as those for collecting: by the same hooks, with the same arguments."""
+    """Whether evaluation environments are built like those for collecting: by the same hooks and arguments."""
     return not {"collect_env_args_kwargs", "eval_env_args_kwargs"} & overridden(params)

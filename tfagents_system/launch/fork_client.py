@@ -1,4 +1,4 @@
-"""The asking end of the fork server; fork_server.py is the other one."""
+"""The client of the fork server (fork_server.py)."""
 
 from __future__ import annotations
 
@@ -16,24 +16,14 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.launch.fork_messages import (
-    BEGIN,
-    NO_MARK,
-    CallRequest,
-    ForkRequest,
-    ForkServerError,
-)
-from tfagents_system.launch.forked_process import (
-    ForkedProcess,
-    become_subreaper,
-    has_ended,
-)
+from tfagents_system.launch.fork_messages import BEGIN, NO_MARK, CallRequest, ForkRequest, ForkServerError
+from tfagents_system.launch.forked_process import ForkedProcess, become_subreaper, has_ended
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.launch.role_process import MARK_VARIABLE
 from tfagents_system.machine.processes import KILL_SECS, wait_until
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 
-HANDLE_VARIABLE = "TFAGENTS_FORK_SERVER"  # `<file descriptor>,<pid>`, for the program that takes prepare's place.
+HANDLE_VARIABLE = "TFAGENTS_FORK_SERVER"  # `<file descriptor>,<pid>`, for the program that replaces prepare.
 _READY_SECS = 300.0  # A network file system may take minutes for the first import.
 _FORK_SECS = 30.0
 # TensorFlow reads both when it is imported, for all that is forked later: roles write its errors, as programs would.
@@ -43,11 +33,10 @@ _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NU
 
 
 class ForkServer:
-    """The asking end: one process has it at a time.
+    """The client's end: one process has it at a time.
 
     Args:
-      connection: To the server.
-      pid: Of the server, a child of this process.
+      pid: The server's, a child of this process.
     """
 
     def __init__(self, connection: Connection, pid: int) -> None:
@@ -61,8 +50,8 @@ class ForkServer:
         """Starts a server, which begins to import; `wait_until_ready` waits for it.
 
         Args:
-          environ: Its environment; what marks a run's processes (SAC_EXP_DIR) must be in it, for the kernel shows this
-            one for forked roles as well.
+          environ: Its environment; what marks a run's processes (SAC_EXP_DIR) must be in it: the kernel shows this one
+            for forked roles as well.
         """
         ours, theirs = _pipe()
         own = {SUPERVISOR_PID_VARIABLE: str(os.getpid()), "PYTHONPATH": run_python_path(environ), **_TENSORFLOW}
@@ -74,7 +63,7 @@ class ForkServer:
             start_new_session=True,  # A Ctrl-C in the terminal reaches the supervisor alone.
         )
         theirs.close()
-        process.returncode = 0  # Ours to wait for, not Popen's: another program may take this one's place.
+        process.returncode = 0  # We wait for it, not Popen: another program may replace this one.
         return cls(ours, process.pid)
 
     @classmethod
@@ -93,7 +82,7 @@ class ForkServer:
         return server
 
     def hand_over(self) -> tuple[int, str]:
-        """For `inherited` in the program that takes this one's place.
+        """For `inherited` in the program that replaces this one.
 
         Returns:
           The file descriptor to leave open, and the value of HANDLE_VARIABLE.
@@ -134,17 +123,15 @@ class ForkServer:
         environ: Mapping[str, str],
         watch: Callable[[], None] = lambda: None,
     ) -> Any:
-        """The result of a function, called in a process of its own; what that leaves behind is killed.
+        """The result of a function, called in a process of its own; what that leaves running is killed.
 
         Args:
-          module, function: What is called.
-          *arguments: Its positional arguments.
           environ: The process's whole environment.
           watch: Called ten times a second while it runs.
 
         Raises:
           UserError: The function raised it.
-          CallDiedError: The process died; of any other exception it has written the traceback.
+          CallDiedError: The process died; it has written the traceback of any other exception.
           ForkServerError: The server can't be used.
         """
         self.wait_until_ready()
@@ -163,16 +150,16 @@ class ForkServer:
         self.wait_until_ready()
         become_subreaper()
         told, tell = Pipe(duplex=False)
-        with tell:  # Closed without a word, it ends a role that was forked all the same.
+        with tell:  # Closing it silently ends a role that was forked all the same.
             with told:
                 self._send(ForkRequest(module, name, dict(environ), str(log), tuple(cpus)), told)
             process = ForkedProcess(self._answer(_FORK_SECS))
-            with contextlib.suppress(OSError):  # Dead already: its exit code tells.
+            with contextlib.suppress(OSError):  # Dead already: its exit code says so.
                 tell.send(BEGIN)
             return process
 
     def close(self) -> None:
-        """Ends the server; what was forked goes on."""
+        """Ends the server; forked processes continue."""
         self._connection.close()
         self.reap()
         if not self._has_ended:
@@ -184,7 +171,7 @@ class ForkServer:
         return self._has_ended
 
     def reap(self) -> None:
-        """Takes note of a server that has ended: from then on its pid may be another process's."""
+        """Notes that the server has ended: from then on its pid may be another process's."""
         if not self._has_ended:
             self._has_ended = has_ended(self.pid)
 

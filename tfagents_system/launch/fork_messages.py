@@ -1,4 +1,4 @@
-"""What a fork server is asked, and what may come of it."""
+"""The requests to a fork server, and its errors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 BEGIN = "begin"  # The word that a forked role waits for.
-# In the server's environment in the place of a role's own mark, and long enough for it.
+# In the server's environment in place of a role's own mark, and long enough for it.
 NO_MARK = 100 * "-"
 
 
 class ForkServerError(Exception):
-    """The fork server is gone, does not answer, or could not do what it was asked."""
+    """The fork server is gone, does not answer, or could not do what it was asked to."""
 
 
 class CallDiedError(Exception):
@@ -21,12 +21,11 @@ class CallDiedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class ForkRequest:
-    """Asks for a role; the pipe in which it is told to begin comes after this.
+    """Asks for a role; the pipe that tells it to begin follows this.
 
     Attributes:
       module: Its `main` is run.
       name: For ps and top.
-      environ: Its whole environment.
       log: Where its output is appended.
       cpus: CPU ids that it is pinned to; empty: none.
     """
@@ -40,13 +39,7 @@ class ForkRequest:
 
 @dataclasses.dataclass(frozen=True)
 class CallRequest:
-    """Asks for a function's result, from a process of its own that is a child of the server.
-
-    Attributes:
-      module, function: What is called.
-      arguments: Its positional arguments.
-      environ: The process's whole environment.
-    """
+    """Asks for a function's result, from a process of its own that is a child of the server."""
 
     module: str
     function: str

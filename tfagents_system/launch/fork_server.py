@@ -1,29 +1,27 @@
 """One process that has imported everything, from which the roles of a run are forked.
 
-TensorFlow and what stands on it take four seconds of CPU time and 250 MB to import. With a program for each role, every
-one of them pays that; forked from here they start at once and share the memory.
+TensorFlow and what is built on it take four seconds of CPU time and 250 MB to import. If each role is a program of its
+own, every one pays that; forked from here they start at once and share the memory.
 
     prepare (later: the supervisor, the same process) ──asks──▶ fork server ──forks──▶ check of the environment, roles
 
 The server never runs TensorFlow, a user's code or a second thread: a fork copies the calling thread alone, so there
 may be no other. A role is forked twice, and its first parent ends at once: the kernel then makes it a child of the
-supervisor, which can wait for it, and which it must not outlive; the server is needed for the next fork only.
+supervisor, which can wait for it, and which it must not outlive. The server is only needed for the next fork.
 
-A forked role begins when the supervisor says so, in a pipe that the two of them have. A supervisor that hears nothing
-of it in time closes the pipe, which ends the role, and starts a program instead: the role never runs twice.
+A forked role begins when the supervisor says so, by a pipe between the two. A supervisor that hears nothing from the
+server in time closes the pipe, which ends the role, and starts a program instead: the role never runs twice.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import gc
 import importlib
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -32,18 +30,9 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from tfagents_system.errors import EXIT_FAILED, UserError
-from tfagents_system.launch.fork_messages import (
-    NO_MARK,
-    CallDiedError,
-    CallRequest,
-    ForkRequest,
-    ForkServerError,
-)
-from tfagents_system.launch.forked_process import (
-    reap_orphans,
-    set_subreaper,
-)
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError
+from tfagents_system.launch.fork_messages import NO_MARK, CallDiedError, CallRequest, ForkRequest, ForkServerError
+from tfagents_system.launch.forked_process import reap_orphans, set_subreaper
 from tfagents_system.launch.python_path import folders_of_python_path
 from tfagents_system.launch.role_process import MARK_VARIABLE
 from tfagents_system.machine import memory
@@ -65,7 +54,7 @@ _PR_SET_NAME = 15
 
 
 def serve(connection: Connection) -> None:
-    """Imports, then forks what it is asked for, until the asking end is closed."""
+    """Imports, then forks what it is asked for, until the client's end is closed."""
     try:
         with _stderr_held_back():
             for module in _PRELOADED:
@@ -100,9 +89,9 @@ def serve(connection: Connection) -> None:
 
 @contextlib.contextmanager
 def _stderr_held_back() -> Iterator[None]:
-    """What the block writes to stderr is shown only if an exception ends it.
+    """Shows what the block writes to stderr only if an exception ends it.
 
-    TensorFlow's import reports as errors that three parts for GPUs are registered twice, which means nothing here.
+    TensorFlow's import reports as errors that three parts for GPUs are registered twice, which is harmless here.
     """
     stderr = os.dup(2)
     with open(os.memfd_create("stderr"), "w+b") as held:
@@ -119,10 +108,10 @@ def _stderr_held_back() -> Iterator[None]:
 
 
 def _fork(child: Callable[[], None], what: str) -> int:
-    """Forks a process that calls `child` and ends: whatever happens there, it never comes back into the server's code.
+    """Forks a process that calls `child` and ends: whatever happens there, it never returns to the server's code.
 
     Raises:
-      ForkServerError: There can be no further process.
+      ForkServerError: No further process can be made.
     """
     try:
         pid = os.fork()
@@ -142,14 +131,14 @@ def _fork_role(request: ForkRequest, connection: Connection, begin: Connection) 
     """Forks twice; returns the pid of the role.
 
     Raises:
-      ForkServerError: There is none, or it is not known and will end by itself.
+      ForkServerError: There is none, or its pid is unknown and it will end by itself.
     """
     reader, writer = Pipe(duplex=False)
 
     def role() -> None:
         reader.close()
         writer.close()
-        _become_role(request, connection, begin)
+        _as_program(lambda: _become_role(request, connection, begin))
 
     def first_parent() -> None:
         try:
@@ -170,36 +159,27 @@ def _fork_role(request: ForkRequest, connection: Connection, begin: Connection) 
     return int(content)
 
 
-def _become_role(request: ForkRequest, connection: Connection, begin: Connection) -> NoReturn:
-    code = EXIT_FAILED
-    try:
-        connection.close()
-        os.setsid()
-        log = os.open(request.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
-        run = f" (run {request.environ['SAC_EXP_NAME']})" if "SAC_EXP_NAME" in request.environ else ""
-        title = f"{request.module} {request.name.removeprefix('sac_')}{run}"
-        _fresh_process(request.environ, request.name, title)
-        if MARK_VARIABLE in request.environ:
-            _write_over_mark(request.environ[MARK_VARIABLE])
-        _wait_for_the_word(begin)
-        if request.cpus:
-            ids = ",".join(map(str, request.cpus))
-            subprocess.run(["taskset", "-a", "-p", "-c", ids, str(os.getpid())], stdout=subprocess.DEVNULL, check=True)
-        importlib.import_module(request.module).main()
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else EXIT_FAILED
-    except BaseException:
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def _become_role(request: ForkRequest, connection: Connection, begin: Connection) -> int:
+    connection.close()
+    os.setsid()
+    log = os.open(request.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    run = f" (run {request.environ['SAC_EXP_NAME']})" if "SAC_EXP_NAME" in request.environ else ""
+    title = f"{request.module} {request.name.removeprefix('sac_')}{run}"
+    _fresh_process(request.environ, request.name, title)
+    if MARK_VARIABLE in request.environ:
+        _write_over_mark(request.environ[MARK_VARIABLE])
+    _wait_for_the_word(begin)
+    if request.cpus:
+        os.sched_setaffinity(0, request.cpus)
+    importlib.import_module(request.module).main()
+    return EXIT_FAILED  # A role's `main` never returns.
 
 
 def _wait_for_the_word(begin: Connection) -> None:
-    """Until the supervisor, whose child this process is by then, says that this is the role; else ends."""
+    """Waits until the supervisor, by now the parent, says that this is the role; else ends the process."""
     with begin:
         try:
             begin.recv()
@@ -209,11 +189,11 @@ def _wait_for_the_word(begin: Connection) -> None:
 
 
 def _call(request: CallRequest, connection: Connection) -> bytes:
-    """Forks a process for a function; returns what the asking end is to return or raise, pickled."""
+    """Forks a process for a function; returns what the client is to return or raise, pickled."""
     # Not a pipe: its end would never come while a process that the function has started holds it open.
     with open(os.memfd_create("result"), "w+b") as result:
-        set_subreaper(True)  # What a simulator has started elsewhere comes here, and not to whoever asked.
-        pid = _fork(functools.partial(_become_call, request, connection, result), "the check")
+        set_subreaper(True)  # Adopts what a simulator has started elsewhere, instead of the client.
+        pid = _fork(lambda: _as_program(lambda: _become_call(request, connection, result)), "the check")
 
         def end(*_: Any) -> NoReturn:
             _end_call(pid)
@@ -231,7 +211,7 @@ def _call(request: CallRequest, connection: Connection) -> bytes:
 
 @contextlib.contextmanager
 def _handled_by(end: Callable[..., NoReturn]) -> Iterator[None]:
-    """Calls `end` when whoever asked is gone, or all processes of a job are told to end."""
+    """Calls `end` when the client is gone, or all processes of a job are told to end."""
     numbers = {signal.SIGTERM, role_stop_signal()}
     for number in numbers:
         signal.signal(number, end)
@@ -249,24 +229,29 @@ def _end_call(pid: int) -> None:
     reap_orphans([])
 
 
-def _become_call(request: CallRequest, connection: Connection, result: BinaryIO) -> NoReturn:
+def _become_call(request: CallRequest, connection: Connection, result: BinaryIO) -> int:
+    connection.close()
+    os.setsid()
+    environ = {**request.environ, SUPERVISOR_PID_VARIABLE: str(os.getppid())}
+    _fresh_process(environ, "sac_check", f"{request.module} {request.function}")
+    die_with_parent()
+    outcome: Any
+    try:
+        outcome = getattr(importlib.import_module(request.module), request.function)(*request.arguments)
+    except UserError as error:
+        outcome = error
+    result.write(pickle.dumps(outcome))
+    result.flush()
+    return EXIT_DONE
+
+
+def _as_program(main: Callable[[], int]) -> NoReturn:
+    """Calls what a program does, and ends the process with the exit code that it gives."""
     code = EXIT_FAILED
     try:
-        connection.close()
-        os.setsid()
-        environ = {**request.environ, SUPERVISOR_PID_VARIABLE: str(os.getppid())}
-        _fresh_process(environ, "sac_check", f"{request.module} {request.function}")
-        die_with_parent()
-        outcome: Any
-        try:
-            outcome = getattr(importlib.import_module(request.module), request.function)(*request.arguments)
-        except UserError as error:
-            outcome = error
-        result.write(pickle.dumps(outcome))
-        result.flush()
-        code = 0
+        code = main()
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) and error.code else EXIT_FAILED
+        code = error.code if isinstance(error.code, int) else EXIT_FAILED
     except BaseException:
         traceback.print_exc()
     sys.stdout.flush()
@@ -275,16 +260,15 @@ def _become_call(request: CallRequest, connection: Connection, result: BinaryIO)
 
 
 def _fresh_process(environ: Mapping[str, str], name: str, title: str) -> None:
-    """What distinguishes a program that was just started from one that was forked.
+    """Makes a forked process like a program that was just started.
 
     Args:
-      environ: Its whole environment.
       name: What `ps` and `top` show.
       title: What `ps -f` shows.
     """
     os.environ.clear()
     os.environ.update(environ)
-    # As Python itself would have made it of PYTHONPATH; the server's own entries come after it.
+    # As Python itself would have made it from PYTHONPATH; the server's own entries follow.
     sys.path[:] = list(dict.fromkeys([*folders_of_python_path(environ), *sys.path]))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
     _write_over_command_line(title)
@@ -294,18 +278,18 @@ def _fresh_process(environ: Mapping[str, str], name: str, title: str) -> None:
 
 
 def _write_over_command_line(title: str) -> None:
-    """The server's own command line is what a forked process has: nobody reads it there but /proc."""
+    """Writes over the server's command line, which a forked process inherits; only /proc reads it there."""
     start, end = _place_in_stat(48)
     if 0 < start < end:
-        # It stays as long as it is, and ends with a zero: else the kernel takes what follows, the environment, for it.
+        # It keeps its length and ends with a zero: else the kernel takes what follows, the environment, for it.
         length = end - start
         ctypes.memmove(start, title.encode()[: length - 1].ljust(length, b"\0"), length)
 
 
 def _write_over_mark(mark: str) -> None:
-    """Where /proc tells of a forked process's environment, the server's, it tells the role's own mark from now on.
+    """/proc shows the server's environment for a forked process; from now on it has the role's own mark there.
 
-    So whatever the role forks without starting a program is known as the role's, too, in whatever session it is.
+    So whatever the role forks without starting a program is known as the role's, too, in any session.
     """
     start, end = _place_in_stat(50)
     if 0 < start < end:
@@ -325,7 +309,7 @@ def main() -> NoReturn:
     die_with_parent()
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    with contextlib.suppress(BrokenPipeError):  # Whoever asked is gone.
+    with contextlib.suppress(BrokenPipeError):  # The client is gone.
         serve(Connection(int(sys.argv[1])))
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""A process that somebody else has forked for this one, and the children that come to it so."""
+"""A process that another one has forked for this one, and the children that this one adopts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class ForkedProcess:
-    """A forked role: what of subprocess.Popen its supervisor needs.
-
-    Args:
-      pid: A child of this process.
-    """
+    """A forked role, a child of this process: the part of subprocess.Popen that its supervisor needs."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -30,16 +26,14 @@ class ForkedProcess:
         return self._wait(os.WNOHANG)
 
     def wait(self) -> int | None:
-        """Waits until it has ended."""
         return self._wait(0)
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal, unless it has ended."""
+        """Sends a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def _wait(self, options: int) -> int | None:
@@ -47,7 +41,7 @@ class ForkedProcess:
             try:
                 pid, status = os.waitpid(self.pid, options)
             except ChildProcessError:
-                self.returncode = EXIT_FAILED  # Somebody else has taken its exit code.
+                self.returncode = EXIT_FAILED  # Something else has taken its exit code.
             else:
                 self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
@@ -70,7 +64,7 @@ def set_subreaper(value: bool) -> bool:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a child of this process has ended; takes its exit code then: from now on its pid may be another's."""
+    """Whether a child of this process has ended; if so, takes its exit code: its pid may then be another's."""
     try:
         return os.waitpid(pid, os.WNOHANG) != (0, 0)
     except ChildProcessError:
@@ -78,11 +72,11 @@ def has_ended(pid: int) -> bool:
 
 
 def reap_orphans(own: Collection[int]) -> None:
-    """Waits for what has ended among the children that this process adopted, and did not start.
+    """Reaps ended children that this process adopted but did not start.
 
     Args:
-      own: Pids of those that somebody else here waits for. While one of them has ended and nobody has taken its exit
-        code, it may hide others: call it again.
+      own: Pids of those that other code here waits for. While one of them has ended and nobody has taken its exit
+        code, it may hide others: call this again.
     """
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in own:

@@ -1,8 +1,8 @@
-"""Joins workers of this machine to a run that goes on elsewhere, or on this machine.
+"""Joins workers of this machine to a run, on another machine or this one.
 
     python -m tfagents_system.launch.join --vars_file VARS.sh [--to RUN] [--server HOST:PORT] [--workers N] ...
 
-Called by join_script.sh. All findings are told together, with exit code 2, before anything starts. Exit codes: 0 the
+Called by join_script.sh. All findings come together, with exit code 2, before anything starts. Exit codes: 0 the
 run is finished, 1 it or all workers here failed, 2 bad input, 75 this command or the run was stopped.
 """
 
@@ -17,7 +17,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
+from tfagents_system.launch.join_ssh import fetch_run
 from tfagents_system.launch.orphans import end_orphans
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.role_process import RoleProcess
@@ -33,6 +34,7 @@ from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.supervise import claim_cpus
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.slots import KINDS
 from tfagents_system.report.env_faults import fault_lines
@@ -44,17 +46,17 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variables import RunVariables, read_variables
 
-_WAIT_SECS = 600.0  # For a run that is just being started.
+_WAIT_SECS = 600.0  # For a run that is still starting.
 _SPEAK_SECS = 60.0
 _LOOK_SECS = 1.0
 _OUTCOMES = {"done": EXIT_DONE, "stopped": EXIT_RESUMABLE, "failed": EXIT_FAILED}
 
 
 class JoinRules:
-    """Of workers that have joined a run: they leave when it is over, or when none of them can stay.
+    """The rules of workers that have joined a run: they leave when it is over, or when none of them can stay.
 
     Args:
-      supervisor: Of the workers, with a run directory of their own.
+      supervisor: The workers', with a run directory of their own.
       target: The run.
     """
 
@@ -63,7 +65,7 @@ class JoinRules:
         self._target = target
         self._failures = RoleRestarts(supervisor)
         self._look_at = 0.0
-        self._why = ""  # Why the workers have left, where nothing has failed here.
+        self._why = ""  # Why the workers have left, if nothing has failed here.
 
     def role_ended(self, role: RoleProcess, code: int) -> None:
         if self._supervisor.is_ending:
@@ -77,7 +79,7 @@ class JoinRules:
             self._failures.take(role, code)
 
     def look(self) -> None:
-        """The end of the last worker here, or of the run, where that can be seen, is the end."""
+        """Ends when the last worker here has ended, or the run has, as far as that can be seen."""
         if self._supervisor.exit_code is None and all(worker.is_over for worker in self._supervisor.workers):
             self._all_are_over()
         elif self._supervisor.exit_code is None and self._target.run is not None and time.monotonic() >= self._look_at:
@@ -134,18 +136,18 @@ def supervisor_of(
     starter: RoleStarter,
     **options: Any,
 ) -> Supervisor:
-    """What runs workers that join a run, until that is over.
+    """The supervisor of workers that join a run, until the run is over.
 
     Args:
       variables: Their variables, with a run directory of their own.
-      plan: Which of them runs where.
-      claims: What this process holds.
+      plan: Where each of them runs.
+      claims: This process's claims.
       target: The run.
       stop: Set when they are to leave.
       starter: Starts them.
-      **options: Further ones of Supervisor, other than `environ`.
+      **options: Other options of Supervisor, except `environ`.
     """
-    # The params of all workers shall see the same numbers, though nobody here has these CPUs.
+    # The params of all workers must see the same numbers, though nobody here has these CPUs.
     counts = {name: os.environ[name] for name in ("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS") if name in os.environ}
     rules = functools.partial(JoinRules, target=target)
     environ = target.environ() | counts
@@ -153,7 +155,7 @@ def supervisor_of(
 
 
 def state_of_run(run: RunPaths) -> str | None:
-    """What a run directory says: `starting`, `running`, `done`, `stopped` or `failed`; None for one that is dead."""
+    """What a run directory says: `starting`, `running`, `done`, `stopped` or `failed`; None for a dead run."""
     status = read_status(run.status_json)
     return None if status is None or is_dead(status, time.time()) else str(status["run"].get("state"))
 
@@ -173,10 +175,10 @@ def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool]) -> Run
 
     Args:
       runs: The directories that it may be in.
-      stop: Sleeps, and tells whether this command is to stop.
+      stop: Sleeps, and returns whether this command is to stop.
 
     Returns:
-      Its directory; None where the run is finished, or this command is to stop.
+      Its directory; None if the run is finished, or this command is to stop.
 
     Raises:
       UserError: It is not started in time.
@@ -198,7 +200,7 @@ def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool]) -> Run
 
 
 def take_folder(joined: Path, host: str, claims: Claims) -> Path:
-    """A folder for workers of this machine: the same one again, unless another process here has claimed it."""
+    """A folder for workers of this machine: the same one each time, unless another process here has claimed it."""
     folder, number = joined / host, 1
     while not claims.take(f"joined/{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"):
         number += 1
@@ -233,7 +235,7 @@ def join(
     with RunLock(paths) as lock:
         end_orphans(paths, variables.save_deadline_secs)
         for name, content in inputs.items():
-            run_directory.write_atomically(paths.exp_dir / name, content)
+            write_atomically(paths.exp_dir / name, content)
         if paths.overrides.name not in inputs:
             paths.overrides.unlink(missing_ok=True)
         if paths.run_json.name not in inputs:
@@ -250,28 +252,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parse(arguments)
     stop = StopFlag.of_supervisor()
     environ = {**os.environ, **_variables_of(flags)}
-    if flags.to is not None:
-        # As it is given, or relative to the repository, as run_script.sh takes SAC_EXP_DIR.
+    if flags.to is not None and flags.ssh is None:
+        # As given, or relative to the repository, as run_script.sh takes SAC_EXP_DIR.
         runs = [RunPaths(folder / flags.to) for folder in dict.fromkeys((Path.cwd(), ROOT))]
         prepared = [run for run in runs if run.run_json.exists()]
         run = prepared[0] if flags.server and prepared else wait_for_run(runs, stop.wait)
         if run is None:
-            print(f"{flags.to} is finished, or this command was stopped: nobody joins")
-            return EXIT_RESUMABLE if stop.is_set() else EXIT_DONE
+            return _nobody_joins(flags.to, stop)
         environ["SAC_EXP_DIR"] = str(run.exp_dir)
     values, findings = read_variables(environ, vars_file=flags.vars_file, root=ROOT)
     if "exp_dir" not in values:
         raise UserError(*findings)
-    paths = RunPaths(values["exp_dir"])
-    try:
-        target = find_target(paths, environ, socket.gethostname(), is_certain=flags.to is not None)
-    except UserError as error:
-        raise UserError(*findings, *error.findings) from None
-    preparation = JoinPreparation(environ, flags.vars_file, target, paths.joined, flags.workers, flags.assignments)
-    claims = Claims()
+    paths, claims = RunPaths(values["exp_dir"]), Claims()
     folder = take_folder(paths.joined, socket.gethostname(), claims)
+    if flags.ssh is None:
+        try:
+            target = find_target(paths, environ, socket.gethostname(), is_certain=flags.to is not None)
+        except UserError as error:
+            raise UserError(*findings, *error.findings) from None
+        return _prepare_and_join(flags, environ, target, folder, claims, stop)
+    with fetch_run(flags.ssh, flags.to, folder / "of_run") as there:
+        if there.state == "done":
+            return _nobody_joins(there.name, stop)
+        password_file = environ.get("SAC_PASSWORD_FILE")
+        with there.tunnel() as tunnel:
+            target = Target(
+                tunnel.server, there.credentials, Path(password_file) if password_file else None, there.paths
+            )
+            return _prepare_and_join(flags, environ | there.environ(), target, folder, claims, stop)
+
+
+def _nobody_joins(run: object, stop: StopFlag) -> int:
+    print(f"{run} is finished, or this command was stopped: nobody joins")
+    return EXIT_RESUMABLE if stop.is_set() else EXIT_DONE
+
+
+def _prepare_and_join(
+    flags: argparse.Namespace, environ: Mapping[str, str], target: Target, folder: Path, claims: Claims, stop: StopFlag
+) -> int:
+    """Makes all checks, and starts the workers unless only checks are asked for."""
+    preparation = JoinPreparation(environ, flags.vars_file, target, folder.parent, flags.workers, flags.assignments)
     start_server = functools.partial(ForkServer.start, {**environ, "SAC_EXP_DIR": str(folder)})
-    fork_server = start_server() if values.get("fork_roles", True) else None
+    forks = read_variables(environ, vars_file=flags.vars_file, root=ROOT)[0].get("fork_roles", True)
+    fork_server = start_server() if forks else None
     starter = RoleStarter(fork_server=fork_server, start_server=start_server)
     try:
         preparation.run(fork_server, starts=not flags.check)
@@ -291,14 +314,21 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Join workers of this machine to a run.", allow_abbrev=False)
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     parser.add_argument("--to", type=Path, help="run directory, where it can be seen from here")
+    parser.add_argument("--ssh", metavar="USER@HOST", help="log in there: --to is a directory of that machine")
     parser.add_argument("--server", help="HOST:PORT of the run's gateway (default: what the run directory says)")
     parser.add_argument("--workers", type=_positive, help="how many (default: as many as this machine has CPUs for)")
     parser.add_argument("--role", choices=KINDS, help="what they do (default: SAC_WORKER_ROLE, or collect)")
     parser.add_argument("--credentials", type=Path, help="folder with the run's certificates")
     parser.add_argument("--password_file", type=Path, help="file with the run's password")
-    parser.add_argument("--check", action="store_true", help="only check, and tell all that was looked at")
+    parser.add_argument("--check", action="store_true", help="only check, and report all that was looked at")
     parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
-    return parser.parse_args(arguments)
+    flags = parser.parse_args(arguments)
+    if flags.ssh is not None and (flags.to is None or flags.server or flags.credentials):
+        raise UserError(
+            "--ssh needs --to with the run directory on that machine, which says the rest: leave out --server and "
+            "--credentials"
+        )
+    return flags
 
 
 def _positive(text: str) -> int:

@@ -1,4 +1,4 @@
-"""What is checked before workers join a run: where it is, whether it takes them, and what this machine has for them."""
+"""The checks before workers join a run: where it is, whether it takes them, and what this machine has for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import plan_for
 from tfagents_system.launch.fork_client import ForkServer
-from tfagents_system.launch.prepare import Preparation, plan_counts
+from tfagents_system.launch.machine_checks import plan_counts
+from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import resolve
 from tfagents_system.machine import peers
@@ -37,9 +38,9 @@ class Target:
 
     Attributes:
       server: `host:port` of its replay server on this machine, or of its gateway.
-      credentials: For the gateway; None: the server is on this machine, and plain.
-      password_file: For the gateway, where it asks for a password.
-      run: The run directory, where it can be seen from here.
+      credentials: For the gateway; None: the server is on this machine, and unencrypted.
+      password_file: For the gateway, if it asks for a password.
+      run: The run directory, if it can be seen from here.
     """
 
     server: str
@@ -59,17 +60,17 @@ class Target:
 
 
 def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_certain: bool) -> Target:
-    """Where the run is to be reached.
+    """Where the run can be reached.
 
     Args:
-      paths: The run directory, which may not be there.
+      paths: The run directory, which may not exist.
       environ: SAC_SERVER, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE win over what the run directory says.
       host: Name of this machine.
       is_certain: The user has named the run directory; else one beside another machine's server is taken for that of
         an earlier run of this machine, with the same name.
 
     Raises:
-      UserError: That can't be told, or credentials are missing.
+      UserError: That is unknown, or credentials are missing.
     """
     server = environ.get("SAC_SERVER")
     is_local = not server or peers.address_here(server) is not None
@@ -127,8 +128,8 @@ class JoinPreparation(Preparation):
       environ: Usually os.environ, after the vars file was sourced.
       vars_file: For messages and relative paths.
       target: The run.
-      folder: Where workers that join have theirs.
-      workers: How many there are to be; None: as many as fit.
+      folder: The parent of joining workers' folders.
+      workers: How many are to join; None: as many as fit.
       assignments: Texts of --set; those of a run that can be seen from here are known.
     """
 
@@ -143,7 +144,7 @@ class JoinPreparation(Preparation):
     ) -> None:
         run = run_directory.read_run_json(target.run) if target.run is not None else {}
         settings = run_directory.environ_of_run(run) if run else {}
-        # Where no run is to be seen nothing is taken for its copies of params and configuration.
+        # Without a visible run, nothing is taken for its copies of params and configuration.
         where = {} if target.run is not None else {"SAC_EXP_DIR": str(folder)}
         environ = {**environ, **settings, **target.environ(), **where}
         for name in ("SAC_GRID", "SLURM_ARRAY_TASK_ID"):  # The run has taken its settings from them.
@@ -155,7 +156,7 @@ class JoinPreparation(Preparation):
             "reverb_cpus": 0,
             "train_cpus": 0,
             "train_gpus": False,
-        }  # There is neither a replay server nor a trainer here.
+        }  # Neither a replay server nor a trainer runs here.
         for name in ("reverb_port", "gateway_port"):
             self._values.pop(name, None)
         slots = len(SlotCounts.of_run(run).for_kind(self.kind)) if run else None
@@ -181,7 +182,7 @@ class JoinPreparation(Preparation):
             self._check_server()
 
     def inputs(self) -> dict[str, bytes]:
-        """The files of the run that the workers need, by name: the run's own where they can be seen from here."""
+        """The files of the run that the workers need, by name: the run's own if they can be seen from here."""
         if (run := self._target.run) is not None:
             files = [run.params, run.config, run.specs, run.run_json]
             return {path.name: path.read_bytes() for path in [*files, run.overrides] if path in files or path.exists()}
@@ -199,7 +200,7 @@ class JoinPreparation(Preparation):
         return []
 
     def _most_that_fit(self, slots: int | None) -> int:
-        """As many workers as this machine has free CPUs for, and the run has slots for, as far as is known here."""
+        """As many workers as this machine has free CPUs for and the run has slots for, as far as is known here."""
         if not self._values.get("collect_worker_cpus"):
             return 1
         most, held = len(os.sched_getaffinity(0)) // self._values["collect_worker_cpus"], held_cpus()
@@ -258,7 +259,7 @@ def _check_reachable(check: Check, server: str) -> None:
 
 
 def _fault_of(server: str) -> str | None:
-    """Why our own replay server does not answer at `host:port` of this machine; None where it does."""
+    """Why our own replay server does not answer at `host:port` of this machine; None if it does."""
     port = int(server.rpartition(":")[2])
     if not peers.other_users_are_allowed() and peers.users_listening(port) - {os.geteuid()}:
         return "another user listens on that port"

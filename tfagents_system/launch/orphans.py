@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from tfagents_system.machine import processes
-from tfagents_system.machine.claims import processes_of_run
+from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -14,26 +14,26 @@ _POLL_SECS = 0.2
 
 
 def wait_for_orphans(paths: RunPaths, deadline_secs: float) -> None:
-    """Waits until they have saved; to be called before the run directory is locked.
+    """Waits until they have saved; call it before the run directory is locked.
 
-    As soon as another start has the lock, no checkpoint of theirs is completed any more (`run_lock.may_write`).
+    Once another start has the lock, they complete no further checkpoint (`run_lock.may_write`).
     """
     _wait(paths, deadline_secs, lambda: owner_of_run(paths) is None)
 
 
 def end_orphans(paths: RunPaths, deadline_secs: float) -> None:
-    """Waits until they have ended, and kills them at the deadline; for who has the run directory's lock."""
+    """Waits until they have ended, and kills them at the deadline; for the holder of the run directory's lock."""
     if _wait(paths, deadline_secs, lambda: True):
         return
-    if stuck := processes.end_all(lambda: list(processes_of_run(paths.exp_dir))):
+    if stuck := processes.end_all(lambda: processes_of_run(paths.exp_dir)):
         print(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}", flush=True)
 
 
 def _wait(paths: RunPaths, deadline_secs: float, may_wait: Callable[[], bool]) -> bool:
-    """Whether none is left; says once that it waits."""
+    """Waits; returns whether none is left. Says once that it waits."""
     deadline = time.monotonic() + deadline_secs
     told = False
-    while orphans := list(processes_of_run(paths.exp_dir)):
+    while orphans := processes_of_run(paths.exp_dir):
         if time.monotonic() > deadline or not may_wait():
             return False
         if not told:

@@ -1,4 +1,4 @@
-"""Whether this Python holds the packages that pyproject.toml pins. Needs nothing but Python 3.11 itself.
+"""Whether this Python holds the packages that pyproject.toml pins. Needs only Python 3.11 itself.
 
     python tfagents_system/launch/pinned_packages.py [--dev]
 
@@ -16,7 +16,7 @@ _PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def pinned(dev: bool, pyproject: Path = _PYPROJECT) -> dict[str, str]:
-    """Versions by package, as pyproject.toml pins them; `dev` includes the extras, the development tools among them."""
+    """Versions by package, as pyproject.toml pins them; `dev` includes the extras, with the development tools."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values() if dev else ()
     lines = [*project["dependencies"], *(line for extra in extras for line in extra)]

@@ -2,44 +2,45 @@
 
     python -m tfagents_system.launch.prepare --vars_file VARS.sh [--set NAME=VALUE]... [--check | --then PROGRAM]
 
-All findings are told together, with exit code 2. A run that is finished says so and ends with 0. Else PROGRAM takes the
-place of this process: signals reach one process, whatever stage the start is in. With --check all that was looked at is
-told, and nothing is written or started.
+All findings are reported together, with exit code 2. A finished run says so and ends with 0. Else PROGRAM replaces this
+process: signals reach one process at every stage of the start. --check reports all that was looked at, and writes and
+starts nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
-from tfagents_system.launch import pinned_packages, resources
-from tfagents_system.launch.cpus import CpuPlan, plan_for
+from tfagents_system.launch import resources
+from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import ForkServerError
-from tfagents_system.launch.inspection import Inspection, run_inspection
+from tfagents_system.launch.inspection import Inspection
+from tfagents_system.launch.inspection_process import run_inspection
+from tfagents_system.launch.kept_folder import KeptFolder
+from tfagents_system.launch.machine_checks import check_machine, check_packages
 from tfagents_system.launch.orphans import wait_for_orphans
+from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import CARRIER, EDITS, FOLDER, FRESH, KEEP, TAKE, RunSettings, resolve
-from tfagents_system.machine import peers, scratch
-from tfagents_system.machine.claims import Claims, held_cpus, port_is_free
-from tfagents_system.machine.gpus import FOUND, gpu_of_trainer
+from tfagents_system.machine import scratch
+from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS
 from tfagents_system.machine.slots import COLLECT
-from tfagents_system.machine.topology import format_cpu_list
-from tfagents_system.run_files import params_folder, run_directory, run_inputs
+from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
@@ -47,25 +48,15 @@ from tfagents_system.settings.early_end import settings_of_end
 from tfagents_system.settings.load_params import load_env_config
 from tfagents_system.settings.variables import RunVariables, read_variables
 
-ROOT = Path(__file__).resolve().parents[2]
-_MOST_SHOWN = 8
-_COPY = "sac_params_"  # Folders of that name in the temporary one are ours.
-_PLAN_FIELDS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
-
 
 class Preparation:
     """The checks of a start: first those of variables and machine, then those that run a user's own code.
 
     Args:
-      environ: Usually os.environ, after the vars file was sourced.
-      vars_file: For messages and relative paths.
-      settings: What is overridden; by default what the environment says of it.
+      settings: What is overridden; by default what the environment says.
 
     Attributes:
-      checks: What was looked at, and what was found.
-      overrides: What the run has otherwise than its files say.
-      plan: The CPU plan; None where there is none.
-      inspection: Of the user's files.
+      overrides: How the run differs from what its files say.
     """
 
     def __init__(self, environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> None:
@@ -74,10 +65,9 @@ class Preparation:
         environ, self.overrides = settings.environ, settings.overrides
         self.plan: CpuPlan | None = None
         self.inspection = Inspection()
-        self._copied_folder: Path | None = None  # A copy of the folder of SAC_PARAMS.
-        self._digests: dict[str, str] = {}
+        self._kept = KeptFolder()
         self._environ = environ
-        self._is_for_job = resources.JOB_MB in environ  # Which will have another machine than this one.
+        self._is_for_job = resources.JOB_MB in environ  # Which will run on another machine.
         self._vars_file = vars_file
         self._values, findings = read_variables(environ, vars_file=vars_file, root=ROOT)
         self.checks["variables"].errors += findings + self._misplaced()
@@ -97,89 +87,42 @@ class Preparation:
 
         Args:
           fork_server: A user's own code then runs in a child of it, else in this process.
-          starts: A start follows, which takes the run directory itself and has no time to draw a picture.
+          starts: A start follows, which takes the run directory itself and does not wait for a picture.
         """
         self._check_directories(starts)
         if not self._is_for_job:
-            self._check_machine()
-            self._check_gpu()
-        self._check_packages()
+            self.plan = check_machine(self._values, self._environ, self.checks)
+        check_packages(self.checks["packages"])
         if not self.checks["run directory"].errors:
             self._keep_folder()
-            environ = {**self._environ, FOLDER: str(self._copied_folder)} if self._copied_folder else self._environ
+            environ = {**self._environ, FOLDER: str(self._kept.copy)} if self._kept.copy else self._environ
             render = not (starts or self._is_for_job)
-            # Not measured: on a GPU, which the check leaves alone, and where workers join a run from elsewhere.
+            # Not measured: on a GPU, which the check leaves alone, and if workers join a run from elsewhere.
             measures = render and not {"server", "train_gpus"} & {k for k, value in self._values.items() if value}
             plan = self.plan if measures else None
             self.inspection = run_inspection(environ, self._vars_file, fork_server, render=render, plan=plan)
-            self._tell_of_folder()
-            self.checks.extend(self.inspection.checks)
+            self.checks.extend(self._kept.told_of_original(self.inspection.checks))
+
+    def _keep_folder(self) -> None:
+        self._kept.take(self._values, self._run_before, self.edits, self.checks["params folder"])
 
     def close(self) -> None:
         """Removes what only the checks needed."""
-        if self._copied_folder is not None:
-            shutil.rmtree(self._copied_folder, ignore_errors=True)
+        self._kept.close()
 
     @property
     def edits(self) -> str | None:
-        """What is done with files that were edited since the run began; see run_settings.py."""
+        """What to do with files that were edited since the run began; see run_settings.py."""
         return self._environ.get(EDITS)
 
     @property
     def _run_before(self) -> RunPaths | None:
-        """The run that is gone on with, if there is one."""
+        """The run to continue, if there is one."""
         return None if self.edits == FRESH else self._paths
-
-    def _keep_folder(self) -> None:
-        """Copies the folder of SAC_PARAMS: what is checked is what runs. Or tells what was edited."""
-        params: Path | None = self._values.get("params")
-        if params is None or "server" in self._values or params_folder.is_kept_otherwise(params):
-            return
-        check, kept = self.checks["params folder"], None
-        if run_directory.has_begun(self._run_before) and self.edits != TAKE:
-            assert self._run_before is not None
-            kept = run_inputs.kept_digests(self._run_before)
-            if kept is None:
-                return
-        elif not self._values.get("keep_folder", True):
-            return
-        left_out = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
-        own = [self._values[name] for name in left_out if name in self._values]
-        try:
-            files = params_folder.files_of(params.parent, own, self._values.get("snapshot_mb", 100))
-            digests = params_folder.digests(params.parent, files)
-            if kept is None:
-                self._copied_folder = Path(tempfile.mkdtemp(prefix=_COPY)).resolve()
-                params_folder.copy(params.parent, files, self._copied_folder)
-                self._digests = digests
-                check.facts.append(f"{params.parent}: {len(files)} file{'s' * (len(files) != 1)} kept for the run")
-            elif self.edits != KEEP and (told := params_folder.differences(kept, digests)):
-                check.notes.append(_edited(params.parent, told))
-        except params_folder.TooLargeError as error:
-            check.notes.append(
-                f"{error}: {'it is not compared with the copy that the run has' if kept else _only_the_file(params)}"
-            )
-        except OSError as error:
-            check.errors.append(
-                f"{error.filename} in the folder of SAC_PARAMS can't be read ({error.strerror}): the run keeps a copy "
-                "of the folder. Make it readable, or set SAC_KEEP_FOLDER=0"
-            )
 
     def files(self) -> Inputs:
         """The user's files, for the run."""
-        return Inputs(self._values["params"], self._values["config"], self._copied_folder, self._digests)
-
-    def _tell_of_folder(self) -> None:
-        """Names the originals of what was checked, and says where a copy may be the reason of an error."""
-        if self._copied_folder is None:
-            return
-        found, folder = self.inspection.checks, str(self._values["params"].parent)
-        found.replace(str(self._copied_folder), folder)
-        if any(error in text for text in found.errors for error in ("ModuleNotFound", "ImportError", "FileNotFound")):
-            self.checks["params folder"].notes.append(
-                f"the run has a copy of {folder} and runs it: what lies outside of that folder is not found by a path "
-                "that is relative to a file in it. Give an absolute one, or set SAC_KEEP_FOLDER=0"
-            )
+        return Inputs(self._values["params"], self._values["config"], self._kept.copy, self._kept.digests)
 
     @property
     def seed(self) -> int:
@@ -232,80 +175,11 @@ class Preparation:
             return "a run without any update yet, which takes files and settings as they are now"
         return "finished" if run_directory.is_finished(paths, self.overrides) else "a run that goes on"
 
-    def _check_machine(self) -> None:
-        knows_share = "share_cpus" in self._values or not self._environ.get("SAC_SHARE_CPUS")
-        if self._values.keys() >= _PLAN_FIELDS and knows_share:
-            check = self.checks["CPUs"]
-            with check.catching():
-                counts, trainers = plan_counts(self._values), held_cpus("trainer")
-                self.plan = plan_for(counts, self._environ, held=held_cpus(), trainers=trainers)
-                roles = ", ".join(
-                    f"{role} {format_cpu_list(ids) or 'any'}" for role, ids in self.plan.by_role().items()
-                )
-                check.facts.append(f"{roles} ({'pinned' if self.plan.pinned else 'not pinned'})")
-                check.notes += self.plan.notes
-        if self.plan is not None and self.plan.pinned:
-            check = self.checks["taskset"]
-            if (taskset := shutil.which("taskset")) is None:
-                check.errors.append("taskset is not installed: install util-linux (apt-get install util-linux)")
-            else:
-                check.facts.append(taskset)
-        if "server" not in self._values:  # The replay server is to be here.
-            with self.checks["port"].catching():
-                peers.require_owners(self._environ)
-        if "reverb_port" in self._values:
-            with self.checks["port"].catching():
-                _check_port(self._values["reverb_port"])
-                self.checks["port"].facts.append(f"{self._values['reverb_port']} is free")
-        self._check_gateway()
-        if "num_collect_workers" in self._values:
-            workers = self._values.get("max_workers", self._values["num_collect_workers"])
-            resources.check_open_files(self.checks["open files"], workers)
-
-    def _check_gateway(self) -> None:
-        """Port, certificates and password of those who join from other machines."""
-        if (port := self._values.get("gateway_port")) is None:
-            return
-        from tfagents_system.transport.remote import credentials
-
-        check = self.checks["gateway"]
-        if port and not port_is_free(port):
-            check.errors.append(f"SAC_GATEWAY_PORT={port} is in use: choose another port, or 0 for any free one")
-        folder = self._values.get("credentials_dir") or (self._paths.credentials if self._paths else None)
-        if folder is not None and (folder.exists() or "credentials_dir" in self._values):
-            check.errors += credentials.check_credentials(folder, credentials.SERVER)
-        with check.catching():
-            password = credentials.read_password(self._values.get("password_file"))
-            asked = "and a password" if password else "without a password"
-            check.facts.append(f"port {port or 'any free one'}, certificates in {folder}, {asked}")
-
-    def _check_gpu(self) -> None:
-        if not self._values.get("train_gpus"):
-            return
-        if (gpu := gpu_of_trainer(self._environ)) is not None:
-            self.checks["GPU"].facts.append(f"the trainer's is {gpu}")
-            return
-        self.checks["GPU"].errors.append(
-            "SAC_TRAIN_GPUS=1, but there is no GPU that may be used here (CUDA_VISIBLE_DEVICES: "
-            f"{self._environ.get(FOUND, 'not set')}): ask the cluster for one (--gpus-per-node=1), or unset it"
-        )
-
-    def _check_packages(self) -> None:
-        check = self.checks["packages"]
-        differing = pinned_packages.missing(dev=False)
-        check.notes += [f"{package}: this version was not tested" for package in differing]
-        check.facts.append(f"Python {sys.version.split()[0]}, {len(pinned_packages.pinned(dev=False))} pinned packages")
-
-
-def plan_counts(values: Mapping[str, Any]) -> types.SimpleNamespace:
-    """What `plan_for` needs of the variables, as far as they could be read."""
-    return types.SimpleNamespace(**({"share_cpus": False, "use_hyperthreads": True} | dict(values)))
-
 
 def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:
-    """The process that the roles will be forked from; it begins to import. None where it is not wanted.
+    """Starts the process that the roles will be forked from; it begins to import. None if it is not wanted.
 
-    Nor where an input is missing or can't be read: that is told at once, without TensorFlow.
+    None, too, if an input is missing or can't be read: that is reported at once, without TensorFlow.
     """
     values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
     if not values.get("fork_roles", True) or not values.keys() >= {"exp_dir", "params", "config"}:
@@ -328,11 +202,9 @@ def prepare(
     """Checks and prepares a run; False if it is finished already.
 
     Args:
-      environ: Usually os.environ, after the vars file was sourced.
-      vars_file: For messages and relative paths.
       quiet_plan: The supervisor comes next and prints the CPU plan that it claims.
       fork_server: A user's own code then runs in a child of it, else in this process.
-      settings: What is overridden; by default what the environment says of it.
+      settings: What is overridden; by default what the environment says.
 
     Raises:
       UserError: With all findings.
@@ -345,7 +217,7 @@ def prepare(
 
 @contextlib.contextmanager
 def _closed_on_signals(preparation: Preparation) -> Iterator[None]:
-    """Closes it at the end, also where a signal ends this process: a copied folder may be large."""
+    """Closes it at the end, even if a signal ends this process: a copied folder may be large."""
 
     def end(number: int, frame: types.FrameType | None) -> None:
         del frame
@@ -369,7 +241,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
     variables, inspection = preparation.variables(), preparation.inspection
     assert preparation.plan is not None and inspection.num_iter is not None and inspection.specs is not None
     for note in preparation.checks.notes:
-        if note not in preparation.plan.notes:  # Those stand below the plan.
+        if note not in preparation.plan.notes:  # Those are printed below the plan.
             print(f"note: {note}")
     paths = RunPaths(variables.exp_dir)
     wait_for_orphans(paths, variables.save_deadline_secs)
@@ -388,7 +260,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
             ends_for=settings_of_end(inspection.attributes),
         )
         run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
-        _write_specs(paths, inspection.specs)
+        write_atomically(paths.specs, inspection.specs)
     if preparation.seed != variables.seed:
         print(
             f"note: this run began with SAC_SEED={preparation.seed}, which stays; SAC_SEED={variables.seed} is ignored"
@@ -426,62 +298,32 @@ def check(
     return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
 
 
-def _only_the_file(params: Path) -> str:
-    return (
-        f"only {params.name} is kept, and an edit of what it imports would change a resumed run. Move it and what it "
-        "imports into a folder of their own"
-    )
-
-
-def _edited(folder: Path, differences: Sequence[str]) -> str:
-    shown = ", ".join(differences[:_MOST_SHOWN])
-    more = f" and {len(differences) - _MOST_SHOWN} more" if len(differences) > _MOST_SHOWN else ""
-    return (
-        f"{folder} is not what this run began with ({shown}{more}), which goes on with its own copy: --take_edits goes "
-        "on with the files as they are now, --fresh begins anew, --keep says that this is meant"
-    )
-
-
-def _write_specs(paths: RunPaths, specs: bytes) -> None:
-    beside = paths.specs.with_name(f".{paths.specs.name}.{os.getpid()}")
-    beside.write_bytes(specs)
-    os.replace(beside, paths.specs)
-
-
-def _check_port(port: int) -> None:
-    claims = Claims()
-    try:
-        claims.take_port(port)
-    finally:
-        claims.release_all()
-
-
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Nothing is running yet: Ctrl-C just ends, without a traceback.
     parser = argparse.ArgumentParser(description="Check and prepare a run.")
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
-    parser.add_argument("--check", action="store_true", help="only check, and tell all that was looked at")
+    parser.add_argument("--check", action="store_true", help="only check, and report all that was looked at")
     parser.add_argument(
         "--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE", help="see overrides.py"
     )
     edited = parser.add_mutually_exclusive_group()
-    edited.add_argument("--fresh", action="store_true", help="begin anew; the run that is there is moved aside")
-    edited.add_argument("--keep", action="store_true", help="go on with the run's own copies of files edited since")
-    edited.add_argument("--take_edits", action="store_true", help="go on with the files as they are now")
+    add_choice = functools.partial(edited.add_argument, action="store_const", dest="edits")
+    add_choice("--fresh", const=FRESH, help="start over; the existing run is moved aside")
+    add_choice("--keep", const=KEEP, help="continue with the run's own copies of files edited since")
+    add_choice("--take_edits", const=TAKE, help="continue with the files as they are now")
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
     args = parser.parse_args()
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # What TensorFlow says of itself would hide what the user must read.
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # TensorFlow's own messages would hide what the user must read.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # Names may hold any bytes.
     if args.check:
         os.environ[SHOW_TRACES] = "1"
-    edits = KEEP if args.keep else TAKE if args.take_edits else FRESH if args.fresh else None
-    if edits in (TAKE, FRESH) and int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:
+    if args.edits in (TAKE, FRESH) and int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:
         print("note: the job was requeued: what --fresh or --take_edits asked for was done by its first start")
-        edits = None
-    if edits is not None:
-        os.environ[EDITS] = edits
+        args.edits = None
+    if args.edits is not None:
+        os.environ[EDITS] = args.edits
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
     os.environ.update(settings.environ)
     fork_server = start_fork_server(os.environ, args.vars_file)
@@ -495,6 +337,11 @@ def main() -> int:
     )
     if not is_to_run or args.then is None:
         return EXIT_DONE
+    _become(args.then, args.vars_file, fork_server)
+
+
+def _become(program: Path, vars_file: Path | None, fork_server: ForkServer | None) -> NoReturn:
+    """The program replaces this process, and gets its fork server."""
     sys.stdout.flush()
     for name in (CARRIER, EDITS):  # From here on the run directory says it.
         os.environ.pop(name, None)
@@ -502,10 +349,10 @@ def main() -> int:
     if fork_server is not None:
         with contextlib.suppress(ForkServerError):  # The supervisor then starts another one.
             handed_over, os.environ[HANDLE_VARIABLE] = fork_server.hand_over()
-    # What an environment has opened is not for those who come.
+    # The next programs must not inherit what an environment has opened.
     os.closerange(3, handed_over)
     os.closerange(handed_over + 1, 1024)
-    os.execv(args.then, [str(args.then), *([str(args.vars_file)] if args.vars_file else [])])
+    os.execv(program, [str(program), *([str(vars_file)] if vars_file else [])])
 
 
 if __name__ == "__main__":

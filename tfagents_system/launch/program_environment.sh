@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# What all programs of a run live in on a machine: SAC_JOB_PRELUDE, SAC_PACKED_ENV and SAC_EXEC_PREFIX.
+# The environment of all programs of a run on a machine: SAC_JOB_PRELUDE, SAC_PACKED_ENV and SAC_EXEC_PREFIX.
 #
 # Sourced by a launcher that has a function `fail`, after the vars file; "$@" is the launcher's own command, which
-# SAC_EXEC_PREFIX starts once more, inside. The second time nothing is left to do but to forget the host's environment
-# of Python: setup.sh looks for one inside.
+# SAC_EXEC_PREFIX starts once more, inside. The second time it only has to forget the host's environment of
+# Python: setup.sh looks for one inside.
 
-# Others know the name and may have made it, or a link: what is used is a folder of ours, which nobody can exchange. Fails
-# as well where launch/clean.py takes the folder away meanwhile.
+# Others know the name and may have made it, or a link: only a folder of ours is used, which nobody can exchange. Fails
+# as well if launch/clean.py removes the folder meanwhile.
 lock_environment() { # FOLDER: holds its lock, as 9
   mkdir -m 700 "$1" 2>/dev/null || true
   [[ $(LC_ALL=C stat --format='%u %F' -- "$1" 2>/dev/null) == "$EUID directory" ]] || return 1
@@ -31,7 +31,7 @@ unpack_environment() { # ARCHIVE
     [[ -x $folder/env/bin/python ]] \
       || fail "SAC_PACKED_ENV=$1 has no bin/python: pack the environment's own folder (conda pack, or tar -C ENV .)"
     if [[ -x $folder/env/bin/conda-unpack ]]; then "$folder/env/bin/python" "$folder/env/bin/conda-unpack" >&2; fi
-    touch "$folder/.complete" # Last: what was interrupted is unpacked again.
+    touch "$folder/.complete" # Last: after an interruption it is unpacked again.
   fi
   exec 9>&-
   unset CONDA_PREFIX

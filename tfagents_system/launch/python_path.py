@@ -10,10 +10,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def folders_of_python_path(environ: Mapping[str, str]) -> list[str]:
-    """The folders that PYTHONPATH names; an empty entry, which Python takes for the current folder, names none."""
+    """The folders that PYTHONPATH names; an empty entry, which Python takes for the current folder, is left out."""
     return [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
 
 
 def run_python_path(environ: Mapping[str, str], *last: str) -> str:
-    """PYTHONPATH of a run's programs: the repository first, then what was there already, then `last`; each once."""
+    """PYTHONPATH of a run's programs: the repository first, then its existing entries, then `last`; each once."""
     return os.pathsep.join(dict.fromkeys([str(ROOT), *folders_of_python_path(environ), *last]))

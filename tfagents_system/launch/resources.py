@@ -1,4 +1,4 @@
-"""Memory, disk and open files: what a run needs against what there is.
+"""Memory, disk and open files: compares what a run needs with what is available.
 
 Pure functions judge; the others only look. None of them writes anything.
 """
@@ -15,17 +15,23 @@ from pathlib import Path
 import psutil
 
 from tfagents_system.checks.checklist import Check
+from tfagents_system.machine import cgroups
+from tfagents_system.machine.files import existing_ancestor
 
 # Memory, measured with Pendulum: a worker has 63 MiB of its own, of which the check sees all but this.
 _WORKER_BYTES = 10 * 2**20
 _OTHERS_BYTES = 600 * 2**20  # Fork server, replay server, trainer and supervisor.
-_IMPORTS_BYTES = 200 * 2**20  # What a program takes that is not forked.
+_IMPORTS_BYTES = 200 * 2**20  # Of a program that is not forked.
 _TIGHT = 0.8
-JOB_MB = "TFAGENTS_JOB_MB"  # MiB that a job will have which is being submitted; empty: nobody knows.
+JOB_MB = "TFAGENTS_JOB_MB"  # MiB of the job that is being submitted; empty: unknown.
 
 # Open files: the replay server has 28 with 2 workers and 32 with 8, all others fewer.
 _FILES = 64
 _FILES_A_WORKER = 4
+
+# Of a cgroup: its limit, its usage, and the part of that which can be reclaimed (in memory.stat).
+_FILES_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_FILES_V2 = ("memory.max", "memory.current", "inactive_file")
 
 _CHECKPOINTS = 3  # The last two, and one being written.
 _MODEL_BYTES = 2 * 2**20  # Of a SavedModel, beside the weights.
@@ -49,15 +55,8 @@ def in_words(num_bytes: int) -> str:
 # The run directory.
 
 
-def existing_ancestor(path: Path) -> Path:
-    """The path itself, or the nearest folder above it that exists."""
-    while not os.path.lexists(path) and path != path.parent:
-        path = path.parent
-    return path
-
-
 def folder_fault(path: Path, variable: str) -> str | None:
-    """Why a folder can't be made or written; None where it can. Nothing is written to find out."""
+    """Why a folder can't be made or written; None if it can. Writes nothing."""
     there = existing_ancestor(path)
     remedy = f"set {variable} to a folder that is yours"
     if max(map(len, map(os.fsencode, path.parts))) > 255:
@@ -90,7 +89,7 @@ def disk_of_run(agent_bytes: int, policy_bytes: int, num_iter: int, checkpoint_p
 
 
 def reserved_bytes(folder: Path) -> int:
-    """What a folder's own files take on the disk already; 0 where there is none."""
+    """Disk space that a folder's own files take already; 0 without a folder."""
     try:
         return sum(entry.stat().st_blocks * 512 for entry in os.scandir(folder) if entry.is_file())
     except OSError:
@@ -116,7 +115,7 @@ def check_disk(check: Check, needed: Mapping[Path, tuple[str, int]]) -> None:
 
 
 def judge_disk(check: Check, needed: int, free: int, what: str) -> None:
-    """An error where it does not fit, a note where it is tight."""
+    """Adds an error if it does not fit, a note if it is tight."""
     if needed > free:
         check.errors.append(
             f"a run needs {in_words(needed)} of disk ({what}), {in_words(free)} are free: lower n_episodes_in_buffer, "
@@ -132,7 +131,7 @@ def judge_disk(check: Check, needed: int, free: int, what: str) -> None:
 
 
 def memory_of_job(environ: Mapping[str, str]) -> tuple[int, str] | None:
-    """As `available_memory`, of the job that is being submitted; None where there is none."""
+    """As `available_memory`, for the job that is being submitted; None if there is none."""
     if JOB_MB not in environ:
         return None
     megabytes = environ[JOB_MB]
@@ -146,26 +145,9 @@ def available_memory(
 ) -> tuple[int, str]:
     """(bytes that this job's processes may still take, what limits them): the machine or the tightest cgroup."""
     limits = [(int(psutil.virtual_memory().available), "of this machine's memory")]
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        _, _, controllers_and_group = line.partition(":")
-        controllers, _, group = controllers_and_group.partition(":")
-        if controllers == "":
-            top, names = mounts, ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            top = mounts / "memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        folder = top / group.strip("/")
-        for level in (folder, *folder.parents):
-            if (left := _left_in_cgroup(level, *names)) is not None:
-                limits.append((left, "under the cgroup's limit"))
-            if level == top:
-                break
+    for is_v2, folders in cgroups.groups("memory", membership, mounts):
+        left = [_left_in_cgroup(folder, *(_FILES_V2 if is_v2 else _FILES_V1)) for folder in folders]
+        limits += [(num_bytes, "under the cgroup's limit") for num_bytes in left if num_bytes is not None]
     return min(limits)
 
 
@@ -175,7 +157,7 @@ def _left_in_cgroup(folder: Path, limit: str, usage: str, cache: str) -> int | N
         stat = (folder / "memory.stat").read_text()
     except (OSError, ValueError):  # No such group, or `max`.
         return None
-    # Cached files count as used, but give way.
+    # Cached files count as used, but can be reclaimed.
     cached = re.search(rf"^{cache} (\d+)$", stat, re.MULTILINE)
     return max(0, most - used + (int(cached[1]) if cached else 0))
 
@@ -189,15 +171,15 @@ def check_memory(
     are_forked: bool = True,
     available: tuple[int, str] | None = None,
 ) -> None:
-    """Compares what the run's processes will take with what there is.
+    """Compares the memory that the run's processes will take with what is available.
 
     Args:
       check: Gets facts, notes and errors.
       num_workers: Workers of the run.
-      own_bytes: What the user's own code takes in each of them.
-      ring_bytes: Of the replay ring, which lies in files: it should fit, but need not.
+      own_bytes: Memory of the user's own code in each of them.
+      ring_bytes: Size of the replay ring, which is in files: it should fit, but need not.
       are_forked: Programs share what they import (SAC_FORK_ROLES).
-      available: As `available_memory` gives it, which is asked if None.
+      available: As `available_memory` returns it, which is called if None.
     """
     free, limit = available or available_memory()
     worker_bytes = _WORKER_BYTES + own_bytes + (0 if are_forked else _IMPORTS_BYTES)
@@ -231,8 +213,8 @@ def check_open_files(check: Check, num_workers: int, limit: int | None = None) -
 
     Args:
       check: Gets facts and errors.
-      num_workers: Workers of the run, those that may join included.
-      limit: The soft limit, which is asked if None.
+      num_workers: Workers of the run, including those that may join.
+      limit: The soft limit; None: looked up.
     """
     if limit is None:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

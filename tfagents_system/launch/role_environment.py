@@ -15,14 +15,7 @@ from tfagents_system.settings.variables import RunVariables
 
 
 def role_environ(role: str, common: dict[str, str], plan: CpuPlan, variables: RunVariables) -> dict[str, str]:
-    """All variables of one role.
-
-    Args:
-      role: Such as `worker_0`.
-      common: What all roles have, of `common_environ`.
-      plan: Its threads follow from its CPUs.
-      variables: Of the run.
-    """
+    """All variables of one role."""
     experts = {worker_role(number) for number in variables.expert_ids}
     threads = plan.thread_environ(REPLAY if role == GATEWAY else role)
     return common | threads | _worker_environ(role, experts) | _gpu_environ(role, variables)

@@ -1,4 +1,4 @@
-"""One role as a process: start, look, restart with backoff, stop, and what its log says."""
+"""One role as a process: starts, watches, restarts with backoff and stops it, and reads its log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LAST_WORDS_CHARS = 200
 
 
 class Process(Protocol):
-    """What is needed of a process that leads a session of its own: subprocess.Popen has it."""
+    """The required interface of a process that leads a session of its own: subprocess.Popen has it."""
 
     pid: int
     returncode: int | None
@@ -60,18 +60,13 @@ class RoleProcess:
     Args:
       name: Such as `worker_0`.
       start: Starts its process, with the role's environment and log.
-      environ: Its whole environment.
-      log: Where its output is appended.
-      max_restarts: Failures in a row after which it is given up.
+      max_restarts: Number of failures in a row after which it is given up.
 
     Attributes:
       failures: Failures in a row; a role that was alive for ten minutes, or was killed at its work by somebody else,
-        starts from none.
-      restarts: Restarts in all.
+        starts from 0.
       exit_code: Of the last process that ended, None before; negative: the signal that ended it.
-      given_up: It has failed too often.
-      given_up_because: What to tell of that.
-      failures_alike: Failures in a row with the same exit code and last words, between which it has done nothing new.
+      failures_alike: Failures in a row with the same exit code and last words, with nothing new done in between.
       mark: NAME=VALUE in the environment of the newest process, and of no other role or start.
     """
 
@@ -122,12 +117,12 @@ class RoleProcess:
         self._started_at = time.monotonic()
 
     def is_of_newest(self, beat: Mapping[str, Any]) -> bool:
-        """Whether a heartbeat is the newest process's, and not of one before it."""
+        """Whether a heartbeat is the newest process's, not an earlier one's."""
         return beat.get("pid", self._pid) == self._pid
 
     @property
     def pid(self) -> int | None:
-        """Of the process whose exit code has not been taken yet."""
+        """The pid of the process whose exit code has not been taken yet."""
         return self._process.pid if self._process is not None else None
 
     def is_running(self) -> bool:
@@ -135,7 +130,7 @@ class RoleProcess:
 
     @property
     def is_over(self) -> bool:
-        """It does not run and will not be started again."""
+        """Whether it does not run and will not be started again."""
         return self._process is None and self._restart_at is None
 
     @property
@@ -165,7 +160,7 @@ class RoleProcess:
         self.restarts += 1
         try:
             self.start()
-        except OSError as error:  # No file descriptor, no process, no disk: that may pass.
+        except OSError as error:  # Out of file descriptors, processes or disk: that may pass.
             self._start_error = error
             self._started_at = time.monotonic()
             self.exit_code = EXIT_FAILED
@@ -176,7 +171,7 @@ class RoleProcess:
         """Schedules a restart of a process that has just ended.
 
         Args:
-          blameless: Somebody else has ended it, at its work: that is no failure, however often it happens.
+          blameless: Somebody else has ended it at its work: that never counts as a failure.
 
         Returns:
           Seconds until then, None if it is given up.
@@ -195,7 +190,7 @@ class RoleProcess:
         return delay_secs
 
     def note_failure(self, *, after_work: bool) -> None:
-        """Compares a failure with the one before it. To be called before `restart_later`.
+        """Compares a failure with the previous one. Call it before `restart_later`.
 
         Args:
           after_work: The process had done something new before.
@@ -208,10 +203,10 @@ class RoleProcess:
         self._failed_like = like
 
     def renew(self) -> bool:
-        """Schedules a restart of a process that has ended in order to start anew, at once: no failure.
+        """Schedules an immediate restart of a process that has ended in order to restart: not a failure.
 
         Returns:
-          False where it had hardly begun: that is one.
+          False if it had hardly begun: that is a failure.
         """
         if time.monotonic() - self._started_at < _RENEW_SECS:
             return False
@@ -219,19 +214,19 @@ class RoleProcess:
         return True
 
     def restart_now(self) -> None:
-        """Kills the process and starts another one with the next `poll`: that is no failure of its own."""
+        """Kills the process and starts another one with the next `poll`: not a failure of its own."""
         self.kill()
         self._restart_at = time.monotonic()
 
     def terminate(self) -> None:
-        """Asks the process to save and end; a restart that was due is off."""
+        """Asks the process to save and end; cancels a restart that was due."""
         self._restart_at = None
         if self.is_running():
             assert self._process is not None
             self._process.send_signal(role_stop_signal())
 
     def kill(self) -> None:
-        """Ends the process, everything in its session and all that bears its mark, at once."""
+        """Ends the process, everything in its session and all that has its mark, at once."""
         kill_roles([self])
 
     def _tell_stuck(self, pids: Sequence[int]) -> None:
@@ -242,7 +237,7 @@ class RoleProcess:
     # Its log.
 
     def log_line(self, text: str) -> str:
-        """Appends a line of the supervisor to the role's log, if that can be written; returns `text`."""
+        """Appends a supervisor's line to the role's log, if that can be written; returns `text`."""
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         self.log_text(f"{now} supervisor: {text}")
         return text
@@ -253,7 +248,7 @@ class RoleProcess:
             log.write(f"{text}\n".encode())
 
     def last_lines(self) -> list[str]:
-        """The last lines that the process wrote since it was started, or why it could not be."""
+        """The last lines that the process wrote since its start, or why it could not be started."""
         if self._start_error is not None:
             return [f"it can't be started: {self._start_error}"]
         try:
@@ -266,7 +261,7 @@ class RoleProcess:
         return [line for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
 
     def error_lines(self) -> list[str]:
-        """What it refused: its lines that start with `error:`, or its last ones if there are none."""
+        """Why it refused: its lines that start with `error:`, or its last ones if there are none."""
         lines = self.last_lines()
         return [line for line in lines if line.startswith("error:")] or lines
 
@@ -277,7 +272,7 @@ class RoleProcess:
 
 
 def kill_roles(roles: Sequence[RoleProcess]) -> None:
-    """As `RoleProcess.kill` of each, with one wait for all of them."""
+    """Does `RoleProcess.kill` for each, with one wait for all of them."""
     for role in roles:
         role._restart_at = None
         if role._process is not None and role._process.poll() is None:

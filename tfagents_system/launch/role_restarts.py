@@ -1,4 +1,4 @@
-"""What becomes of a role that has ended by itself: it is started again, given up, or its end is the run's."""
+"""Handles a role that has ended by itself: it is started again, given up, or its end is the run's."""
 
 from __future__ import annotations
 
@@ -21,18 +21,14 @@ _ABORT_SECS = 10.0  # Within these, gRPC may abort the clients of a server that 
 
 
 class RoleRestarts:
-    """Judges the ends of roles.
-
-    Args:
-      supervisor: Of the roles.
-    """
+    """Judges the ends of a supervisor's roles."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._variables, self._paths = supervisor.variables, supervisor.paths
-        self._most_done: dict[str, float] = {}  # By role: how far it had come at a failure.
+        self._most_done: dict[str, float] = {}  # By role: its progress at a failure.
         self._replay_died_at = -math.inf
-        self._oom_kills = memory.oom_kills()  # Those that are known.
+        self._oom_kills = memory.oom_kills()  # Those already seen.
 
     def take(self, role: RoleProcess, code: int) -> None:
         """A role has ended with this code, by itself or while all are being stopped."""
@@ -41,7 +37,7 @@ class RoleRestarts:
         if role.name == TRAINER and code == EXIT_DONE:
             self._supervisor.finish(EXIT_DONE)
         elif self._supervisor.is_ending:
-            pass  # It is over, or a signal to the whole job reached the role before it reached us.
+            pass  # The run is over, or a signal to the whole job reached the role before us.
         elif code == EXIT_BAD_INPUT and (role.name != GATEWAY or not role.restarts):
             self._supervisor.fail(EXIT_BAD_INPUT, f"{role.name} refused its input", role.error_lines())
         elif code == EXIT_HOPELESS:
@@ -49,7 +45,7 @@ class RoleRestarts:
         elif is_worker(role.name) and code == EXIT_DONE:
             self._supervisor.say(f"{role.name} is done")
         elif code == EXIT_RENEW and role.renew():
-            self._supervisor.say(role.log_line(f"{role.name} starts anew{role.last_words()}"))
+            self._supervisor.say(role.log_line(f"{role.name} restarts{role.last_words()}"))
         elif self._is_blameless(role, code):
             delay_secs = role.restart_later(blameless=True)
             self._supervisor.say(
@@ -61,11 +57,11 @@ class RoleRestarts:
             self._restart_all_with(role)
 
     def _restart_all_with(self, ended: RoleProcess) -> None:
-        """All go on from the last checkpoint: what one of them did since then must not be seen by another."""
+        """All continue from the last checkpoint: none may see what another did since then."""
         for role in self._supervisor.roles.values():
             if role is not ended and not role.is_over and role.name != GATEWAY:
                 role.restart_now()
-                role.log_line(f"{role.name} starts anew with {ended.name}: SAC_DETERMINISTIC=1")
+                role.log_line(f"{role.name} restarts with {ended.name}: SAC_DETERMINISTIC=1")
 
     def _failed(self, role: RoleProcess, code: int) -> None:
         """Restarts a role, or gives it up."""
@@ -103,9 +99,9 @@ class RoleRestarts:
             self._supervisor.say(role.log_line(f"{_given_up(role, code)}; the other workers go on"))
 
     def _fails_for_ever(self, role: RoleProcess) -> bool:
-        """Whether a role has failed in the same way again and again, and the run is nothing without it.
+        """Whether a role has repeatedly failed in the same way, and the run can't do without it.
 
-        A worker is tried on while another one is at its work: its trouble may pass.
+        A worker is retried while another one is at its work: its trouble may pass.
         """
         if role.failures_alike < _FAILURES_ALIKE or role.name == GATEWAY:
             return False
@@ -120,18 +116,18 @@ class RoleRestarts:
         return role.is_running() and role.is_of_newest(beat) and beat.get("state") not in (None, "starting")
 
     def _has_done_new(self, role: RoleProcess) -> bool:
-        """Whether a process that has just ended had done what none before it had: updates, steps stored or taken."""
+        """Whether a process that has just ended had got further than any before it: updates, steps stored or taken."""
         beat = read_heartbeat(self._paths.heartbeat(role.name)) or {}
         done = beat.get({TRAINER: "train_step", REPLAY: "env_steps"}.get(role.name, "steps"))
         if not role.is_of_newest(beat) or not isinstance(done, int | float):
             return False
         most = self._most_done.get(role.name, 0)
-        if not is_worker(role.name):  # Workers count from each start of theirs.
+        if not is_worker(role.name):  # Workers count from zero at each start.
             self._most_done[role.name] = max(most, done)
         return done > most
 
     def _is_blameless(self, role: RoleProcess, code: int) -> bool:
-        """Whether somebody else has ended a role that was at its work, be it through the replay server's death."""
+        """Whether somebody else has ended a role that was at its work, perhaps by the replay server's death."""
         if code == -signal.SIGABRT and role.name != REPLAY:
             by_others = time.monotonic() - self._replay_died_at < _ABORT_SECS
         else:

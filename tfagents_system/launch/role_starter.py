@@ -1,4 +1,4 @@
-"""Starts the roles' processes on their CPUs: forked where there is a fork server, else as programs of their own."""
+"""Starts the roles' processes on their CPUs: forked if there is a fork server, else as programs of their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.fork_messages import ForkServerError
 from tfagents_system.launch.forked_process import become_subreaper, has_ended, reap_orphans
-from tfagents_system.launch.role_process import Process, start_program
+from tfagents_system.launch.role_process import Process, RoleProcess, start_program
 from tfagents_system.machine import memory, processes
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER
 
@@ -24,18 +24,16 @@ def module_of_role(role: str) -> str:
 
 
 def command_for_role(role: str) -> list[str]:
-    """The same as a command."""
-    # -P: the folder that the user happens to be in does not lead sys.path. PYTHONPATH says where modules come from.
+    """The command for that program."""
+    # -P: the current folder does not lead sys.path. PYTHONPATH says where modules come from.
     return [sys.executable, "-P", "-m", module_of_role(role)]
 
 
 class RoleStarter:
-    """Starts the roles' processes: forked where there is a fork server, else as programs of their own.
+    """Starts the roles' processes: forked if there is a fork server, else as programs of their own.
 
     Args:
-      command: Gives the program of a role.
-      fork_server: None: there is none.
-      start_server: Starts another one where that has died.
+      start_server: Starts another one after that has died.
     """
 
     def __init__(
@@ -47,15 +45,15 @@ class RoleStarter:
         self._command = command
         self._fork_server = fork_server
         self._start_server = start_server
-        self._adopts = False  # Whether this process may have become the parent of what it did not start.
+        self._adopts = False  # Whether this process may have become the parent of processes that it did not start.
         self._others: set[int] = set()  # Children that it has for another reason.
 
     def adopt(self) -> None:
-        """From now on, what a role has started comes to this process when its own parent has ended."""
-        with contextlib.suppress(ForkServerError):  # Then its mark must do, see role_process.py.
+        """From now on, this process adopts what a role has started when its own parent has ended."""
+        with contextlib.suppress(ForkServerError):  # Then its mark must suffice, see role_process.py.
             become_subreaper()
             self._adopts = True
-        self._others = set(memory.children(os.getpid()))
+        self._others = set(memory.children(os.getpid())) - processes.started_apart()
 
     def wait_until_ready(self, stop: Callable[[], bool]) -> None:
         """Waits for the fork server's imports; returns early when the run is to stop."""
@@ -68,7 +66,7 @@ class RoleStarter:
                     self.close()
 
     def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> Process:
-        """Starts the process of a role on these CPUs, or on any where there are none."""
+        """Starts the process of a role on these CPUs, or on any if none are given."""
         if self._fork_server is not None:
             try:
                 if self._fork_server.is_ready():
@@ -81,7 +79,7 @@ class RoleStarter:
         return start_program(pinned(self._command(role), cpus), environ, log)
 
     def reap_orphans(self, roles: Collection[int]) -> None:
-        """Waits for what has ended of the children that are neither a role nor the fork server: orphans of roles.
+        """Reaps ended children that are neither a role nor the fork server: orphans of roles.
 
         Args:
           roles: Pids of the roles' processes.
@@ -89,7 +87,7 @@ class RoleStarter:
         if self._fork_server is not None:
             self._fork_server.reap()
         if self._adopts:
-            # By their pids: one of them that has ended would hide all orphans that end after it.
+            # By their pids: one that has ended would hide all orphans that end after it.
             self._others = {pid for pid in self._others if not has_ended(pid)}
             reap_orphans(self._own(roles))
 
@@ -104,9 +102,35 @@ class RoleStarter:
         found = set(memory.children(os.getpid())) - self._own(roles)
         return {pid for pid in found if processes.is_alive(pid)}
 
+    def end_orphans(self, roles: Sequence[RoleProcess], spared: set[int]) -> list[int]:
+        """Ends what roles that are over have left to this process outside their sessions and without their marks:
+        what it has adopted since a moment at which they were alive.
+
+        Args:
+          roles: All; what is in a living one's session or has its mark is spared.
+          spared: What was adopted before. It may belong to a role that continues.
+
+        Returns:
+          Pids of those that can't be ended.
+        """
+
+        def find() -> list[int]:
+            living = [role for role in roles if role.is_running()]
+            marks, sessions = {role.mark.encode() for role in living}, {role.pid for role in living}
+            return [
+                pid
+                for pid in self.orphans(pids) - spared
+                if not marks & processes.environment_of(pid) and processes.session_of(pid) not in sessions
+            ]
+
+        pids = [role.pid for role in roles if role.pid is not None]
+        stuck = processes.end_all(find)
+        self.reap_orphans(pids)
+        return stuck
+
     def _own(self, roles: Collection[int]) -> set[int]:
         server = [] if self._fork_server is None else [self._fork_server.pid]
-        return {*roles, *self._others, *server}
+        return {*roles, *self._others, *server, *processes.started_apart()}
 
     def close(self) -> None:
         """Ends the fork server."""
@@ -121,7 +145,7 @@ class RoleStarter:
 
 
 def pinned(command: Sequence[str], ids: Sequence[int]) -> list[str]:
-    """The command on these CPUs; as it is where there are none to pin it to."""
+    """The command pinned to these CPUs; unchanged without any."""
     if not ids:
         return list(command)
     return ["taskset", "-c", ",".join(map(str, ids)), *command]

@@ -1,4 +1,4 @@
-"""A run's rules: it needs its trainer, its replay server and a worker, and they save in an order."""
+"""A run's rules: it needs its trainer, its replay server and a worker, and they save in a fixed order."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER
 
 _ALL_WORKERS_GONE_SECS = 120.0
-# Of the time to save. Workers have nothing to save but the segment that they are in.
+# Of the time to save. Workers have only their current segment to save.
 _WORKERS_SHARE, _REPLAY_SHARE, _REPLAY_SECS = 0.5, 0.25, 10.0
 
 
 class RunRules:
-    """The rules of a run that this supervisor has started.
-
-    Args:
-      supervisor: Of its roles.
-    """
+    """The rules of a run that this supervisor has started."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -33,9 +29,9 @@ class RunRules:
         self._failures.take(role, code)
 
     def look(self) -> None:
-        """A run without any worker but experts waits forever: it fails, unless the trainer is just finishing.
+        """A run with only experts as workers would wait forever: it fails, unless the trainer is just finishing.
 
-        Where it has none of its own (SAC_LOCAL_WORKERS=0) it waits for those that join.
+        A run without workers of its own (SAC_LOCAL_WORKERS=0) waits for those that join.
         """
         if (
             self._supervisor.exit_code is not None
@@ -61,7 +57,7 @@ class RunRules:
         trainer, replay = supervisor.roles[TRAINER], supervisor.roles[REPLAY]
         had_work = supervisor.is_at_work(TRAINER)
         self.end_roles()
-        if supervisor.exit_code is not None:  # Somebody has taken the run directory over.
+        if supervisor.exit_code is not None:  # Another start has taken the run directory over.
             return supervisor.exit_code
         if trainer.exit_code == EXIT_DONE:
             return EXIT_DONE
@@ -72,14 +68,14 @@ class RunRules:
         return EXIT_FAILED
 
     def end_roles(self) -> None:
-        """The trainer and the workers, then the replay server, all of them within the deadline."""
+        """Ends the trainer and the workers, then the replay server, all of them within the deadline."""
         supervisor, deadline_secs = self._supervisor, self._supervisor.variables.save_deadline_secs
         began = time.monotonic()
         trainer_secs = deadline_secs - min(_REPLAY_SECS, _REPLAY_SHARE * deadline_secs)
         worker_secs = _WORKERS_SHARE * deadline_secs
         deadlines = {role: worker_secs for role in supervisor.workers} | {supervisor.roles[TRAINER]: trainer_secs}
         if gateway := supervisor.roles.get(GATEWAY):
-            deadlines[gateway] = worker_secs  # It tells the workers on other machines, and takes what they still send.
+            deadlines[gateway] = worker_secs  # It informs workers on other machines, and takes what they still send.
         supervisor.end(deadlines)
         supervisor.end({supervisor.roles[REPLAY]: deadline_secs - (time.monotonic() - began)})
 

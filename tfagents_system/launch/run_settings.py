@@ -1,6 +1,6 @@
-"""The settings of one start: --set, the grid file of a job array, and what the run directory keeps, brought together.
+"""Combines the settings of one start: --set, the grid file of a job array, and what the run directory keeps.
 
-All of it happens here, before anything else looks at the environment. TensorFlow and users' files are not needed.
+All of it happens here, before anything else reads the environment. TensorFlow and users' files are not needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfagents_system.settings.variables import read_variables
 
 # Carries the overrides from the start to the check of params and environment, which is another process.
 CARRIER = "TFAGENTS_OVERRIDES"
-# Tell it what is done with files that were edited since the run began, and where the folder of SAC_PARAMS is copied.
+# Tell it what to do with files that were edited since the run began, and where the folder of SAC_PARAMS is copied.
 EDITS, KEEP, TAKE, FRESH = "TFAGENTS_EDITS", "keep", "take", "fresh"
 FOLDER = "TFAGENTS_PARAMS_FOLDER"
 _GRID, _TASK, _SEED = "SAC_GRID", "SLURM_ARRAY_TASK_ID", "SAC_SEED"
@@ -28,12 +28,10 @@ _NAME, _LOGS, _DIR, _SERVER = "SAC_EXP_NAME", "SAC_LOGS_DIR", "SAC_EXP_DIR", "SA
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
-    """What a start is to do otherwise than its files say.
+    """How a start differs from what its files say.
 
     Attributes:
-      environ: The environment with all variables that are overridden.
-      overrides: All of them.
-      findings: What the user must change.
+      environ: The environment with all overridden variables.
     """
 
     environ: dict[str, str]
@@ -44,16 +42,15 @@ class RunSettings:
 def resolve(
     environ: Mapping[str, str], assignments: Sequence[str], *, vars_file: Path | None, root: Path
 ) -> RunSettings:
-    """Brings together what is given now and what the run began with.
+    """Combines what is given now with what the run began with.
 
     Args:
       environ: After the vars file was sourced.
       assignments: Texts `NAME=VALUE` of --set.
       vars_file: Its folder is one of those in which a relative SAC_GRID is looked for.
-      root: The repository root.
     """
     settings, findings = parse_assignments(assignments)
-    # --set may name the grid, or take it away.
+    # --set may name the grid, or remove it.
     chosen = {setting.name: str(setting.value) for setting in settings if setting.name == _GRID}
     try:
         settings += _grid_settings({**environ, **chosen}, vars_file, root)
@@ -83,7 +80,7 @@ def carried(environ: Mapping[str, str]) -> Overrides:
 
 
 def _name_without_effect(environ: Mapping[str, str], overrides: Overrides) -> list[str]:
-    """A new place for a run directory that SAC_EXP_DIR names; workers that join have one of their own in any case."""
+    """A new name or folder for the run that SAC_EXP_DIR overrides; workers that join have their own in any case."""
     given = {name: overrides.variables.get(name) for name in (_NAME, _LOGS)}
     changed = {name: text for name, text in given.items() if text not in (None, environ.get(name))}
     folder = environ.get(_DIR)
@@ -97,7 +94,7 @@ def _name_without_effect(environ: Mapping[str, str], overrides: Overrides) -> li
 
 
 def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Path) -> list[Setting]:
-    """Those of SLURM_ARRAY_TASK_ID in SAC_GRID; none where there is no grid.
+    """The settings of SLURM_ARRAY_TASK_ID in SAC_GRID; none without a grid.
 
     Raises:
       UserError: There is no such file or task.
@@ -121,7 +118,7 @@ def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Pat
 
 
 def _seed_of_task(environ: Mapping[str, str], overrides: Overrides) -> str | None:
-    """SAC_SEED + task: tasks of an array without a grid differ in nothing but their seed."""
+    """SAC_SEED + task: tasks of an array without a grid differ only in their seed."""
     seed, task = environ.get(_SEED, "").strip() or "0", environ.get(_TASK, "").strip()
     if environ.get(_GRID, "").strip() or _SEED in overrides.variables or not (seed.isdecimal() and task.isdecimal()):
         return None

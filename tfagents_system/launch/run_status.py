@@ -1,4 +1,4 @@
-"""What a run's supervisor tells: status.json, the live view, and the lines at the end."""
+"""What a run's supervisor reports: status.json, the live view, and the lines at the end."""
 
 from __future__ import annotations
 
@@ -23,16 +23,11 @@ _VIEW_SECS = 1.0
 
 
 class RunStatus:
-    """Gathers what status.json says, shows it, and writes it as seldom as heartbeats are written.
-
-    Args:
-      variables, paths, plan, port: Of the run.
-      roles: Its roles here, by name.
+    """Gathers the content of status.json, shows it, and writes it no more often than heartbeats.
 
     Attributes:
       state: `starting`, `running`, `done`, `stopped` or `failed`.
-      message: Why it is so.
-      exit_code: None while the run goes on.
+      exit_code: None while the run continues.
       stale_secs: Age of a heartbeat from which its role counts as gone.
     """
 
@@ -57,13 +52,13 @@ class RunStatus:
         self._view.start()
 
     def tell(self, state: str, message: str) -> None:
-        """A new state, shown and written at once."""
+        """Sets a new state, which is shown and written at once."""
         self.state, self.message = state, message
         self._view_due = self._status_due = 0.0
         self.show()
 
     def show(self) -> None:
-        """Shows it when its time has come, and writes it as seldom as heartbeats."""
+        """Shows it when that is due, and writes it no more often than heartbeats."""
         now = time.monotonic()
         if now < self._view_due:
             return
@@ -76,15 +71,15 @@ class RunStatus:
             self._view.update(status)
 
     def take_last_words(self, role: str) -> None:
-        """Of a process that has ended: its successor writes over them."""
+        """Keeps the last words of a process that has ended: its successor overwrites them."""
         self._faults.take(role, read_heartbeat(self._paths.heartbeat(role)) or {})
 
     def stop(self, lines: list[str]) -> None:
-        """The view ends with these lines."""
+        """Ends the view with these lines."""
         self._view.stop(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """What status.json says: the run, its plan, and every role's last heartbeat."""
+        """The content of status.json: the run, its plan, and every role's last heartbeat."""
         roles = {
             name: {**(read_heartbeat(self._paths.heartbeat(name)) or {})}
             | {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
@@ -148,7 +143,7 @@ def _remote_roles(paths: RunPaths, known: Collection[str], stale_secs: float) ->
 
 
 def or_why_not(lines: Callable[[], list[str]]) -> list[str]:
-    """Lines for the user; what goes wrong with them is one, and never what becomes of the run."""
+    """Lines for the user; an error in making them becomes one of them, and never ends the run."""
     try:
         return lines()
     except Exception as error:

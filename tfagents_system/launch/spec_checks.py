@@ -17,7 +17,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.train_params_base import TrainParamsBase
 
-EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode is over before, of a slow one this is enough.
+EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode ends earlier, and for a slow one this is enough.
 _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
 OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
 
@@ -36,7 +36,7 @@ def check_sequences(params: TrainParamsBase, last: ts.TimeStep, steps: int) -> l
 
 
 def check_action_count(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
-    """The default networks have one action; hooks of the user's own may do with more."""
+    """The default networks have one action; a user's own hooks may handle more."""
     names = [spec.name for spec in tree.flatten(env.action_spec())]
     own = {"agent_ctor", "actor_ctor"} & overridden(params)
     if len(names) == 1 or own:
@@ -57,13 +57,13 @@ def check_frame_stack(params: TrainParamsBase, env: TrainingEnvironment) -> list
 
 
 def without_effect_here(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
-    """Attributes that act on images alone, where there are none; what follows from the params has been told."""
+    """Attributes that act only on images, if there are none; what follows from the params is already reported."""
     told = without_effect(params)
     return [note for note in without_effect(params, has_images(env.observation_spec())) if note not in told]
 
 
 def check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> None:
-    """Tells what becomes of each image, and of what may be meant as one; of networks of the user's own nothing."""
+    """Reports the use of each image, and of what may be meant as one; says nothing about the user's own networks."""
     filters = params.image_encoder_filters
     is_own = has_own_networks(params) or "agent_ctor" in overridden(params)
     needs_axes = params.frame_stack > 1 or bool(params.image_augmentation_pixels)

@@ -3,7 +3,7 @@
     python -m tfagents_system.launch.supervise --vars_file VARS.sh
 
 Started by train_script.sh once the run directory is prepared. Exit codes: 0 the run is finished, 1 it failed, 2 bad
-input, 75 it was stopped and everything is saved: the same command goes on.
+input, 75 it was stopped and everything is saved: the same command continues.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
 
 
 def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
-    """Plans and claims CPU ids; plans anew when another run was faster.
+    """Plans and claims CPU ids; plans again if another run was faster.
 
     Raises:
       UserError: Too few are left.
@@ -89,10 +89,10 @@ def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
 
 
 def claim_expert_slots(variables: RunVariables, claims: Claims, port: int) -> None:
-    """Takes the slots of the run's experts, which a worker may have that has joined an earlier start.
+    """Takes the slots of the run's experts, unless a worker that joined an earlier start has one.
 
     Raises:
-      UserError: One does.
+      UserError: A worker has one.
     """
     taken = [str(number) for number in variables.expert_ids if not claims.take(claim_of(port, number))]
     if taken:

@@ -1,6 +1,6 @@
 """Starts the roles of a run on their CPUs, restarts what dies, stops all, and leaves nothing behind.
 
-What a role's end means, in which order roles stop and what is told in the end is for `Rules` to say: a run has others
+`Rules` decide what a role's end means, in which order roles stop and what is reported in the end: a run has others
 than workers that have joined one.
 """
 
@@ -36,19 +36,19 @@ class Rules(Protocol):
     """What the roles' ends mean, and how they are stopped."""
 
     def role_ended(self, role: RoleProcess, code: int) -> None:
-        """A role has ended by itself: to be started again, given up, or the end of all."""
+        """Handles a role that has ended by itself: starts it again, gives it up, or ends all."""
 
     def look(self) -> None:
-        """Looks at all roles together: the run may be over though none of them has said so."""
+        """Looks at all roles together: the run may be over without any of them saying so."""
 
     def stop(self) -> int:
         """Stops all roles because a signal says so; returns the exit code."""
 
     def end_roles(self) -> None:
-        """Stops what still runs once the outcome is known."""
+        """Stops what is still running once the outcome is known."""
 
     def results(self) -> list[str]:
-        """What is written when the run is done, as lines for the user."""
+        """Writes the results of a finished run; returns lines for the user."""
 
     def closing_lines(self, code: int) -> list[str]:
         """The last lines for the user."""
@@ -58,22 +58,10 @@ class Supervisor:
     """Runs roles until one of them, a rule or a signal ends it.
 
     Args:
-      variables: The run's variables.
-      plan: Which role runs where.
-      claims: What this process holds; kept answering while the run lasts.
-      port: TCP port of the replay server.
-      seed: The run's seed.
-      stop: Set when the run is told to stop.
-      starter: Starts the roles; tests have it start small programs.
-      rules: Makes the rules, from this supervisor.
-      step_secs: Seconds between two looks at the roles.
+      claims: This process's claims; they keep answering while the run lasts.
+      starter: Starts the roles; in tests, small programs.
       lock: Of the run directory; without one nobody can take it over.
       environ: Further variables of all roles; they win over a role's own.
-
-    Attributes:
-      variables, plan, paths, stop: Of the run.
-      roles: By name.
-      status: What is told.
     """
 
     def __init__(
@@ -98,7 +86,7 @@ class Supervisor:
         self._starter = starter
         self._step_secs = step_secs
         self._guard = DirectoryGuard(self.paths, lock)
-        self._orphans: set[int] = set()  # That have been there at the last step's beginning.
+        self._orphans: set[int] = set()  # Those at the beginning of the last step.
         common = common_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
         cpus = plan.by_role() | ({} if variables.gateway_port is None else {GATEWAY: plan.gateway})
         self.roles = {
@@ -120,13 +108,13 @@ class Supervisor:
 
     @property
     def collectors(self) -> list[RoleProcess]:
-        """The workers without which the run is nothing: experts alone do not keep it going, nor end it."""
+        """The workers that the run needs: experts alone do not keep it going, nor end it."""
         experts = {worker_role(number) for number in self.variables.expert_ids}
         return [worker for worker in self.workers if worker.name not in experts]
 
     @property
     def exit_code(self) -> int | None:
-        """None while the run goes on."""
+        """None while the run continues."""
         return self.status.exit_code
 
     @property
@@ -180,7 +168,7 @@ class Supervisor:
         orphans = self._starter.orphans(self._pids())
         ended = {role: code for role in self.roles.values() if (code := role.poll()) is not None}
         if ended:
-            end_what_is_left(ended)  # It must not meet their successors.
+            end_what_is_left(ended)  # It must not run beside their successors.
             for role, code in ended.items():
                 self.status.take_last_words(role.name)
                 self._rules.role_ended(role, code)
@@ -199,34 +187,15 @@ class Supervisor:
         return [role.pid for role in self.roles.values() if role.pid is not None]
 
     def _end_orphans(self, spared: set[int]) -> None:
-        """Ends what roles that are over have left to this process, though it neither was in their sessions nor has
-        their marks: what has come to it since a moment at which they were alive.
-
-        Args:
-          spared: What was there before. It may be of a role that goes on, as what is in a living role's session or
-            has its mark is.
-        """
-
-        def find() -> list[int]:
-            living = [role for role in self.roles.values() if role.is_running()]
-            marks, sessions = {role.mark.encode() for role in living}, {role.pid for role in living}
-            found = self._starter.orphans(self._pids()) - spared
-            return [
-                pid
-                for pid in found
-                if not marks & processes.environment_of(pid) and processes.session_of(pid) not in sessions
-            ]
-
-        if stuck := processes.end_all(find):
+        if stuck := self._starter.end_orphans(list(self.roles.values()), spared):
             self.say(f"note: {processes.describe_stuck('what a role has left', stuck)}")
-        self._starter.reap_orphans(self._pids())
 
     def _start(self) -> None:
         for folder in (self.paths.logs, self.paths.heartbeats):
             folder.mkdir(parents=True, exist_ok=True)
         self._guard.open()
         for heartbeat in self.paths.heartbeats.glob("*.json"):
-            heartbeat.unlink(missing_ok=True)  # What an earlier start said is no news.
+            heartbeat.unlink(missing_ok=True)  # An earlier start's is outdated.
         self.status.start()
         self._starter.adopt()
         self._starter.wait_until_ready(self._is_stopped_meanwhile)
@@ -242,7 +211,7 @@ class Supervisor:
         return self.stop.is_set()
 
     def _check_lock(self) -> None:
-        """A run that another start has taken over ends, and writes nothing more: it would spoil the other's files."""
+        """Ends a run that another start has taken over, and writes nothing more: that would spoil the other's files."""
         if self._guard.is_taken():
             self.kill_all()
             self.fail(EXIT_FAILED, self._guard.by_whom(), [])
@@ -250,37 +219,37 @@ class Supervisor:
     # For the rules.
 
     def has_joined_workers(self) -> bool:
-        """Whether workers that this supervisor has not started are at work."""
+        """Whether workers that this supervisor did not start are at work."""
         others = (path for path in self.paths.heartbeats.glob("worker_*.json") if path.stem not in self.roles)
         beats = [beat for path in others if (beat := read_heartbeat(path)) is not None]
         oldest = time.time() - self.status.stale_secs
         return any(beat["state"] != "stopped" and beat.get("time", 0.0) > oldest for beat in beats)
 
     def is_at_work(self, role: str) -> bool:
-        """Whether a role came so far that ending it without its saving would lose something."""
+        """Whether a role has come so far that ending it unsaved would lose something."""
         heartbeat = read_heartbeat(self.paths.heartbeat(role)) or {}
         return heartbeat.get("state") not in (None, "starting")
 
     def finish(self, code: int, message: str = "") -> None:
-        """The run is over, with this exit code and for what `message` says; "" keeps the message before."""
+        """Ends the run with this exit code, for the reason in `message`; "" keeps the previous message."""
         self.status.exit_code = code
         self.status.message = message or self.status.message
 
     def fail(self, code: int, message: str, lines: Sequence[str]) -> None:
-        """The run is over for what `message` says; `lines` are the words of the role whose fault it is."""
+        """Ends the run for the reason in `message`; `lines` are the words of the role whose fault it is."""
         if code == EXIT_FAILED and (problem := self._guard.why_unwritable()):
-            message += f" ({problem})"  # The role's own words may not have come to its log.
+            message += f" ({problem})"  # The role's own words may not have reached its log.
         self.finish(code, message)
         self.say("\n".join([f"error: {message}", *(f"  {line}" for line in lines)]))
 
     def stopping(self) -> str:
-        """Tells in the status which signal stops the run, so that who has joined leaves; returns its name."""
+        """Reports in the status which signal stops the run, so that joined workers leave; returns its name."""
         name = signal.Signals(self.stop.signal_number or signal.SIGTERM).name
         self._tell(self.status.state, f"stopped by {name}")
         return name
 
     def end(self, deadlines_secs: Mapping[RoleProcess, float]) -> None:
-        """A stop signal, then SIGKILL after each role's deadline or at a second signal."""
+        """Sends a stop signal, then SIGKILL after each role's deadline or at a second signal."""
         start = spoke = time.monotonic()
         for role in deadlines_secs:
             role.terminate()
@@ -305,7 +274,7 @@ class Supervisor:
         kill_roles(list(self.roles.values()))
 
     def say(self, text: str) -> None:
-        """A line or more for the user."""
+        """Prints a line or more for the user."""
         # A closed terminal or a full disk behind the output is no reason to end a run.
         with contextlib.suppress(OSError):
             print(text, flush=True)

@@ -2,7 +2,7 @@
 
     python -m tfagents_system.launch.sweep VARS.sh [--seeds 0-4] [--grid FILE] [--parallel 2] [--set NAME=VALUE]...
 
-Called by sweep.sh. Each task has the run directory <name>_task_<id>. The same command goes on with what is unfinished.
+Called by sweep.sh. Each task has the run directory <name>_task_<id>. The same command continues what is unfinished.
 Exit codes: 0 all are done, 1 some have failed, 2 bad input: nothing was started, 75 stopped and saved.
 """
 
@@ -51,7 +51,7 @@ _CHECK_SECS = 300.0
 
 
 class _Plan:
-    """The tasks of a sweep and their checks, all of which are made before anything starts."""
+    """The tasks of a sweep and their checks, which are all made before anything starts."""
 
     def __init__(self, vars_file: Path, grid: Grid, assignments: Sequence[str], parallel: int) -> None:
         self.tasks: list[Task] = []
@@ -72,7 +72,7 @@ class _Plan:
 
     def raise_findings(self) -> None:
         """Raises:
-        UserError: With all findings, and the tasks that they are of.
+        UserError: With all findings, and the tasks that they concern.
         """
         if self._findings:
             count = len(self.tasks)
@@ -94,7 +94,7 @@ class _Plan:
         own = dict(settings)
         given, _ = parse_assignments(self._assignments)
         own_seed = _SEED in own or any(setting.name == _SEED for setting in given)
-        # The grid's tasks are what is asked for: none is a seed of its own because it has a number.
+        # Only the grid's tasks are asked for: a task's number adds nothing to its seed.
         seed = [] if own_seed else [f"{_SEED}={environ.get(_SEED) or 0}"]
         texts = ["SAC_GRID=", *seed, *(assignment(name, value) for name, value in own.items()), *self._assignments]
         resolved = resolve(environ, texts, vars_file=self._vars_file, root=ROOT)
@@ -120,7 +120,7 @@ class _Plan:
         return resolved.environ
 
     def _place(self, parallel: int) -> list[str]:
-        """Gives each of the runs that go on at once its CPUs and its GPU; returns what speaks against it."""
+        """Gives each of the simultaneous runs its CPUs and its GPU; returns what prevents that."""
         if not all(values.keys() >= _COUNTS for values in self._values):
             return []
         cpus, findings = self._cpus(parallel)
@@ -129,7 +129,7 @@ class _Plan:
         return findings + found
 
     def _cpus(self, parallel: int) -> tuple[list[list[int]], list[str]]:
-        """CPU ids for each of the runs that go on at once, and what speaks against it."""
+        """CPU ids for each of the simultaneous runs, and what prevents that."""
         needed = max(
             values["reverb_cpus"]
             + values["train_cpus"]
@@ -151,7 +151,7 @@ class _Plan:
         return split, []
 
     def _gpus(self, parallel: int) -> tuple[list[str], list[str]]:
-        """A GPU for each of the runs that go on at once, where any task trains on one, and what speaks against it."""
+        """A GPU for each of the simultaneous runs, if any task trains on one, and what prevents that."""
         waiting = [k for k, task in enumerate(self.tasks) if task.state != DONE]
         wanting = [self._environs[k] for k in waiting if self._values[k].get("train_gpus", False)]
         if not wanting:
@@ -219,7 +219,7 @@ def _numbered(numbers: Sequence[int]) -> str:
 
 
 def _grid_of(args: argparse.Namespace, vars_file: Path) -> Grid:
-    """Of --grid, else of the vars file's SAC_GRID, with the seeds of --seeds.
+    """The grid of --grid, else of the vars file's SAC_GRID, with the seeds of --seeds.
 
     Raises:
       UserError: With all findings.

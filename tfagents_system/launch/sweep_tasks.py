@@ -1,4 +1,4 @@
-"""The tasks of a sweep: what each is, and how they are run a few at a time."""
+"""The tasks of a sweep, and how they are run a few at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
+from tfagents_system.launch.role_starter import pinned
 from tfagents_system.machine.gpus import FOUND
 from tfagents_system.machine.processes import kill_session
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag, die_with_parent
-from tfagents_system.machine.topology import format_cpu_list
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import in_words
 
@@ -31,15 +31,9 @@ class Task:
     """One run of a sweep.
 
     Attributes:
-      number: Its id in the grid.
-      settings: Of the grid and of --set, by name.
-      command: What starts it.
-      environ: Of the command.
-      paths: Its run directory.
-      save_secs: What it may take to save when it is stopped.
+      save_secs: How long it may take to save when it is stopped.
       state: WAITING, RUNNING, DONE, STOPPED or FAILED.
-      reason: Why it failed.
-      started_at: Unix seconds of its start; what was written before says nothing of it.
+      started_at: Unix seconds of its start; what was written before is not its own.
     """
 
     number: int
@@ -63,11 +57,11 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What one of the runs that go on at once has for itself.
+    """What one of the simultaneous runs has for itself.
 
     Attributes:
       cpus: Its CPU ids; none leaves them to the run.
-      gpu: Its GPU, as CUDA_VISIBLE_DEVICES names it; None: it has none of its own.
+      gpu: Its GPU, as CUDA_VISIBLE_DEVICES names it; None without one of its own.
     """
 
     cpus: Sequence[int] = ()
@@ -79,17 +73,13 @@ class TaskRunner:
 
     Args:
       tasks: All; those that are not WAITING are left alone.
-      places: Of those that run at once.
-      stop: Set when the sweep is told to stop; each further signal is handed on to the runs as well.
+      places: One for each simultaneous run.
+      stop: Set when the sweep is told to stop; each further signal is passed on to the runs as well.
       show: Called with the tasks, at each change and every second.
     """
 
     def __init__(
-        self,
-        tasks: Sequence[Task],
-        places: Sequence[Place],
-        stop: StopFlag,
-        show: Callable[[Sequence[Task]], None],
+        self, tasks: Sequence[Task], places: Sequence[Place], stop: StopFlag, show: Callable[[Sequence[Task]], None]
     ) -> None:
         self._tasks = tasks
         self._free = list(reversed(places))
@@ -158,7 +148,7 @@ class TaskRunner:
             secs = max((running.task.save_secs for running in self._running.values()), default=0.0)
             self._kill_at = time.monotonic() + secs + _STOP_GRACE_SECS
         if self._handed_on < self._stop.count:
-            # In a SLURM job a run takes no other second signal for a person's haste.
+            # In a SLURM job a run takes no other second signal for a user's hurry.
             number = signal.SIGINT if self._handed_on else signal.SIGTERM
             self._handed_on = self._stop.count
             for running in self._running.values():
@@ -173,19 +163,18 @@ class _Running:
 
     def __init__(self, task: Task, place: Place) -> None:
         self.task, self.place = task, place
-        pinned = ["taskset", "-c", format_cpu_list(place.cpus)] if place.cpus else []
         environ = dict(task.environ) | ({} if place.gpu is None else {FOUND: place.gpu})
         task.log.parent.mkdir(parents=True, exist_ok=True)
         with task.log.open("ab") as log:
             self._written_before = log.tell()
             self.process = subprocess.Popen(
-                [*pinned, *task.command],
+                pinned(task.command, place.cpus),
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # A sweep that is killed has its runs save and end. They are supervisors: in a SLURM job, too.
+                # If the sweep is killed, its runs save and end. They are supervisors: in a SLURM job, too.
                 preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
             )
 

@@ -8,29 +8,26 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Literal
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Task
 from tfagents_system.report.status import read_status, summary
-from tfagents_system.report.terminal import fitting
+from tfagents_system.report.tables import SurvivingConsole, table
 from tfagents_system.settings.grid import differing, in_words
 
 COLUMNS = ("task", "settings", "state", "iteration", "env steps", "eval return", "best", "left")
-_LEFT_ALIGNED = ("settings", "state")
 _COLORS = {RUNNING: "green", DONE: "bold green", FAILED: "red", STOPPED: "yellow", WAITING: "dim"}
-_ORDER = (RUNNING, FAILED, STOPPED, WAITING, DONE)  # Who is shown first where a terminal has too few lines.
-_SPARED_FIRST = ("left", "env steps", "best", "iteration", "eval return")  # In a narrow terminal.
+_ORDER = (RUNNING, FAILED, STOPPED, WAITING, DONE)  # The first ones are shown if a terminal has too few lines.
+_SPARED_FIRST = ("left", "env steps", "best", "iteration", "eval return")  # Dropped first in a narrow terminal.
 _LINES_BESIDE = 6
 _DEFAULT_LINE_SECS = 5.0
 
 
 def own_settings(tasks: Sequence[Task]) -> dict[int, str]:
-    """By number, in words: those in which the tasks differ."""
+    """The settings in which the tasks differ, in words, by task number."""
     return {task.number: in_words(own) for task, own in zip(tasks, differing([t.settings for t in tasks]), strict=True)}
 
 
@@ -58,16 +55,15 @@ def totals(tasks: Sequence[Task]) -> str:
 
 
 class SweepView:
-    """Shows tasks again and again; nothing that happens to the output ends the sweep.
+    """Shows tasks repeatedly; nothing that happens to the output ends the sweep.
 
     Args:
-      console: Where to; the standard output by default.
-      line_secs: Seconds between two summaries where that is no terminal; SAC_LOG_SECS by default.
+      line_secs: Seconds between two summaries if that is no terminal; SAC_LOG_SECS by default.
     """
 
     def __init__(self, console: Console | None = None, line_secs: float | None = None) -> None:
-        self._console = console or Console(highlight=False)
         self._line_secs = line_secs or float(os.environ.get("SAC_LOG_SECS") or _DEFAULT_LINE_SECS)
+        self._console = console or SurvivingConsole(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._told: dict[int, str] = {}
         self._line_at = time.monotonic()
@@ -96,20 +92,11 @@ class SweepView:
         most = max(1, self._console.height - _LINES_BESIDE)
         settings = own_settings(tasks)
         chosen = sorted(tasks, key=lambda task: _ORDER.index(task.state))[:most]
-        rows = [
-            (task, row(task, settings[task.number], time.time()))
-            for task in sorted(chosen, key=lambda task: task.number)
-        ]
-        widths = {name: max(len(name), *(len(cells[name]) for _, cells in rows)) for name in COLUMNS}
-        widths = fitting(widths, self._console.width, _SPARED_FIRST)
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-        for name, width in widths.items():
-            justify: Literal["left", "right"] = "left" if name in _LEFT_ALIGNED else "right"
-            table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", width=width)
-        for task, cells in rows:
-            style = _COLORS.get(task.state, "default")
-            table.add_row(*(Text(cells[name], style=style if name == "state" else "") for name in widths))
-        return Group(table, Text(totals(tasks), style="dim"))
+        chosen.sort(key=lambda task: task.number)
+        rows = [row(task, settings[task.number], time.time()) for task in chosen]
+        styles = [_COLORS[task.state] for task in chosen]
+        shown = table(rows, COLUMNS, self._console.width, spared_first=_SPARED_FIRST, state_styles=styles)
+        return Group(shown, Text(totals(tasks), style="dim"))
 
     def _print_changes(self, tasks: Sequence[Task]) -> None:
         settings = own_settings(tasks)

@@ -2,7 +2,7 @@
 
     python -m tfagents_system.launch.tune VARS.sh [--cpus N] [--secs S]
 
-Nothing is written and no run is started. What is measured runs one after the other, each on the CPUs and with the
+Nothing is written and no run is started. Measurements run one after the other, each on the CPUs and with the
 threads that a run would give it: a worker's steps, and the updates with 1, 2, 4, ... CPUs.
 """
 
@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.agents.iteration_counts import updates_ratio
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.launch.costs import (
     REPLAY_SECS_A_MINIBATCH,
@@ -29,6 +30,7 @@ from tfagents_system.launch.costs import (
 )
 from tfagents_system.launch.cpus import CpuPlan, plan_cpus
 from tfagents_system.launch.python_path import ROOT, run_python_path
+from tfagents_system.launch.role_starter import pinned
 from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.machine.topology import allowed_cpus, cores_of
 from tfagents_system.run_files.run_paths import TRAINER, worker_role
@@ -41,11 +43,11 @@ _MAX_SHOWN = 5
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What this machine does.
+    """Measured rates of this machine.
 
     Attributes:
       steps_per_s: Environment steps of one worker on its CPUs.
-      steps_per_episode: On average; None where no episode ended while it was measured.
+      steps_per_episode: On average; None if no episode ended during the measurement.
       updates_per_s: By the number of CPUs of the trainer.
     """
 
@@ -56,12 +58,11 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """One way to share the CPUs, and what it should do.
+    """One way to share the CPUs, and its expected rates.
 
     Attributes:
-      reverb_cpus, train_cpus, workers: As in the variables of these names.
-      is_shared: The replay server has no CPU of its own, nor has the trainer where it has all of them.
-      steps_per_s: Environment steps, of all workers together, that the run gets through.
+      is_shared: The replay server has no CPU of its own, nor has the trainer if it uses all of them.
+      steps_per_s: Environment steps of the run, of all workers together.
       updates_per_s: Updates that go with them.
       trainer_share, worker_share: Part of the time in which trainer and workers have work.
     """
@@ -81,9 +82,8 @@ class _Shape:
     """A way to share the CPUs, before its rates are known.
 
     Attributes:
-      train_cpus, workers: As in Split.
       reverb_cpus: 0: the replay server is on the workers' CPUs.
-      is_all_shared: Everybody is on all CPUs.
+      is_all_shared: All roles run on all CPUs.
     """
 
     train_cpus: int
@@ -114,13 +114,10 @@ def possible_shapes(train_cpus: Iterable[int], cpus: int, worker_cpus: int) -> l
 
 
 def propose(measured: Measured, cpus: int, worker_cpus: int, updates_per_step: float) -> list[Split]:
-    """All splits of `cpus` CPUs, the fastest first; of equally fast ones that with fewer CPUs.
+    """All splits of `cpus` CPUs, the fastest first; of equally fast ones the one with fewer CPUs.
 
     Args:
-      measured: What was measured here.
-      cpus: To be shared.
-      worker_cpus: CPUs of each worker.
-      updates_per_step: Updates for each environment step, as the run's parameters have it.
+      updates_per_step: Updates per environment step, by the run's parameters.
 
     Raises:
       UserError: There is none.
@@ -129,31 +126,42 @@ def propose(measured: Measured, cpus: int, worker_cpus: int, updates_per_step: f
     for shape in possible_shapes(measured.updates_per_s, cpus, worker_cpus):
         updates_per_s = measured.updates_per_s[shape.train_cpus]
         rates_of = _everything_shared if shape.is_all_shared else _split
-        splits.append(rates_of(measured, shape, updates_per_s, updates_per_step))
-    # Within 2 % all are the same: then the one that leaves most CPUs to others.
+        rate, trainer_share, worker_share = rates_of(measured, shape, updates_per_s, updates_per_step)
+        splits.append(
+            Split(
+                max(1, shape.reverb_cpus),
+                shape.train_cpus,
+                shape.workers,
+                is_shared=shape.is_all_shared or shape.reverb_cpus == 0,
+                steps_per_s=rate,
+                updates_per_s=rate * updates_per_step,
+                trainer_share=trainer_share,
+                worker_share=worker_share,
+            )
+        )
+    # Within 2 % all count as the same: then the one that leaves most CPUs to others.
     return sorted(
         splits, key=lambda s: (-round(math.log(s.steps_per_s) / 0.02), s.reverb_cpus + s.workers + s.train_cpus)
     )
 
 
-def _everything_shared(measured: Measured, shape: _Shape, updates_per_s: float, updates_per_step: float) -> Split:
-    """The trainer has all CPUs, and gives way to a worker on each where that has something to do."""
+def _everything_shared(
+    measured: Measured, shape: _Shape, updates_per_s: float, updates_per_step: float
+) -> tuple[float, float, float]:
+    """Steps/s, and the shares of the time in which trainer and workers have work.
+
+    The trainer has all CPUs, and gives way on each to a worker that has something to do.
+    """
     worker_secs = (1 / measured.steps_per_s + _replay_secs(updates_per_step)) / shape.workers
     train_secs = updates_per_step / updates_per_s
     rate = 1 / (train_secs + worker_secs)
-    return Split(
-        shape.reverb_cpus,
-        shape.train_cpus,
-        shape.workers,
-        is_shared=True,
-        steps_per_s=rate,
-        updates_per_s=rate * updates_per_step,
-        trainer_share=rate * train_secs,
-        worker_share=min(1.0, rate * worker_secs),
-    )
+    return rate, rate * train_secs, min(1.0, rate * worker_secs)
 
 
-def _split(measured: Measured, shape: _Shape, updates_per_s: float, updates_per_step: float) -> Split:
+def _split(
+    measured: Measured, shape: _Shape, updates_per_s: float, updates_per_step: float
+) -> tuple[float, float, float]:
+    """The same if trainer and workers have CPUs of their own."""
     is_shared = shape.reverb_cpus == 0
     replay_secs = _replay_secs(updates_per_step)
     # Time that the workers' CPUs lose to a replay server among them, for each step.
@@ -161,16 +169,7 @@ def _split(measured: Measured, shape: _Shape, updates_per_s: float, updates_per_
     collected = 1 / (1 / (shape.workers * measured.steps_per_s) + lost_secs)
     trained = updates_per_s / updates_per_step
     rate = min(collected, trained, math.inf if is_shared else 1 / replay_secs)
-    return Split(
-        max(1, shape.reverb_cpus),
-        shape.train_cpus,
-        shape.workers,
-        is_shared,
-        steps_per_s=rate,
-        updates_per_s=rate * updates_per_step,
-        trainer_share=rate / trained,
-        worker_share=rate / collected,
-    )
+    return rate, rate / trained, rate / collected
 
 
 def _replay_secs(updates_per_step: float) -> float:
@@ -178,7 +177,7 @@ def _replay_secs(updates_per_step: float) -> float:
 
 
 def advice(split: Split, worker_cpus: int, params: Any, workers_now: int) -> list[str]:
-    """The lines for the vars file, and what else must change so that updates for each step stay as they are."""
+    """The lines for the vars file, and what else must change so that updates per step stay as they are."""
     lines = [
         f"SAC_REVERB_CPUS={split.reverb_cpus}",
         f"SAC_TRAIN_CPUS={split.train_cpus}",
@@ -187,7 +186,7 @@ def advice(split: Split, worker_cpus: int, params: Any, workers_now: int) -> lis
     ]
     if split.is_shared:
         lines.append("SAC_SHARE_CPUS=1")
-    if split.workers != workers_now and not params.asynchronous and params.updates_per_env_step is None:
+    if split.workers != workers_now and not params.asynchronous and updates_ratio(params) is None:
         steps = params.num_steps_per_iter * split.workers / workers_now
         lines.append(
             f"# TrainParams.num_steps_per_iter={steps:.0f} (now {params.num_steps_per_iter}): {split.workers} workers "
@@ -210,7 +209,7 @@ def measure(variables: RunVariables, vars_file: Path, cpus: Sequence[int], secs:
 
 
 def train_cpu_counts(cpus: int) -> list[int]:
-    """The numbers of CPUs with which updates are measured, where there are so many."""
+    """The numbers of CPUs with which updates are measured, if there are so many."""
     return [count for count in (1, 2, 4, 8, 16) if count <= cpus]
 
 
@@ -232,7 +231,7 @@ def _run(what: str, variables: RunVariables, vars_file: Path, plan: CpuPlan, rol
     environ |= {"TF_CPP_MIN_LOG_LEVEL": "3"} | ({"SLURM_PROCID": "0"} if what == "worker" else {})
     command = [*_COMMAND, str(vars_file), "--measure", what]
     done = subprocess.run(
-        ["taskset", "-c", ",".join(map(str, ids)), *command, "--secs", str(secs)],
+        pinned([*command, "--secs", str(secs)], ids),
         env=environ,
         stdout=subprocess.PIPE,
         text=True,
@@ -240,57 +239,30 @@ def _run(what: str, variables: RunVariables, vars_file: Path, plan: CpuPlan, rol
         check=False,
     )
     if done.returncode:
-        raise UserError(f"measuring a {what} failed (see above): ./run_script.sh {vars_file} tells more")
+        raise UserError(f"measuring a {what} failed (see above): ./run_script.sh {vars_file} says more")
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
 
 
-def _measure_worker(params: Any, seed: int, envs_per_worker: int, secs: float) -> dict[str, Any]:
-    """Steps of a worker's whole path: environment, policy, segments; without the server."""
-    import tensorflow as tf
-
+def _measure(what: str, params: Any, variables: RunVariables, secs: float) -> dict[str, Any]:
+    """A worker's steps, with environment, policy and segments but without the server; or the trainer's updates."""
     from tfagents_system.envs import loading
-    from tfagents_system.envs.history import policy_time_step_spec
+    from tfagents_system.launch.agent_checks import make_agent_for
 
-    envs = [loading.make_collect_env(params, 0, seed + k, k) for k in range(envs_per_worker)]
-    observation_spec, action_spec = _agent_specs(envs[0])
-    agent = params.agent_ctor(
-        policy_time_step_spec(params, observation_spec), action_spec, tf.Variable(0, dtype=tf.int64)
-    )
+    seed, count = variables.seed, variables.envs_per_worker if what == "worker" else 1
+    envs = [loading.make_collect_env(params, 0, seed + k, k) for k in range(count)]
+    agent = make_agent_for(params, envs[0])
+    if what == "trainer":
+        return {"updates_per_s": 1 / time_updates(params, agent, secs, seed).secs}
     step, steps_per_episode = time_steps(params, agent, envs, secs, seed)
     return {"steps_per_s": 1 / step.secs, "steps_per_episode": steps_per_episode}
-
-
-def _measure_trainer(params: Any, seed: int, secs: float) -> dict[str, Any]:
-    """Updates on random minibatches of the environment's shapes."""
-    import tensorflow as tf
-
-    from tfagents_system.agents.training_agent import make_agent
-    from tfagents_system.envs import loading
-
-    env = loading.make_collect_env(params, 0, seed)
-    agent = make_agent(params, *_agent_specs(env), tf.Variable(0, dtype=tf.int64))
-    return {"updates_per_s": 1 / time_updates(params, agent, secs, seed).secs}
-
-
-def _agent_specs(env: Any) -> tuple[Any, Any]:
-    """TensorSpecs of observations and of actions in [-1, 1], as the roles load them."""
-    import tensorflow as tf
-    from tf_agents.specs import tensor_spec
-
-    from tfagents_system.envs.specs import agent_action_spec
-
-    return (
-        tensor_spec.from_spec(env.observation_spec()),
-        tf.nest.map_structure(agent_action_spec, env.environment_action_spec),
-    )
 
 
 # The command.
 
 
 def _run_environ(sourced: Mapping[str, str]) -> dict[str, str]:
-    """What run_script.sh makes of the environment after the vars file was sourced."""
+    """The environment as run_script.sh completes it after the vars file was sourced."""
     own = {"PYTHONPATH": run_python_path(sourced, os.getcwd()), "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "-1"}
     return {**sourced, **own}
 
@@ -336,14 +308,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.cpus is not None and args.cpus < 1:
         raise UserError(f"--cpus={args.cpus} must be at least 1: give the CPUs that the run may have")
     if not args.sourced and args.measure is None:
-        # Anew, as a run starts: a user's modules, and libraries, may read their variables when they are imported.
+        # Afresh, as a run starts: a user's modules, and libraries, may read their variables when they are imported.
         os.execve(sys.executable, [*_COMMAND, *arguments, "--sourced"], _run_environ(read_vars_file(args.vars_file)))
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
     params = _load(variables)
-    if args.measure == "worker":
-        print(json.dumps(_measure_worker(params, variables.seed, variables.envs_per_worker, args.secs)))
-    elif args.measure == "trainer":
-        print(json.dumps(_measure_trainer(params, variables.seed, args.secs)))
+    if args.measure is not None:
+        print(json.dumps(_measure(args.measure, params, variables, args.secs)))
     else:
         here = allowed_cpus()
         cpus = args.cpus or len(here)

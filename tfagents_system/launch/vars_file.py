@@ -1,4 +1,4 @@
-"""Sources a vars file as run_script.sh does, for programs that want to know what it says."""
+"""Sources a vars file as run_script.sh does, for programs that need what it says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfagents_system.errors import UserError
 
-# What the file prints is no variable, and the folder that it ends in is not the run's.
+# The file's output is no variable, and the folder that it changes to is not the run's.
 _SCRIPT = 'tfagents_pwd=$PWD; set -ae +u; source "$1" >&2; cd "$tfagents_pwd"; env -0'
 
 
@@ -23,7 +23,7 @@ def read_vars_file(path: Path, environ: Mapping[str, str] = os.environ) -> dict[
         raise UserError(f"vars file {path} is missing: give the path of a file such as training_variables.sh")
     command = ["bash", "-c", _SCRIPT, "vars", str(path.resolve())]
     done = subprocess.run(command, stdout=subprocess.PIPE, env=dict(environ), check=False)
-    if done.returncode or not done.stdout:  # Nothing: it has called `exit`.
+    if done.returncode or not done.stdout:  # No output: it has called `exit`.
         raise UserError(f"vars file {path} fails: see above, and correct it")
     entries = done.stdout.decode(errors="surrogateescape").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tfagents_system.launch.role_process import start_program
+from tfagents_system.launch.role_starter import pinned
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_paths import RunPaths
@@ -22,12 +23,7 @@ def write_results(
     """Draws the learning curve and plays the best policy for one episode, on the trainer's CPUs.
 
     Args:
-      paths: The run directory.
-      root: The repository.
-      cpus: Where to do it; any where there are none.
-      environ: Of the programs.
-      stop: Cuts it short.
-      video: SAC_VIDEO: whether to play.
+      cpus: Where to do it; empty: any.
 
     Returns:
       Lines for the user: where the plot, the video and the policy are, or why there is none.
@@ -62,7 +58,7 @@ class _Runner:
     """Runs programs that may fail, take too long, or be cut short by a stop signal."""
 
     def __init__(self, cpus: Sequence[int], environ: Mapping[str, str], stop: StopFlag) -> None:
-        self._prefix = ["taskset", "-c", ",".join(map(str, cpus))] if cpus else []
+        self._cpus = cpus
         self._environ = dict(environ)
         self._stop = stop
 
@@ -76,16 +72,8 @@ class _Runner:
             return f"{log}: {error.strerror or error}"
 
     def _run(self, command: Sequence[str], log: Path, deadline_secs: float) -> str | None:
-        with open(log, "ab") as output:
-            start = output.tell()
-            process = subprocess.Popen(
-                [*self._prefix, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self._environ,
-                start_new_session=True,
-            )
+        start = log.stat().st_size if log.exists() else 0
+        process = start_program(pinned(command, self._cpus), self._environ, log)
         deadline = time.monotonic() + deadline_secs
         try:
             while process.poll() is None:

@@ -13,7 +13,7 @@ _NONE = ("", "-1", "NoDevFiles")  # The last one is SLURM's word for a job witho
 
 
 def found(environ: Mapping[str, str]) -> str:
-    """What CUDA_VISIBLE_DEVICES was for whoever started this."""
+    """CUDA_VISIBLE_DEVICES as it was when the launcher was started."""
     return environ.get(FOUND, environ.get("CUDA_VISIBLE_DEVICES", _ALL))
 
 
@@ -21,13 +21,13 @@ def usable_gpus(environ: Mapping[str, str], devices: Path = Path("/dev")) -> lis
     """The GPUs that may be used, as CUDA_VISIBLE_DEVICES names them.
 
     Args:
-      environ: Of the launchers.
+      environ: The launcher's.
       devices: Where NVIDIA's device files are.
     """
     if found(environ) == _ALL:
         return [str(number) for number in range(len(list(devices.glob("nvidia[0-9]*"))))]
     names = [name.strip() for name in found(environ).split(",")]
-    # CUDA itself ends at the first one that is none.
+    # CUDA itself stops at the first invalid one.
     return list(itertools.takewhile(lambda name: name not in _NONE, names))
 
 

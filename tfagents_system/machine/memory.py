@@ -1,4 +1,4 @@
-"""How much memory processes take, and how they keep it."""
+"""How much memory processes use, and how they keep it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import os
 from pathlib import Path
+
+from tfagents_system.machine import cgroups
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PROC = Path("/proc")
@@ -21,25 +23,17 @@ def resident_bytes(pid: int) -> int:
 
 
 def tree_resident_bytes(pid: int) -> int:
-    """Resident memory of a process and of all that it has started. What they share is counted for each."""
+    """Resident memory of a process and of all that it has started. Shared pages are counted for each."""
     return resident_bytes(pid) + sum(map(tree_resident_bytes, children(pid)))
 
 
 def oom_kills(proc: Path = _PROC, mounts: Path = Path("/sys/fs/cgroup")) -> int:
-    """Processes that the kernel has killed for lack of memory in this process's cgroup, as those of a SLURM job are.
+    """Counts the processes that the kernel killed for lack of memory in this process's cgroup, such as a SLURM job's.
 
-    Where it has none that counts them: on this machine.
+    Without a cgroup that counts them: on this machine.
     """
-    try:
-        groups = [line.split(":", 2)[1:] for line in (proc / "self/cgroup").read_text().splitlines()]
-    except OSError:
-        groups = []
-    counters = [mounts / group.strip("/") / "memory.events" for names, group in groups if not names]
-    counters += [
-        mounts / "memory" / group.strip("/") / "memory.oom_control"
-        for names, group in groups
-        if "memory" in names.split(",")
-    ]
+    groups = cgroups.groups("memory", proc / "self/cgroup", mounts)
+    counters = [own / ("memory.events" if is_v2 else "memory.oom_control") for is_v2, (own, *_) in groups]
     for path in (*counters, proc / "vmstat"):
         with contextlib.suppress(OSError, ValueError):
             counts = dict(line.split() for line in path.read_text().splitlines())
@@ -55,12 +49,12 @@ def children(pid: int) -> list[int]:
         for thread in os.listdir(_PROC / str(pid) / "task"):
             found += map(int, (_PROC / str(pid) / "task" / thread / "children").read_text().split())
     except OSError:
-        pass  # It is gone, or just going.
+        pass  # It has ended, or is ending.
     return found
 
 
 def keep_freed_memory() -> None:
-    """Has malloc keep what is freed: a process that handles megabytes again and again does not pay for fresh pages.
+    """Makes malloc keep freed memory: a process that handles megabytes repeatedly does not pay for fresh pages.
 
     Call it before threads are started. Without it a sixth of a gateway's CPU time for blocks of minibatches goes into
     page faults. Does nothing off glibc.

@@ -1,14 +1,15 @@
-"""Keeps other users of this machine from being at the other end of a run's TCP connections.
+"""Keeps other users of this machine off the other end of a run's TCP connections.
 
-Two halves, both told or done by the kernel:
+It has two halves, which both rely on the kernel:
 
 - Clients: only our own user can listen on a port that a process of ours holds (`hold_port`). The supervisor holds the
-  replay server's for the life of the run, whether the server is up or not, and each client before it first dials.
+  replay server's for the life of the run, whether the server is up or not, and each client before it first connects.
 - The server: the kernel's tables say whose socket is at the other end of an accepted connection (`uid_of_peer`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import os
@@ -38,27 +39,43 @@ def address_here(server: str) -> str | None:
 def hold_port(port: int) -> socket.socket:
     """A socket that keeps all other users from a port, at every address of this machine, while it is open.
 
-    It is bound and never listens: no connection comes to it. The kernel lets sockets share a port where all of them set
+    It is bound but never listens: no connection reaches it. The kernel lets sockets share a port where all of them set
     SO_REUSEPORT, as gRPC's do, and belong to one user. It therefore refuses this one while another user has the port.
 
     Raises:
       OSError: EADDRINUSE: another user has it, or a program of our own that does not share it.
     """
+    # Without SO_REUSEADDR: whoever sets it shares the port with another user's socket that sets it, too.
+    return _bound(port, socket.SO_REUSEPORT)
+
+
+def port_is_free(port: int) -> bool:
+    """Whether nobody listens on `port` at any address of this machine.
+
+    Asked without SO_REUSEPORT: gRPC sets it, so that two Reverb servers would share a port without any error.
+    SO_REUSEADDR, so that connections of an earlier run that are still closing do not count.
+    """
+    try:
+        with _bound(port, socket.SO_REUSEADDR) as probe:
+            probe.listen(1)
+            return True
+    except OSError:
+        return False
+
+
+def _bound(port: int, option: int) -> socket.socket:
+    """A TCP socket at every address of this machine: IPv6 and IPv4, or IPv4 alone on a machine without IPv6."""
     for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
-            held = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                # Without SO_REUSEADDR: whoever sets it shares the port with another user's socket that sets it, too.
-                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            with contextlib.ExitStack() as unless_bound:
+                bound = unless_bound.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                bound.setsockopt(socket.SOL_SOCKET, option, 1)
                 if family == socket.AF_INET6:
-                    held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # All of IPv4, too.
-                held.bind((everywhere, port))
-                return held
-            except BaseException:
-                held.close()
-                raise
+                    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                bound.bind((everywhere, port))
+                unless_bound.pop_all()
+                return bound
         except OSError as error:
-            # A machine without IPv6 is asked for IPv4 alone.
             if family == socket.AF_INET or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 raise
     raise AssertionError("both families were tried")
@@ -70,10 +87,10 @@ def users_listening(port: int) -> set[int]:
 
 
 def not_ours(port: int) -> str:
-    """What to tell where a port can't be held."""
+    """The message for a port that can't be held."""
     return (
-        f"port {port} of this machine is another user's, or a program of yours has it that does not share it. Nothing "
-        "is sent there: who answers could run programs as you. Choose another SAC_REVERB_PORT, or set "
+        f"port {port} of this machine belongs to another user, or to a program of yours that does not share it. "
+        "Nothing is sent there: whoever answers could run programs as you. Choose another SAC_REVERB_PORT, or set "
         f"{ALLOW_STRANGERS}=1 where all users of this machine may do what you may"
     )
 
@@ -105,7 +122,7 @@ def other_users_are_allowed(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def require_owners(environ: Mapping[str, str] = os.environ) -> None:
-    """Asks that a replay server here can tell its own user's connections from others'.
+    """Requires that a replay server here can tell its own user's connections from others'.
 
     Raises:
       UserError: It can't, and the user has not allowed that.
@@ -140,5 +157,5 @@ def _parse(text: str) -> tuple[bytes, int]:
 
 
 def _mapped(packed: bytes) -> bytes:
-    """An IPv4 address as IPv6 has it: the two ends of a connection may be of different families."""
+    """An IPv4 address in IPv6 form: the two ends of a connection may have different families."""
     return packed if len(packed) == 16 else bytes(10) + b"\xff\xff" + packed

@@ -1,4 +1,4 @@
-"""Ends processes for good: whole sessions, and what has left its session but still says in its environment whose it is.
+"""Ends processes for good: whole sessions, and processes that left them but still have their mark in the environment.
 
 Some simulators start a player in a session of its own (Unity's does), which no signal to a session or process group
 reaches. It inherits the environment, though, and with it the mark of what started it.
@@ -7,11 +7,17 @@ reaches. It inherits the environment, though, and with it the mark of what start
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 
 # SIGKILL takes effect when a process leaves the kernel: one that waits there for a dead file server may never do so.
 KILL_SECS = 10.0
@@ -19,7 +25,7 @@ _FIRST_SLEEP_SECS, _LONGEST_SLEEP_SECS = 0.001, 0.05
 
 
 def kill_session(*sessions: int) -> None:
-    """SIGKILL for every process of these sessions, and for the process groups of their leaders."""
+    """Sends SIGKILL to every process of these sessions, and to the process groups of their leaders."""
     for session in sessions:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(session, signal.SIGKILL)
@@ -30,14 +36,14 @@ def kill_session(*sessions: int) -> None:
 
 
 def kill_all(pids: Collection[int]) -> None:
-    """SIGKILL for each; those that are gone or another user's are passed over."""
+    """Sends SIGKILL to each; skips those that are gone or another user's."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
 def end_marked(marks: Collection[str]) -> list[int]:
-    """Kills every process, but for this one, that has one of these NAME=VALUE in its environment.
+    """Kills every process but this one that has one of these NAME=VALUE in its environment.
 
     Returns:
       Those that have not ended within KILL_SECS.
@@ -47,7 +53,7 @@ def end_marked(marks: Collection[str]) -> list[int]:
 
 
 def end_all(find: Callable[[], Collection[int]]) -> list[int]:
-    """Kills what `find` gives until it gives nothing: while one is killed, another may still start a third.
+    """Kills what `find` returns until it returns nothing: while one is killed, another may still start a third.
 
     Returns:
       Those that have not ended within KILL_SECS.
@@ -68,11 +74,24 @@ def end_all(find: Callable[[], Collection[int]]) -> list[int]:
 
 
 def environment_of(pid: int) -> set[bytes]:
-    """What a process was started with, each NAME=VALUE; empty for one that has ended or is another user's."""
+    """A process's initial environment, each NAME=VALUE; empty for one that has ended or is another user's."""
     try:
         return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
     except OSError:
         return set()
+
+
+def processes_of_run(exp_dir: Path) -> list[int]:
+    """Roles on this machine that work in `exp_dir`, but not for this supervisor: left over from one that died."""
+    wanted, supervised = f"SAC_EXP_DIR={exp_dir}".encode(), f"{SUPERVISOR_PID_VARIABLE}=".encode()
+    found = []
+    for pid in _all_pids():
+        environ = environment_of(pid)
+        supervisors = {entry for entry in environ if entry.startswith(supervised)}
+        is_ours = pid == os.getpid() or b"%s%d" % (supervised, os.getpid()) in supervisors
+        if wanted in environ and supervisors and not is_ours:
+            found.append(pid)
+    return found
 
 
 def session_of(pid: int) -> int | None:
@@ -83,20 +102,37 @@ def session_of(pid: int) -> int | None:
         return None
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process is there and has not ended: one that nobody has waited for yet has."""
+def begun(pid: int) -> str | None:
+    """When a process began, unique for its pid across boots of this machine; None for one that has ended.
+
+    A zombie has ended, too.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # From 3 on, see proc_pid_stat(5).
+        return None if fields[0] in "ZX" else f"{_boot_id()} {fields[22 - 3]}"
     except (OSError, IndexError):
-        return False
+        return None
+
+
+@functools.cache
+def _boot_id() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def is_alive(pid: int, since: str | None = None) -> bool:
+    """Whether a process exists and has not ended; with `since` (see `begun`), a later one of its pid does not count."""
+    found = begun(pid)
+    return found is not None and since in (None, found)
 
 
 def describe_stuck(what: str, pids: Sequence[int]) -> str:
-    """What to tell of processes that SIGKILL has not ended."""
+    """The message for processes that SIGKILL has not ended."""
     names = ", ".join(f"{pid} ({_waits_in(pid)})" for pid in pids)
     return (
-        f"{what} has not ended {KILL_SECS:g} s after SIGKILL: the kernel holds on to pid {names}, for a disk or file "
-        "server that does not answer, perhaps; it is not waited for any longer"
+        f"{what} has not ended {KILL_SECS:g} s after SIGKILL: the kernel holds on to pid {names}, perhaps for a disk "
+        "or file server that does not answer; nothing waits for it any longer"
     )
 
 
@@ -104,11 +140,11 @@ def _waits_in(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/wchan").read_text() or "running"
     except OSError:
-        return "its place is not told"
+        return "where it waits is unknown"
 
 
 def wait_until(is_so: Callable[[], bool], secs: float) -> bool:
-    """Asks again and again, soon at first, until it is so; False when that takes longer than `secs`."""
+    """Polls, quickly at first, until `is_so()`; False when that takes longer than `secs`."""
     deadline, sleep_secs = time.monotonic() + secs, _FIRST_SLEEP_SECS
     while not is_so():
         if time.monotonic() > deadline:
@@ -121,3 +157,21 @@ def wait_until(is_so: Callable[[], bool], secs: float) -> bool:
 def _all_pids() -> Iterator[int]:
     with contextlib.suppress(OSError):  # /proc can't be listed without a file descriptor to spare.
         yield from (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+
+
+_apart: set[int] = set()
+_apart_lock = threading.Lock()
+
+
+def start_apart(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Starts a child that a thread of this process looks after: it is nobody's orphan. Options go to Popen."""
+    with _apart_lock:
+        process = subprocess.Popen(command, **options)
+        _apart.add(process.pid)
+    return process
+
+
+def started_apart() -> set[int]:
+    """Pids of all children that `start_apart` has started, those that have ended included."""
+    with _apart_lock:
+        return set(_apart)

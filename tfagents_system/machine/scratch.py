@@ -1,4 +1,4 @@
-"""The folder of a ring on scratch (SAC_REPLAY_DIR): its user's alone, or not used.
+"""The folder of a ring on scratch (SAC_REPLAY_DIR): used only if it is its user's alone.
 
 Scratch may be shared, and the folder's name follows from the run directory's: anybody may have made it, or a link.
 """
@@ -17,7 +17,7 @@ _REMEDY = "remove it, or set SAC_REPLAY_DIR to a folder that is yours alone"
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder that its user alone can enter; one with a ring of an earlier start is closed to others.
+    """Makes a folder that only its user can enter; closes one with a ring of an earlier start to others.
 
     Raises:
       UserError: It can't be made, or see `fault_of`.
@@ -38,7 +38,7 @@ def make_private(folder: Path) -> None:
 
 
 def fault_of(folder: Path) -> str | None:
-    """Why a ring can't be kept in a folder; None where it can, or nothing is there. Nothing is written to find out."""
+    """Why a ring can't be kept in a folder; None if it can, or nothing is there. Writes nothing."""
     try:
         descriptor = _open(folder)
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def fault_of(folder: Path) -> str | None:
 
 
 def _make(folder: Path) -> bool:
-    """Whether there was none."""
+    """Makes the folder; returns whether there was none."""
     try:
         os.mkdir(folder, 0o700)
         return True

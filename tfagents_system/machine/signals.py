@@ -23,26 +23,26 @@ _SAME_SIGNAL_SECS = 0.3
 
 
 def role_stop_signal(environ: Mapping[str, str] = os.environ) -> signal.Signals:
-    """What a supervisor sends to a role to have it save and end.
+    """The signal that a supervisor sends to a role to make it save and end.
 
     SLURM sends its signals to all processes of a job at once. There, roles wait for one that it does not use, so that
-    they end in the supervisor's order: a replay server that ended first would take from the others what they save to.
+    they end in the supervisor's order: if the replay server ended first, the others would have nothing to save to.
     """
     return signal.SIGQUIT if "SLURM_JOB_ID" in environ else signal.SIGTERM
 
 
 class StopFlag:
-    """Set by the first stop signal; to be built in the main thread.
+    """Set by the first stop signal; must be built in the main thread.
 
     Args:
-      signals: That stop.
-      insisting: Those that are counted when they come again; None: all of them.
+      signals: Signals that stop.
+      insisting: Signals that count when they are repeated; None: all of them.
 
     A pipe instead of threading.Event: Event.set() in a signal handler can deadlock with the wait() that it interrupts.
 
     Attributes:
-      signal_number: The first signal that came, None before.
-      count: Signals that came so far; those within a moment of each other count once.
+      signal_number: The first signal received, None before.
+      count: Signals received so far; those within a moment of each other count once.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class StopFlag:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         for number in signals:
-            # `nohup` ignores SIGHUP and means it; SIGINT is ignored by every shell's background jobs and means nothing.
+            # `nohup` ignores SIGHUP on purpose; every shell's background jobs ignore SIGINT, which means nothing.
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue
             signal.signal(number, self._handle)
@@ -87,7 +87,7 @@ class StopFlag:
         return self.signal_number is not None
 
     def set(self, signal_number: int = signal.SIGTERM) -> None:
-        """What a signal does, for callers that have another reason to stop; safe in any thread."""
+        """Does what a signal does, for callers that have another reason to stop; safe in any thread."""
         now = time.monotonic()
         is_new = now - self._counted_at > _SAME_SIGNAL_SECS
         if is_new and (self.count == 0 or self._insisting is None or signal_number in self._insisting):
@@ -101,7 +101,7 @@ class StopFlag:
             pass  # The pipe is full of earlier signals: readable all the same.
 
     def wait(self, timeout_secs: float) -> bool:
-        """Sleeps until a stop signal has come, at most `timeout_secs`; says whether one has."""
+        """Sleeps until a stop signal arrives, at most `timeout_secs`; returns whether one has."""
         if not self.is_set():
             select.select([self._reader], [], [], max(0.0, timeout_secs))
         return self.is_set()
@@ -122,7 +122,7 @@ def is_orphan(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def die_with_parent(number: signal.Signals | None = None) -> None:
-    """Has the kernel stop this process when its supervisor dies, however that dies. Does nothing off Linux.
+    """Makes the kernel stop this process when its supervisor dies, however that happens. Does nothing off Linux.
 
     Call it first in main(): it ends the process at once if the supervisor is gone already.
 

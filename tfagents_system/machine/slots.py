@@ -1,11 +1,11 @@
-"""Which number a worker gets that joins a run.
+"""Assigns slot numbers to workers that join a run.
 
 A run has SAC_MAX_WORKERS slots. The first SAC_NUM_COLLECT_WORKERS are planned ones, and of these the first
 SAC_LOCAL_WORKERS belong to the workers that the run itself starts. The next SAC_EXPERT_WORKERS are its experts'; all
 others are for those who join.
 
-A slot is claimed on the replay server's machine (see machine/claims.py) by whoever speaks to that server: a worker of
-the same machine, or the gateway for one of another. The kernel lets go of it with the process that has claimed it.
+Whoever talks to the replay server claims the slot on that server's machine (see machine/claims.py): a worker of the
+same machine, or the gateway for a worker of another. The kernel releases it when the process that claimed it ends.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class SlotCounts:
     """How many slots a run has.
 
     Attributes:
-      local: Of the workers that the run itself starts.
-      planned: Planned workers, those included.
+      local: Workers that the run itself starts.
+      planned: Planned workers, including the local ones.
       most: All slots.
-      experts: Of the experts that the run itself starts, behind the planned ones. Then all planned ones are local.
+      experts: Experts that the run itself starts, behind the planned ones. Then all planned ones are local.
     """
 
     local: int
@@ -53,6 +53,16 @@ class SlotCounts:
             return range(self.local, self.most)
         return range(self.planned + self.experts, self.most)
 
+    def refusal(self, kind: str) -> str:
+        """The message for a worker of this kind that gets no slot."""
+        fitting, remedy = self.for_kind(kind), "start the run with a larger SAC_MAX_WORKERS"
+        if not fitting:
+            return f"this run has no slot for a worker of kind {kind} that joins ({self}): {remedy}"
+        return (
+            f"all {len(fitting)} slots for workers of kind {kind} that join are taken ({self}): {remedy}, or end some "
+            "workers"
+        )
+
     def __str__(self) -> str:
         experts = f", SAC_EXPERT_WORKERS={self.experts}" if self.experts else ""
         return f"SAC_MAX_WORKERS={self.most}, SAC_NUM_COLLECT_WORKERS={self.planned}{experts}"
@@ -69,17 +79,16 @@ class Slots:
     Args:
       port: The replay server's on this machine, which tells runs apart.
       counts: How many there are.
-      claims: Where they are held; its own by default.
     """
 
-    def __init__(self, port: int, counts: SlotCounts, claims: Claims | None = None) -> None:
+    def __init__(self, port: int, counts: SlotCounts) -> None:
         self._port = port
         self._counts = counts
-        self._claims = claims or Claims()
+        self._claims = Claims()
         self._taken: set[int] = set()
 
     def take(self, kind: str, wanted: int | None = None) -> int:
-        """The slot that is `wanted`, where it is free and fits the kind, else the first such one.
+        """The `wanted` slot if it is free and fits the kind, else the first one that does.
 
         Raises:
           UserError: There is none.
@@ -90,17 +99,9 @@ class Slots:
             if slot not in self._taken and self._claims.take(claim_of(self._port, slot)):
                 self._taken.add(slot)
                 return slot
-        if not fitting:
-            raise UserError(
-                f"this run has no slot for a worker of kind {kind} that joins ({self._counts}): start the run with a "
-                "larger SAC_MAX_WORKERS"
-            )
-        raise UserError(
-            f"all {len(fitting)} slots for workers of kind {kind} that join are taken ({self._counts}): start the run "
-            "with a larger SAC_MAX_WORKERS, or end some workers"
-        )
+        raise UserError(self._counts.refusal(kind))
 
     def release(self, slot: int) -> None:
-        """Lets go of a slot: its worker has left."""
+        """Releases a slot: its worker has left."""
         self._claims.release(claim_of(self._port, slot))
         self._taken.discard(slot)

@@ -1,4 +1,4 @@
-"""The CPUs that this process may use: which there are, which cores and NUMA nodes they are of, how runs divide them."""
+"""The CPUs that this process may use: their ids, cores and NUMA nodes, and how runs divide them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tfagents_system.errors import UserError
+from tfagents_system.machine import cgroups
 
 
 @dataclasses.dataclass(frozen=True)
 class Core:
-    """A core, as far as it may be used.
+    """A core, and what of it may be used.
 
     Attributes:
       node: Its NUMA node.
       threads: CPU ids of its threads that may be used.
-      others: How many threads it has beside them; somebody else may be using those.
+      others: How many other threads it has; somebody else may be using those.
     """
 
     node: int
@@ -47,16 +48,13 @@ def format_cpu_list(ids: Collection[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def allowed_cpus(status: Path = Path("/proc/self/status")) -> list[int]:
+def allowed_cpus() -> list[int]:
     """The CPU ids that this process may use; unlike the host's count, this knows cpusets and affinity."""
-    match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status.read_text(), re.MULTILINE)
-    if match is None:
-        return sorted(os.sched_getaffinity(0))
-    return parse_cpu_list(match[1])
+    return sorted(os.sched_getaffinity(0))
 
 
 def cores_of(ids: Collection[int], sysfs: Path = Path("/sys/devices/system")) -> list[Core]:
-    """The cores of `ids`, by their lowest one. A CPU that the kernel tells nothing of is a core of node 0."""
+    """The cores of `ids`, by their lowest one. A CPU that the kernel does not describe is a core of node 0."""
     nodes: dict[int, int] = {}
     for cpulist in sysfs.glob("node/node[0-9]*/cpulist"):
         nodes |= dict.fromkeys(_read_cpu_list(cpulist), int(cpulist.parent.name.removeprefix("node")))
@@ -72,7 +70,7 @@ def cores_of(ids: Collection[int], sysfs: Path = Path("/sys/devices/system")) ->
     return cores
 
 
-@functools.cache  # A machine stays as it is, and may be planned for a hundred times in a row.
+@functools.cache  # A machine does not change, and planning may ask a hundred times in a row.
 def _read_cpu_list(path: Path) -> Sequence[int]:
     try:
         return parse_cpu_list(path.read_text())
@@ -82,25 +80,8 @@ def _read_cpu_list(path: Path) -> Sequence[int]:
 
 def cgroup_quota(membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> float | None:
     """CPUs' worth of time that this process's cgroups may use: the tightest on the way up, None without a limit."""
-    quotas = []
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            top, read = mounts, _quota_v2
-        elif "cpu" in controllers.split(","):
-            top, read = next((m for m in (mounts / controllers, mounts / "cpu") if m.is_dir()), mounts), _quota_v1
-        else:
-            continue
-        folder = top / group.strip("/")
-        # Inside a container the path may be the host's, which is not there: the container's own group is the top.
-        for level in (folder, *folder.parents):
-            quotas.append(read(level))
-            if level == top:
-                break
+    groups = cgroups.groups("cpu", membership, mounts)
+    quotas = [_quota_v2(folder) if is_v2 else _quota_v1(folder) for is_v2, folders in groups for folder in folders]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
@@ -172,10 +153,10 @@ def only(cores: Iterable[Core], ids: Collection[int]) -> list[Core]:
 
 
 def in_order(cores: Sequence[Core], needed: int) -> list[int]:
-    """All CPU ids, in the order in which a run that needs so many should take them.
+    """All CPU ids, in the order in which a run that needs `needed` of them should take them.
 
     One thread of each core comes first; second threads follow, as does what shares a core with somebody else. Among
-    equals the NUMA node comes first that has most of what is needed.
+    equals, the NUMA node that has most of what is needed comes first.
     """
     ranked = [(core.others + k, core.node, cpu) for core in cores for k, cpu in enumerate(core.threads)]
 
@@ -199,7 +180,7 @@ def split_cpus(
 ) -> list[list[int]]:
     """CPU ids for each of `parallel` runs: disjoint, unless there are fewer CPUs than runs.
 
-    A NUMA node, then a core belongs to as few runs as possible while each run has what it needs.
+    Each NUMA node, then each core, belongs to as few runs as possible while every run has what it needs.
 
     Args:
       cores: What may be used.

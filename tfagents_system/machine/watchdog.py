@@ -1,4 +1,4 @@
-"""Ends a process whose main thread hangs in a user's code, and tells where it hung."""
+"""Ends a process whose main thread hangs in a user's code, and reports where it hung."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 
 _HEADER_BYTES = 400
 _REARM_SECS = 1.0
-# Added to every allowance: what may pass before the main thread says that it lives, without any hang.
+# Added to every allowance: without any hang, the main thread may take this long to report that it lives.
 _SLACK_SECS = 7.0
 
 
 class Watchdog:
-    """Ends the process, with exit code 1, unless it is armed anew in time.
+    """Ends the process, with exit code 1, unless it is armed again in time.
 
     Python's faulthandler does it in a thread of C, which needs no GIL: a simulator that never gives it back is ended,
     too. The traces go to a file behind a line that says what was being done, for whoever finds the process dead.
 
     Args:
       path: The file; `take_report` reads it.
-      allowance_secs: How long the main thread may be away, usually; a few seconds are added.
+      allowance_secs: How long the main thread may usually be away; a few seconds are added.
     """
 
     def __init__(self, path: Path, allowance_secs: float) -> None:
@@ -34,11 +34,11 @@ class Watchdog:
         self._is_armed = False
 
     def is_due(self) -> bool:
-        """Whether to `arm` again: it is armed not at all, or a second ago."""
+        """Whether to `arm` again: it is not armed, or was armed a second ago."""
         return not self._is_armed or time.monotonic() >= self._due
 
     def keep(self) -> None:
-        """Says that the main thread lives, if it is armed. Costs something once a second at most."""
+        """Reports that the main thread lives, if it is armed. Costs something once a second at most."""
         if self._is_armed and time.monotonic() >= self._due:
             self.arm(self._what, self._armed_secs)
 
@@ -60,14 +60,14 @@ class Watchdog:
         faulthandler.dump_traceback_later(allowance_secs + _SLACK_SECS, exit=True, file=self._file)
 
     def cancel(self) -> None:
-        """Nothing of the user's runs now: the process may take as long as it likes."""
+        """Disarms it: no code of the user's runs now, so the process may take as long as it likes."""
         if self._is_armed:
             self._is_armed = False
             faulthandler.cancel_dump_traceback_later()
 
 
 def take_report(path: Path) -> list[str]:
-    """What a watchdog said when it ended its process: its line, then the traces; empty where it did not. Removes it."""
+    """What a watchdog said when it ended its process: its line, then the traces; empty if it did not. Removes it."""
     try:
         content = path.read_bytes()
         path.unlink()

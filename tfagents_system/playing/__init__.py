@@ -1,1 +1,1 @@
-"""What is done with a saved policy: videos, and files for other runtimes."""
+"""Uses of a saved policy: videos, and files for other runtimes."""

@@ -1,4 +1,4 @@
-"""Writes a policy as a file of another format, compared with the checkpoint before it gets its name."""
+"""Writes a policy as a file of another format, and compares it with the checkpoint before the file gets its name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfagents_system.policies import numpy_file, onnx_file, tflite_file
 from tfagents_system.policies.checkpoint_names import iteration_of
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.greedy_function import greedy_function
-from tfagents_system.policies.numpy_layers import UnsupportedNetworkError
+from tfagents_system.policies.network_layers import UnsupportedNetworkError
 from tfagents_system.policies.policy_description import Description, describe
 from tfagents_system.policies.policy_files import FILE_NAME, load_policy, load_saved_model
 from tfagents_system.policies.random_observations import random_observations
@@ -38,7 +38,7 @@ _EPISODES, _STEPS = 8, 4
 
 
 class ExportError(Exception):
-    """A file could not be written, or acts otherwise than the checkpoint."""
+    """A file could not be written, or acts differently from the checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +48,6 @@ class Source:
     Attributes:
       policy: The agent's, with the checkpoint's weights.
       reference: The same from the run's SavedModel, greedy, in the environment's units.
-      environment_action_spec: The environment's own.
-      description: What the files tell of it.
     """
 
     policy: tf_policy.TFPolicy
@@ -59,7 +57,7 @@ class Source:
 
 
 def read_source(params: TrainParamsBase, paths: RunPaths, checkpoint: Path) -> Source:
-    """Builds the agent of the params anew, and gives its policy the checkpoint's weights.
+    """Builds the agent of the params, and loads the checkpoint's weights into its policy.
 
     Raises:
       UserError: They do not belong together.
@@ -86,19 +84,18 @@ def read_source(params: TrainParamsBase, paths: RunPaths, checkpoint: Path) -> S
 
 
 def write(source: Source, name: str, folder: Path) -> tuple[Path, float]:
-    """Writes one file, and what is needed beside it.
+    """Writes one file, and the files needed beside it.
 
     Args:
-      source: The policy.
       name: `numpy`, `tflite` or `onnx`.
-      folder: Where it goes; it is made if it is not there.
+      folder: Where it goes; created if missing.
 
     Returns:
       The file, and the largest difference of its actions from the checkpoint's, as a share of half the action's range.
 
     Raises:
       UserError: The format can't hold this policy.
-      ExportError: The file acts otherwise than the checkpoint; none is left.
+      ExportError: The file acts differently from the checkpoint; it is removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export_") as temporary:
@@ -116,7 +113,7 @@ def write(source: Source, name: str, folder: Path) -> tuple[Path, float]:
 
 
 def notes(path: Path) -> str:
-    """What else is to be known of a file that was written."""
+    """Further notes on a written file."""
     if path.suffix == numpy_file.SUFFIX:
         return f"; {numpy_file.PLAYER.name} beside it plays it"
     if path.suffix == tflite_file.SUFFIX and tflite_file.uses_tensorflow_ops(path):
@@ -127,8 +124,8 @@ def notes(path: Path) -> str:
 def largest_difference(source: Source, found: py_policy.PyPolicy, seed: int = 0) -> float:
     """The largest difference of two policies' actions on random observations, as a share of half the action's range.
 
-    In several steps of several episodes, alone and all at once. A rounding of float32 at the action's bounds does not
-    count: 0 says that there is no more.
+    Compares several steps of several episodes, singly and batched. float32 rounding at the action's bounds does not
+    count: 0 means that there is no other difference.
     """
     rng = np.random.default_rng(seed)
     steps = [_random_observations(source, rng) for _ in range(_STEPS)]

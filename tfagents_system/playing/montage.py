@@ -22,7 +22,6 @@ class Part:
     """One of the videos.
 
     Attributes:
-      video: The MP4.
       title, text: Two lines above it.
     """
 
@@ -32,7 +31,7 @@ class Part:
 
 
 def join(parts: Sequence[Part], path: Path) -> Path:
-    """Writes one video of all parts, which begin together; the last picture of a shorter one stays.
+    """Writes one video of all parts, which begin together; a shorter part keeps its last picture.
 
     Args:
       parts: From left to right, of one size and rate.
@@ -58,7 +57,7 @@ def join(parts: Sequence[Part], path: Path) -> Path:
 
 
 def _together(readers: Sequence[Any]) -> Iterator[list[np.ndarray]]:
-    """A picture of each reader at a time, until the longest is through."""
+    """One picture of each reader at a time, until the longest ends."""
     streams = [iter(reader) for reader in readers]
     current: list[np.ndarray] = [np.asarray(next(stream)) for stream in streams]
     while True:

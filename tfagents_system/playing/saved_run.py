@@ -1,4 +1,4 @@
-"""A run directory as programs see it that use what a run has saved: its params and its policy checkpoints.
+"""A run directory for programs that use a run's saved params and policy checkpoints.
 
 This module imports neither TensorFlow nor Reverb.
 """
@@ -24,15 +24,14 @@ _CHECKPOINT_NAME = re.compile(r"policy_checkpoint_\d{10,}")
 
 
 def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
-    """A path as it is given, or relative to the repository.
+    """A path as given, or relative to the repository.
 
     Args:
-      text: The path.
       flag: Where it was given; named in the error.
       exists: `Path.is_dir`, `Path.is_file` or `Path.exists`.
 
     Raises:
-      UserError: There is none, or it is of another kind.
+      UserError: It does not exist, or is of another kind.
     """
     if not text:
         raise UserError(f"{flag} is empty: give a path, or leave it out")
@@ -47,10 +46,9 @@ def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
 
 
 def output_folder(text: str, flag: str) -> Path:
-    """A folder to write to, which need not be there.
+    """A folder to write to, which need not exist.
 
     Args:
-      text: The path.
       flag: Where it was given; named in the error.
 
     Raises:
@@ -63,7 +61,7 @@ def output_folder(text: str, flag: str) -> Path:
 
 
 def checkpoint_names(paths: RunPaths) -> list[str]:
-    """The policy checkpoints of a run, the oldest first."""
+    """The policy checkpoints of a run, oldest first."""
     found = paths.policy_checkpoints.glob("policy_checkpoint_*")
     return sorted(path.name for path in found if _CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir())
 
@@ -80,7 +78,6 @@ def find_checkpoint(paths: RunPaths, name: str) -> Path:
     """The folder of a policy checkpoint.
 
     Args:
-      paths: The run directory.
       name: Its name, `latest` or `best`.
 
     Raises:
@@ -102,9 +99,9 @@ def find_checkpoint(paths: RunPaths, name: str) -> Path:
 
 
 def milestones(paths: RunPaths) -> list[Path]:
-    """The first checkpoint, the best one (the latest where none was evaluated), and the middle one of those between.
+    """The first checkpoint, the best (the latest if none was evaluated), and the middle one of those between.
 
-    The latest instead of a middle one where none lies between; fewer where there are fewer.
+    The latest replaces the middle one if there is none between; fewer checkpoints if there are fewer.
 
     Raises:
       UserError: There is none.
@@ -120,7 +117,7 @@ def milestones(paths: RunPaths) -> list[Path]:
 
 
 def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag: str | None) -> TrainParamsBase:
-    """The TrainParams of a run with its settings, or those of other files, which are taken as they are.
+    """The TrainParams of a run with its settings, or those of other files, unchanged.
 
     Args:
       paths: The run directory; None without one.

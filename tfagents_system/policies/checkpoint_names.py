@@ -1,4 +1,4 @@
-"""Policy checkpoints: how their folders are called, and what they tell of their moment."""
+"""Policy checkpoints: the names of their folders, and when they were written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def checkpoint_name(train_step: int) -> str:
 
 
 def iteration_of(checkpoint: Path) -> int | None:
-    """Iterations that had been completed when a policy checkpoint was written; None where it does not say."""
+    """Iterations completed when a policy checkpoint was written; None if it does not say."""
     try:
         return int(json.loads((checkpoint / MOMENT).read_text())["iteration"])
     except (OSError, ValueError, KeyError, TypeError):

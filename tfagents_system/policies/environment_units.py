@@ -13,7 +13,7 @@ from tf_agents.utils import common
 
 
 class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
-    """Scales actions from [-1, 1], where agents are trained, to the bounds of the environment.
+    """Scales actions from [-1, 1], the agents' range, to the bounds of the environment.
 
     Args:
       policy: The policy to scale.
@@ -31,7 +31,7 @@ class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
             validate_args=False,
         )
         self._policy = policy
-        # Traced once for all functions that a SavedModel makes of it: drawing actions takes long to trace.
+        # Traced once for all functions of a SavedModel: tracing how actions are drawn takes long.
         specs = tf.nest.map_structure(_batched, (policy.time_step_spec, policy.policy_state_spec))
         self._act = common.function(self._scaled_action).get_concrete_function(*specs)
 
@@ -64,7 +64,7 @@ def scale_to_bounds(action: tf.Tensor, spec: Any) -> tf.Tensor:
     """From [-1, 1] to the bounds and dtype of the environment's own action spec."""
     low, high = tf.cast(spec.minimum, action.dtype), tf.cast(spec.maximum, action.dtype)
     scaled = low + (action + 1.0) * 0.5 * (high - low)
-    # Rounding may leave the bounds by one unit in the last place.
+    # Rounding may exceed the bounds by one unit in the last place.
     return tf.cast(tf.clip_by_value(scaled, *_bounds_within(spec, action.dtype.as_numpy_dtype)), spec.dtype)
 
 

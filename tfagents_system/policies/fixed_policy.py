@@ -1,4 +1,4 @@
-"""A policy that no update changes, as workers run it: from disk, or a function of the user's."""
+"""A policy that no update changes, as workers run it: from disk, or a user's function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfagents_system.policies.worker_policy import WorkerPolicy
 
 
 class FixedPolicy(WorkerPolicy):
-    """Acts in the environment's own units; what workers get is scaled to [-1, 1].
+    """Acts in the environment's own units; workers get actions scaled to [-1, 1].
 
     Args:
       policy: A PyPolicy, or a function from an observation to an action.
@@ -31,20 +31,14 @@ class FixedPolicy(WorkerPolicy):
         self.inference = getattr(policy, "inference", "saved model") if is_from_disk else "function of the params"
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Stays as it is."""
+        """Does nothing."""
 
     def reset(self, env: int = 0) -> None:
         if isinstance(self._policy, py_policy.PyPolicy):
             self._states[env] = self._policy.get_initial_state(1)
 
-    def action(self, time_step: ts.TimeStep, greedy: bool) -> Any:
-        return self._action(0, time_step)
-
     def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, Any]:
         return {env: self._action(env, time_step) for env, time_step in time_steps.items()}
-
-    def close(self) -> None:
-        """Has nothing to free."""
 
     def _action(self, env: int, time_step: ts.TimeStep) -> Any:
         if isinstance(self._policy, py_policy.PyPolicy):

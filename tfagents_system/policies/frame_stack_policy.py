@@ -1,4 +1,4 @@
-"""A policy of stacked frames that takes single ones: the frames before are part of its state."""
+"""A policy of stacked frames that takes single ones: the previous frames are part of its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FRAMES, _IS_UNDER_WAY, _OWN = "frames", "is_under_way", "policy"
 
 
 def of_single_frames(policy: tf_policy.TFPolicy, frame_stack: int) -> tf_policy.TFPolicy:
-    """The policy as environments need it; itself where nothing is stacked."""
+    """The policy for single frames; the policy itself if nothing is stacked."""
     stacks = frame_stack > 1 and has_images(policy.time_step_spec.observation)
     return FrameStackPolicy(policy, frame_stack) if stacks else policy
 
@@ -23,8 +23,8 @@ def of_single_frames(policy: tf_policy.TFPolicy, frame_stack: int) -> tf_policy.
 class FrameStackPolicy(tf_policy.TFPolicy):
     """Takes observations whose images are single frames `[B, height, width, channels]`.
 
-    Its state holds the `frame_stack - 1` frames before, and the state of the policy within. In an episode's first time
-    step the first frame stands for those: it is the one that says so, or that comes with a state of zeros.
+    Its state holds the previous `frame_stack - 1` frames and the inner policy's state. In an episode's first time step,
+    one of type FIRST or with a state of zeros, the first frame stands in for the previous ones.
 
     Args:
       policy: Takes images `[B, height, width, frame_stack * channels]`, oldest frame first.
@@ -74,7 +74,7 @@ class FrameStackPolicy(tf_policy.TFPolicy):
         return step._replace(state={**state, _OWN: step.state})
 
     def _stack(self, time_step: Any, policy_state: Any) -> tuple[Any, dict[str, Any]]:
-        """The time step with stacked images, and what is kept for the next one."""
+        """The time step with stacked images, and the frames for the next one."""
         is_first = tf.logical_or(time_step.is_first(), tf.equal(policy_state[_IS_UNDER_WAY], 0))
         is_repeated = tf.reshape(is_first, [-1, 1, 1, 1])
         leaves, kept, remaining = [], [], iter(policy_state[_FRAMES])

@@ -1,4 +1,4 @@
-"""Functions of TensorFlow without the price of calling them: their graphs, run by one session.
+"""TensorFlow functions without the overhead of calling them: their graphs, run by one session.
 
 Calling a concrete function from Python takes 300-400 us, most of it in the conversion of arguments and results and in
 the eager runtime. A session that runs the same graph through a prepared callable takes a fifth of that, takes NumPy
@@ -16,16 +16,16 @@ from tensorflow.core.protobuf import config_pb2
 
 
 class UnsupportedFunctionError(Exception):
-    """The function holds something that can't be moved into a session; its text says what."""
+    """The function captures something that can't be moved into a session; the message says what."""
 
 
 class GraphSession:
     """Several concrete functions over the same variables, whose values are copied.
 
     Args:
-      functions: By a name; of flat arguments and results.
-      single_threaded: Runs the ops one after another in the calling thread, which spares more than half of the time of
-        small graphs. A graph that can't be run so tells it in its first call.
+      functions: By name; with flat arguments and results.
+      single_threaded: Runs the ops one after another in the calling thread, which saves more than half of the time of
+        small graphs. A graph that can't be run this way raises in its first call.
 
     Raises:
       UnsupportedFunctionError: A function captures something that is neither a variable nor a constant.
@@ -39,10 +39,10 @@ class GraphSession:
             self._copies = {ref: _copy_of(variable) for ref, variable in captured.items()}
             self._new_values = {ref: tf.compat.v1.placeholder(var.dtype, var.shape) for ref, var in captured.items()}
             self._assigns = {ref: copy.assign(self._new_values[ref]).op for ref, copy in self._copies.items()}
-            # A time step has more in it than most networks read; each array that is handed over takes its time.
+            # Most networks read only part of a time step, and each array passed costs time.
             self._used = {name: _positions_of_read_arguments(function) for name, function in functions.items()}
             ends = {name: self._import(function) for name, function in functions.items()}
-            # Threads within an op are those of the process: TF_NUM_INTRAOP_THREADS of the CPU plan.
+            # Ops use the threads of the process: TF_NUM_INTRAOP_THREADS of the CPU plan.
             config = tf.compat.v1.ConfigProto(
                 intra_op_parallelism_threads=tf.config.threading.get_intra_op_parallelism_threads(),
                 inter_op_parallelism_threads=1,
@@ -61,7 +61,7 @@ class GraphSession:
         return self._calls[name](*[leaves[position] for position in self._used[name]])
 
     def assign(self, variables: Mapping[str, tf.Variable], weights: Mapping[str, np.ndarray]) -> None:
-        """Gives the copies of `variables` the values in `weights`, by name."""
+        """Sets the copies of `variables` to the values in `weights`, by name."""
         copied = {variable.ref(): weights[name] for name, variable in variables.items()}
         self._assign({ref: value for ref, value in copied.items() if ref in self._copies})
 
@@ -74,7 +74,7 @@ class GraphSession:
         self._session.run(ops, {self._new_values[ref]: value for ref, value in values.items()})
 
     def _import(self, function: Any) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Operation]]:
-        """Adds a function's graph; returns what it takes, what it gives, and what it does besides."""
+        """Adds a function's graph; returns its inputs, outputs and side effects."""
         by_handle = {id(variable.handle): variable.ref() for variable in function.variables}
         inputs_of: dict[str, Any] = {}
         for outer, inner in function.graph.captures:
@@ -97,7 +97,7 @@ class GraphSession:
     def _callable(
         self, feeds: Sequence[tf.Tensor], fetches: Sequence[tf.Tensor], targets: Sequence[tf.Operation]
     ) -> Any:
-        # Session.make_callable, the public one, goes through another path that is five times as slow.
+        # The public Session.make_callable takes a path that is five times as slow.
         options = config_pb2.CallableOptions(
             feed=[feed.name for feed in feeds],
             fetch=[fetch.name for fetch in fetches],

@@ -1,4 +1,4 @@
-"""A greedy policy as one function of arrays, which other runtimes can take over."""
+"""A greedy policy as one function of arrays, for other runtimes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def greedy_function(policy: tf_policy.TFPolicy, environment_action_spec: Any, de
     """A `tf.function` of the observation's arrays and those of the state, n of each, in the order of `description`.
 
     It returns a dictionary: `action` in the environment's own units, and each part of the next state as
-    `next_<its name>`. What a time step has beside its observation is that of a step within an episode: an episode
-    begins with a state of zeros.
+    `next_<its name>`. The time step's other fields are those of a step within an episode: an episode begins with a
+    state of zeros.
 
     Args:
-      policy: The agent's, with the weights that are wanted.
+      policy: The agent's, with the weights to use.
       environment_action_spec: The environment's own action spec.
-      description: As `describe` gives it.
+      description: From `describe`.
     """
     inputs = [*description["observation"], *description["state"]]
     num_leaves = len(description["observation"])
@@ -47,7 +47,7 @@ def greedy_function(policy: tf_policy.TFPolicy, environment_action_spec: Any, de
 
 def _mode(distribution: Any) -> tf.Tensor:
     if isinstance(distribution, SquashToSpecNormal):
-        # Its mode() takes a detour over the shapes of distributions, for which ONNX has no ops.
+        # Its mode() computes shapes of distributions, for which ONNX has no ops.
         mean = distribution.input_distribution.loc
         return distribution.action_magnitudes * tf.tanh(mean) + distribution.action_means
     return distribution.mode()

@@ -1,7 +1,7 @@
-"""Names of the leaves of a nest, as files and signatures take them.
+"""Names of the leaves of a nest that files and signatures accept.
 
-Keys of observations may hold anything (`bottom burner`, `größe`). SavedModels, TFLite and ONNX files and file systems
-take few characters, and some of them make no difference between upper and lower case.
+Keys of observations may be any text (`bottom burner`, `größe`). SavedModels, TFLite and ONNX files and file systems
+accept few characters, and some of them ignore case.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 
 def _alike(name: str) -> str:
-    """The same for all names that some format can't tell apart."""
+    """Equal for all names that some format can't distinguish."""
     return re.sub(r"[^a-z0-9]", "_", name.lower())
 
 
@@ -23,17 +23,17 @@ def fit_names(
 ) -> list[str]:
     """The same names in ASCII letters, digits and `_`, each of them once.
 
-    A name that is fit stays as it is. Others have `_` for what is not allowed, and `_` behind them where that name is
-    given already: `a b` beside `a_b` becomes `a_b_`.
+    A valid name stays unchanged. Others get `_` for each forbidden character, and a trailing `_` if that name is taken:
+    `a b` beside `a_b` becomes `a_b_`.
 
     Args:
       names: Of all leaves.
       also_allowed: Further characters.
       is_taken: Whether a name belongs to something else.
-      alike: The same for all names that can't be told apart, which are given once.
+      alike: Equal for names that can't be distinguished, of which only one is used.
     """
     fit = [re.sub(rf"[^A-Za-z0-9_{re.escape(also_allowed)}]", "_", name) for name in names]
-    fit = [f"{name}_" if name.endswith("/") else name for name in fit]  # TensorFlow takes `a/` for a scope.
+    fit = [f"{name}_" if name.endswith("/") else name for name in fit]  # TensorFlow interprets `a/` as a scope.
     given: set[str] = set()
     found = {}
     for k in sorted(range(len(names)), key=lambda k: fit[k] != names[k]):

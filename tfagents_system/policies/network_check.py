@@ -1,4 +1,4 @@
-"""Whether a faster way to compute a policy's actions gives those of its network."""
+"""Checks that a faster way to compute a policy's actions agrees with its network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfagents_system.policies.weights import assign_weights, named_variables
 if TYPE_CHECKING:
     from tfagents_system.policies.worker_policy import WorkerPolicy
 
-# Of actions in [-1, 1]: products are summed in another order, of larger numbers after training (see exporting.py).
+# For actions in [-1, 1]: products are summed in another order, of larger numbers after training (export_files.py).
 _TOLERANCE, _TOLERANCE_TRAINED = 1e-4, 1e-3
 
 
@@ -27,8 +27,8 @@ class NetworkCheck:
 
     Args:
       collect: The policy that explores.
-      greedy: The one that does not.
-      num_envs: Environments that they act in.
+      greedy: The policy that does not explore.
+      num_envs: Number of environments in which they act.
     """
 
     def __init__(self, collect: tf_policy.TFPolicy, greedy: tf_policy.TFPolicy, num_envs: int) -> None:
@@ -39,12 +39,12 @@ class NetworkCheck:
     def passes(self, policy: WorkerPolicy, trained: Mapping[str, np.ndarray] | None = None) -> bool:
         """Whether a policy's actions are those of the network, in two steps of an episode of random numbers.
 
-        In the first step a memory is zero, and hides what is done with it. Samples are compared where the policy takes
-        the noise that they are made of; others only have to run.
+        In the first step a memory is zero, which hides errors in its use. Samples are compared if a policy takes
+        their noise; otherwise they only have to run.
 
         Args:
-          policy: Its memories are those of episodes that begin, afterwards.
-          trained: Weights that it has, which the network gets as well; None: both have those that they began with.
+          policy: Afterwards its memories are those at an episode's start.
+          trained: Its weights, which the network gets as well; None: both have their initial ones.
         """
         if trained is not None:
             assign_weights(named_variables(self._collect), trained)
@@ -52,7 +52,7 @@ class NetworkCheck:
         rng = np.random.default_rng(0)
         batches = [self._random_time_step(kind, rng) for kind in (ts.StepType.FIRST, ts.StepType.MID)]
         self._reset(policy)
-        policy.actions(self._by_env(batches[0]), greedy=False)  # To see that it runs.
+        policy.actions(self._by_env(batches[0]), greedy=False)  # Checks that it runs.
         for what, difference in (
             ("greedy actions", self._difference_of_modes(policy, batches)),
             ("samples", self._difference_of_samples(policy, batches, rng)),
@@ -80,7 +80,7 @@ class NetworkCheck:
     def _difference_of_samples(
         self, policy: WorkerPolicy, batches: list[ts.TimeStep], rng: np.random.Generator
     ) -> float:
-        """0 where the policy does not take the noise."""
+        """0 if the policy does not accept the noise."""
         if tf.nest.is_nested(self._collect.action_spec):
             return 0.0
         self._reset(policy)

@@ -13,18 +13,21 @@ dimension in front, observations and actions are several at once, each with its 
 
 from __future__ import annotations
 
+import functools
 import json
+import threading
 import zipfile
-from typing import Any
+from typing import Any, Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
 FORMAT = 1
-_ACTIVATIONS: dict[str, Any] = {
-    "linear": lambda values: values,
-    "relu": lambda values: np.maximum(values, 0.0),
-    "tanh": np.tanh,
-}
+_LOG_STD_MAX = 2.0  # As TF-Agents' std_clip_transform; its minimum is -20.
+_MAX_PIXEL = np.float32(255.0)
+_MOST_SIZES = 8
+_LOCK = threading.Lock()  # Networks have buffers of their own, and a policy may be used by several threads.
+
+Arrays = Mapping[str, np.ndarray]
 
 
 def load(path: Any) -> NumpyPolicy:
@@ -57,8 +60,8 @@ class NumpyPolicy:
             raise ValueError("the policy is of another version: take the numpy_policy.py that was written beside it")
         self.description = description
         self.observation = description["observation"]
-        self._layers = description["layers"]
         self._arrays = arrays
+        self._networks = {1: Network(self.observation, description["layers"], arrays)}  # By number of observations.
         self._bounds = arrays["low"], arrays["high"]
         self._low, self._high = (bound.astype(np.float32) for bound in self._bounds)
         self._dtype = np.dtype(description["action"]["dtype"])
@@ -90,45 +93,240 @@ class NumpyPolicy:
 
     def step(self, leaves: list[np.ndarray], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Actions `[n, action_dim]` and the next state, from the arrays of n observations and the state before."""
-        entry = [_as_vectors(leaf) for leaf in leaves]
-        memory = list(state)
-        values = self._run(self._layers, np.concatenate(entry, axis=-1) if len(entry) > 1 else entry[0], memory)
-        squashed = np.tanh(values[:, : len(self._low)])  # What follows in a row are the logarithms of the spreads.
+        with _LOCK:
+            network = self._network(len(leaves[0]))
+            for own, given in zip(network.state, state):
+                own[:] = given.T
+            network.load_all(leaves)
+            squashed = network.act(greedy=True).T.copy()
+            state = [own.T.copy() for own in network.state]
         scaled = self._low + (squashed + np.float32(1.0)) * np.float32(0.5) * (self._high - self._low)
-        return np.clip(scaled.astype(self._dtype), *self._bounds), memory
+        return np.clip(scaled.astype(self._dtype), *self._bounds), state
 
-    def _run(self, layers: list[dict[str, Any]], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
-        for layer in layers:
-            values = getattr(self, "_" + layer["kind"])(layer, values, memory)
+    def _network(self, n: int) -> Network:
+        """For n observations at once; those of a few sizes are kept."""
+        if n not in self._networks:
+            if len(self._networks) > _MOST_SIZES:
+                self._networks = {1: self._networks[1]}
+            layers = self.description["layers"]
+            self._networks[n] = Network(self.observation, layers, self._arrays, n, self._networks[1])
+        return self._networks[n]
+
+
+class Network:
+    """A tanh-squashed Gaussian actor for several observations at once; a pass allocates nothing but the actions.
+
+    Values of a layer are `[n + 1, columns]`: an observation in each column, and a row of 1, which the last row of the
+    next matrix multiplies: a bias costs no addition of its own. With one column a product is one with a vector.
+
+    Args:
+      observation: Shape and dtype of each array of an observation; their numbers in a row are the first layer's input.
+      layers: From there to mean and log(std), a dictionary each: its `kind` is `dense`, `lstm`, `residual`,
+        `layer_norm` or `normalization`, its `arrays` are the names of its weights.
+      arrays: The weights by these names.
+      columns: Number of observations.
+      like: A network of the same layers; weights that one of the two takes are those of both.
+
+    Attributes:
+      inputs: The first layer's input for each observation, `[n]` float32; `load` fills one.
+      state: h and c of an LSTM, `[units, columns]` each; empty without one.
+      noise: Gives what samples are made of, `[action_dim, columns]` float32 each.
+    """
+
+    def __init__(
+        self,
+        observation: list[dict[str, Any]],
+        layers: list[dict[str, Any]],
+        arrays: Arrays,
+        columns: int = 1,
+        like: Network | None = None,
+    ) -> None:
+        self.columns = columns
+        self.state: list[np.ndarray] = []
+        self.noise: Iterator[np.ndarray] = iter(())
+        self._like = like
+        self._weights: list[np.ndarray] = []
+        self._fills: list[Callable[[Arrays], None]] = []
+        self._steps: list[Callable[[], Any]] = []
+        ends = np.cumsum([int(np.prod(spec["shape"])) for spec in observation])
+        values = self._values(ends[-1])
+        self._rows = np.split(values[:-1], ends[:-1])
+        self._is_pixels = [spec["dtype"] == "uint8" for spec in observation]
+        self.inputs = list(values[:-1].T)
+        self._leaves = [
+            [
+                (part.reshape(spec["shape"]), spec["dtype"] == "uint8")
+                for part, spec in zip(np.split(inputs, ends[:-1]), observation)
+            ]
+            for inputs in self.inputs
+        ]
+        self._mean, self._log_std = np.split(self._add(layers, values, arrays)[:-1], 2)
+        self._log_std_max = np.full_like(self._log_std, _LOG_STD_MAX)
+        self.assign(arrays)
+
+    def assign(self, arrays: Arrays) -> None:
+        """Takes new weights."""
+        for fill in self._fills:
+            fill(arrays)
+
+    def load_all(self, leaves: list[np.ndarray]) -> None:
+        """Takes the arrays of all observations, `[columns, ...]` each."""
+        for leaf, rows, is_pixels in zip(leaves, self._rows, self._is_pixels):
+            rows[:] = leaf.reshape(self.columns, -1).T
+            if is_pixels:
+                rows /= _MAX_PIXEL
+
+    def load(self, leaves: Iterable[Any], column: int = 0) -> None:
+        """Takes the arrays of one observation."""
+        for leaf, (inputs, is_pixels) in zip(leaves, self._leaves[column]):
+            if is_pixels:
+                np.divide(leaf, _MAX_PIXEL, inputs)
+            else:
+                inputs[...] = leaf
+
+    def act(self, greedy: bool) -> np.ndarray:
+        """Actions of the loaded observations in (-1, 1), `[action_dim, columns]`, and the state after them.
+
+        tanh(mean) where greedy, else tanh(mean + std * noise).
+        """
+        for step in self._steps:
+            step()
+        if greedy:
+            return np.tanh(self._mean)
+        # The lower limit of log(std) is left out: noise times e^-20 = 2e-9 is below float32's precision of an action.
+        spread = np.minimum(self._log_std, self._log_std_max, self._log_std)
+        np.exp(spread, spread)
+        np.multiply(spread, next(self.noise), spread)
+        np.add(spread, self._mean, spread)
+        return np.tanh(spread)
+
+    def _do(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
+        """A step of each pass. Scalars have to be arrays: they would be converted anew each time."""
+        self._steps.append(functools.partial(function, *arrays))
+
+    def _values(self, size: int) -> np.ndarray:
+        values = np.zeros((size + 1, self.columns), np.float32)
+        values[-1] = 1.0
         return values
 
-    def _array(self, layer: dict[str, Any], name: str) -> np.ndarray:
-        return self._arrays[layer["arrays"][name]]
+    def _shared(self, rows: int, columns: int) -> np.ndarray:
+        known = None if self._like is None else self._like._weights[len(self._weights)]
+        self._weights.append(np.zeros((rows, columns), np.float32) if known is None else known)
+        return self._weights[-1]
 
-    def _dense(self, layer: dict[str, Any], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
-        return _ACTIVATIONS[layer["activation"]](values @ self._array(layer, "kernel") + self._array(layer, "bias"))
+    def _add(self, layers: list[dict[str, Any]], values: np.ndarray, arrays: Arrays) -> np.ndarray:
+        """What layers make of values."""
+        folded = None
+        for layer, following in zip(layers, [*layers[1:], {}]):
+            kind = layer["kind"]
+            if kind == "dense":
+                values, folded = self._dense(layer, folded, values, arrays), None
+            elif kind == "lstm":
+                values = self._lstm(layer, values, arrays)
+            elif kind == "residual":
+                added, before = self._add(layer["layers"], values, arrays), values
+                values = self._values(len(before) - 1)
+                self._do(np.add, before[:-1], added[:-1], values[:-1])
+            else:
+                if kind == "layer_norm":
+                    values = self._standardized(layer["epsilon"], values)
+                if layer.get("limit") is None and following.get("kind") == "dense":
+                    folded = layer["arrays"]
+                else:
+                    values = self._normalized(layer, values)
+        return values
 
-    def _normalization(self, layer: dict[str, Any], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
-        values = (values - self._array(layer, "mean")) * self._array(layer, "scale") + self._array(layer, "shift")
-        return values if layer["limit"] is None else np.clip(values, -layer["limit"], layer["limit"])
+    def _dense(
+        self, layer: dict[str, Any], folded: dict[str, str] | None, values: np.ndarray, arrays: Arrays
+    ) -> np.ndarray:
+        """activation(kernel^T x + bias)."""
+        names, units = layer["arrays"], arrays[layer["arrays"]["kernel"]].shape[1]
+        matrix, given = self._shared(len(values), units), self._values(units)
+        self._fills.append(functools.partial(_fill_dense, matrix, names, folded))
+        self._do(np.dot, matrix.T, values, given[:-1])
+        if layer["activation"] == "relu":
+            self._do(np.maximum, given[:-1], np.zeros_like(given[:-1]), given[:-1])
+        elif layer["activation"] == "tanh":
+            self._do(np.tanh, given[:-1], given[:-1])
+        return given
 
-    def _layer_norm(self, layer: dict[str, Any], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
-        values = values - values.mean(axis=-1, keepdims=True)
-        spread = np.sqrt(np.square(values).mean(axis=-1, keepdims=True) + np.float32(layer["epsilon"]))
-        return values / spread * self._array(layer, "scale") + self._array(layer, "shift")
+    def _normalized(self, layer: dict[str, Any], values: np.ndarray) -> np.ndarray:
+        """clip((x - mean) * scale + shift, -limit, limit)."""
+        names, size = layer["arrays"], len(values) - 1
+        center, scale = self._shared(size, 1), self._shared(size, 1)
+        self._fills.append(functools.partial(_fill_normalization, center, scale, names))
+        given = self._values(size)
+        self._do(np.subtract, values[:-1], center, given[:-1])
+        self._do(np.multiply, given[:-1], scale, given[:-1])
+        if layer.get("limit") is not None:
+            high = np.full_like(given[:-1], layer["limit"])
+            self._do(np.minimum, given[:-1], high, given[:-1])
+            self._do(np.maximum, given[:-1], -high, given[:-1])
+        return given
 
-    def _residual(self, layer: dict[str, Any], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
-        return values + self._run(layer["layers"], values, memory)
+    def _standardized(self, epsilon: float, values: np.ndarray) -> np.ndarray:
+        """(x - mean) / sqrt(variance + epsilon), with mean and variance of the values of one observation."""
+        size = len(values) - 1
+        given, squares = self._values(size), np.zeros_like(values[:-1])
+        averaging, moment = np.full((1, size), 1.0 / size, np.float32), np.zeros((1, self.columns), np.float32)
+        self._do(np.dot, averaging, values[:-1], moment)
+        self._do(np.subtract, values[:-1], moment, given[:-1])
+        self._do(np.multiply, given[:-1], given[:-1], squares)
+        self._do(np.dot, averaging, squares, moment)
+        self._do(np.add, moment, np.full_like(moment, epsilon), moment)
+        self._do(np.sqrt, moment, moment)
+        self._do(np.divide, given[:-1], moment, given[:-1])
+        return given
 
-    def _lstm(self, layer: dict[str, Any], values: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
+    def _lstm(self, layer: dict[str, Any], values: np.ndarray, arrays: Arrays) -> np.ndarray:
         """Keras' LSTM cell: c <- forget * c + input * candidate; h <- output * tanh(c)."""
-        h, c = memory
-        gates = values @ self._array(layer, "kernel") + h @ self._array(layer, "recurrent_kernel")
-        entry, forget, candidate, output = np.split(gates + self._array(layer, "bias"), 4, axis=-1)
-        c = _sigmoid(forget) * c + _sigmoid(entry) * np.tanh(candidate)
-        h = _sigmoid(output) * np.tanh(c)
-        memory[:] = h, c
-        return h
+        size, units = len(values) - 1, len(arrays[layer["arrays"]["recurrent_kernel"]])
+        matrix = self._shared(size + units + 1, 4 * units)
+        self._fills.append(functools.partial(_fill_lstm, matrix, layer["arrays"]))
+        source = self._values(size + units)  # x, h and 1.
+        gates = np.zeros((4 * units, self.columns), np.float32)
+        entry, forget, output, candidate = np.split(gates, 4)
+        sigmoids = gates[: 3 * units]
+        half = np.full_like(sigmoids, 0.5)
+        h, c = source[size:-1], np.zeros_like(entry)
+        self.state += [h, c]
+        self._do(np.copyto, source[:size], values[:-1])
+        self._do(np.dot, matrix.T, source, gates)
+        self._do(np.tanh, gates, gates)  # sigmoid(x) = (1 + tanh(x / 2)) / 2: one tanh does for all gates.
+        self._do(np.multiply, sigmoids, half, sigmoids)
+        self._do(np.add, sigmoids, half, sigmoids)
+        self._do(np.multiply, c, forget, c)
+        self._do(np.multiply, candidate, entry, candidate)
+        self._do(np.add, c, candidate, c)
+        self._do(np.tanh, c, h)
+        self._do(np.multiply, h, output, h)
+        return source[size:]
+
+
+def _fill_dense(matrix: np.ndarray, names: dict[str, str], folded: dict[str, str] | None, arrays: Arrays) -> None:
+    """Kernel and bias; a normalisation of what they multiply, `folded`, is multiplied into them, and costs nothing."""
+    matrix[:-1], matrix[-1] = arrays[names["kernel"]], arrays[names["bias"]]
+    if folded is not None:
+        mean, scale, shift = _normalization(folded, arrays)
+        matrix[-1] += (shift - mean * scale) @ matrix[:-1]
+        matrix[:-1] *= scale[:, None]
+
+
+def _fill_normalization(center: np.ndarray, scale: np.ndarray, names: dict[str, str], arrays: Arrays) -> None:
+    mean, scale[:, 0], shift = _normalization(names, arrays)
+    center[:, 0] = mean - np.divide(shift, scale[:, 0], out=np.zeros_like(shift), where=shift != 0.0)
+
+
+def _fill_lstm(matrix: np.ndarray, names: dict[str, str], arrays: Arrays) -> None:
+    """From Keras' order of the gates to one with the candidate last; and half of what becomes a sigmoid."""
+    rows = np.concatenate([np.atleast_2d(arrays[names[part]]) for part in ("kernel", "recurrent_kernel", "bias")])
+    entry, forget, candidate, output = np.split(rows, 4, axis=1)
+    matrix[:] = np.concatenate([0.5 * entry, 0.5 * forget, 0.5 * output, candidate], axis=1)
+
+
+def _normalization(names: dict[str, str], arrays: Arrays) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Mean, scale and shift; a layer normalisation has taken off its mean."""
+    return arrays[names["mean"]] if "mean" in names else 0.0, arrays[names["scale"]], arrays[names["shift"]]
 
 
 def observation_leaves(observation: Any, specs: list[dict[str, Any]]) -> tuple[list[np.ndarray], bool]:
@@ -165,12 +363,3 @@ def observation_leaves(observation: Any, specs: list[dict[str, Any]]) -> tuple[l
 def initial_state(description: dict[str, Any], n: int) -> list[np.ndarray]:
     """The state of n episodes that begin; empty for a policy without memory."""
     return [np.zeros((n, *spec["shape"]), spec["dtype"]) for spec in description["state"]]
-
-
-def _as_vectors(leaf: np.ndarray) -> np.ndarray:
-    values = leaf.reshape(len(leaf), -1).astype(np.float32)
-    return values / np.float32(255.0) if leaf.dtype == np.uint8 else values  # Pixels.
-
-
-def _sigmoid(values: np.ndarray) -> np.ndarray:
-    return np.float32(0.5) + np.float32(0.5) * np.tanh(np.float32(0.5) * values)

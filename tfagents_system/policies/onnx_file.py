@@ -15,11 +15,11 @@ from tfagents_system.policies.policy_description import Description
 
 SUFFIX = ".onnx"
 _METADATA = "policy"
-_OPSET = 17  # Of 2022: what runtimes on boards know, too.
+_OPSET = 17  # From 2022: runtimes on embedded boards support it, too.
 
 
 def require(*packages: str) -> None:
-    """Raises UserError where a package that ONNX files need is not installed."""
+    """Raises UserError if a package that ONNX files need is not installed."""
     if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
         raise UserError(f"ONNX files need {' and '.join(missing)}: in the toolkit's folder, pip install '.[onnx]'")
 
@@ -29,7 +29,7 @@ def save(path: Path, function: Any, description: Description) -> None:
 
     Args:
       path: The file to write.
-      function: As `greedy_function` gives it.
+      function: From `greedy_function`.
       description: Goes into the file's metadata, under `policy`.
     """
     import tf2onnx
@@ -57,11 +57,11 @@ def _name_axes(graph: Any, description: Description) -> None:
 
 
 class OnnxFile:
-    """Plays a `policy.onnx` as `ExportedPolicy` wants it.
+    """Plays a `policy.onnx` for `ExportedPolicy`.
 
     Raises:
       UserError: onnxruntime is not installed.
-      ValueError: The file is no policy of ours.
+      ValueError: The file is not a policy of ours.
     """
 
     inference = "policy file (onnx)"
@@ -74,7 +74,7 @@ class OnnxFile:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # Of onnxruntime's own kinds, which it does not export.
+        except Exception as error:  # onnxruntime does not export its exception types.
             raise ValueError(f"onnxruntime does not read it: {error}") from error
         text = self._session.get_modelmeta().custom_metadata_map.get(_METADATA)
         if text is None:

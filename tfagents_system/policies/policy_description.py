@@ -1,4 +1,4 @@
-"""What the file of an exported policy tells of itself, as JSON: `describe` has the keys."""
+"""The JSON description in an exported policy's file; `describe` lists the keys."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def describe(
       environment_action_spec: The environment's own, with its bounds.
       policy_state_spec: Nest of TensorSpecs; empty without memory.
       checkpoint: Name of the checkpoint.
-      train_step: Updates done at its moment.
-      iteration: The iteration of its moment; None where it is unknown.
+      train_step: Updates done when it was saved.
+      iteration: The iteration in which it was saved; None if unknown.
 
     Returns:
       observation: of each array its name (an identifier), path in the nest, shape and dtype; action: shape, dtype, and
@@ -54,17 +54,16 @@ def describe(
         "checkpoint": checkpoint,
         "train_step": train_step,
         "iteration": iteration,
-        "observation": [{"name": name, "path": list(path), **_shape_and_dtype(spec)} for name, path, spec in leaves],
-        "action": {**_shape_and_dtype(action), "low": low.tolist(), "high": high.tolist()},
+        "observation": [{"name": name, "path": list(path), **shape_and_dtype(spec)} for name, path, spec in leaves],
+        "action": {**shape_and_dtype(action), "low": low.tolist(), "high": high.tolist()},
         "state": [
-            {"name": f"state_{k}", **_shape_and_dtype(spec)}
-            for k, spec in enumerate(tf.nest.flatten(policy_state_spec))
+            {"name": f"state_{k}", **shape_and_dtype(spec)} for k, spec in enumerate(tf.nest.flatten(policy_state_spec))
         ],
     }
 
 
 def observation_array_specs(description: Description) -> Any:
-    """The nest of ArraySpecs of an observation; what was a list comes back as a tuple."""
+    """The nest of ArraySpecs of an observation; lists come back as tuples."""
     leaves = [
         (tuple(leaf["path"]), array_spec.ArraySpec(tuple(leaf["shape"]), np.dtype(leaf["dtype"]), leaf["name"]))
         for leaf in description["observation"]
@@ -80,7 +79,8 @@ def action_array_spec(description: Description) -> array_spec.BoundedArraySpec:
     )
 
 
-def _shape_and_dtype(spec: tf.TensorSpec) -> dict[str, Any]:
+def shape_and_dtype(spec: tf.TensorSpec) -> dict[str, Any]:
+    """As in a description."""
     return {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
 
 

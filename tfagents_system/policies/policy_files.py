@@ -18,15 +18,15 @@ from tfagents_system.policies.numpy_policy import initial_state, observation_lea
 from tfagents_system.policies.policy_description import Description, action_array_spec, observation_array_specs
 
 FILE_NAME = "policy"
-_MODEL = "greedy_policy"  # Of a run: what its checkpoints of weights belong to.
+_MODEL = "greedy_policy"  # A run's SavedModel, to which its checkpoints of weights belong.
 
 
 class PolicyFile(Protocol):
-    """A file of one format, opened.
+    """An opened file of one format.
 
     Attributes:
       inference: How actions are computed, for logs.
-      description: As `policy_description.describe` gives it.
+      description: From `policy_description.describe`.
     """
 
     inference: str
@@ -74,7 +74,7 @@ def load_policy(path: Path, setting: str) -> py_policy.PyPolicy:
     Args:
       path: A SavedModel (`policies/greedy_policy` of a run), weights (`.../checkpoints/policy_checkpoint_<n>`), a file
         of `tfagents_system.export`, or the folder of such files.
-      setting: What gave the path; named in errors.
+      setting: The flag or variable with the path; named in errors.
 
     Raises:
       UserError: It is none of these.
@@ -106,7 +106,7 @@ def load_saved_model(path: Path, setting: str) -> py_policy.PyPolicy:
 
 
 def _opener(path: Path) -> tuple[Path, Callable[[Path], PolicyFile]] | None:
-    """The exported file that a path means, and what opens it; of a folder's files the plainest."""
+    """The exported file at a path, and the class that opens it; of a folder's files the simplest."""
     for suffix, open_file in _OPENERS.items():
         file = path / f"{FILE_NAME}{suffix}" if path.is_dir() else path
         if file.suffix == suffix and file.is_file():

@@ -1,4 +1,4 @@
-"""Random observations like those that a policy has seen: to compare two ways of computing its actions."""
+"""Random observations like those that a policy has seen, to compare two ways of computing its actions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tfagents_system.agents.normalization import RunningNormalization
 
 
 def random_observations(policy: tf_policy.TFPolicy, count: int, rng: np.random.Generator) -> Any:
-    """`[count, ...]`; around the mean of what the policy has seen, where it knows that.
+    """`[count, ...]`, around the mean of the policy's training observations if it knows that.
 
-    Else all of them would be clipped, and no weight behind the normalisation would matter.
+    Otherwise all would be clipped, and no weight behind the normalisation would matter.
     """
     spec = policy.time_step_spec.observation
     seen = {
@@ -28,7 +28,7 @@ def random_observations(policy: tf_policy.TFPolicy, count: int, rng: np.random.G
 
 
 def draw(spec: tf.TensorSpec, seen: tuple[Any, Any] | None, count: int, rng: np.random.Generator) -> np.ndarray:
-    """`[count, *shape]`, from (mean, standard deviation) where these are known."""
+    """`[count, *shape]`, from (mean, standard deviation) if known."""
     shape, dtype = (count, *spec.shape), spec.dtype.as_numpy_dtype
     if not spec.dtype.is_floating and seen is None:
         return rng.integers(0, min(255, np.iinfo(dtype).max), shape, dtype, endpoint=True)

@@ -26,13 +26,13 @@ def save(path: Path, function: Any, policy: Any, description: Description) -> No
 
     Args:
       path: The file to write.
-      function: As `greedy_function` gives it.
+      function: From `greedy_function`.
       policy: The policy whose variables it reads.
       description: Goes into the file's metadata, under `policy`.
     """
     with _without_notes():
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], policy)
-        # TensorFlow's own ops, which not every interpreter has, only where TensorFlow Lite lacks one.
+        # TensorFlow's own ops, which not every interpreter has, are used only if TensorFlow Lite lacks one.
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
         model = converter.convert()
     path.write_bytes(_with_metadata(model, description))
@@ -45,10 +45,10 @@ def uses_tensorflow_ops(path: Path) -> bool:
 
 
 class TFLiteFile:
-    """Plays a `policy.tflite` as `ExportedPolicy` wants it.
+    """Plays a `policy.tflite` for `ExportedPolicy`.
 
     Raises:
-      ValueError: The file is no policy of ours.
+      ValueError: The file is not a policy of ours.
     """
 
     inference = "policy file (tflite)"

@@ -1,4 +1,4 @@
-"""Weights of a policy as named arrays: what travels from the trainer to the workers."""
+"""Weights of a policy as named arrays, as the trainer sends them to the workers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _KERAS_NUMBER = re.compile(r"_\d+(?=/|:|$)")
 
 
 def named_variables(policy: Any) -> dict[str, tf.Variable]:
-    """The policy's variables by name, without the numbers that Keras counts up over a whole process.
+    """The policy's variables by name, without the numbers that Keras increments over a whole process.
 
-    A worker whose environment has a network of its own counts `dense_7` where the trainer counts `dense_5`. Of equal
-    names, the second and later ones get `#1`, `#2`, ... in the order in which the policy lists them.
+    If a worker's environment has its own network, its `dense_7` may be the trainer's `dense_5`. Repeated names get
+    `#1`, `#2`, ... in the order in which the policy lists them.
     """
     named: dict[str, tf.Variable] = {}
     for variable in policy.variables():

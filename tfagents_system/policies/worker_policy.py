@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,13 +14,19 @@ from absl import logging
 from tf_agents.policies import greedy_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents.action_sampling import UnsupportedAgentError
+from tfagents_system.agents.agent_interface import sampled_actor
 from tfagents_system.errors import UserError
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.network_check import NetworkCheck
-from tfagents_system.policies.numpy_actor import NumpyActor
-from tfagents_system.policies.numpy_layers import UnsupportedNetworkError
-from tfagents_system.policies.weights import assign_weights, named_variables
+from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError
+from tfagents_system.policies.numpy_policy import Network
+from tfagents_system.policies.weights import assign_weights, named_variables, read_weights
+
+_NOISE_BLOCK = 1024  # Drawing few numbers takes about as long as drawing a hundred.
+# From this number on one matrix product for all observations is faster than one matrix-vector product for each.
+_MATRIX_BATCH = 8
 
 
 class WorkerPolicy(abc.ABC):
@@ -36,10 +43,10 @@ class WorkerPolicy(abc.ABC):
         """Takes new weights, by name."""
 
     def reseed(self, seed: int) -> None:
-        """The exploration noise from now on follows from this seed.
+        """Seeds the exploration noise from now on.
 
         Raises:
-          UserError: It can't be seeded anew.
+          UserError: It can't be reseeded.
         """
         raise UserError(
             f"SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, this one runs as a {self.inference} "
@@ -47,14 +54,14 @@ class WorkerPolicy(abc.ABC):
         )
 
     def set_noise(self, noise: np.ndarray) -> bool:
-        """The next sample of each environment is made of this noise, `[num_envs, ...]`; False where that can't be."""
+        """Uses this noise, `[num_envs, ...]`, for each environment's next sample; False if unsupported."""
         del noise
         return False
 
     def checked(self, trained: Mapping[str, np.ndarray]) -> WorkerPolicy:
-        """Itself, or a slower way where its actions with these weights, which it has, are not the network's.
+        """Itself, or a slower policy if its actions with these weights, already loaded, differ from the network's.
 
-        To be called once, with the first weights that were trained: statistics, for example, are known from then on.
+        To be called once, with the first trained weights: from then on statistics, for example, are known.
         """
         del trained
         return self
@@ -64,31 +71,31 @@ class WorkerPolicy(abc.ABC):
         """An episode begins in an environment."""
 
     @abc.abstractmethod
-    def action(self, time_step: ts.TimeStep, greedy: bool) -> Any:
-        """The action in environment 0 for an unbatched NumPy time step: a nest of arrays in [-1, 1].
+    def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, Any]:
+        """The actions for unbatched NumPy time steps, by their environments: nests of arrays in [-1, 1].
 
         Args:
-          time_step: The observation and what led to it.
-          greedy: The mode of the policy's distribution rather than a sample.
+          time_steps: The observations and what led to them.
+          greedy: The modes of the policy's distributions rather than samples.
         """
 
-    @abc.abstractmethod
-    def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, Any]:
-        """Like `action` for several environments at once, by their numbers."""
+    def action(self, time_step: ts.TimeStep, greedy: bool) -> Any:
+        """Like `actions`, for environment 0."""
+        return self.actions({0: time_step}, greedy)[0]
 
-    @abc.abstractmethod
     def close(self) -> None:
-        """Frees what it holds; it does not act any more."""
+        """Frees its resources; it can't act any more."""
+        return
 
 
 CheckAgain = Callable[[WorkerPolicy, Mapping[str, np.ndarray]], WorkerPolicy]
 
 
 def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: int = 1) -> WorkerPolicy:
-    """The fastest way to run the policy of `agent`. A fast path whose actions differ from the network's is not taken.
+    """The fastest way to run the policy of `agent`. Rejects a fast path whose actions differ from the network's.
 
     Args:
-      agent: A TFAgent, or what acts of one.
+      agent: A TFAgent, or its acting part.
       seed: Of the exploration noise.
       num_envs: Environments that it acts in.
       frame_stack: Frames of an image; the policy takes single ones.
@@ -120,7 +127,7 @@ def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: in
 
 
 def _tried(make: Callable[[], WorkerPolicy], check: NetworkCheck) -> WorkerPolicy | None:
-    """A policy, where it can be made and acts as the network."""
+    """A policy, if it can be made and acts like the network."""
     policy: WorkerPolicy | None = None
     try:
         policy = make()
@@ -128,7 +135,7 @@ def _tried(make: Callable[[], WorkerPolicy], check: NetworkCheck) -> WorkerPolic
             return policy
     except UnsupportedNetworkError as error:
         logging.info("actions are not computed in NumPy: %s", error)
-    except Exception as error:  # Whatever a user's policy holds: the next path may take it.
+    except Exception as error:  # A user's policy may contain anything; the next path may support it.
         logging.info("a faster way to compute actions does not take this policy: %r", error)
     if policy is not None:
         policy.close()
@@ -136,7 +143,7 @@ def _tried(make: Callable[[], WorkerPolicy], check: NetworkCheck) -> WorkerPolic
 
 
 def why_not_numpy(agent: Any, frame_stack: int = 1) -> str:
-    """What keeps workers from computing the actions of `agent` in NumPy; empty if nothing does."""
+    """Why workers can't compute the actions of `agent` in NumPy; empty if they can."""
     try:
         _in_numpy(agent, np.random.default_rng(0), 1, frame_stack).close()
     except UnsupportedNetworkError as error:
@@ -156,7 +163,7 @@ class NumpyWorkerPolicy(WorkerPolicy):
     """The default actors in NumPy.
 
     Args:
-      agent: Its collect policy must sample from an actor that `NumpyActor` can compute.
+      agent: Its collect policy must sample from an actor that `NetworkLayers` can read.
       rng: Source of the exploration noise.
       num_envs: Environments that it acts in.
       check_again: For `checked`; it holds the network, which is not needed afterwards.
@@ -170,29 +177,42 @@ class NumpyWorkerPolicy(WorkerPolicy):
     def __init__(
         self, agent: Any, rng: np.random.Generator, num_envs: int = 1, check_again: CheckAgain | None = None
     ) -> None:
-        # Exactly our agents' own policies: a subclass or a wrapper may act in another way than its network says.
-        from tf_agents.agents.sac.sac_agent import SacAgent
-        from tf_agents.policies.actor_policy import ActorPolicy
+        try:
+            actor = sampled_actor(agent)
+        except UnsupportedAgentError as error:
+            raise UnsupportedNetworkError(str(error)) from None
+        variables = named_variables(agent.collect_policy)
+        self._layers = NetworkLayers(actor, variables)
+        arrays = self._layers.arrays(read_weights(variables))
 
-        from tfagents_system.agents.acting import Acting
-        from tfagents_system.agents.ensemble import EnsembleAgent
+        def network(columns: int, like: Network | None = None) -> Network:
+            return Network(self._layers.observation, self._layers.layers, arrays, columns, like)
 
-        if type(agent) not in (SacAgent, EnsembleAgent, Acting) or type(agent.collect_policy) is not ActorPolicy:
-            raise UnsupportedNetworkError(
-                f"{type(agent).__name__} is neither TF-Agents' SacAgent nor one of its variants"
-            )
-        network, variables = agent.collect_policy._actor_network, named_variables(agent.collect_policy)
-        self._actor = NumpyActor(network, variables, rng, num_envs)
+        first = network(1)
+        as_matrix = num_envs >= _MATRIX_BATCH and not first.state
+        self._networks = [first, *(network(1, first) for _ in range(0 if as_matrix else num_envs - 1))]
+        self._batch = network(num_envs, first) if as_matrix else None
+        spec = agent.collect_policy.time_step_spec.observation
+        self._is_vector = not tf.nest.is_nested(spec) and spec.shape.rank == 1 and spec.dtype == tf.float32
+        self._action_shape = tuple(agent.collect_policy.action_spec.shape)
+        self._rng = rng
+        self._draw_noise()
         self._check_again = check_again
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
-        self._actor.assign(weights)
+        self._networks[0].assign(self._layers.arrays(weights))
 
     def reseed(self, seed: int) -> None:
-        self._actor.reseed(seed)
+        self._rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+        self._draw_noise()
 
     def set_noise(self, noise: np.ndarray) -> bool:
-        self._actor.set_noise(noise)
+        columns = noise.reshape(len(noise), -1).T
+        if self._batch is not None:
+            self._batch.noise = itertools.chain([columns], self._noise(self._batch))
+            return True
+        for env, network in enumerate(self._networks):
+            network.noise = itertools.chain([columns[:, env : env + 1]], self._noise(network))
         return True
 
     def checked(self, trained: Mapping[str, np.ndarray]) -> WorkerPolicy:
@@ -200,16 +220,41 @@ class NumpyWorkerPolicy(WorkerPolicy):
         return self if check_again is None else check_again(self, trained)
 
     def reset(self, env: int = 0) -> None:
-        self._actor.reset(env)
+        if self._batch is None:
+            for memory in self._networks[env].state:
+                memory[:] = 0.0
 
     def action(self, time_step: ts.TimeStep, greedy: bool) -> np.ndarray:
-        return self._actor.act(time_step.observation, greedy)
+        return self._act_in(0, time_step, greedy)
 
     def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, np.ndarray]:
-        return self._actor.act_on_all({env: step.observation for env, step in time_steps.items()}, greedy)
+        if self._batch is None:
+            return {env: self._act_in(env, time_step, greedy) for env, time_step in time_steps.items()}
+        for env, time_step in time_steps.items():
+            self._load(self._batch, time_step, env)
+        actions = np.ascontiguousarray(self._batch.act(greedy).T)
+        return {env: actions[env].reshape(self._action_shape) for env in time_steps}
 
-    def close(self) -> None:
-        """Has nothing to free."""
+    def _act_in(self, env: int, time_step: ts.TimeStep, greedy: bool) -> np.ndarray:
+        network = self._networks[env]
+        self._load(network, time_step)
+        return network.act(greedy).reshape(self._action_shape)
+
+    def _load(self, network: Network, time_step: ts.TimeStep, column: int = 0) -> None:
+        if self._is_vector:
+            network.inputs[column][:] = time_step.observation
+        else:
+            network.load(tree.flatten(time_step.observation), column)
+
+    def _draw_noise(self) -> None:
+        """Discards numbers drawn ahead."""
+        for network in (*self._networks, *([self._batch] if self._batch else [])):
+            network.noise = self._noise(network)
+
+    def _noise(self, network: Network) -> Iterator[np.ndarray]:
+        while True:
+            shape = (_NOISE_BLOCK, int(np.prod(self._action_shape)), network.columns)
+            yield from self._rng.standard_normal(shape, np.float32)
 
 
 class PolicyRunner(Protocol):
@@ -261,9 +306,6 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         for leaf, initial in zip(self._state, self._initial_state, strict=True):
             leaf[env] = initial[env]
 
-    def action(self, time_step: ts.TimeStep, greedy: bool) -> Any:
-        return self.actions({0: time_step}, greedy)[0]
-
     def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, Any]:
         for env, time_step in time_steps.items():
             for batch, leaf in zip(self._inputs, tree.flatten(time_step), strict=True):
@@ -277,7 +319,7 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         self._runner.close()
 
     def _keep(self, state: Sequence[np.ndarray], envs: list[int]) -> None:
-        """Takes the next state of those environments that were stepped."""
+        """Stores the next state of the stepped environments."""
         if len(envs) < self._num_envs:
             kept = [leaf.copy() for leaf in self._state]
             for leaf, new in zip(kept, state, strict=True):
@@ -319,7 +361,7 @@ class SessionRunner:
 
 
 class FunctionRunner:
-    """Policies as TensorFlow's concrete functions: what always works."""
+    """Policies as TensorFlow's concrete functions, which always work."""
 
     inference = "tensorflow function"
 

@@ -36,8 +36,8 @@ def first_drawable(ring: Ring, frame_stack: int) -> int:
 def _frame_rows(ring: Ring, rows: np.ndarray, frame_stack: int) -> np.ndarray:
     """`[frame_stack, n]`: where the frames are, oldest first.
 
-    A segment begins with an episode's first observation, or with as much of the episode before it as is ever wanted.
-    So there is nothing to find before its first row, which the last row of another one precedes, without steps left.
+    They are the rows before, within the segment: it begins with its episode, or with its history, which is as long as
+    a stack needs. The row before a segment's first one is the last row of another segment: its `steps_left` is 0.
     """
     frames = [rows]
     for _ in range(frame_stack - 1):

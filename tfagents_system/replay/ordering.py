@@ -35,7 +35,7 @@ class WorkerOrder:
         """Takes a segment; returns those that are to be stored now, in their order."""
         held = self._held.get(segment.worker_id, [])
         if held and segment.incarnation > held[0].incarnation:
-            held = []  # The worker was restarted and begins its iteration anew.
+            held = []  # The worker was restarted and begins its iteration again.
         if held and segment.incarnation < held[0].incarnation:
             return []
         record = self._ring.worker(segment.worker_id)

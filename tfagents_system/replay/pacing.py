@@ -12,6 +12,8 @@ from collections.abc import Callable
 from absl import logging
 
 from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.step_shares import StepShares
+from tfagents_system.transport.sharing import Sharing
 from tfagents_system.transport.tables import AS_DUE, Request
 
 _ASK_SECS = 1.0
@@ -23,13 +25,25 @@ def updates_due(steps: int, updates_per_env_step: float) -> int:
 
 
 class Pacing(abc.ABC):
-    """Decides how many of a request's minibatches may be drawn now.
+    """Decides how many of a request's minibatches may be drawn now: first it is settled how many there are.
 
     Attributes:
       updates_per_env_step: Updates that each step of the policy's experience asks for; None: the trainer decides.
     """
 
     updates_per_env_step: float | None = None
+
+    def heard(self, worker_id: int) -> None:  # noqa: B027 (who paces by steps alone does nothing)
+        """A segment of the worker has arrived."""
+
+    def settle(self, request: Request) -> Request | None:
+        """The request with the number of its minibatches, which may be 0; None: it is not known yet."""
+        return request
+
+    def sharings(self, iteration: int) -> tuple[Sharing, ...]:
+        """Who collects the steps of the iterations after one that is complete, where these are of steps."""
+        del iteration
+        return ()
 
     @abc.abstractmethod
     def allowed(self, request: Request, done: int) -> int:
@@ -38,10 +52,6 @@ class Pacing(abc.ABC):
     @abc.abstractmethod
     def waiting_for(self, request: Request) -> str:
         """What holds the request back."""
-
-    def settle(self, request: Request) -> Request | None:
-        """The request with the number of its minibatches, which may be 0; None: it can't be told yet."""
-        return request
 
 
 class Lockstep(Pacing):
@@ -55,8 +65,9 @@ class Lockstep(Pacing):
       num_workers: Planned workers of the run: 0 to num_workers - 1.
       straggler_secs: See above.
       clock: Seconds; monotonic.
-      has_left: Whether a worker said that it will not go on; asked once a second at most. It reads no files itself.
+      has_left: Whether a worker said that it has stopped; asked once a second at most. It reads no files itself.
       updates_per_env_step: See Pacing.
+      step_shares: Where iterations are of steps: shares those of the next ones.
     """
 
     def __init__(
@@ -67,8 +78,10 @@ class Lockstep(Pacing):
         clock: Callable[[], float] = time.monotonic,
         has_left: Callable[[int], bool] = lambda worker_id: False,
         updates_per_env_step: float | None = None,
+        step_shares: StepShares | None = None,
     ) -> None:
         self.updates_per_env_step = updates_per_env_step
+        self._step_shares = step_shares
         self._ring = ring
         self._straggler_secs = straggler_secs
         self._clock = clock
@@ -80,14 +93,11 @@ class Lockstep(Pacing):
         self._first_done: dict[int, float] = {}
 
     def heard(self, worker_id: int) -> None:
-        """A segment of the worker arrived: it is waited for from now on, or again."""
+        """The worker is waited for from now on, or again."""
         if worker_id not in self._waited_for:
             logging.info("worker %d %s", worker_id, "is back" if worker_id in self._known else "has joined")
             self._waited_for.add(worker_id)
             self._known.add(worker_id)
-
-    def allowed(self, request: Request, done: int) -> int:
-        return request.count - done if self._is_collected(request.iteration) else 0
 
     def settle(self, request: Request) -> Request | None:
         """After iteration i, floor(updates_per_env_step * steps of the iterations up to i) updates are to be done.
@@ -105,6 +115,12 @@ class Lockstep(Pacing):
             steps -= self._ring.steps_up_to(request.iteration - 1)
             count = max(0, updates_due(steps, self.updates_per_env_step) - request.first)
         return dataclasses.replace(request, count=count)
+
+    def sharings(self, iteration: int) -> tuple[Sharing, ...]:
+        return self._step_shares.after(iteration, self._waited_for) if self._step_shares else ()
+
+    def allowed(self, request: Request, done: int) -> int:
+        return request.count - done if self._is_collected(request.iteration) else 0
 
     def waiting_for(self, request: Request) -> str:
         return f"iteration {request.iteration} of workers {self._missing(request.iteration)}"

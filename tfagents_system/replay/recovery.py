@@ -1,8 +1,8 @@
 """With which experience a replay server begins: what its killed predecessor had, or what a checkpoint says.
 
 After a process was killed the ring is as it was, to the last segment: the kernel keeps the pages. After anything else
-(a power cut, a copied run directory, another node, scratch that was cleared) nobody knows which pages came to disk, and
-the ring goes back to the newest complete checkpoint, whose rows were on disk before it was complete.
+(a power cut, a copied run directory, another node, scratch that was cleared) nobody knows which pages reached the
+disk, and the ring goes back to the newest complete checkpoint, whose rows were on disk before it was complete.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.ring_header import DamagedHeaderError
 from tfagents_system.run_files.heartbeat import read_json, write_json
-from tfagents_system.run_files.run_checkpoints import Checkpoint
+from tfagents_system.run_files.run_checkpoints import Checkpoint, newest_complete
 from tfagents_system.transport.segments import Layout
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -46,7 +45,7 @@ class RingFolders:
 
     @property
     def is_copied(self) -> bool:
-        """Whether the ring lies elsewhere and the run directory has a copy of it."""
+        """Whether the ring is elsewhere and the run directory has a copy of it."""
         return self.ring.resolve() != self.home.resolve()
 
 
@@ -55,7 +54,6 @@ def open_ring(
     layout: Layout,
     capacity_rows: int,
     slack_rows: int | None,
-    newest_complete: Callable[[Path], Checkpoint | None],
     *,
     from_checkpoint: bool = False,
     max_workers: int | None = None,
@@ -64,12 +62,8 @@ def open_ring(
 
     Args:
       places: Where it is.
-      layout: The experience's columns.
-      capacity_rows: Rows that it holds.
-      slack_rows: Of a new ring, see `Ring.open`.
-      newest_complete: Finds the checkpoint to go back to.
-      from_checkpoint: Go back to it also where the ring is as a killed process left it.
-      max_workers: Workers that the ring keeps records of, see RingFiles.
+      layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`.
+      from_checkpoint: Go back to the newest checkpoint also where the ring is as a killed process left it.
 
     Raises:
       UserError: The disk is too small, a folder can't be written or holds a ring of another kind, or scratch has
@@ -83,7 +77,7 @@ def open_ring(
     has_copy = places.is_copied and dataclasses.replace(files, folder=places.home).exist()
     recovers = from_checkpoint or files.newest_header() is None or not is_as_it_was
     if recovers:
-        with contextlib.suppress(OSError):  # What can not be written is told below.
+        with contextlib.suppress(OSError):  # A file that can't be written is reported below.
             (places.home / _ORIGIN).unlink()  # Killed before it is done, it recovers again.
         files.mend_header()
         if has_copy:
@@ -155,7 +149,7 @@ def _is_as_it_was(places: RingFolders) -> bool:
     """Whether the ring is as the last process left it, killed or not: on this machine, which was not off since."""
     # In the run directory, also for a ring elsewhere: one that was left behind there is not taken for the run's ring.
     origin = read_json(places.home / _ORIGIN)
-    # Earlier versions told the header's inode, too, which is another one after SAC_MAX_WORKERS was changed.
+    # Earlier versions also wrote the header's inode, which changes with SAC_MAX_WORKERS.
     return origin is not None and {**origin, "inode": None} == {**(_origin_of(places.ring) or {}), "inode": None}
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
-
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import RingFiles, row_ranges
@@ -50,7 +48,7 @@ class RingCopy:
             snapshot = b"" if newest is None else newest.tobytes()
         first, last = _covered(snapshot, self._files)
         with self._ring.lock:
-            for column, own in zip(self._files.columns, self._ring.columns, strict=True):
+            for column, own in zip(self._files.columns, self._ring.rows.columns, strict=True):
                 copied = self._files.map(column)
                 for part in row_ranges(first, last, self._files.num_rows):
                     own[part] = copied[part]
@@ -75,14 +73,13 @@ class RingCopy:
         oldest, last = _covered(snapshot, self._files)
         first = max(oldest, min(self._copied_rows, last))
         written = 0
-        for column, own in zip(self._files.columns, self._ring.columns, strict=True):
-            descriptor = os.open(self._files.column(column), os.O_WRONLY)
-            try:
+        for column, own in zip(self._files.columns, self._ring.rows.columns, strict=True):
+            with self._files.column(column).open("r+b") as file:
                 for part in row_ranges(first, last, self._files.num_rows):
-                    written += _write(descriptor, own[part], part.start * column.step_bytes)
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
+                    file.seek(part.start * column.step_bytes)
+                    written += file.write(own[part].data)
+                file.flush()
+                os.fdatasync(file.fileno())
         ring_header.write_slots(self._files.header, ring_header.parse(snapshot, self._files.fingerprint))
         self._copied_rows = last
         return written
@@ -92,12 +89,3 @@ def _covered(snapshot: bytes, files: RingFiles) -> tuple[int, int]:
     """Numbers of the first row of a snapshot, and of the one after its last."""
     header = ring_header.parse(snapshot, files.fingerprint)
     return int(header["total_rows"] - header["filled_rows"]), int(header["total_rows"])
-
-
-def _write(descriptor: int, rows: np.ndarray, offset: int) -> int:
-    # As bytes: pwrite takes no more than 2 GiB at once and may write less than it was given.
-    data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-    done = 0
-    while done < len(data):
-        done += os.pwrite(descriptor, data[done:], offset + done)
-    return done

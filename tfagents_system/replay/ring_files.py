@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tfagents_system.errors import UserError
+from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
 from tfagents_system.transport.segments import Column, Layout, file_stem
@@ -40,7 +43,7 @@ class RingFiles:
     """The files of one ring; nothing is opened.
 
     Attributes:
-      folder: Where they are.
+      folder: Where they are; for this ring alone.
       layout: The experience's columns.
       capacity_rows: Rows that the ring holds.
       slack_rows: Rows beyond that, in which what was given up stays for a while.
@@ -65,12 +68,8 @@ class RingFiles:
     ) -> RingFiles:
         """Finds the files in `folder`, or makes them there, with their disk space reserved.
 
-        Args:
-          folder: For this ring alone.
-          layout: The experience's columns.
-          capacity_rows: Rows that the ring is to hold.
-          slack_rows: For a new ring; None is `default_slack_rows`. One that is there keeps its own.
-          max_workers: See above.
+        Its attributes are the arguments. `slack_rows` is for a new ring, None is `default_slack_rows`; one that is
+        there keeps its own.
 
         Raises:
           UserError: The disk is too small, the folder can't be written, or it holds a ring of another kind.
@@ -127,40 +126,35 @@ class RingFiles:
         Raises:
           UserError: It can't be opened for writing.
         """
-        try:
+        with self._usable():
             mapped = np.memmap(self.column(column), np.dtype(column.dtype), "r+", shape=(self.num_rows, *column.shape))
-        except OSError as error:
-            raise self._unusable(error) from None
         # Not the memmap itself: every slice of it would be one, which costs more than the slice.
         return np.asarray(mapped)
 
-    def map_header(self) -> np.ndarray:
-        """The two header slots.
+    def open_header(self) -> tuple[np.ndarray, np.ndarray]:
+        """The two header slots, which are the file, and a copy of the newer whole one.
 
         Raises:
-          UserError: The file can't be opened for writing, or is damaged.
+          UserError: The file can't be opened for writing, or both slots are damaged.
         """
-        try:
-            return ring_header.map_slots(self.header)
-        except OSError as error:
-            raise self._unusable(error) from None
-        except ring_header.DamagedHeaderError as error:
-            raise self.damaged_header(str(error)) from None
+        newest = self.newest_header()
+        if newest is None:
+            raise UserError(
+                f"{self.header} is damaged (its size is wrong, or no checksum is right): restore it, or start a new "
+                "run (SAC_EXP_NAME)"
+            )
+        with self._usable():
+            return ring_header.map_slots(self.header), newest
 
-    def damaged_header(self, why: str) -> UserError:
-        """What a user can do about a ring without a whole header."""
-        return UserError(f"{self.header} is damaged ({why}): restore it, or start a new run (SAC_EXP_NAME)")
-
-    def write_header(self, header: np.ndarray) -> None:
-        """Makes the file of the slots anew, with this header alone.
+    def write_header(self, header: np.ndarray) -> np.ndarray:
+        """Makes the file of the slots again, with only this header; returns the slots.
 
         Raises:
           UserError: It can't be written.
         """
-        try:
+        with self._usable():
             ring_header.write_slots(self.header, header)
-        except OSError as error:
-            raise self._unusable(error) from None
+            return ring_header.map_slots(self.header)
 
     def newest_header(self) -> np.ndarray | None:
         """A copy of the newest whole header, None if there is none.
@@ -168,14 +162,9 @@ class RingFiles:
         Raises:
           UserError: The file can't be opened.
         """
-        if not self.header.exists():
-            return None
-        try:
+        with self._usable(), contextlib.suppress(FileNotFoundError, ring_header.DamagedHeaderError):
             return ring_header.newest_slot(ring_header.map_slots(self.header), self.fingerprint)
-        except OSError as error:
-            raise self._unusable(error) from None
-        except ring_header.DamagedHeaderError:
-            return None
+        return None
 
     def mend_header(self) -> bool:
         """Makes an empty header if there is no whole one; returns whether it did."""
@@ -197,11 +186,8 @@ class RingFiles:
           OSError: It can't be written.
         """
         for path in (*(self.column(column) for column in self.columns), self.header):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
+            with path.open("rb") as file:
+                os.fdatasync(file.fileno())
 
     def _describe(self) -> dict[str, Any]:
         description = {
@@ -214,11 +200,11 @@ class RingFiles:
 
     def _check_layout(self) -> int:
         """The slack of the ring in the folder, if it is one of this kind."""
+        with self._usable():
+            text = self.description.read_bytes()
         try:
-            found = json.loads(self.description.read_text(encoding="utf-8"))
+            found = json.loads(text)
             version, slack_rows = found.get("version", 1), found.get("slack_rows")
-        except OSError as error:
-            raise self._unusable(error) from None
         except (ValueError, AttributeError):
             raise UserError(f"{self.description} is damaged: restore it, or start a new run (SAC_EXP_NAME)") from None
         if version != _VERSION:
@@ -236,45 +222,40 @@ class RingFiles:
         return slack_rows
 
     def _make(self) -> None:
-        try:
+        with self._usable():
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._unusable(error) from None
-        for column in self.columns:  # Left by an interrupted start.
-            self.column(column).unlink(missing_ok=True)
-        self._reserve()
-        self.reset_header()
-        try:
-            temporary = self.description.with_suffix(".tmp")
-            temporary.write_text(json.dumps(self._describe(), indent=1), encoding="utf-8")
-            os.replace(temporary, self.description)
-        except OSError as error:
-            raise self._unusable(error) from None
+            for column in self.columns:  # Left by an interrupted start.
+                self.column(column).unlink(missing_ok=True)
+            self._reserve()
+            self.reset_header()
+            write_atomically(self.description, json.dumps(self._describe(), indent=1).encode())
 
     def _reserve(self) -> None:
-        """Gives every file its space: a full disk is told now, not as SIGBUS in a day.
+        """Gives every file its space: a full disk is an error now, not a SIGBUS in a day.
 
         A file that is there keeps its content; what a copy of it has left out is made good.
         """
-        try:
+        with self._usable():
             for column in self.columns:
                 size = max(1, column.step_bytes * self.num_rows)
-                descriptor = os.open(self.column(column), os.O_RDWR | os.O_CREAT, 0o666)
-                try:
-                    status = os.fstat(descriptor)
+                path = self.column(column)
+                path.touch()
+                with path.open("r+b") as file:
+                    status = os.fstat(file.fileno())
                     # Without a look at what it takes already this would read all of it on some file systems.
                     if status.st_size < size or status.st_blocks * 512 < size:
-                        os.posix_fallocate(descriptor, 0, size)
-                finally:
-                    os.close(descriptor)
-        except OSError as error:
-            raise self._unusable(error) from None
+                        os.posix_fallocate(file.fileno(), 0, size)
 
-    def _unusable(self, error: OSError) -> UserError:
-        return UserError(
-            f"the replay ring needs {self.num_bytes:,} bytes that can be written in {self.folder} ({error.strerror}): "
-            "lower n_episodes_in_buffer, free space, or set SAC_REPLAY_DIR to another disk"
-        )
+    @contextlib.contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Tells the user what to do where the files can't be read or written."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"the replay ring needs {self.num_bytes:,} bytes that can be written in {self.folder} "
+                f"({error.strerror}): lower n_episodes_in_buffer, free space, or set SAC_REPLAY_DIR to another disk"
+            ) from None
 
 
 def row_ranges(first: int, last: int, num_rows: int) -> list[slice]:

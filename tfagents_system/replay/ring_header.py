@@ -1,23 +1,23 @@
 """The header of a ring: which rows it holds and what is stored of each worker, under a checksum.
 
-Rows are counted from the beginning of the run: row number n lies at place n % num_rows of every column. Numbers only
+Rows are counted from the beginning of the run: row number n is at place n % num_rows of every column. Numbers only
 grow, so it is known from two of them whether a row has been overwritten since.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import zlib
 from pathlib import Path
 
 import numpy as np
 
+from tfagents_system.machine.files import write_atomically
 from tfagents_system.transport.segments import NEVER
 
 MAX_WORKERS = 4096
 INIT_ITERATION = -1  # The first random episodes are collected in it.
-COUNTED_ITERATIONS = 1024  # The newest ones, of which it is known how many steps belong to each.
+COUNTED_ITERATIONS = 1024  # The newest ones, whose steps are counted for each of them.
 
 _WORKER_DTYPE = np.dtype(
     [("incarnation", "<i8"), ("number", "<i8"), ("iteration_done", "<i8"), ("init_episodes", "<i8")]
@@ -85,7 +85,7 @@ def count_steps(header: np.ndarray, iteration: int, steps: int) -> None:
 def steps_up_to(header: np.ndarray, iteration: int) -> int:
     """Steps stored of the iterations up to and including this one, without the first random episodes.
 
-    Older than the newest `COUNTED_ITERATIONS` they are no longer told apart: the steps of all of those are returned.
+    Older than the newest `COUNTED_ITERATIONS` they are not counted separately: the steps of all of those are returned.
     """
     newest, counts = int(header["newest_iteration"]), header["iteration_steps"]
     later = np.arange(max(iteration, newest - COUNTED_ITERATIONS) + 1, newest + 1) % COUNTED_ITERATIONS
@@ -127,9 +127,7 @@ def write_slots(path: Path, header: np.ndarray) -> None:
     """Makes the file of the two slots, with one header in it; whole or not at all."""
     slots = np.zeros((2,), header.dtype)
     slots[int(header["generation"]) % 2] = header
-    temporary = path.with_suffix(".tmp")
-    slots.tofile(temporary)
-    os.replace(temporary, path)
+    write_atomically(path, slots.tobytes())
 
 
 def map_slots(path: Path) -> np.ndarray:

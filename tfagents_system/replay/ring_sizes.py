@@ -8,11 +8,6 @@ from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import Layout
 
 
-def segment_steps(params: TrainParamsBase, layout: Layout) -> int:
-    """Steps of this run's segments, at most."""
-    return min(params.horizon, layout.max_segment_steps(sequence_length(params)))
-
-
 def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
     """Rows of the ring: an episode of full length takes one more for each of its segments than it has steps.
 
@@ -25,8 +20,8 @@ def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
 
 def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
     """Rows beyond those, in which the last checkpoints' oldest experience stays."""
-    longest = layout.history_rows(params.frame_stack) + segment_steps(params, layout) + 1
-    return default_slack_rows(capacity_rows(params, layout), longest)
+    steps = min(params.horizon, layout.max_segment_steps(sequence_length(params)))  # Of a segment, at most.
+    return default_slack_rows(capacity_rows(params, layout), layout.history_rows(params.frame_stack) + steps + 1)
 
 
 def ring_bytes(params: TrainParamsBase, layout: Layout) -> int:

@@ -121,18 +121,15 @@ def draw(
       NothingToDrawError: The ring holds no sample of the kind.
     """
     count, batch_size, frame_stack = num_minibatches, settings.batch_size, settings.frame_stack
-    drawn: Sequences | Transitions
     if settings.sequence_length is not None:
         length, burn_in = settings.sequence_length, settings.burn_in
-        drawn = draw_sequences(
+        return draw_sequences(
             ring, rng, count, batch_size, length, burn_in=burn_in, held_out=held_out, frame_stack=frame_stack
-        )
-    else:
-        n_step, gamma = settings.n_step, settings.discount
-        drawn = draw_transitions(
-            ring, rng, count, batch_size, n_step=n_step, gamma=gamma, held_out=held_out, frame_stack=frame_stack
-        )
-    return drawn.to_arrays()
+        ).to_arrays()
+    n_step, gamma = settings.n_step, settings.discount
+    return draw_transitions(
+        ring, rng, count, batch_size, n_step=n_step, gamma=gamma, held_out=held_out, frame_stack=frame_stack
+    ).to_arrays()
 
 
 def draw_transitions(
@@ -190,20 +187,14 @@ def draw_sequences(
     """Draws sequences within one segment so that the expected weight of every step in the ring is the same.
 
     A step is drawn as `draw_transitions` draws it, and its place in the window of L steps that the losses are on, both
-    uniformly. The part of the window that lies in the segment is given, v steps of weight L / v. A window is drawn with
+    uniformly. The part of the window within the segment is given, v steps of weight L / v. A window is drawn with
     probability v / (N L) in a ring of N steps, and a step is in L windows: its expected weight is L / N, wherever in
     its episode it is and however short that is.
 
     Args:
-      ring: What is drawn from.
-      rng: Decides what is drawn.
-      num_minibatches: K.
-      batch_size: B.
+      ring, rng, num_minibatches, batch_size, held_out, frame_stack: As of `draw_transitions`.
       length: Steps of a sequence, those of the burn-in included.
-      burn_in: Steps before the window. Where the segment has fewer, the first one that it has is a FIRST: memories
-        begin there.
-      held_out: Draw from the held-out episodes, instead of all others.
-      frame_stack: Frames of an image.
+      burn_in: Steps before the window. Where the segment has fewer, its first one is a FIRST: memories begin there.
 
     Raises:
       NothingToDrawError: The ring holds no step of the kind.
@@ -282,7 +273,7 @@ def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool,
 def _round_size(ring: Ring, missing: int, held_out: bool) -> int | None:
     """Rows to draw so that about `missing` of them are of the wanted episodes; None: listing them costs less."""
     expected = missing
-    if ring.held_out_steps:
+    if ring.held_out_steps or ring.repeated_steps:
         of_kind = ring.held_out_steps if held_out else ring.training_steps
         if missing > of_kind:
             return None
@@ -293,6 +284,8 @@ def _round_size(ring: Ring, missing: int, held_out: bool) -> int | None:
 def _are_starts(ring: Ring, rows: np.ndarray, held_out: bool) -> np.ndarray:
     """Where a transition starts."""
     starts = ring.steps_left[rows] >= 1
+    if ring.repeated_steps:
+        starts &= ~ring.is_repeated(rows)
     if held_out or ring.held_out_steps:
         starts &= ring.is_held_out(rows) == held_out
     return starts

@@ -13,20 +13,22 @@ from pathlib import Path
 import reverb
 import reverb.platform.checkpointers_lib
 
+from tfagents_system.agents.iteration_counts import updates_ratio
 from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
+from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
 from tfagents_system.replay.ordering import WorkerOrder
-from tfagents_system.replay.pacing import Asynchronous, Lockstep
+from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
 from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
+from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.role import Role
-from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.train_params_base import TrainParamsBase
@@ -36,7 +38,7 @@ from tfagents_system.transport.segments import Layout
 
 _MAX_BLOCK_BYTES = 32 * 2**20
 _MAX_BLOCK_MINIBATCHES = 100
-_HELD_OUT_MINIBATCHES = 4  # An iteration, where there is validation: few beside its updates.
+_HELD_OUT_MINIBATCHES = 4  # Per iteration, with validation: few compared with its updates.
 _DRAIN_SECS = 5.0
 _SNAPSHOT_SECS = 30.0
 
@@ -50,7 +52,6 @@ def serve(role: Role) -> int:
         layout,
         capacity_rows(params, layout),
         slack_rows(params, layout),
-        run_checkpoints.newest_complete,
         from_checkpoint=role.deterministic,
         max_workers=role.max_workers,
     )
@@ -82,8 +83,8 @@ def serve(role: Role) -> int:
 class _End:
     """When this server may end.
 
-    A supervisor stops it last. Where the supervisor was killed, all roles are told to stop at the same moment, and this
-    one stays while the trainer still saves: a checkpoint has a part of the replay server's.
+    The supervisor stops it last. If the supervisor was killed, all roles are told to stop at the same moment. The
+    replay server then stays while the trainer saves, because a checkpoint includes a part of its own.
 
     Args:
       role: This one.
@@ -105,7 +106,7 @@ class _End:
         """As far as can be seen: a trainer whose process is there has ended, too, once it has said so."""
         beat = read_heartbeat(self._role.paths.heartbeat(TRAINER)) or {}
         pid = beat.get("pid")
-        return beat.get("state") == "stopped" or pid is None or not Path(f"/proc/{pid}").exists()
+        return beat.get("state") == "stopped" or pid is None or not is_alive(pid)
 
 
 def _start_server(port: int, all_tables: Sequence[reverb.Table]) -> reverb.Server:
@@ -139,19 +140,27 @@ def _replay_folder(role: Role) -> Path:
     return Path(replay_dir) if replay_dir else role.paths.replay
 
 
-def _pacing(role: Role, ring: Ring) -> Lockstep | Asynchronous:
+def _pacing(role: Role, ring: Ring) -> Pacing:
     params = role.params
     if params.asynchronous:
         return Asynchronous(ring, params.max_updates_per_env_step, params.n_buffer_init_episodes, params.horizon)
-    # A deterministic run goes on without nobody, however late.
+    # A deterministic run waits for every worker, however late it is.
     straggler_secs = math.inf if role.deterministic else float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
     return Lockstep(
         ring,
         role.num_workers,
         straggler_secs,
         has_left=role.has_left,
-        updates_per_env_step=params.updates_per_env_step,
+        updates_per_env_step=updates_ratio(params),
+        step_shares=_step_shares(role, ring),
     )
+
+
+def _step_shares(role: Role, ring: Ring) -> StepShares | None:
+    params = role.params
+    if params.env_steps_per_iter is None:
+        return None
+    return StepShares(ring, params.env_steps_per_iter, role.num_workers, params.max_policy_lag)
 
 
 def _workers_of(role: Role, iteration: int) -> range:

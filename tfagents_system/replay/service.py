@@ -1,4 +1,7 @@
-"""The work of the replay server: segments into the ring, minibatches out, and word of what is stored."""
+"""The work of the replay server: segments arrive and are stored or refused, blocks of minibatches leave.
+
+A segment: `_ingest`, `_read_segment`, `_store`, `Ring.append`. A request: `_accept`, `_next_count`, `make_block`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ import reverb
 from absl import logging
 
 from tfagents_system.replay import sampling
+from tfagents_system.replay.blocks import make_block
 from tfagents_system.replay.ordering import WorkerOrder
-from tfagents_system.replay.pacing import Asynchronous, Lockstep
+from tfagents_system.replay.pacing import Pacing
 from tfagents_system.replay.ring import MAX_WORKERS, Ring
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files.time_shares import TimeShares
@@ -23,7 +27,6 @@ from tfagents_system.transport.segments import MalformedSegmentError, Segment
 _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
 _SEGMENTS_A_ROUND = 64  # A flood of segments must not keep the trainer waiting.
-_DRAW_STREAM, _HELD_OUT_STREAM = 1, 2  # Distinguish the random numbers of drawing from those of other roles.
 
 
 class ReplayService:
@@ -33,7 +36,7 @@ class ReplayService:
       ring: Where experience lives.
       connection: To the server of this process.
       blocks: The server's table of blocks: how full it is is known here without asking.
-      max_workers: Slots for workers: those of which segments are taken.
+      max_workers: Slots for workers; segments of others are refused.
       draw: How minibatches are drawn.
       pacing: When they may be.
       snapshots: Writes the replay server's part of checkpoints.
@@ -52,7 +55,7 @@ class ReplayService:
         blocks: reverb.Table,
         max_workers: int,
         draw: sampling.DrawSettings,
-        pacing: Lockstep | Asynchronous,
+        pacing: Pacing,
         snapshots: SnapshotWriter,
         order: WorkerOrder | None = None,
     ) -> None:
@@ -142,8 +145,7 @@ class ReplayService:
 
     def _store(self, segment: Segment) -> None:
         self._append(self._order.take(segment) if self._order is not None else [segment])
-        if isinstance(self._pacing, Lockstep):
-            self._pacing.heard(segment.worker_id)
+        self._pacing.heard(segment.worker_id)
 
     def _append(self, segments: Sequence[Segment]) -> int:
         """Stores segments, and returns how many there were."""
@@ -151,10 +153,6 @@ class ReplayService:
             if not self._ring.append(segment):
                 self.duplicates += 1
         return len(segments)
-
-    def _refuse(self, what: str, error: ValueError) -> None:
-        self.malformed += 1
-        logging.error("refused a %s: %s", what, error)
 
     def _publish_stored(self) -> None:
         wanted = self._snapshots.is_wanted
@@ -164,17 +162,6 @@ class ReplayService:
             self._connection.put(tables.STATUS, stored.to_wire())
         self._is_told, self._tell_at = True, time.monotonic() + _TELL_SECS
         self._wanted_told = wanted
-
-    def _take_snapshots(self) -> None:
-        """Takes the ring's header for the checkpoints that the trainer is writing: here, nothing is half stored."""
-        while (arrays := self._snapshot_requests.get(0)) is not None:
-            try:
-                name = tables.Snapshot.from_wire(arrays).checkpoint
-            except tables.MalformedMessageError as error:
-                self._refuse("request for a snapshot", error)
-                continue
-            with self.time_shares.spend("snapshots"):
-                self._snapshots.take(name)
 
     def _serve(self) -> bool:
         """Draws one block for the oldest request, if it may be drawn and there is room for it."""
@@ -192,53 +179,19 @@ class ReplayService:
         request, done = self._pending[0]
         try:
             with self.time_shares.spend("drawing"):
-                block = self._make_block(request, done, count)
+                block = make_block(self._ring, self._draw_settings, request, done, count)
         except sampling.NothingToDrawError as error:
             # All that may be trained on is where the frames before have been given up.
             self._is_held_back, self._lacks = True, f"experience, {error}"
             return False
         self._lacks = None
+        block.sharings = self._pacing.sharings(request.iteration)
         with self.time_shares.spend("sending minibatches"):
             self._connection.put(tables.BLOCKS, block.to_wire())
         self._pending[0] = (request, done + count)
         if done + count == request.count:
             self._pending.pop(0)
         return True
-
-    def _next_count(self) -> int | None:
-        """Minibatches of the next block, for the oldest request; None while it is held back."""
-        request, done = self._pending[0]
-        if not self._ring.training_steps:
-            return None
-        if request.count == tables.AS_DUE:
-            settled = self._pacing.settle(request)
-            if settled is None:
-                return None
-            self._pending[0] = (settled, 0)
-            request = settled
-        if request.count == 0:
-            return 0  # A block that says so.
-        allowed = self._pacing.allowed(request, done)
-        return min(allowed, self._draw_settings.max_block_minibatches) if allowed > 0 else None
-
-    def _make_block(self, request: tables.Request, done: int, count: int) -> tables.Block:
-        first = request.first + done
-        arrays, held_out = self._draw(request, first, count) if count else [], 0
-        if count and done + count == request.count:
-            measured = self._draw_held_out(request)
-            held_out = len(measured[0]) if measured else 0
-            if held_out:
-                arrays = [np.concatenate(pair) for pair in zip(arrays, measured, strict=True)]
-        return tables.Block(
-            request.session,
-            request.iteration,
-            first,
-            count,
-            self._ring.env_steps,
-            total=request.first + request.count,
-            held_out=held_out,
-            arrays=arrays,
-        )
 
     def _accept(self, request: tables.Request) -> None:
         """Queues a request, by iteration; a newer trainer's, or a repeated one, replaces what it asks for again."""
@@ -256,23 +209,33 @@ class ReplayService:
         self._pending.append((request, 0))
         self._pending.sort(key=lambda pending: pending[0].iteration)
 
-    def _draw(self, request: tables.Request, first: int, count: int) -> list[np.ndarray]:
-        settings = self._draw_settings
-        # Random numbers depend on the position in the run alone: they need no saving to go on after a restart.
-        position = [settings.seed, _DRAW_STREAM, request.iteration, first, request.recoveries]
-        return self._draw_at(position, count, held_out=False)
+    def _next_count(self) -> int | None:
+        """Minibatches of the next block, for the oldest request; None while it is held back."""
+        request, done = self._pending[0]
+        if not self._ring.training_steps:
+            return None
+        if request.count == tables.AS_DUE:
+            settled = self._pacing.settle(request)
+            if settled is None:
+                return None
+            self._pending[0] = (settled, 0)
+            request = settled
+        if request.count == 0:
+            return 0  # A block that says so.
+        allowed = self._pacing.allowed(request, done)
+        return min(allowed, self._draw_settings.max_block_minibatches) if allowed > 0 else None
 
-    def _draw_held_out(self, request: tables.Request) -> list[np.ndarray]:
-        """Minibatches to be measured, empty while nothing of the kind is held out."""
-        settings = self._draw_settings
-        if not settings.held_out_minibatches:
-            return []
-        position = [settings.seed, _HELD_OUT_STREAM, request.iteration, request.recoveries]
-        try:
-            return self._draw_at(position, settings.held_out_minibatches, held_out=True)
-        except sampling.NothingToDrawError:
-            return []
+    def _take_snapshots(self) -> None:
+        """Takes the ring's header for the checkpoints that the trainer is writing: here, nothing is half stored."""
+        while (arrays := self._snapshot_requests.get(0)) is not None:
+            try:
+                name = tables.Snapshot.from_wire(arrays).checkpoint
+            except tables.MalformedMessageError as error:
+                self._refuse("request for a snapshot", error)
+                continue
+            with self.time_shares.spend("snapshots"):
+                self._snapshots.take(name)
 
-    def _draw_at(self, position: Sequence[int], count: int, *, held_out: bool) -> list[np.ndarray]:
-        rng = np.random.Generator(np.random.Philox(position))
-        return sampling.draw(self._ring, rng, self._draw_settings, count, held_out=held_out)
+    def _refuse(self, what: str, error: ValueError) -> None:
+        self.malformed += 1
+        logging.error("refused a %s: %s", what, error)

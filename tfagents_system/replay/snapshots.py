@@ -11,6 +11,7 @@ from pathlib import Path
 
 from absl import logging
 
+from tfagents_system.machine.files import sync
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
@@ -26,7 +27,7 @@ class SnapshotWriter:
 
     Args:
       ring: The ring.
-      copy: Its copy in the run directory, if it lies elsewhere.
+      copy: Its copy in the run directory, if the ring is elsewhere.
       checkpoints: The run directory's checkpoints.
 
     Attributes:
@@ -140,16 +141,10 @@ class SnapshotWriter:
     def _write(self, name: str, snapshot: bytes) -> None:
         """Whole or not at all."""
         partial = self._partial(name)
-        with self._temporary.open("wb") as file:
-            file.write(snapshot)
-            file.flush()
-            os.fsync(file.fileno())
+        self._temporary.write_bytes(snapshot)
+        sync(self._temporary)
         os.replace(self._temporary, partial / REPLAY)
-        descriptor = os.open(partial, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(partial)
 
     def _look_if_due(self) -> None:
         if time.monotonic() >= self._look_at:

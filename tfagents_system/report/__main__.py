@@ -1,4 +1,4 @@
-"""python -m tfagents_system.report COMMAND ...: what can be told of runs from their files.
+"""python -m tfagents_system.report COMMAND ...: reports on runs from their files.
 
 status: the state of runs. plots: learning_curve.png of each. compare: curves of several runs together, and a table.
 """
@@ -21,7 +21,7 @@ def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in _COMMANDS:
         print(_USAGE, file=sys.stderr)
         return EXIT_BAD_INPUT
-    # Imported when it is asked for: a status needs neither NumPy nor matplotlib.
+    # Imported on demand: a status needs neither NumPy nor matplotlib.
     module = importlib.import_module(f"tfagents_system.report.{sys.argv[1]}")
     code: int = module.main(sys.argv[2:])
     return code

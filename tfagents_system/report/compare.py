@@ -3,8 +3,8 @@
     python -m tfagents_system.report compare logs/exp_task_* [--group NAME=PATTERN]... [--output compare.png]
 
 Runs that differ in nothing but the seed are one group. Statistics are those of Agarwal et al. (arXiv 2108.13264), by
-their library rliable: the mean of the middle half of the runs, and the interval in which it lies with 95 % probability
-when runs are drawn with replacement. Reads files alone; runs of Stable-Baselines3 may be among them.
+their library rliable: the mean of the middle half of the runs, and the interval that contains it with 95 % probability
+when runs are drawn with replacement. Only reads files; runs of Stable-Baselines3 may be among them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from tfagents_system.checks.checklist import counted
 from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.machine.files import replacing
 from tfagents_system.report.curves import MONITOR, RETURN, SUCCESS, Run, read_runs
 from tfagents_system.report.plots import tidy_steps
-from tfagents_system.report.status import format_number
+from tfagents_system.report.status import aligned, format_number
 from tfagents_system.settings.grid import differing, in_words
 
 _PICTURE = "compare.png"
@@ -44,7 +46,7 @@ _COLUMNS = (
 )
 _COLORS = ("#2a6f97", "#c8553d", "#5b8e3e", "#8a5a9e", "#d19a2c", "#3d9a9a", "#8c6d5a", "#c65b8e", "#6b7280", "#1f2a44")
 _MARKERS = ("", "o", "s", "^")  # Of the first ten groups, the next ten and so on.
-_LEGEND_WIDTH = 120  # In characters, with what stands around each entry.
+_LEGEND_WIDTH = 120  # In characters, including each entry's marker and spacing.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Curve:
     Attributes:
       steps: [n] environment steps.
       iqm, low, high: [n] interquartile mean, and the ends of its interval.
-      counts: [n] runs that have come so far.
+      counts: [n] runs that have reached the step.
     """
 
     steps: np.ndarray
@@ -69,7 +71,6 @@ class Group:
     """Runs that differ in nothing but the seed.
 
     Attributes:
-      name: For table and legend.
       runs: All of them; some may have no evaluation yet.
     """
 
@@ -78,21 +79,20 @@ class Group:
 
     @property
     def begun(self) -> list[Run]:
-        """Those with an evaluation."""
+        """Runs with an evaluation."""
         return [run for run in self.runs if len(run.steps)]
 
 
 def group_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Group]:
-    """Groups runs, in the order in which they come.
+    """Groups runs, in order of appearance.
 
     Args:
-      runs: All.
-      patterns: `NAME=PATTERN` or `PATTERN`, of a shell's kind, for the name of a run directory or its path. The first
-        one that fits decides; a run that none fits goes with those of its experiment and settings, and is named by the
-        settings that not all runs share.
+      patterns: `NAME=PATTERN` or `PATTERN`, shell-style, for the name of a run directory or its path. The first match
+        decides; a run without a match joins those of its experiment and settings, named by the settings that not all
+        runs share.
     """
     experiments = {run.experiment for run in runs}
-    ours = [run for run in runs if run.is_ours]  # Others have no settings, and none differs from those.
+    ours = [run for run in runs if run.is_ours]  # Other runs have no settings to compare.
     words = {run.folder: in_words(own) for run, own in zip(ours, differing([r.settings for r in ours]), strict=True)}
     by_name: dict[str, list[Run]] = {}
     for run in runs:
@@ -118,7 +118,7 @@ def _name(run: Run, words: str, with_experiment: bool) -> str:
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
     """[runs, 1, points] -> [points]: the mean without the lowest and the highest quarter of the runs.
 
-    As rliable's aggregate_iqm, for all points at once: it is called for each of thousands of drawings.
+    Like rliable's aggregate_iqm, but for all points at once: it is called for each of thousands of samples.
     """
     ordered = np.sort(scores.reshape(-1, scores.shape[-1]), axis=0)
     cut = len(ordered) // 4
@@ -152,12 +152,12 @@ def with_interval(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
 def curve_of(group: Group) -> Curve:
     """The curve from the first step at which all runs have been evaluated, linear between evaluations.
 
-    A run counts as far as it has come; the half of an evaluation's distance that it may lack of a point counts as well,
-    since no two runs are evaluated after the very same steps.
+    A run counts up to its last step, plus half the distance between evaluations, since no two runs are evaluated after
+    exactly the same steps.
     """
     begun = group.begun
     first, last = max(run.steps[0] for run in begun), max(run.steps[-1] for run in begun)
-    # Those of one run, of the most: the others were evaluated after about as many.
+    # The points of the run with most: the others were evaluated after about as many steps.
     steps = max(begun, key=lambda run: (len(run.steps), run.steps[-1])).steps
     steps = np.unique([first, *steps[(steps > first) & (steps < last)], last])
     if len(steps) > _MOST_POINTS:
@@ -174,7 +174,7 @@ def curve_of(group: Group) -> Curve:
 
 
 def table_of(groups: Sequence[Group], metric: str = RETURN) -> list[dict[str, Any]]:
-    """A row a group: texts and numbers by column; None where there is nothing to tell yet."""
+    """One row per group: texts and numbers by column; None if there is no value yet."""
     rows = []
     for group in groups:
         begun = group.begun
@@ -195,14 +195,7 @@ def table_of(groups: Sequence[Group], metric: str = RETURN) -> list[dict[str, An
 def print_table(rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
     """Prints the table, and below it the runs that are not finished."""
     header = ("group", "runs", "env steps", "final IQM", "95 % interval", "best")
-    lines = [header, *map(_cells, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    for line in lines:
-        cells = [
-            line[0].ljust(widths[0]),
-            *(text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True)),
-        ]
-        print("  ".join(cells).rstrip())
+    print("\n".join(aligned([header, *map(_cells, rows)], header[:1])))
     for run in runs:
         if run.source == MONITOR:
             print(f"returns of training episodes, not of evaluations: {run.folder}")
@@ -221,7 +214,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """The same as CSV; what there is nothing to tell of is empty."""
+    """The same as CSV; missing values are empty."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -231,8 +224,7 @@ def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
 def draw(groups: Sequence[Group], path: Path, metric: str = RETURN) -> None:
     """Draws a curve with its interval for each group, and its runs as thin lines.
 
-    A curve is dashed where not all runs of its group have come so far. Behind the tenth group colors come again, with
-    markers.
+    A curve is dashed where not all runs of its group have reached. After the tenth group colors repeat, with markers.
 
     Raises:
       OSError: The picture can't be written.
@@ -249,9 +241,8 @@ def draw(groups: Sequence[Group], path: Path, metric: str = RETURN) -> None:
     axes.set_title("interquartile mean with 95 % interval", loc="left", fontsize=10)
     tidy_steps(axes)
     _place_legend(figure, axes)
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format="png")
-    os.replace(temporary, path)
+    with replacing(path) as file:
+        figure.savefig(file, format="png")
 
 
 def _draw_group(axes: Any, group: Group, curve: Curve, color: str, marker: str) -> None:
@@ -273,8 +264,8 @@ def _draw_group(axes: Any, group: Group, curve: Curve, color: str, marker: str) 
 
 
 def _facts(group: Group) -> list[str]:
-    """`5 runs`, `1 unfinished`, and that a curve is none of evaluations."""
-    facts = [f"{len(group.runs)} run{'s' if len(group.runs) > 1 else ''}"]
+    """`5 runs`, `1 unfinished`, and a note if a curve is not of evaluations."""
+    facts = [counted(len(group.runs), "run")]
     if unfinished := sum(run.is_unfinished for run in group.runs):
         facts.append(f"{unfinished} unfinished")
     if any(run.source == MONITOR for run in group.runs):
@@ -283,7 +274,7 @@ def _facts(group: Group) -> list[str]:
 
 
 def _place_legend(figure: Any, axes: Any) -> None:
-    """Within the axes while it is small, else below them."""
+    """Inside the axes if it is small, otherwise below them."""
     handles, labels = axes.get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
     if len(labels) <= 6 and longest <= 60:
@@ -294,7 +285,7 @@ def _place_legend(figure: Any, axes: Any) -> None:
 
 
 def _beside(folders: Sequence[Path]) -> Path:
-    """compare.png in the folder that all runs lie in; in the current one where there is none that can be written."""
+    """compare.png in the folder that contains all runs; in the current one if there is none that is writable."""
     parents = {folder.resolve().parent for folder in folders}
     parent = parents.pop()
     is_one = not parents and os.access(parent, os.W_OK)

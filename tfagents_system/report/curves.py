@@ -26,7 +26,7 @@ METRICS, MONITOR = "metrics.csv", "monitor.csv"
 _EVALUATIONS, _MONITORS = "evaluations.npz", "*monitor.csv"
 _MONITOR_WINDOW_EPISODES = 10
 _ALIKE = ("SAC_SEED", "SAC_VIDEO")  # Runs that differ in these alone are runs of one setting.
-# What tells the runs of one experiment apart: exp_task_3, exp_seed_3, SAC_3.
+# Suffixes that distinguish the runs of one experiment: exp_task_3, exp_seed_3, SAC_3.
 _OURS, _PEERS = r"_(task|seed)_?[0-9]+$", r"[-_](task|seed|run)?[-_]?[0-9]+$"
 
 
@@ -35,14 +35,12 @@ class Run:
     """One run's curve.
 
     Attributes:
-      folder: Where it was read from.
-      experiment: Its name without what tells its seeds apart.
-      settings: What it has otherwise than its files say, but for the seed; by name.
-      state: `done`, `running`, `stopped`, `failed`, ... as status.py has it; `-` where nobody says.
+      experiment: Its name without the suffix of its seed.
+      settings: Settings that differ from its files, except the seed; by name.
+      state: `done`, `running`, `stopped`, `failed`, ... as in status.py; `-` if unknown.
       steps: [n] float64, environment steps, ascending.
-      values: [n] float64, of the metric that was asked for: else the mean return of each evaluation; of episodes of
-        training where there are only those.
-      source: What was read, for the table.
+      values: [n] float64, of the requested metric: by default the mean return of each evaluation, or of training
+        episodes if there are only those.
     """
 
     folder: Path
@@ -66,11 +64,10 @@ def read_runs(folders: Sequence[Path], metric: str = RETURN) -> list[Run]:
     """Reads all; a run that is not finished may have no evaluation yet.
 
     Args:
-      folders: Run directories.
-      metric: A column of metrics.csv. Others' runs have returns, and success where their environment tells it.
+      metric: A column of metrics.csv. Other libraries' runs have returns, and success if their environment reports it.
 
     Raises:
-      UserError: Some are no run directories, or have nothing that can be read; with all findings.
+      UserError: Some are not run directories, or can't be read; with all findings.
     """
     runs: list[Run] = []
     findings: list[str] = []
@@ -110,7 +107,7 @@ def _read_ours(paths: RunPaths, metric: str) -> Run:
     state = DONE if run_directory.is_finished(paths) else "not started"
     if status is not None and state != DONE:
         state = state_of(status, time.time())
-        # A run that went on with more iterations is done only when those are.
+        # A run resumed with more iterations is done only when those are.
         state = "stopped" if state == DONE else state
     all_rows = read_metrics(paths.metrics_csv)
     rows = [row for row in all_rows if row.get(RETURN) is not None]

@@ -1,10 +1,11 @@
-"""How often the simulators of a run have failed: counted over all workers and all starts, and said in a sentence."""
+"""Counts the simulator failures of a run over all workers and all starts, and describes them in a sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from tfagents_system.checks.checklist import counted
 from tfagents_system.run_files.run_paths import is_worker
 
 # In a worker's heartbeat, where they begin at 0 with its process, and in `run` of status.json.
@@ -14,21 +15,21 @@ _CUT_SHARE, _FEW_CUTS = 0.05, 3
 
 
 class FaultTally:
-    """Sums what workers say of their simulators; neither a restart of a worker nor one of the run takes it back.
+    """Sums the workers' reports on their simulators; restarts of a worker or of the run do not reset it.
 
     Args:
-      status: What an earlier start of the run has left (see report/status.py); None: there was none.
+      status: The status from an earlier start of the run (see report/status.py); None: there was none.
     """
 
     def __init__(self, status: Mapping[str, Any] | None = None) -> None:
         run, roles = (status["run"], status["roles"]) if status else ({}, {})
         self._totals = {name: run.get(name) or 0 for name in _COUNTS}
         self._last_fault = run.get(_LAST) or ""
-        # Workers that have joined may live on while the run is started again: what they said is in the totals.
+        # Workers that joined may outlive a restart of the run: their earlier reports are in the totals.
         self._seen = {role: (_process(beat), _counts(beat)) for role, beat in roles.items() if is_worker(role)}
 
     def take(self, role: str, beat: Mapping[str, Any]) -> None:
-        """Counts what a heartbeat says that the one before it did not; anything but a worker's counts nothing."""
+        """Adds the difference from the previous heartbeat of a worker; ignores other roles."""
         if not is_worker(role) or _COUNTS[0] not in beat:
             return
         process, counts = _process(beat), _counts(beat)
@@ -55,7 +56,7 @@ def _counts(beat: Mapping[str, Any]) -> dict[str, int]:
 
 
 def fault_words(run: Mapping[str, Any]) -> str:
-    """`8 environment faults`, and whether so many episodes are cut short that it matters; empty where there are none.
+    """`8 environment faults`, with the share of cut episodes if that is large; empty if there are none.
 
     Args:
       run: That of status.json.
@@ -64,7 +65,7 @@ def fault_words(run: Mapping[str, Any]) -> str:
     faults, cut = counts["env_faults"], counts["env_faults"] - counts["eval_env_faults"]
     if not faults:
         return ""
-    words = f"{faults:,} environment fault{'' if faults == 1 else 's'}"
+    words = counted(faults, "environment fault")
     share = cut / max(1, counts["episodes"] + cut)  # An episode that is cut short is begun anew.
     if cut < _FEW_CUTS or share < _CUT_SHARE:
         return words

@@ -1,4 +1,4 @@
-"""What workers tell of their episodes, and what the trainer makes of it: one row of metrics."""
+"""The workers' reports on their episodes, which the trainer turns into one row of metrics."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ class Episode(msgspec.Struct):
 
     Attributes:
       episode_return: Undiscounted sum of rewards.
-      length: Steps.
-      success: As the environment reports it (`is_success` or `success` in its info); None where it does not.
+      success: From the environment (`is_success` or `success` in its info); None if it does not report it.
       logs: Means over the episode of the numeric `log/...` values of its info, without that prefix.
     """
 
@@ -31,11 +30,7 @@ class Report(msgspec.Struct):
     Attributes:
       kind: `train` or `eval`.
       session: The trainer's process that published the evaluated policy; 0 for `train`.
-      worker_id: The worker.
       iteration: The iteration it collected, or the version of the policy it evaluated.
-      train_step: Of the policy that collected or was evaluated.
-      policy_iteration: Iterations that the policy was trained for.
-      episodes: The episodes.
       observed: Results of the user's observers, by name.
       curriculum: Values of the curriculum's parameters in the collect environment.
     """
@@ -66,7 +61,7 @@ class Report(msgspec.Struct):
 def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
     """Columns of metrics.csv for the episodes of some reports: means over episodes, `<kind>_return_std` their spread.
 
-    Of evaluations also `eval_episodes`, their number. Empty where there is no episode.
+    For evaluations also `eval_episodes`, their number. Empty without episodes.
     """
     reports = list(reports)
     episodes = [episode for report in reports for episode in report.episodes]
@@ -94,15 +89,15 @@ def _means(prefix: str, rows: list[dict[str, float]]) -> dict[str, float]:
 
 
 def eval_share(num_episodes: int, num_workers: int, worker_id: int) -> int:
-    """Episodes of an evaluation that are a planned worker's: every `num_workers`-th, from its own number on.
+    """A planned worker's share of an evaluation's episodes: every `num_workers`-th, from its own number on.
 
-    Others have none, unless they do nothing but evaluate (see `extra_share`).
+    Other workers have none, unless they only evaluate (see `extra_share`).
     """
     return len(range(worker_id, num_episodes, num_workers)) if worker_id < num_workers else 0
 
 
 def extra_share(num_episodes: int, num_workers: int) -> int:
-    """Episodes that a worker which does nothing but evaluate adds to each evaluation: the largest planned share."""
+    """Episodes that an evaluation-only worker adds to each evaluation: the largest planned share."""
     return eval_share(num_episodes, num_workers, 0)
 
 
@@ -114,7 +109,6 @@ class Evaluations:
 
     Args:
       num_episodes: Episodes of a whole evaluation by the planned workers; see `eval_share`.
-      num_workers: Planned workers of the run.
     """
 
     def __init__(self, num_episodes: int, num_workers: int) -> None:
@@ -127,9 +121,9 @@ class Evaluations:
         self._absent: set[int] = set()
 
     def add(self, report: Report) -> None:
-        """Takes what a worker has of its share so far; it replaces what the same worker told of the policy before.
+        """Stores a worker's share so far; replaces its earlier report on the same policy.
 
-        One of iteration -1 only says that the worker is there.
+        A report of iteration -1 only announces the worker.
         """
         self._absent.discard(report.worker_id)
         if report.worker_id >= self._num_workers:
@@ -138,7 +132,7 @@ class Evaluations:
             self._reports.setdefault(report.iteration, {})[report.worker_id] = report
 
     def missing(self, version: int) -> list[int]:
-        """Workers that have not told all of their share of a policy's evaluation, and are waited for."""
+        """Workers whose share of a policy's evaluation is incomplete and awaited."""
         reports = self._reports.get(version, {})
         return [
             worker
@@ -147,14 +141,13 @@ class Evaluations:
         ]
 
     def leave_out(self, workers: Iterable[int]) -> None:
-        """Evaluations are complete without these workers, until they are heard of again."""
+        """Evaluations are complete without these workers until they report again."""
         self._absent.update(workers)
 
     def pop_ready(self) -> list[tuple[int, list[Report]]]:
         """Evaluations that are complete: (version of the policy, whole shares). Those before them are dropped.
 
-        So is what a worker that was left out has told of a part of its share: short episodes are over first, and the
-        mean would be theirs.
+        Partial shares of workers that were left out are dropped, too: short episodes end first and would bias the mean.
         """
         shares = {
             version: [report for report in reports.values() if self._is_whole(report)]

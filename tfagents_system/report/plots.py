@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
+from tfagents_system.machine.files import replacing
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -29,7 +29,7 @@ _PANELS = (
 )
 _PANELS_IN_A_ROW = 3
 _LOG_SCALE_FROM = 50.0  # Ratio of the largest to the smallest value.
-_FEW_POINTS = 4  # After the first one, until it may lie outside of its panel.
+_FEW_POINTS = 4  # Needed after the first point before that may be outside its panel.
 _MAX_MARKERS = 60
 
 
@@ -38,7 +38,7 @@ def draw_learning_curve(paths: RunPaths) -> Path:
 
     Above: the mean return of evaluations with a band of one standard deviation between episodes, and the return of
     collected episodes. Below: a small panel for each of losses, alpha and the curriculum's parameters that has values;
-    losses with those of held-out episodes. A first loss far from all later ones is told in words.
+    losses with those of held-out episodes. A first loss far from all later ones is given as text.
 
     Raises:
       ValueError: There are no metrics yet.
@@ -63,9 +63,8 @@ def draw_learning_curve(paths: RunPaths) -> Path:
     for axes in figure.axes:
         axes.set_xlim(-0.02 * last_step, 1.02 * last_step)
         _tidy(axes, small=axes is not returns)
-    temporary = paths.learning_curve.with_name(f".{paths.learning_curve.name}.tmp")
-    figure.savefig(temporary, format="png")
-    os.replace(temporary, paths.learning_curve)  # Who looks at it meanwhile sees the old one, not half of the new one.
+    with replacing(paths.learning_curve) as file:
+        figure.savefig(file, format="png")
     return paths.learning_curve
 
 
@@ -146,7 +145,7 @@ def _ends(values: Iterable[float]) -> tuple[float, float]:
 
 
 def _leave_out_first(axes: Any, first: float, later: Sequence[float]) -> None:
-    """The panel is for the later points; the first one is told in words."""
+    """Fits the panel to the later points; the first one is given as text."""
     low, high = _ends(later)
     if _is_for_log_scale(later):
         axes.set_ylim(low / 1.2, high * 1.2)
@@ -163,10 +162,10 @@ def tidy_steps(axes: Any) -> None:
 
 
 def _tidy(axes: Any, *, small: bool) -> None:
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(4 if small else 8, steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.xaxis.set_major_formatter(_short if small else _thousands)
+    axes.xaxis.set_major_formatter(EngFormatter(sep="") if small else _thousands)
     axes.set_xlabel("environment steps", fontsize=8 if small else 10)
     axes.tick_params(labelsize=8 if small else 9)
     axes.grid(alpha=0.25, linewidth=0.6)
@@ -175,7 +174,7 @@ def _tidy(axes: Any, *, small: bool) -> None:
 
 
 def _marker(steps: Sequence[float]) -> dict[str, Any]:
-    """Points are marked as long as they are few: a single one would be invisible otherwise."""
+    """Marks points while they are few: a single one would be invisible otherwise."""
     return {"marker": "o", "markersize": 3} if len(steps) <= _MAX_MARKERS else {}
 
 
@@ -188,14 +187,6 @@ def _series(rows: Rows, name: str) -> tuple[list[float], list[float]]:
 def _thousands(value: float, _: Any = None) -> str:
     """`12,000`; small values keep their digits."""
     return f"{value:,.0f}" if value == round(value) else f"{value:,g}"
-
-
-def _short(value: float, _: Any = None) -> str:
-    """`400`, `12k`, `1.5M`: small panels have no room for more."""
-    for unit, suffix in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= unit:
-            return f"{value / unit:g}{suffix}"
-    return f"{value:g}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

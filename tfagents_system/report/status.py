@@ -1,7 +1,7 @@
-"""status.json: the state of a run, for those who watch it from outside.
+"""status.json: the state of a run, for watching it from outside.
 
-`python -m tfagents_system.report.status logs/* [--follow] [--json]` reads these files alone: no connection to the run,
-no TensorFlow and no NumPy, so it answers at once, also on a login node.
+`python -m tfagents_system.report.status logs/* [--follow] [--json]` reads only these files: no connection to the run,
+no TensorFlow and no NumPy, so it answers immediately, also on a login node.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ _complained: set[Path] = set()
 
 
 def write_status(path: Path, status: dict[str, Any]) -> None:
-    """Replaces status.json. A full disk is told once on standard error and is no reason to end a run."""
+    """Replaces status.json. A full disk is reported once on standard error and does not end the run."""
     try:
         write_json(path, status, makes_folder=False)
     except (OSError, ValueError) as error:
@@ -48,7 +48,7 @@ def write_status(path: Path, status: dict[str, Any]) -> None:
 
 
 def is_dead(status: dict[str, Any], now: float) -> bool:
-    """Whether a run that never ended has not been heard of: its supervisor was killed, or the machine."""
+    """Whether an unfinished run is silent because its supervisor or the machine was killed."""
     run = status["run"]
     return is_live(run) and now - run.get("updated_at", 0.0) > _stale_secs(status)
 
@@ -72,16 +72,12 @@ def problems(status: dict[str, Any], now: float) -> list[str]:
 
     A supervisor that is gone; roles that are down, do not answer, wait for long or report an error; why a run failed;
     simulators that fail.
-
-    Args:
-      status: Content of a status.json.
-      now: Unix seconds.
     """
     return [*state_problems(status, now), *fault_lines(status["run"])]
 
 
 def state_problems(status: dict[str, Any], now: float) -> list[str]:
-    """`problems` without what simulators have done: that was, and stays told."""
+    """`problems` without simulators' failures, which are past but stay reported."""
     run = status["run"]
     if not is_live(run):
         message = [str(run["message"])] if run.get("state") == "failed" and run.get("message") else []
@@ -108,15 +104,12 @@ def label(role: str, beat: Mapping[str, Any]) -> str:
 
 def given_up_lines(status: dict[str, Any]) -> list[str]:
     """The workers that failed too often and were not started again, a sentence each."""
-    return [
-        f"{label(role, beat)}: given up after {beat.get('restarts', 0)} restarts{_because(beat)}"
-        for role, beat in status["roles"].items()
-        if beat.get("given_up")
-    ]
+    return [f"{label(role, beat)}: {_given_up(beat)}" for role, beat in status["roles"].items() if beat.get("given_up")]
 
 
-def _because(beat: dict[str, Any]) -> str:
-    return f": {beat['given_up_because']}" if beat.get("given_up_because") else ""
+def _given_up(beat: dict[str, Any]) -> str:
+    because = f": {beat['given_up_because']}" if beat.get("given_up_because") else ""
+    return f"given up after {beat.get('restarts', 0)} restarts{because}"
 
 
 def _role_problems(
@@ -126,7 +119,7 @@ def _role_problems(
     if beat.get("error"):
         yield str(beat["error"]), 0.0, ""
     if beat.get("given_up"):
-        yield f"given up after {beat.get('restarts', 0)} restarts{_because(beat)}", 0.0, ""
+        yield _given_up(beat), 0.0, ""
         return
     if beat.get("state") in _ENDED_STATES:
         return
@@ -157,23 +150,33 @@ def summary(status: dict[str, Any], now: float) -> dict[str, str]:
     """One run as a line of the table: texts by column."""
     run, trainer = status["run"], status["roles"].get(TRAINER, {})
     lives = is_live(run) and not is_dead(status, now)
-    cells = (
-        str(run.get("name")),
-        state_of(status, now),
-        f"{trainer.get('iteration', 0)}/{trainer.get('num_iter', '?')}",
-        format_number(trainer.get("env_steps")),
-        format_rate(trainer.get("updates_per_s")),
-        format_rate(trainer.get("env_steps_per_s")),
-        format_return(trainer),
-        format_number(trainer.get("best_eval_return")),
-        format_secs(trainer.get("time_left_s")) if lives else "-",
-        str(sum(beat.get("restarts", 0) for beat in status["roles"].values())),
-    )
-    return dict(zip(COLUMNS, cells, strict=True))
+    cells = numbers(trainer) | {
+        "run": str(run.get("name")),
+        "state": state_of(status, now),
+        "iteration": f"{trainer.get('iteration', 0)}/{trainer.get('num_iter', '?')}",
+        "left": format_secs(trainer.get("time_left_s")) if lives else "-",
+        "restarts": str(sum(beat.get("restarts", 0) for beat in status["roles"].values())),
+    }
+    return {name: cells[name] for name in COLUMNS}
+
+
+def numbers(trainer: Mapping[str, Any]) -> dict[str, str]:
+    """The trainer's progress as texts by their names in table and view; `-`: not known yet."""
+    return {
+        "env steps": format_number(trainer.get("env_steps")),
+        "updates/s": format_rate(trainer.get("updates_per_s")),
+        "steps/s": format_rate(trainer.get("env_steps_per_s")),
+        "train return": format_number(trainer.get("train_return")),
+        "eval return": format_return(trainer),
+        "best": format_number(trainer.get("best_eval_return")),
+        "critic loss": format_number(trainer.get("critic_loss")),
+        "actor loss": format_number(trainer.get("actor_loss")),
+        "alpha": format_number(trainer.get("alpha")),
+    }
 
 
 def time_shares(status: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """What each kind of role spends its time on, the most first, as percentages; workers on average.
+    """Percentages of time by activity for each kind of role, largest first; workers on average.
 
     For example {"trainer's": {"updates": "93%", "waiting": "4%"}, "workers'": {"simulator": "71%", ...}}.
     """
@@ -213,7 +216,7 @@ def format_rate(value: float | None) -> str:
     return format_number(value if value is None or abs(value) < 10 else round(value))
 
 
-def format_return(trainer: dict[str, Any]) -> str:
+def format_return(trainer: Mapping[str, Any]) -> str:
     """The last evaluation, `-310.2 ± 40.1`."""
     mean, std = trainer.get("eval_return"), trainer.get("eval_return_std")
     return format_number(mean) if mean is None or std is None else f"{format_number(mean)} ± {format_number(std)}"
@@ -230,7 +233,7 @@ def format_results(trainer: dict[str, Any], name: str = "eval") -> list[str]:
 
 
 def curriculum_values(status: dict[str, Any]) -> dict[str, str]:
-    """Those in force: the trainer's word, or that of the first worker that has any."""
+    """The values in force, from the trainer or else from the first worker that reports any."""
     values: dict[str, float] = next(
         (beat["curriculum"] for beat in status["roles"].values() if beat.get("curriculum")), {}
     )
@@ -252,15 +255,18 @@ def plain_table(statuses: Sequence[dict[str, Any]], now: float) -> str:
     """The table in aligned columns, and below it what looks wrong."""
     rows = summaries(statuses, now)
     names = list(rows[0]) if rows else list(COLUMNS)
-    rows = [dict(zip(names, names, strict=True)), *rows]
-    widths = {name: max(len(row[name]) for row in rows) for name in names}
-    lines = []
-    for row in rows:
-        cells = [
-            row[name].ljust(widths[name]) if name in LEFT_ALIGNED else row[name].rjust(widths[name]) for name in names
-        ]
-        lines.append("  ".join(cells).rstrip())
+    lines = aligned([names, *([row[name] for name in names] for row in rows)], LEFT_ALIGNED)
     return "\n".join([*lines, *problem_lines(statuses, now)])
+
+
+def aligned(rows: Sequence[Sequence[str]], left_aligned: Collection[str]) -> list[str]:
+    """Rows of equally many cells as lines, the cells of a column below each other; the first row has their names."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    kinds = ["<" if name in left_aligned else ">" for name in rows[0]]
+    return [
+        "  ".join(f"{text:{kind}{width}}" for text, kind, width in zip(row, kinds, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def problem_lines(statuses: Sequence[dict[str, Any]], now: float) -> list[str]:
@@ -297,7 +303,7 @@ def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _settings_of(paths: RunPaths) -> dict[str, Any]:
-    """What a run has otherwise than its files say; nothing where that can't be read."""
+    """Settings of a run that differ from its files; empty if they can't be read."""
     content = read_json(paths.overrides) or {}
     parts = [content.get(kind) for kind in ("params", "config", "variables")]
     return by_name(*(part if isinstance(part, dict) else {} for part in parts))
@@ -316,9 +322,9 @@ def _show(folders: Sequence[Path], *, follow: bool, as_json: bool) -> None:
     show = _show_json if as_json else _show_plain
     with contextlib.ExitStack() as stack:
         if sys.stdout.isatty() and not as_json:
-            from tfagents_system.report.terminal import StatusView
+            from tfagents_system.report.terminal import showing_runs
 
-            show = stack.enter_context(StatusView(in_place=follow)).show
+            show = stack.enter_context(showing_runs(in_place=follow))
         while True:
             statuses, now = _read_all(folders), time.time()
             show(statuses, now)

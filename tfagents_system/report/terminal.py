@@ -7,9 +7,8 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,20 +18,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tfagents_system.checks.checklist import counted
 from tfagents_system.machine.slots import EXPERT
 from tfagents_system.machine.topology import format_cpu_list
 from tfagents_system.report.env_faults import fault_words
 from tfagents_system.report.status import (
     COLUMNS,
-    LEFT_ALIGNED,
-    SETTINGS,
     curriculum_values,
     format_number,
-    format_rate,
     format_results,
-    format_return,
     format_secs,
     label,
+    numbers,
     problem_lines,
     problems,
     state_of,
@@ -40,6 +37,7 @@ from tfagents_system.report.status import (
     summaries,
     time_shares,
 )
+from tfagents_system.report.tables import SurvivingConsole, table
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 
 _DEFAULT_LINE_SECS = 5.0
@@ -47,16 +45,8 @@ _SAME_LINE_SECS = 60.0
 _MAX_WIDTH = 100
 _MAX_WORKER_LINES = 8
 _LINES_BESIDE_WORKERS = 18
-_SETTINGS_WIDTH = 30  # They get more where there is room.
-_SPARED_FIRST = (
-    "steps/s",
-    "best",
-    "updates/s",
-    "restarts",
-    "left",
-    "env steps",
-    "eval return",
-)  # Columns that a narrow terminal does without.
+# Columns that a narrow terminal does without.
+_SPARED_FIRST = ("steps/s", "best", "updates/s", "restarts", "left", "env steps", "eval return")
 _COLORS = {
     "starting": "cyan",
     "running": "green",
@@ -74,24 +64,18 @@ _COLORS = {
 }
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        self.quiet = True  # Rich's own answer is to end the program.
-
-
 class ProgressView:
     """Shows status after status.
 
-    Nothing that goes wrong here ends the run. What the output does not take (a closed pipe, a full disk) is not shown;
-    a status that can't be drawn is told once on standard error.
+    No error here ends the run. Output that can't be written (a closed pipe, a full disk) is dropped; a status that
+    can't be drawn is reported once on standard error.
 
     Args:
-      console: Where to; the standard output by default.
-      line_secs: Seconds between two lines where that is no terminal; SAC_LOG_SECS by default.
+      line_secs: Seconds between two lines if the output is not a terminal; SAC_LOG_SECS by default.
     """
 
     def __init__(self, console: Console | None = None, line_secs: float | None = None) -> None:
-        self._console = console or _Console(highlight=False)
+        self._console = console or SurvivingConsole(highlight=False)
         self._line_secs = line_secs or float(os.environ.get("SAC_LOG_SECS") or _DEFAULT_LINE_SECS)
         self._live: Live | None = None
         self._width = self._console.width
@@ -163,35 +147,15 @@ class ProgressView:
         print(line, file=self._console.file, flush=True)
 
 
-class StatusView:
-    """The table of several runs on a terminal (see report/status.py).
-
-    Args:
-      in_place: Each table replaces the one before.
-    """
-
-    def __init__(self, in_place: bool, console: Console | None = None) -> None:
-        self._console = console or _Console(highlight=False)
-        self._live = Live(console=self._console, auto_refresh=False) if in_place else None
-
-    def __enter__(self) -> StatusView:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def show(self, statuses: Sequence[dict[str, Any]], now: float) -> None:
-        """Shows the runs as they are at `now`, in Unix seconds."""
-        table = render_runs(statuses, now, self._console.width)
-        if self._live is not None:
-            self._live.update(table, refresh=True)
-        else:
-            self._console.print(table)
+@contextlib.contextmanager
+def showing_runs(in_place: bool, console: Console | None = None) -> Iterator[Callable[..., None]]:
+    """Gives a function that shows statuses as they are at `now`, as a table; `in_place`: it replaces the one before."""
+    console = console or SurvivingConsole(highlight=False)
+    if not in_place:
+        yield lambda statuses, now: console.print(render_runs(statuses, now, console.width))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda statuses, now: live.update(render_runs(statuses, now, console.width), refresh=True)
 
 
 def progress_line(status: dict[str, Any]) -> str:
@@ -200,18 +164,18 @@ def progress_line(status: dict[str, Any]) -> str:
     head = f"[{format_secs(run['updated_at'] - run['started_at'])}]"
     if trainer.get("updates_per_s") is None:
         return f"{head} {_starting_line(status)}"
+    texts = numbers(trainer)
     parts = [
         f"iteration {trainer.get('iteration')}/{trainer.get('num_iter')}",
-        f"env_steps {format_number(trainer.get('env_steps'))}",
-        f"updates/s {format_rate(trainer.get('updates_per_s'))}",
-        f"steps/s {format_rate(trainer.get('env_steps_per_s'))}",
+        f"env_steps {texts['env steps']}",
+        *(f"{name} {texts[name]}" for name in ("updates/s", "steps/s")),
     ]
     if trainer.get("train_return") is not None:
-        parts.append(f"train {format_number(trainer['train_return'])}")
+        parts.append(f"train {texts['train return']}")
     parts += format_results(trainer)
     parts += [f"{name} {value}" for name, value in curriculum_values(status).items()]
     if trainer.get("alpha") is not None:
-        parts.append(f"alpha {format_number(trainer['alpha'])}")
+        parts.append(f"alpha {texts['alpha']}")
     parts.append(f"left {format_secs(trainer.get('time_left_s'))}")
     return "  ".join([f"{head} {parts[0]}", *parts[1:], *_warnings(status)])
 
@@ -277,17 +241,8 @@ def _progress(trainer: dict[str, Any]) -> RenderableType:
 def _numbers(status: dict[str, Any], width: int) -> RenderableType:
     trainer = status["roles"].get(TRAINER, {})
     env_steps = trainer.get("env_steps") or status["roles"].get(REPLAY, {}).get("env_steps")
-    pairs = [
-        ("env steps", format_number(env_steps)),
-        ("updates/s", format_rate(trainer.get("updates_per_s"))),
-        ("env steps/s", format_rate(trainer.get("env_steps_per_s"))),
-        ("train return", format_number(trainer.get("train_return"))),
-        ("eval return", format_return(trainer)),
-        ("best", format_number(trainer.get("best_eval_return"))),
-        ("critic loss", format_number(trainer.get("critic_loss"))),
-        ("actor loss", format_number(trainer.get("actor_loss"))),
-        ("alpha", format_number(trainer.get("alpha"))),
-    ]
+    texts = numbers({**trainer, "env_steps": env_steps})
+    pairs = [("env steps/s" if name == "steps/s" else name, text) for name, text in texts.items()]
     if trainer.get("eval_success") is not None:
         pairs.append(("eval success", f"{trainer['eval_success']:.0%}"))
     columns = 3 if width >= 80 else 2 if width >= 56 else 1
@@ -320,12 +275,8 @@ def _roles(status: dict[str, Any], max_workers: int) -> RenderableType:
         cpus = f"CPU {format_cpu_list(beat['cpus'])}" if beat["cpus"] else ""
         age = f"{max(0.0, now - beat['time']):.0f} s ago" if beat.get("time") else ""
         restarts = beat.get("restarts") or 0
-        grid.add_row(Text(role), Text(cpus, style="dim"), state, age, _count(restarts, "restart") if restarts else "")
+        grid.add_row(Text(role), Text(cpus, style="dim"), state, age, counted(restarts, "restart") if restarts else "")
     return grid
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _collapsed(status: dict[str, Any], max_workers: int) -> list[tuple[str, dict[str, Any]]]:
@@ -350,32 +301,11 @@ def _collapsed(status: dict[str, Any], max_workers: int) -> list[tuple[str, dict
 
 
 def _state(beat: dict[str, Any]) -> str:
-    """`given up`, or `down` where the process is not there although it should."""
+    """`given up`, or `down` if the process is missing although it should run."""
     if beat.get("given_up"):
         return "given up"
     state = str(beat.get("state", "starting"))
     return state if beat.get("alive", True) or state in ("done", "stopped") else "down"
-
-
-def fitting(natural: Mapping[str, int], width: int, spared_first: Sequence[str]) -> dict[str, int]:
-    """Widths of a table's columns, without those that a terminal has no room for; settings are cut where they must be.
-
-    Args:
-      natural: The longest text of each column, by name; they stand two characters apart.
-      width: The terminal's.
-      spared_first: What a narrow terminal does without.
-    """
-    widths = dict(natural)
-    longest = widths.get(SETTINGS, 0)
-    if longest:
-        widths[SETTINGS] = min(longest, _SETTINGS_WIDTH)
-    for name in spared_first:
-        if sum(widths.values()) + 2 * len(widths) > width:
-            widths.pop(name, None)
-    if longest:
-        rest = sum(widths.values()) + 2 * len(widths) - widths[SETTINGS]
-        widths[SETTINGS] = min(longest, max(1, width - rest))
-    return widths
 
 
 def render_runs(statuses: Sequence[dict[str, Any]], now: float, width: int) -> RenderableType:
@@ -384,18 +314,7 @@ def render_runs(statuses: Sequence[dict[str, Any]], now: float, width: int) -> R
     A terminal that is too narrow for all columns gets the table without those that matter least.
     """
     rows = summaries(statuses, now)
-    names = list(rows[0]) if rows else list(COLUMNS)
-    widths = fitting(
-        {name: max([len(name), *(len(row[name]) for row in rows)]) for name in names}, width, _SPARED_FIRST
-    )
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for name in widths:
-        justify: Literal["left", "right"] = "left" if name in LEFT_ALIGNED else "right"
-        table.add_column(name, justify=justify, no_wrap=True, max_width=widths[name] if name == SETTINGS else None)
-    for row in rows:
-        cells = {
-            name: Text(text, style=_COLORS.get(text, "default") if name == "state" else "")
-            for name, text in row.items()
-        }
-        table.add_row(*(cells[name] for name in widths))
-    return Group(table, *(Text(line, style="red") for line in problem_lines(statuses, now)))
+    columns = list(rows[0]) if rows else list(COLUMNS)
+    styles = [_COLORS.get(row["state"], "default") for row in rows]
+    shown = table(rows, columns, width, spared_first=_SPARED_FIRST, state_styles=styles)
+    return Group(shown, *(Text(line, style="red") for line in problem_lines(statuses, now)))

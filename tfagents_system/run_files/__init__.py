@@ -1,1 +1,1 @@
-"""What lies in a run directory: its paths, its inputs, its lock, heartbeats, metrics and checkpoints."""
+"""What a run directory holds: its paths, its inputs, its lock, heartbeats, metrics and checkpoints."""

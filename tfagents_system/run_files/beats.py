@@ -1,4 +1,4 @@
-"""What may be in a heartbeat, and the one way to read one: whoever wrote it, those who show it get what they expect."""
+"""What a heartbeat may hold, and the one way to read one: readers get what they expect, whoever wrote it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_STATUS_BYTES = 64 * 1024 * 1024
 _MOST_FIELDS, _MOST_ENTRIES = 200, 500
 _MOST_CHARS, _MOST_NAME_CHARS = 500, 100
 
-_Int = Annotated[int, Meta(ge=-(2**53), le=2**53)]  # Longer ones are no floats: whoever formats or divides them fails.
+_Int = Annotated[int, Meta(ge=-(2**53), le=2**53)]  # Larger ones may not fit a float: formatting them would fail.
 _Time = Annotated[float, Meta(ge=0, le=1e11)]  # Unix seconds.
 _Secs = Annotated[float, Meta(ge=0, le=1e9)]
 _Share = Annotated[float, Meta(ge=0, le=2)]  # Sums of rounded seconds may exceed 1.
@@ -104,10 +104,10 @@ _FAULTS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def parse_beat(content: bytes) -> Beat | None:
-    """A heartbeat from JSON; None where it is none.
+    """Reads a heartbeat from JSON; None if it is not one.
 
-    A field that is not of its type is left out, as are lists and objects that nothing relies on. Texts are cut, and
-    nothing in them can steer a terminal.
+    Fields of a wrong type are left out, as are lists and objects that nothing relies on. Texts are cut, and hold no
+    control characters for a terminal.
     """
     beat: Beat | None = _fields(content, _BEAT) if len(content) <= MOST_BYTES else None
     return beat if beat and beat.get("state") is not None else None
@@ -120,7 +120,7 @@ def read_heartbeat(path: Path) -> Beat | None:
 
 
 def is_live(run: Mapping[str, Any]) -> bool:
-    """Whether a run has not ended, as its part of status.json says itself."""
+    """Whether a run has not ended, according to its part of status.json."""
     return run.get("state") in LIVE_STATES
 
 
@@ -143,7 +143,7 @@ def read_status(path: Path) -> dict[str, Any] | None:
 
 
 def clean_text(text: str, most_chars: int = _MOST_CHARS) -> str:
-    """In one line, without what steers a terminal, and cut."""
+    """The text in one line, cut, without control characters."""
     cut = text if len(text) <= most_chars else text[: most_chars - 3] + "..."
     if cut.isprintable():
         return cut
@@ -151,7 +151,7 @@ def clean_text(text: str, most_chars: int = _MOST_CHARS) -> str:
 
 
 def _fields(content: bytes | msgspec.Raw, decoders: dict[str, msgspec.json.Decoder[Any]]) -> Any:
-    """The fields of a JSON object that are what they should be; None where it is no object."""
+    """The valid fields of a JSON object; None if it is not an object."""
     parts = _decoded(_OBJECT, content)
     if parts is None:
         return None

@@ -1,4 +1,4 @@
-"""What a role last said of itself: one small JSON file, replaced atomically."""
+"""What a role last reported: one small JSON file, replaced atomically."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.machine.files import existing_ancestor, write_atomically
 from tfagents_system.run_files.beats import Beat, read_heartbeat
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -31,20 +32,18 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 
 
 def beat_secs(folder: Path) -> float:
-    """Between two beats of a role whose run directory is there: every one is work for a network's file server."""
+    """Seconds between two beats of a role whose run directory is `folder`: each is work for a network file server."""
     return NETWORK_BEAT_SECS if _is_on_network(folder) else BEAT_SECS
 
 
 def stale_secs(folder: Path) -> float:
-    """How old the last beat of a role there may be until something is wrong."""
+    """How old the last beat of a role there may be before something is wrong."""
     return _BEATS_UNTIL_STALE * beat_secs(folder)
 
 
 def _is_on_network(folder: Path) -> bool:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
     try:
-        device = folder.stat().st_dev
+        device = existing_ancestor(folder).stat().st_dev
         lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
@@ -55,16 +54,16 @@ def _is_on_network(folder: Path) -> bool:
 
 
 class BeatFile:
-    """A heartbeat file that is written now and then only; what comes in between is written when its time has come.
+    """A heartbeat file that is written at intervals; what comes in between is written at the next one.
 
     Args:
       path: The file.
-      every_secs: Between two writes, at least.
-      tell: Gets what is written as well.
+      every_secs: Least time between two writes.
+      tell: Also gets what is written.
     """
 
     def __init__(self, path: Path, every_secs: float, tell: Callable[[dict[str, Any]], None] | None = None) -> None:
-        with contextlib.suppress(OSError):  # As a file that can't be written: told then, and no error.
+        with contextlib.suppress(OSError):  # As with a file that can't be written: reported then, and no error.
             path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._every_secs = every_secs
@@ -81,26 +80,20 @@ class BeatFile:
         return time.monotonic() >= self._next
 
     def write(self, content: dict[str, Any], *, at_once: bool = False) -> None:
-        """Writes it, now or when its time has come. A file that can't be written is told once and is no error."""
+        """Writes it, now or at the next interval. A file that can't be written is reported once and is no error."""
         with self._lock:
             if at_once or self.is_due:
                 self._write(content)
                 return
             self._pending = content
             if self._timer is None:
-                self._timer = threading.Timer(self._next - time.monotonic(), self._write_pending)
+                self._timer = threading.Timer(self._next - time.monotonic(), self.flush)
                 self._timer.daemon = True
                 self._timer.start()
 
     def flush(self) -> None:
-        """Writes now what waits for its time."""
+        """Writes now what is waiting."""
         with self._lock:
-            if self._pending is not None:
-                self._write(self._pending)
-
-    def _write_pending(self) -> None:
-        with self._lock:
-            self._timer = None
             if self._pending is not None:
                 self._write(self._pending)
 
@@ -126,7 +119,7 @@ class Heartbeat:
     Args:
       path: The file.
       role: Name of the role, in every beat.
-      min_secs: Between two beats that are written, at least; None: see `beat_secs`.
+      min_secs: Least time between two beats that are written; None: see `beat_secs`.
     """
 
     def __init__(self, path: Path, role: str, min_secs: float | None = None) -> None:
@@ -140,14 +133,14 @@ class Heartbeat:
         self._file.tell = tell
 
     def beat(self, state: str, *, force: bool = False, **fields: Any) -> None:
-        """Says what the role does now, with the time of this beat and since when it is in that state (Unix seconds).
+        """Records what the role does now, the time of this beat, and when this state began (Unix seconds).
 
         The first state, the one after `starting` and last words are written at once, other changes of the state when
-        the time of the next beat has come, whatever the role does then. Calling often costs little.
+        the next beat is due, whatever the role does then. Calling often costs little.
 
         Args:
           state: `starting`, `waiting`, `updating`, ...
-          force: Write whatever the time.
+          force: Write at once.
           **fields: Numbers, texts, lists or dictionaries; NaN and infinity are written as null.
         """
         is_news = state != self._state
@@ -165,7 +158,7 @@ class BeatReader:
 
     Args:
       paths: The run directory.
-      every_secs: Between two rounds in which all that were asked for meanwhile are read; None: see `beat_secs`.
+      every_secs: Time between two rounds, which read all that were asked for meanwhile; None: see `beat_secs`.
 
     Attributes:
       lag_secs: How much later than the role itself an answer may be.
@@ -174,7 +167,7 @@ class BeatReader:
     def __init__(self, paths: RunPaths, every_secs: float | None = None) -> None:
         self._paths = paths
         self._every_secs = beat_secs(paths.exp_dir) if every_secs is None else every_secs
-        self.lag_secs = 2 * self._every_secs  # It is written as seldom.
+        self.lag_secs = 2 * self._every_secs  # It is written no more often.
         self._changed = threading.Condition()
         self._wanted: set[str] = set()
         self._beats: dict[str, Beat] = {}
@@ -215,7 +208,7 @@ class BeatReader:
 
 
 def json_text(content: Mapping[str, Any]) -> str:
-    """As every JSON reader takes it: NaN and infinity are null, what is no JSON is its text."""
+    """JSON that every reader accepts: NaN and infinity become null, objects that JSON lacks their text."""
     return json.dumps(_plain(content), allow_nan=False)
 
 
@@ -223,9 +216,9 @@ def write_json(path: Path, content: dict[str, Any], *, makes_folder: bool = True
     """Replaces a JSON file atomically.
 
     Args:
-      path: Of the file.
-      content: Of the file.
-      makes_folder: False for what a run writes again and again: a directory that was moved away may be put back.
+      path: The file.
+      content: Its content.
+      makes_folder: False for what a run writes repeatedly: a directory that was moved away may be put back.
 
     Raises:
       OSError: The disk is full, the folder is gone.
@@ -233,14 +226,7 @@ def write_json(path: Path, content: dict[str, Any], *, makes_folder: bool = True
     text = json_text(content)
     if makes_folder:
         path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    write_atomically(path, text.encode())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -253,7 +239,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """Only what every JSON reader takes: no NaN, no infinity, no arrays; anything else as its text."""
+    """Only what every JSON reader accepts: no NaN, no infinity, no arrays; anything else as its text."""
     if hasattr(value, "tolist"):  # NumPy's scalars and arrays, without importing NumPy for them.
         value = value.tolist()
     if isinstance(value, Mapping):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.machine.files import replacing
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -42,10 +43,10 @@ class MetricsLog:
 
     `edits` counts how often the run has taken edited files (`--take_edits`), where it has.
 
-    A row of a log period has the training columns, a row of an evaluation the `eval` ones; what a row has not is empty.
+    A row of a log period has the training columns, a row of an evaluation the `eval` ones; missing values are empty.
     Columns that appear later (an environment's `log/...` values) widen the header. TensorBoard's tags are the names of
-    the columns, its step is `train_step`. A full disk ends no training: it is told once on standard error, and the rows
-    are in the file as soon as it can be written again.
+    the columns, its step is `train_step`. A full disk ends no training: it is reported once on standard error, and
+    the rows are written as soon as that is possible again.
 
     Args:
       paths: The run directory.
@@ -66,7 +67,7 @@ class MetricsLog:
         self._replacement: Sequence[Mapping[str, Any]] | None = (
             None  # Of all rows in the file, where that could not be written.
         )
-        # Always written anew: a line that a crash tore must not run into the next one.
+        # Always rewritten: a line that a crash tore must not run into the next one.
         self._must_rewrite = True
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._write_rows()
@@ -78,7 +79,7 @@ class MetricsLog:
           row: Numbers by column; `train_step` must be there. What is None, NaN or infinite is left empty.
 
         Returns:
-          The row as `rows` has it, with numbers as they are rounded for the file, and without what is empty.
+          The row as in `rows`: with numbers rounded as in the file, and without empty values.
         """
         full = {**_numbers(row), "wall_time_s": time.monotonic() - self._began}
         if self._edits:
@@ -92,7 +93,7 @@ class MetricsLog:
         return {name: float(_cell(value)) for name, value in full.items()}
 
     def rows(self) -> list[Mapping[str, Any]]:
-        """All rows, those that a full disk has not taken yet included."""
+        """All rows, including those that a full disk has not taken yet."""
         written = read_metrics(self._path) if self._replacement is None else self._replacement
         return [*written, *self._unwritten]
 
@@ -132,13 +133,11 @@ class MetricsLog:
             self._complain(error)
 
     def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
         header = dict(zip(self._columns, self._columns, strict=True))
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write("".join(self._line(row) for row in [header, *rows]))
+        with replacing(self._path) as file:
+            file.write("".join(self._line(row) for row in [header, *rows]).encode())
             file.flush()
             os.fsync(file.fileno())  # It replaces the only copy of the rows.
-        os.replace(temporary, self._path)
 
     def _line(self, row: Mapping[str, Any]) -> str:
         text = io.StringIO()
@@ -192,7 +191,7 @@ def read_metrics(path: Path) -> list[dict[str, float | None]]:
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """What of a row can be written: whole numbers stay what they are, NumPy's become Python's."""
+    """The values of a row that can be written: whole numbers stay whole, NumPy's become Python's."""
     whole = {
         name: value if isinstance(value, int) else float(value) for name, value in row.items() if value is not None
     }

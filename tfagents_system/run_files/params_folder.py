@@ -93,7 +93,7 @@ def digests(folder: Path, files: Iterable[str]) -> Dict[str, str]:
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
-    """`changed robot.py`, `new arm.xml`, `gone old.py`: what digests tell of a folder and of what was kept of it."""
+    """`changed robot.py`, `new arm.xml`, `gone old.py`: how a folder differs from what was kept of it, by digests."""
     told = ["gone " + name for name in sorted(set(before) - set(now))]
     for name in sorted(now):
         if name not in before:

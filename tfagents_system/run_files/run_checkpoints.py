@@ -6,7 +6,7 @@
         manifest.json                           train step, iteration, the agent's signature, size and SHA-256 of files
     checkpoints/checkpoint_0000012400.partial/  being written, or left by a process that was killed meanwhile
 
-Trainer and replay server both look here for what to go on from. This module imports neither TensorFlow nor Reverb.
+Trainer and replay server both look here for what to resume from. This module imports neither TensorFlow nor Reverb.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 from absl import logging
 
+from tfagents_system.machine.files import sync
 from tfagents_system.run_files.run_lock import may_write
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -33,7 +34,7 @@ REMEDY_FOR_ANOTHER_AGENT = (
     "algorithm, networks, normalisation, observations and actions stay as the run began. Set them back, or choose "
     "another SAC_EXP_NAME"
 )
-REWARD_SCALE = "reward_scale"  # In a signature: what rewards are divided by, where they are.
+REWARD_SCALE = "reward_scale"  # In a signature: what rewards are divided by, if they are.
 _SHOWN = 3  # Differences between two agents: there may be dozens.
 AGENT = "agent"
 REPLAY = "replay.bin"
@@ -52,10 +53,10 @@ class Checkpoint:
 
     Attributes:
       folder: Where it is.
-      train_step: Updates done at its moment.
+      train_step: Updates done when it was taken.
       iteration: Iterations completed.
-      has_replay: It says which experience belongs to it.
-      signature: Of its agent, see `why_not_of`; None where an earlier version wrote it.
+      has_replay: Whether it records which experience belongs to it.
+      signature: Of its agent, see `why_not_of`; None if an earlier version wrote it.
     """
 
     folder: Path
@@ -85,7 +86,7 @@ class DamagedCheckpointError(Exception):
 def begin(checkpoints: Path, train_step: int) -> Path:
     """Makes the folder that a new checkpoint is written into; `finish` completes it.
 
-    A second checkpoint of one train step gets a number behind it, so that neither ever takes the other's place.
+    A second checkpoint of the same train step gets a number at its end, so that neither replaces the other.
     """
     name = f"checkpoint_{train_step:010d}"
     taken = [match for folder in _folders(checkpoints) if (match := _NAME.fullmatch(folder.name))]
@@ -123,13 +124,13 @@ def finish(
     manifest = {"train_step": train_step, "iteration": iteration, **further, "agent": signature, "files": files}
     (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
     for path in partial.iterdir():
-        _sync(path)
-    _sync(partial)
+        sync(path)
+    sync(partial)
     folder = partial.with_name(finished_name(partial))
-    if not may_write(RunPaths(partial.parent.parent)):  # It would be the newest one of a run that goes on elsewhere.
+    if not may_write(RunPaths(partial.parent.parent)):  # It would be the newest one of a run that continues elsewhere.
         raise OSError(errno.ESTALE, "another start of this run has taken its directory over")
     os.rename(partial, folder)
-    _sync(folder.parent)
+    sync(folder.parent)
     return Checkpoint(folder, train_step, iteration, REPLAY in files, signature)
 
 
@@ -156,7 +157,7 @@ def read(folder: Path) -> Checkpoint:
 
 
 def newest_complete(checkpoints: Path) -> Checkpoint | None:
-    """The newest checkpoint whose checksums are right; what is damaged is told in the log and passed over."""
+    """The newest checkpoint whose checksums are right; damaged ones are logged and skipped."""
     for folder in reversed(_complete_folders(checkpoints)):
         try:
             return read(folder)
@@ -173,7 +174,7 @@ def newest_train_step(checkpoints: Path) -> int:
 
 
 def why_not_of(checkpoint: Checkpoint, signature: AgentSignature) -> str:
-    """Why an agent can't go on from a checkpoint, in words; empty if nothing is known against it."""
+    """Why an agent can't continue from a checkpoint, in words; empty if nothing is known against it."""
     saved = checkpoint.signature
     if saved is None or saved == signature:
         return ""
@@ -221,11 +222,3 @@ def _describe(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
         return {"bytes": file.tell(), "sha256": digest.hexdigest()}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError, shown
+from tfagents_system.machine.files import write_atomically
 from tfagents_system.run_files import run_checkpoints, run_inputs
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
@@ -23,6 +25,7 @@ from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.grid import in_words
 from tfagents_system.settings.overrides import CONFIG, Overrides
 from tfagents_system.settings.variables import RunVariables, as_text, variable_name
+from tfagents_system.train_params_base import TrainParamsBase
 
 # Variables that a worker which joins from elsewhere takes over from the run, by their field's names.
 SETTINGS = (
@@ -34,31 +37,19 @@ SETTINGS = (
     "deterministic",
     "step_timeout_secs",
 )
-# Attributes that `--set` may give a run which has begun: neither what was learned nor what is stored depends on them.
-MAY_CHANGE = (
-    "num_iter",
-    "n_eval_episodes",
-    "eval_period_itrs",
-    "log_period_itrs",
-    "checkpoint_period_itrs",
-    "best_metric",
-    "stop_when",
-    "max_hours",
-    "actor_learning_rate",
-    "critic_learning_rate",
-    "alpha_learning_rate",
-)
+# Attributes that `--set` may give a run which has begun.
+MAY_CHANGE = tuple(name for name, each in described_by(TrainParamsBase).items() if each.may_change)
 _PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
 _NAMES_OF_RUN = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_LOGS_DIR", "SAC_GRID")
 _SEED = variable_name("seed")
 
 
 def has_begun(paths: RunPaths | None) -> bool:
-    """Whether a run holds what was learned: it then goes on with the files and settings that it was begun with.
+    """Whether a run has learned something: it then keeps the files and settings that it began with.
 
-    One that has done no update yet takes all of them as they are now.
+    A run without an update yet takes all of them as they are now.
     """
-    if paths is None or not os.path.exists(paths.run_json):  # Where it is out of reach, others say so.
+    if paths is None or not os.path.exists(paths.run_json):  # If it is out of reach, others report that.
         return False
     trainer = _trainer(paths)
     return (
@@ -87,7 +78,7 @@ def seed_of_run(paths: RunPaths | None, wanted: int) -> int:
 
 
 def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = False) -> Overrides:
-    """The overrides that the run began with, with what is given now and may change; `given` where it has not begun.
+    """The overrides that the run began with, plus given ones that may change; `given` for a run that has not begun.
 
     Workers that join take those of the run in any case.
 
@@ -115,7 +106,7 @@ def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = 
 
 
 def changes(paths: RunPaths, overrides: Overrides) -> str:
-    """`num_iter=250 (was 100)`: the settings that a start gives a run which has begun, empty where it gives none."""
+    """`num_iter=250 (was 100)`: settings that a start changes in a run that has begun; empty if none."""
     if not has_begun(paths):
         return ""
     before = Overrides.read(paths.overrides).params
@@ -128,7 +119,7 @@ def changes(paths: RunPaths, overrides: Overrides) -> str:
 
 
 def _copy_with(paths: RunPaths, name: str) -> Path:
-    """The run's own copy that has what a setting overrides."""
+    """The run's own copy of the file whose value a setting overrides."""
     return paths.config if name.partition(".")[0] == CONFIG else paths.params
 
 
@@ -142,16 +133,16 @@ def write_inputs(
     take_edits: bool = False,
     ends_for: str | None = None,
 ) -> None:
-    """Copies the user's files and writes run.json; what a run that has begun has of these stays.
+    """Copies the user's files and writes run.json; a run that has begun keeps those that it has.
 
-    Where one that has not begun gets others, the experience that it may have is removed: it is of another environment,
-    or was collected with other settings.
+    If a run that has not begun gets different ones, its experience is removed: it is of another environment, or was
+    collected with other settings.
 
     Args:
       inputs: The user's files; by default without a folder.
-      take_edits: A run that has begun gets new copies as well, where they differ. Those that it had are copied to
+      take_edits: A run that has begun gets new copies as well, where they differ. The old ones are copied to
         `before_edits_<n>`.
-      ends_for: When it ends, see `early_end.settings_of_end`; None: its number of iterations says it.
+      ends_for: When it ends, see `early_end.settings_of_end`; None: after its number of iterations.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
     run_inputs.finish_install(paths)
@@ -171,15 +162,10 @@ def write_inputs(
         "params_source": str(variables.params),
         "params_kept": str(paths.params_folder / variables.params.name) if has_folder else None,
         "params_files": dict(inputs.digests if are_new else before.get("params_files", {})),
-        "config_source": str(variables.config),
+        **_of_start(variables, num_iter, ends_for),
         "edits": edits,
         "seed": seed,
-        "num_iter": num_iter,
-        "ends_for": ends_for,
-        "settings": {name: getattr(variables, name) for name in SETTINGS},
-        "env_python": str(variables.env_python) if variables.env_python else None,
         "created": before.get("created", _now()),
-        "versions": versions(),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if are_new:
@@ -188,16 +174,28 @@ def write_inputs(
         write_atomically(paths.run_json, content)
 
 
+def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> dict[str, Any]:
+    """What run.json has as the newest start found it."""
+    return {
+        "config_source": str(variables.config),
+        "num_iter": num_iter,
+        "ends_for": ends_for,
+        "settings": {name: getattr(variables, name) for name in SETTINGS},
+        "env_python": str(variables.env_python) if variables.env_python else None,
+        "versions": versions(),
+    }
+
+
 def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
     folders = [paths.replay, paths.trainer_checkpoints, paths.policies, *([replay_dir] if replay_dir else [])]
     if any(folder.exists() for folder in folders) and paths.run_json.exists():
-        print(f"no update was done in {paths.exp_dir} yet, and files or settings are others now: it begins anew")
+        print(f"no update was done in {paths.exp_dir} yet, and files or settings have changed: it starts over")
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _edit(paths: RunPaths, before: Path) -> dict[str, Any]:
-    """What run.json tells of edits that a run takes."""
+    """What run.json records about edits that a run takes."""
     train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
     return {"time": _now(), "train_step": train_step, "before": before.name}
 
@@ -223,7 +221,7 @@ def write_resolved(
 
 
 def _finite(value: Any) -> Any:
-    """With texts in the place of numbers that JSON does not have, `inf` and `nan`."""
+    """With texts instead of the numbers that JSON lacks, `inf` and `nan`."""
     if isinstance(value, Mapping):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -246,15 +244,6 @@ def _write_overrides(paths: RunPaths, kept: Overrides) -> None:
         write_atomically(paths.overrides, kept.to_json().encode())
 
 
-def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Nobody ever reads half a file, whenever this process is killed. The umask takes its part of the mode."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.unlink(missing_ok=True)  # One that was left behind would keep its mode.
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-    os.replace(beside, path)
-
-
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
     found = {"python": platform.python_version()}
@@ -267,11 +256,11 @@ def versions() -> dict[str, str]:
 
 
 def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
-    """The trainer has said that it is done, with as many iterations as the run's params ask for, or early for the
-    reasons that they give.
+    """Whether the trainer reported that it is done: with as many iterations as the run's params ask for, or early for
+    the reasons that they give.
 
     Args:
-      wanted: What a start that is not prepared yet asks for: another num_iter than the start before, perhaps.
+      wanted: What a start that is not prepared yet asks for: perhaps another num_iter than the previous start.
     """
     trainer, run = _trainer(paths), read_run_json(paths)
     num_iter = (wanted or Overrides()).params.get("num_iter", run.get("num_iter"))
@@ -287,5 +276,5 @@ def why_early(paths: RunPaths) -> str | None:
 
 
 def _trainer(paths: RunPaths) -> Mapping[str, Any]:
-    """What the trainer has told last."""
+    """What the trainer reported last."""
     return (read_json(paths.status_json) or {}).get("roles", {}).get(TRAINER, {})

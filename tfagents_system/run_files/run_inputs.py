@@ -37,13 +37,13 @@ class Inputs:
 
 
 def choose_input(copy: Path, source: Path, has_begun: bool = True) -> tuple[Path, str | None]:
-    """The copy of a run that has begun wins over its source; a difference is told as a unified diff."""
+    """The copy of a run that has begun wins over its source; a difference is shown as a unified diff."""
     if not copy.exists() or not has_begun:
         return source, None
     if copy.read_bytes() == source.read_bytes():
         return copy, None
     return copy, (
-        f"{source} is not what this run began with; the run goes on with its own copy {copy}. "
+        f"{source} is not what this run began with; the run continues with its own copy {copy}. "
         f"Choose another SAC_EXP_NAME for a run with the changes:\n{_diff(copy, source)}"
     )
 
@@ -55,9 +55,9 @@ def _diff(copy: Path, source: Path) -> str:
 
 
 def origin_of_run(paths: RunPaths) -> Path | None:
-    """Stands for the run's params.py in `__file__` and on sys.path: modules and data files are found beside it.
+    """The path of the run's params.py for `__file__` and sys.path: modules and data files are found beside it.
 
-    In the run's own copy of the folder; in the folder itself where none is kept; None where neither is to be seen.
+    In the run's own copy of the folder; in the folder itself if none is kept; None if neither can be found.
     """
     run = read_json(paths.run_json) or {}
     source, kept = run.get("params_source"), run.get("params_kept")
@@ -68,7 +68,7 @@ def origin_of_run(paths: RunPaths) -> Path | None:
 
 
 def kept_digests(paths: RunPaths) -> Mapping[str, str] | None:
-    """Of the folder that the run keeps, as it was when it was copied: a run may write beside its params."""
+    """Digests of the folder that the run keeps, as it was when it was copied: a run may write beside its params."""
     digests = (read_json(paths.run_json) or {}).get("params_files")
     return digests if isinstance(digests, dict) and paths.params_folder.is_dir() else None
 
@@ -94,7 +94,7 @@ def _decisive(digests: Mapping[str, str]) -> dict[str, str]:
 
 
 def install(paths: RunPaths, inputs: Inputs, run_json: bytes) -> None:
-    """Replaces the run's copies, and run.json, which tells of them: all of these, whenever this process is killed.
+    """Replaces the run's copies and run.json, which describes them: all of these, even if this process is killed.
 
     Raises:
       OSError: They can't be written; those that are there stay.
@@ -115,7 +115,7 @@ def install(paths: RunPaths, inputs: Inputs, run_json: bytes) -> None:
 
 
 def finish_install(paths: RunPaths) -> None:
-    """Does what is left of an `install` that was killed."""
+    """Completes an `install` that was killed."""
     staged = paths.exp_dir / _STAGED
     if not staged.is_dir():
         return

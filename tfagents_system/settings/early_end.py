@@ -1,4 +1,4 @@
-"""When a run ends before its last iteration. What it has logged decides, so every start of it decides the same."""
+"""Ends a run before its last iteration. Only what it has logged decides, so every start of it decides the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfagents_system.checks.rules import Rule, integer_from, is_kept, is_number
+from tfagents_system.checks.stop_conditions import EVALUATIONS, NO_IMPROVEMENT
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError
@@ -15,42 +15,18 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 Row = Mapping[str, float | None]  # of metrics.csv
 
-_EVALUATIONS, _NO_IMPROVEMENT = "evaluations", "no_improvement_env_steps"
-_THRESHOLDS: dict[str, Callable[[Any], bool]] = {
-    "eval_success": lambda value: is_number(value) and 0 < value <= 1,
-    "eval_return": is_number,
-}
-_COUNT = integer_from(1)
 _SETTINGS = ("num_iter", "stop_when", "max_hours")
 
 
-def _is_stop_when(value: Any) -> bool:
-    thresholds = {name for name in _THRESHOLDS if name in value}
-    return (
-        isinstance(value, Mapping)
-        and set(value) <= {*_THRESHOLDS, _EVALUATIONS, _NO_IMPROVEMENT}
-        and bool(thresholds or (_NO_IMPROVEMENT in value and _EVALUATIONS not in value))
-        and all(_THRESHOLDS[name](value[name]) for name in thresholds)
-        and all(is_kept(_COUNT, value[name]) for name in (_EVALUATIONS, _NO_IMPROVEMENT) if name in value)
-    )
-
-
-RULE: Rule = (
-    'a dictionary such as {"eval_success": 0.95, "evaluations": 3}, {"eval_return": -200} or '
-    '{"no_improvement_env_steps": 200000}',
-    _is_stop_when,
-)
-
-
 def settings_of_end(attributes: Mapping[str, Any]) -> str:
-    """Attributes that say when a run ends, as one text: a run that ended early has ended for these."""
+    """Attributes that say when a run ends, as one text: a run that ended early ended because of these."""
     num_iter, stop_when, max_hours = (attributes[name] for name in _SETTINGS)
     numbers = None if stop_when is None else {name: float(value) for name, value in stop_when.items()}
     return json.dumps([int(num_iter), numbers, None if max_hours is None else float(max_hours)], sort_keys=True)
 
 
 def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:
-    """Evaluations compare by this: by their return, or by their success rate and, where that is the same, their return.
+    """The key by which evaluations compare: their return, or their success rate and, for equal ones, their return.
 
     An environment that reports no success has none.
     """
@@ -59,7 +35,7 @@ def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:
 
 
 class EarlyEnd:
-    """Follows the rows of metrics.csv; where `stop_when` or `max_hours` is reached once, that stays.
+    """Follows the rows of metrics.csv; once `stop_when` or `max_hours` is reached, that stays so.
 
     Args:
       params: Of the run.
@@ -68,8 +44,8 @@ class EarlyEnd:
     def __init__(self, params: TrainParamsBase) -> None:
         conditions = dict(params.stop_when or {})
         self._max_hours = params.max_hours
-        self._patience_steps = conditions.pop(_NO_IMPROVEMENT, None)
-        self._wanted = int(conditions.pop(_EVALUATIONS, 1))
+        self._patience_steps = conditions.pop(NO_IMPROVEMENT, None)
+        self._wanted = int(conditions.pop(EVALUATIONS, 1))
         self._thresholds = conditions
         self._metric = params.best_metric
         self._task = EvaluatedTask(params.env_config, params.num_iter)
@@ -77,7 +53,7 @@ class EarlyEnd:
         self.begin([])
 
     def begin(self, rows: Sequence[Row]) -> None:
-        """The rows that there are: of an earlier start, or up to a checkpoint that training went back to."""
+        """Takes the existing rows: of an earlier start, or up to a checkpoint that training went back to."""
         self.why: str | None = None
         self._in_a_row, self._best_env_steps = 0, 0.0
         self._best: tuple[float, ...] = ()
@@ -137,7 +113,7 @@ class CallbackError(UserError):
 
 
 class Callbacks:
-    """The user's callbacks. What one of them answers first ends the run.
+    """The user's callbacks. The first answer of one of them ends the run.
 
     Args:
       params: Of the run.

@@ -170,7 +170,7 @@ def _list(content: Any) -> Tuple[Grid, List[str]]:
 
 
 def _check_keys(keys: Any) -> List[str]:
-    """What can be said of keys without params and configuration, which overrides.py looks at."""
+    """Findings about keys that need no params and configuration; overrides.py checks the rest."""
     findings = []
     for key in keys:
         if key in _NOT_IN_A_GRID:
@@ -214,13 +214,13 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
 
 
 def by_name(params: Mapping[str, Any], config: Mapping[str, Any], variables: Mapping[str, Any]) -> Dict[str, Any]:
-    """What an overrides.json holds as --set takes it: a name for each key of the JSON and of dictionaries."""
+    """What an overrides.json holds, in the form of --set: a name for each key of the JSON and of dictionaries."""
     leaves = [*leaves_of(params), *leaves_of({"config": config} if config else {})]
     return dict([(".".join(path), value) for path, value in leaves], **variables)
 
 
 def leaves_of(content: Mapping[str, Any], path: Tuple[str, ...] = ()) -> Iterator[Tuple[Tuple[str, ...], Any]]:
-    """(keys, value) of all that is no object; an empty object is a value."""
+    """(keys, value) of everything that is not an object; an empty object is a value."""
     for key, value in content.items():
         if isinstance(value, dict) and value:
             yield from leaves_of(value, path + (key,))
@@ -234,7 +234,7 @@ def assignment(name: str, value: Any) -> str:
 
 
 def _as_text(name: str, value: Any) -> str:
-    """A value as --set takes it: JSON; text as it is where it is read as that, and a variable's in any case."""
+    """A value as --set takes it: JSON; text as it is if it is read as text, and a variable's always."""
     if name.startswith("SAC_"):
         return variable_text(value)
     return value if isinstance(value, str) and _is_read_as_it_is(value) else json.dumps(value)
@@ -258,8 +258,8 @@ def parse_value(text: str) -> Any:
     """A value of --set: JSON, else text.
 
     Raises:
-      ValueError: It is no JSON and looks like something of Python's, which as a text would mean another thing; or it
-        has what would be lost: a number beyond all others, a key twice.
+      ValueError: It is not JSON but looks like Python, and would mean something else as a text; or something in it
+        would be lost: a number beyond all floats, a key twice.
     """
     twice = []  # type: List[str]
     try:
@@ -299,7 +299,7 @@ def _load(text: str, twice: List[str]) -> Any:
     """Parses JSON as the standard has it; adds the keys that an object has twice to `twice`.
 
     Raises:
-      ValueError: It is none.
+      ValueError: It is not JSON.
       OverflowError: A number in it is beyond all floats.
       RecursionError: Its brackets are too deep.
     """

@@ -1,4 +1,4 @@
-"""What makes a run costly, or learn nothing, though every value is right by itself: notes before a start."""
+"""Notes before a start: what makes a run costly, or keeps it from learning, though every value is right by itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def learning_rates(params: TrainParamsBase) -> list[str]:
 
 
 def returns(params: TrainParamsBase, episode_return: float) -> list[str]:
-    """Of an episode whose return the networks can hardly reach with small steps."""
+    """Notes on an episode return that the networks can hardly reach with small steps."""
     if params.normalize_rewards or abs(episode_return) <= _LARGE_RETURN:
         return []
     return [
@@ -50,7 +50,7 @@ def returns(params: TrainParamsBase, episode_return: float) -> list[str]:
 
 
 def ratio(updates_per_step: float) -> list[str]:
-    """Of a run with few updates for its experience."""
+    """Notes on a run with few updates for its experience."""
     if updates_per_step >= _FEW_UPDATES:
         return []
     return [
@@ -64,19 +64,21 @@ def update_cost(params: TrainParamsBase, agent: Any) -> float | None:
     shapes = [tuple(variable.shape) for variable in agent.trainable_variables]
     if any(len(shape) > 2 for shape in shapes):
         return None
+    import tree
+
     length = params.recurrent_sequence_length + params.recurrent_burn_in if params.recurrent else 1
     ours = params.train_batch_size * length * sum(np.prod(shape) for shape in shapes if len(shape) == 2)
     observation, action = (
-        sum(int(np.prod(spec.shape)) for spec in _flat(nest))
+        sum(int(np.prod(spec.shape)) for spec in tree.flatten(nest))
         for nest in (agent.time_step_spec.observation, agent.action_spec)
     )
     actor = (observation + _UNITS + 2 * action) * _UNITS
-    critic = (observation + action + _UNITS + 1) * _UNITS  # Of which there are two, and as many targets.
+    critic = (observation + action + _UNITS + 1) * _UNITS  # There are two, and as many targets.
     return float(ours / (_BATCH * (actor + 4 * critic)))
 
 
 def costly_updates(params: TrainParamsBase, agent: Any) -> list[str]:
-    """Of settings whose updates are more than five times those of plain SAC."""
+    """Notes on settings whose updates cost more than five times those of plain SAC."""
     cost = update_cost(params, agent)
     if cost is None or cost <= _COSTLY:
         return []
@@ -86,10 +88,3 @@ def costly_updates(params: TrainParamsBase, agent: Any) -> list[str]:
         f"an update takes about {cost:.0f} times the arithmetic of plain SAC's (2 layers of {_UNITS} units, batches of "
         f"{_BATCH}), by {own}: --check measures how long the run takes"
     ]
-
-
-def _flat(nest: Any) -> list[Any]:
-    import tree
-
-    flat: list[Any] = tree.flatten(nest)
-    return flat

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
 import os
@@ -13,19 +12,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError, shown
-from tfagents_system.settings import other_libraries
+from tfagents_system.settings import merge, other_libraries
 from tfagents_system.settings.grid import noting_twice
 from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
-_PACKAGE_DIR = Path(__file__).resolve().parent
+_PACKAGE_DIR = Path(__file__).resolve().parents[1]
 _MODULE_NAME = "sac_params"
 _EXAMPLE = '{"horizon": 200}'
-_PARAMS = "TrainParams"
 
 
 def load_env_config(path: Path) -> dict[str, Any]:
@@ -79,7 +75,7 @@ def parse_env_config(text: str, path: Path) -> dict[str, Any]:
 
 
 def _json_remedy(text: str, error: json.JSONDecodeError) -> str:
-    """What is usually behind an error, to be appended to it."""
+    """The usual cause of an error, to append to its message."""
     before, here = text[: error.pos].rstrip(), text[error.pos :].lstrip()
     if before.endswith(",") and here[:1] in ("}", "]"):
         return ": remove the comma before it"
@@ -111,8 +107,9 @@ def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParam
             f"SAC_PARAMS={path} cannot be read ({error.strerror}): give the path of a Python file"
         ) from None
     folder = str(origin.parent)
-    if origin.parent != _PACKAGE_DIR and folder not in sys.path:
-        sys.path.insert(0, folder)
+    if folder not in sys.path:
+        # Modules of the package, such as `checks`, must not hide others that have the same name.
+        sys.path.insert(len(sys.path) if _PACKAGE_DIR in origin.parents else 0, folder)
     module = types.ModuleType(_MODULE_NAME)
     module.__file__ = str(origin)
     sys.modules[module.__name__] = module
@@ -173,7 +170,7 @@ def load_params(
         merged into those that they override.
 
     Raises:
-      UserError: See `load_params_class`; also where the constructor raises, and for names and values that can't be.
+      UserError: See `load_params_class`; also where the constructor raises, and for impossible names and values.
     """
     params_class = load_params_class(params_path, origin)
     if findings := [finding for name in attributes or () if (finding := _fixed_attribute(params_class, name))]:
@@ -187,15 +184,7 @@ def load_params(
     except (Exception, SystemExit) as error:
         where = _where(error, (origin or params_path).resolve())
         raise UserError(f"TrainParams(env_config) of {origin or params_path} raises {where}: correct it") from error
-    if not hasattr(params, "env_config"):
-        raise UserError(
-            f"TrainParams.__init__ of {origin or params_path} does not call super().__init__(env_config): add that call"
-        )
-    if not isinstance(params.env_config, dict):
-        raise UserError(
-            f"TrainParams.env_config of {origin or params_path} must stay the dictionary that __init__ was given, "
-            f"found {shown(params.env_config)}: choose another name for yours"
-        )
+    _check_env_config(params, origin or params_path)
     if unknown or wrong:
         raise UserError(*wrong, *(_unknown_attribute(params, name, origin or params_path) for name in unknown))
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
@@ -203,6 +192,19 @@ def load_params(
         params_path, origin, dict(env_config), dict(compute_config or {}), dict(attributes or {})
     )
     return params
+
+
+def _check_env_config(params: TrainParamsBase, origin: Path) -> None:
+    """Raises:
+    UserError: The user's constructor has lost or replaced the configuration.
+    """
+    if not hasattr(params, "env_config"):
+        raise UserError(f"TrainParams.__init__ of {origin} does not call super().__init__(env_config): add that call")
+    if not isinstance(params.env_config, dict):
+        raise UserError(
+            f"TrainParams.env_config of {origin} must stay the dictionary that __init__ was given, "
+            f"found {shown(params.env_config)}: choose another name for yours"
+        )
 
 
 def _build(
@@ -227,7 +229,7 @@ def _build(
     def overridden(name: str, before: Any) -> Any:
         wrong.pop(name, None)  # What __init__ assigns last decides.
         try:
-            return _overridden(name, before, attributes[name])
+            return merge.overridden(name, before, attributes[name])
         except UserError as error:
             wrong[name] = str(error)
             return before
@@ -252,7 +254,7 @@ class _Kept:
     Args:
       params_class: The user's.
       name: Of the attribute.
-      overridden: From the name and what is assigned to what it becomes.
+      overridden: Maps the name and an assigned value to the value that it becomes.
     """
 
     def __init__(self, params_class: type, name: str, overridden: Callable[[str, Any], Any]) -> None:
@@ -263,12 +265,12 @@ class _Kept:
         self.was_set = False
 
     def keep(self, params: Any) -> None:
-        """Where the user's own `__setattr__` has assigned it past this one."""
+        """For a user's own `__setattr__` that has assigned it past this descriptor."""
         if self._name in vars(params) and not self.was_set:
             self.__set__(params, vars(params)[self._name])
 
     def leave(self, params_class: type) -> None:
-        """Gives its place to the value."""
+        """Replaces itself by the value."""
         if self._is_of_class:
             setattr(params_class, self._name, self._value)
         else:
@@ -287,88 +289,6 @@ class _Kept:
 
     def __delete__(self, params: Any) -> None:
         vars(params).pop(self._name, None)
-
-
-def merge(
-    base: Mapping[str, Any],
-    over: Mapping[str, Any],
-    where: str,
-    fit: Callable[[str, Any, Any], Any] = lambda name, before, value: value,
-) -> dict[str, Any]:
-    """`base` with what `over` has otherwise, key by key, as JSON merge patch (RFC 7396) has it: null removes a key.
-
-    A key that is null already stays so. Neither argument is changed.
-
-    Args:
-      where: What `base` is, for messages.
-      fit: Called with a key's name, its value before (None without one) and what it is to be, where these are not
-        both mappings; returns the value.
-
-    Raises:
-      UserError: {} in the place of a mapping that has keys would change nothing.
-    """
-    merged = dict(base)
-    for key, value in over.items():
-        name, before = f"{where}.{key}", merged.get(key)
-        if value is None:
-            if before is not None:
-                del merged[key]
-        elif isinstance(value, Mapping) and (before is None or isinstance(before, Mapping)):
-            if before and not value:
-                gone = map(str, before) if where == _PARAMS else [key]  # An attribute stays.
-                raise UserError(
-                    f"{name}={{}} would change nothing, objects are merged: null removes a key, as in "
-                    f"{json.dumps(dict.fromkeys(gone))}"
-                )
-            merged[key] = merge(before or {}, value, name, fit)
-        else:
-            merged[key] = fit(name, before, copy.deepcopy(value))
-    return merged
-
-
-def _overridden(name: str, before: Any, value: Any) -> Any:
-    """What an attribute has in the place of `before`; other than a key it can be None.
-
-    Raises:
-      UserError: It can't be.
-    """
-    return None if value is None else merge({name: before}, {name: value}, _PARAMS, _of_kind)[name]
-
-
-def _of_kind(name: str, before: Any, value: Any) -> Any:
-    """A value of JSON as the kind of what it overrides: JSON has no tuples, sets, arrays and paths.
-
-    Raises:
-      UserError: It is of a kind that would pass for something else.
-    """
-    if isinstance(value, dict) and before is not None:
-        raise UserError(f"{name} is no dictionary but {shown(before)}: override it as a whole")
-    elsewhere = ": correct it, or write the text into the params file"
-    if isinstance(value, str) and isinstance(before, (bool, np.bool_)):
-        raise UserError(f"{name} must be true or false, as JSON writes them, found {shown(value)}{elsewhere}")
-    if isinstance(value, str) and isinstance(before, (int, float, np.number)):
-        raise UserError(f"{name} must be a number, as JSON writes it (0.5, 1e-3), found {shown(value)}{elsewhere}")
-    if isinstance(value, str) and isinstance(before, Path):
-        return Path(value)
-    if isinstance(value, list):
-        return _list_of_kind(name, before, value)
-    return value
-
-
-def _list_of_kind(name: str, before: Any, value: list[Any]) -> Any:
-    try:
-        for kind in (tuple, set, frozenset):
-            if isinstance(before, kind):
-                return kind(value)
-        if not isinstance(before, np.ndarray):
-            return value
-        array = np.array(value, None if before.dtype.kind in "US" else before.dtype)
-        is_kept = np.array(value).dtype.kind in "biuf" if before.dtype.kind == "f" else array.tolist() == value
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{name} can't be {shown(value)} ({error}): it is {shown(before)}") from None
-    if not is_kept:
-        raise UserError(f"{name} must be a list of {before.dtype}, found {shown(value)}: correct it")
-    return array
 
 
 def _fixed_attribute(params_class: type[TrainParamsBase], name: str) -> str | None:

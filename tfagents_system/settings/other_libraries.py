@@ -5,12 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
-
-SB3, SBX, CLEANRL, TMRL = "Stable-Baselines3", "SBX", "CleanRL", "TMRL"
-_BOTH = (SB3, SBX)
-_THREE = (SB3, SBX, CLEANRL)
 
 
 class Setting(NamedTuple):
@@ -18,7 +14,7 @@ class Setting(NamedTuple):
 
     Attributes:
       names: What they call it.
-      libraries: They.
+      libraries: Which ones.
       ours: What to do here, as the end of a sentence.
     """
 
@@ -27,145 +23,116 @@ class Setting(NamedTuple):
     ours: str
 
 
-_NO_COUNTERPART = "remove it, there is no such setting here"
-SETTINGS: tuple[Setting, ...] = (
-    # What is learned, and how fast.
-    Setting(("gamma",), _THREE, "set discount"),
-    Setting(("GAMMA",), (TMRL,), "set discount"),
-    Setting(("learning_rate",), _BOTH, "set actor_learning_rate, critic_learning_rate and alpha_learning_rate"),
-    Setting(("policy_lr",), (CLEANRL,), "set actor_learning_rate"),
-    Setting(("LR_ACTOR",), (TMRL,), "set actor_learning_rate"),
-    Setting(("q_lr",), (CLEANRL,), "set critic_learning_rate, and alpha_learning_rate, which follows it there"),
-    Setting(("qf_learning_rate",), (SBX,), "set critic_learning_rate"),
-    Setting(("LR_CRITIC",), (TMRL,), "set critic_learning_rate"),
-    Setting(("LR_ENTROPY",), (TMRL,), "set alpha_learning_rate"),
-    Setting(("tau",), _THREE, "set target_update_tau"),
-    Setting(("POLYAK",), (TMRL,), "set target_update_tau = 1 - POLYAK"),
-    Setting(("target_update_interval",), _BOTH, "set target_update_period, in updates"),
-    Setting(
-        ("target_network_frequency",),
-        (CLEANRL,),
-        "set target_update_period, in updates (there in environment steps, with an update in each)",
-    ),
-    Setting(("policy_delay",), (SBX,), "set actor_update_period"),
-    Setting(
-        ("policy_frequency",), (CLEANRL,), "set actor_update_period; the actor then steps once, there so many times"
-    ),
-    Setting(("REDQ_Q_UPDATES_PER_POLICY_UPDATE",), (TMRL,), "set actor_update_period"),
-    Setting(("batch_size",), _THREE, "set train_batch_size"),
-    Setting(("BATCH_SIZE",), (TMRL,), "set train_batch_size"),
-    Setting(("ALGORITHM",), (TMRL,), "set algorithm, 'sac' or 'redq'"),
-    Setting(("n_critics",), _BOTH, "set num_critics"),
-    Setting(("REDQ_N",), (TMRL,), "set num_critics"),
-    Setting(("REDQ_M",), (TMRL,), "set num_target_critics"),
-    Setting(("n_steps",), (SB3,), "set n_step"),
-    # Entropy.
-    Setting(
-        ("ent_coef",),
-        _BOTH,
-        "set sac_log_alpha = log(ent_coef), and learn_entropy_coef=True for 'auto', False for a number",
-    ),
-    Setting(("autotune",), (CLEANRL,), "set learn_entropy_coef"),
-    Setting(("alpha",), (CLEANRL,), "set sac_log_alpha = log(alpha)"),
-    Setting(("ALPHA",), (TMRL,), "set sac_log_alpha = log(ALPHA)"),
-    # Networks and optimizers.
-    Setting(("net_arch",), _BOTH, "set actor_fc_layer_params and critic_joint_fc_layer_params"),
-    Setting(
-        ("policy_kwargs",), _BOTH, "set actor_fc_layer_params, critic_joint_fc_layer_params, num_critics and the like"
-    ),
-    Setting(("activation_fn",), _BOTH, "override actor_ctor and critic_ctor; the default networks have ReLU"),
-    Setting(("dropout_rate",), (SBX,), "set critic_dropout"),
-    Setting(("layer_norm",), (SBX,), "set critic_layer_norm"),
-    Setting(
-        ("features_extractor_class", "features_extractor_kwargs"),
-        (SB3,),
-        "set preprocessing_combiner, or for images image_encoder_filters and image_encoder_features",
-    ),
-    Setting(("share_features_extractor",), (SB3,), "remove it: actor and critics share the encoder of images"),
-    Setting(
-        ("optimizer_class", "optimizer_kwargs"), _BOTH, "set actor_optimizer, critic_optimizer and alpha_optimizer"
-    ),
-    Setting(("OPTIMIZER_ACTOR", "BETAS_ACTOR", "L2_ACTOR"), (TMRL,), "set actor_optimizer (name, betas, weight_decay)"),
-    Setting(
-        ("OPTIMIZER_CRITIC", "BETAS_CRITIC", "L2_CRITIC"), (TMRL,), "set critic_optimizer (name, betas, weight_decay)"
-    ),
-    Setting(("normalize", "normalize_kwargs"), (SB3,), "set normalize_observations and normalize_rewards"),
-    Setting(("use_sde", "sde_sample_freq", "use_sde_at_warmup", "log_std_init", "use_expln"), _BOTH, _NO_COUNTERPART),
-    Setting(("action_noise",), _BOTH, "remove it: SAC's own policy explores"),
-    # Experience.
-    Setting(
-        ("buffer_size",),
-        _THREE,
-        "set n_episodes_in_buffer: episodes of `horizon` steps, so buffer_size / horizon (there steps)",
-    ),
-    Setting(
-        ("MEMORY_SIZE",),
-        (TMRL,),
-        "set n_episodes_in_buffer: episodes of `horizon` steps, so MEMORY_SIZE / horizon (there steps)",
-    ),
-    Setting(
-        ("learning_starts",),
-        _THREE,
-        "set n_buffer_init_episodes: episodes, so learning_starts / steps of an episode (there steps)",
-    ),
-    Setting(
-        ("ENVIRONMENT_STEPS_BEFORE_TRAINING",), (TMRL,), "set n_buffer_init_episodes: episodes in total (there steps)"
-    ),
-    Setting(
-        ("train_freq", "gradient_steps"),
-        _BOTH,
-        "set updates_per_env_step = gradient_steps / train_freq, of the steps of all workers together",
-    ),
-    Setting(("MAX_TRAINING_STEPS_PER_ENVIRONMENT_STEP",), (TMRL,), "set asynchronous and max_updates_per_env_step"),
-    Setting(("replay_buffer_class", "replay_buffer_kwargs", "optimize_memory_usage"), _BOTH, _NO_COUNTERPART),
-    # Length and size of a run.
-    Setting(
-        ("total_timesteps",),
-        _THREE,
-        "set num_iter: iterations of n_train_episodes_per_iter episodes of each worker (there environment steps)",
-    ),
-    Setting(
-        ("n_timesteps",),
-        (SB3,),
-        "set num_iter: iterations of n_train_episodes_per_iter episodes of each worker (there environment steps)",
-    ),
-    Setting(
-        ("MAX_EPOCHS", "ROUNDS_PER_EPOCH", "TRAINING_STEPS_PER_ROUND"),
-        (TMRL,),
-        "set num_iter and num_steps_per_iter: their product is all updates, as of these three",
-    ),
-    Setting(("UPDATE_MODEL_INTERVAL", "UPDATE_BUFFER_INTERVAL"), (TMRL,), "set num_steps_per_iter, in updates"),
-    Setting(("SAVE_MODEL_EVERY",), (TMRL,), "set checkpoint_period_itrs, in iterations (there updates)"),
-    Setting(("RW_MAX_SAMPLES_PER_EPISODE", "ep_max_length"), (TMRL,), 'set "horizon" in the JSON'),
-    Setting(("IMG_HIST_LEN",), (TMRL,), "set frame_stack"),
-    Setting(("act_buf_len",), (TMRL,), "set action_history"),
-    Setting(("n_envs",), (SB3,), "set SAC_NUM_COLLECT_WORKERS and SAC_ENVS_PER_WORKER, whose product it is"),
-    Setting(("num_envs",), (CLEANRL,), "set SAC_NUM_COLLECT_WORKERS and SAC_ENVS_PER_WORKER, whose product it is"),
-    Setting(("NB_WORKERS",), (TMRL,), "set SAC_MAX_WORKERS"),
-    Setting(("seed",), _THREE, "set SAC_SEED"),
-    Setting(("device",), _BOTH, "set SAC_TRAIN_GPUS"),
-    Setting(("cuda",), (CLEANRL,), "set SAC_TRAIN_GPUS"),
-    Setting(("CUDA_TRAINING",), (TMRL,), "set SAC_TRAIN_GPUS"),
-    Setting(("torch_deterministic",), (CLEANRL,), "set SAC_DETERMINISTIC"),
-    Setting(("policy",), _BOTH, "set network, or recurrent"),
-    Setting(("env",), _BOTH, "build it in env_ctor"),
-    Setting(("env_id",), (CLEANRL,), "build it in env_ctor"),
-    Setting(("RTGYM_INTERFACE",), (TMRL,), "build it in env_ctor"),
-    Setting(("exp_name",), (CLEANRL,), "set SAC_EXP_NAME"),
-    Setting(("RUN_NAME",), (TMRL,), "set SAC_EXP_NAME"),
-    # Watching.
-    Setting(("eval_freq",), (SB3,), "set eval_period_itrs, in iterations (there environment steps)"),
-    Setting(("log_interval",), _BOTH, "set log_period_itrs, in iterations (there episodes)"),
-    Setting(("capture_video",), (CLEANRL,), "set SAC_VIDEO"),
-    Setting(("tensorboard_log", "tb_log_name"), _BOTH, "remove it: TensorBoard's files are in the run directory"),
-    Setting(("verbose", "progress_bar", "stats_window_size", "reset_num_timesteps"), _BOTH, _NO_COUNTERPART),
-    Setting(("track", "wandb_project_name", "wandb_entity"), (CLEANRL,), _NO_COUNTERPART),
-)
+# What they call it | who (SB3: Stable-Baselines3) | what to do here. Indented lines continue a row.
+_ROWS = """
+# What is learned, and how fast.
+gamma | SB3, SBX, CleanRL | set discount
+GAMMA | TMRL | set discount
+learning_rate | SB3, SBX | set actor_learning_rate, critic_learning_rate and alpha_learning_rate
+policy_lr | CleanRL | set actor_learning_rate
+LR_ACTOR | TMRL | set actor_learning_rate
+q_lr | CleanRL | set critic_learning_rate, and alpha_learning_rate, which follows it there
+qf_learning_rate | SBX | set critic_learning_rate
+LR_CRITIC | TMRL | set critic_learning_rate
+LR_ENTROPY | TMRL | set alpha_learning_rate
+tau | SB3, SBX, CleanRL | set target_update_tau
+POLYAK | TMRL | set target_update_tau = 1 - POLYAK
+target_update_interval | SB3, SBX | set target_update_period, in updates
+target_network_frequency | CleanRL | set target_update_period, in updates (there in environment steps, with an update in
+    each)
+policy_delay | SBX | set actor_update_period
+policy_frequency | CleanRL | set actor_update_period; the actor then steps once, there so many times
+REDQ_Q_UPDATES_PER_POLICY_UPDATE | TMRL | set actor_update_period
+batch_size | SB3, SBX, CleanRL | set train_batch_size
+BATCH_SIZE | TMRL | set train_batch_size
+ALGORITHM | TMRL | set algorithm, 'sac' or 'redq'
+n_critics | SB3, SBX | set num_critics
+REDQ_N | TMRL | set num_critics
+REDQ_M | TMRL | set num_target_critics
+n_steps | SB3 | set n_step
+# Entropy.
+ent_coef | SB3, SBX | set sac_log_alpha = log(ent_coef), and learn_entropy_coef=True for 'auto', False for a number
+autotune | CleanRL | set learn_entropy_coef
+alpha | CleanRL | set sac_log_alpha = log(alpha)
+ALPHA | TMRL | set sac_log_alpha = log(ALPHA)
+# Networks and optimizers.
+net_arch | SB3, SBX | set actor_fc_layer_params and critic_joint_fc_layer_params
+policy_kwargs | SB3, SBX | set actor_fc_layer_params, critic_joint_fc_layer_params, num_critics and the like
+activation_fn | SB3, SBX | override actor_ctor and critic_ctor; the default networks have ReLU
+dropout_rate | SBX | set critic_dropout
+layer_norm | SBX | set critic_layer_norm
+features_extractor_class, features_extractor_kwargs | SB3 | set preprocessing_combiner, or for images
+    image_encoder_filters and image_encoder_features
+share_features_extractor | SB3 | remove it: actor and critics share the encoder of images
+optimizer_class, optimizer_kwargs | SB3, SBX | set actor_optimizer, critic_optimizer and alpha_optimizer
+OPTIMIZER_ACTOR, BETAS_ACTOR, L2_ACTOR | TMRL | set actor_optimizer (name, betas, weight_decay)
+OPTIMIZER_CRITIC, BETAS_CRITIC, L2_CRITIC | TMRL | set critic_optimizer (name, betas, weight_decay)
+normalize, normalize_kwargs | SB3 | set normalize_observations and normalize_rewards
+use_sde, sde_sample_freq, use_sde_at_warmup, log_std_init, use_expln | SB3, SBX | remove it, there is no such setting
+    here
+action_noise | SB3, SBX | remove it: SAC's own policy explores
+# Experience.
+buffer_size | SB3, SBX, CleanRL | set n_episodes_in_buffer: episodes of `horizon` steps, so buffer_size / horizon (there
+    steps)
+MEMORY_SIZE | TMRL | set n_episodes_in_buffer: episodes of `horizon` steps, so MEMORY_SIZE / horizon (there steps)
+learning_starts | SB3, SBX, CleanRL | set n_buffer_init_episodes: episodes, so learning_starts / steps of an episode
+    (there steps)
+ENVIRONMENT_STEPS_BEFORE_TRAINING | TMRL | set n_buffer_init_episodes: episodes in total (there steps)
+train_freq, gradient_steps | SB3, SBX | set updates_per_env_step = gradient_steps / train_freq, of the steps of all
+    workers together
+MAX_TRAINING_STEPS_PER_ENVIRONMENT_STEP | TMRL | set asynchronous and max_updates_per_env_step
+replay_buffer_class, replay_buffer_kwargs, optimize_memory_usage | SB3, SBX | remove it, there is no such setting here
+# Length and size of a run.
+total_timesteps | SB3, SBX, CleanRL | set num_iter: iterations of n_train_episodes_per_iter episodes of each worker
+    (there environment steps)
+n_timesteps | SB3 | set num_iter: iterations of n_train_episodes_per_iter episodes of each worker (there environment
+    steps)
+MAX_EPOCHS, ROUNDS_PER_EPOCH, TRAINING_STEPS_PER_ROUND | TMRL | set num_iter and num_steps_per_iter: their product is
+    all updates, as of these three
+UPDATE_MODEL_INTERVAL, UPDATE_BUFFER_INTERVAL | TMRL | set num_steps_per_iter, in updates
+SAVE_MODEL_EVERY | TMRL | set checkpoint_period_itrs, in iterations (there updates)
+RW_MAX_SAMPLES_PER_EPISODE, ep_max_length | TMRL | set "horizon" in the JSON
+IMG_HIST_LEN | TMRL | set frame_stack
+act_buf_len | TMRL | set action_history
+n_envs | SB3 | set SAC_NUM_COLLECT_WORKERS and SAC_ENVS_PER_WORKER, whose product it is
+num_envs | CleanRL | set SAC_NUM_COLLECT_WORKERS and SAC_ENVS_PER_WORKER, whose product it is
+NB_WORKERS | TMRL | set SAC_MAX_WORKERS
+seed | SB3, SBX, CleanRL | set SAC_SEED
+device | SB3, SBX | set SAC_TRAIN_GPUS
+cuda | CleanRL | set SAC_TRAIN_GPUS
+CUDA_TRAINING | TMRL | set SAC_TRAIN_GPUS
+torch_deterministic | CleanRL | set SAC_DETERMINISTIC
+policy | SB3, SBX | set network, or recurrent
+env | SB3, SBX | build it in env_ctor
+env_id | CleanRL | build it in env_ctor
+RTGYM_INTERFACE | TMRL | build it in env_ctor
+exp_name | CleanRL | set SAC_EXP_NAME
+RUN_NAME | TMRL | set SAC_EXP_NAME
+# Watching.
+eval_freq | SB3 | set eval_period_itrs, in iterations (there environment steps)
+log_interval | SB3, SBX | set log_period_itrs, in iterations (there episodes)
+capture_video | CleanRL | set SAC_VIDEO
+tensorboard_log, tb_log_name | SB3, SBX | remove it: TensorBoard's files are in the run directory
+verbose, progress_bar, stats_window_size, reset_num_timesteps | SB3, SBX | remove it, there is no such setting here
+track, wandb_project_name, wandb_entity | CleanRL | remove it, there is no such setting here
+"""
+
+
+def _settings() -> Iterator[Setting]:
+    for row in _ROWS.replace("\n    ", " ").splitlines():
+        if row and not row.startswith("#"):
+            names, libraries, ours = row.split(" | ")
+            yield Setting(
+                tuple(names.split(", ")), tuple(libraries.replace("SB3", "Stable-Baselines3").split(", ")), ours
+            )
+
+
+SETTINGS = tuple(_settings())
 _BY_NAME = {name: setting for setting in SETTINGS for name in setting.names}
 
 
 def meant(name: str) -> Setting | None:
-    """The setting of another library that has this name; None where none has."""
+    """The setting of another library that has this name; None if there is none."""
     return _BY_NAME.get(name)
 
 
@@ -181,7 +148,7 @@ def documentation() -> str:
         "# Coming from another library",
         "",
         "What the settings of Stable-Baselines3, SBX, CleanRL and TMRL are called here. Such a name in a params file",
-        "or behind `--set` is refused with the line of this table, unless your own code reads it. Names that are the",
+        "or after `--set` is refused with the line of this table, unless your own code reads it. Names that are the",
         "same here (`target_entropy`, `n_eval_episodes`, `frame_stack`) are not in it.",
         "",
         "| there | library | here |",

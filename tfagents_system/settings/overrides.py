@@ -4,8 +4,8 @@
 
 A bare name is an attribute of TrainParams, `config.a.b` a key of the JSON, `SAC_X` a variable. Values are JSON, else
 text; those of variables are text. Objects are merged, key by key, into those of the JSON and into dictionaries of
-TrainParams (`critic_optimizer.name=sgd`); null removes a key. What a run was begun with lies in overrides.json of its
-run directory.
+TrainParams (`critic_optimizer.name=sgd`); null removes a key. What a run began with is in overrides.json of its run
+directory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError, shown
 from tfagents_system.settings.grid import by_name, in_words, leaves_of, parse_value, variable_text
-from tfagents_system.settings.load_params import merge
+from tfagents_system.settings.merge import merge
 from tfagents_system.settings.params_check import CONFIG_KEYS
 from tfagents_system.settings.variable_table import VARIABLES
 
@@ -45,7 +45,7 @@ class Setting(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Overrides:
-    """What one run has otherwise than its files say.
+    """How one run differs from what its files say.
 
     Attributes:
       params: Values by attribute of TrainParams; objects are merged into dictionaries.
@@ -66,7 +66,7 @@ class Overrides:
           variables: SAC_ names that are known beside our own: those of the environment.
 
         Returns:
-          The overrides, and what is wrong: names that can't be, values that can't be, one name twice.
+          The overrides, and what is wrong: impossible names, impossible values, a name given twice.
         """
         overrides = cls()
         findings: list[str] = []
@@ -86,7 +86,7 @@ class Overrides:
         """Those of an overrides.json; none where there is no such file.
 
         Raises:
-          UserError: It can't be read, or something else stands in it.
+          UserError: It can't be read, or holds something else.
         """
         try:
             content = json.loads(path.read_bytes())
@@ -116,10 +116,10 @@ class Overrides:
         return in_words(self.settings())
 
     def merged(self, env_config: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration with what is overridden; `env_config` itself stays.
+        """The configuration with what is overridden; `env_config` itself stays unchanged.
 
         Raises:
-          UserError: A key that is overridden is not in it. Nobody would read it, and the run would be as without.
+          UserError: An overridden key is not in it. Nobody would read it, and it would change nothing.
             Or see `merge`.
         """
         if findings := [finding for path, _ in leaves_of(self.config) if (finding := _unknown_key(path, env_config))]:
@@ -130,7 +130,7 @@ class Overrides:
         """Puts a setting where it belongs; returns the names of what it overrides.
 
         Raises:
-          ValueError: It can't be, in words.
+          ValueError: It is impossible; says why.
         """
         name, value, _ = setting
         if name.startswith("SAC_"):
@@ -164,7 +164,7 @@ def _put(tree: dict[str, Any], path: Sequence[str], value: Any, where: tuple[str
         node = tree
         for key in parents:
             if key in node and not (isinstance(node[key], dict) and node[key]):
-                raise ValueError(f"{name} lies in {key}, which is given as a value: remove one")
+                raise ValueError(f"{name} is in {key}, which is given as a value: remove one")
             node = node.setdefault(key, {})
         if isinstance(node.get(last), dict) and node[last]:
             raise ValueError(f"{name} is given key by key as well: remove one")

@@ -22,12 +22,12 @@ _PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 
 def own_names(params: TrainParamsBase, is_hook: bool) -> list[str]:
-    """Names of the user's, on the instance and on its own classes: methods, or values.
+    """The user's own names, on the instance and on its own classes: methods, or values.
 
-    Apart, because a value such as `collect_env_kwargs` is a natural name beside the hook `collect_env_args_kwargs`.
+    Separate, because a value such as `collect_env_kwargs` is a natural name beside the hook `collect_env_args_kwargs`.
     """
     names = dict.fromkeys([*vars(params), *(name for cls in _own_classes(params) for name in vars(cls))])
-    # getattr_static: a property of the user's is not asked for its value, which may take long or raise.
+    # getattr_static: a user's property is not evaluated, since it may take long or raise.
     return [name for name in names if inspect.isroutine(inspect.getattr_static(params, name)) == is_hook]
 
 
@@ -84,7 +84,7 @@ def _names_read_in(tree: ast.AST) -> Iterator[str]:
             yield node.attr
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
-        elif isinstance(node, ast.ClassDef):  # A bare name is one of the class in its body alone, not in its methods.
+        elif isinstance(node, ast.ClassDef):  # A bare name is the class's only in its body, not in its methods.
             values = [part for part in node.body if not isinstance(part, ast.FunctionDef | ast.ClassDef)]
             inside = (each for value in values for each in ast.walk(value))
             yield from (each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
@@ -101,7 +101,7 @@ def _own_values(params: TrainParamsBase) -> list[str]:
 
 
 def _own_files(params: TrainParamsBase) -> set[str]:
-    """Of the user's classes, and of the modules that were imported from their folders."""
+    """The files of the user's classes, and of the modules that were imported from their folders."""
     files = {name: file for name, module in list(sys.modules.items()) if (file := _file_of(module)) is not None}
     own = {files[cls.__module__] for cls in _own_classes(params) if cls.__module__ in files}
     folders = tuple({f"{os.path.dirname(file)}{os.sep}" for file in own})

@@ -11,25 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.machine.slots import KINDS
-from tfagents_system.settings.variable_table import Variable
 
 MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
 _SHOWN_CHARS = 200
 
 
-def value_of(variable: Variable, text: str, folders: list[Path]) -> Any:
+def value_of(kind: str, text: str, folders: list[Path]) -> Any:
     """Reads a variable's text.
 
     Args:
-      variable: Its kind says how.
+      kind: Says how.
       text: Not empty.
       folders: Where files with relative paths are looked for; the last one is a fallback.
 
     Raises:
-      ValueError: It can't be; says what it must be.
+      ValueError: It is impossible; says what it must be.
     """
-    find = _FINDERS.get(variable.kind)
-    return find(text, folders) if find else _PARSERS[variable.kind](text)
+    find = _FINDERS.get(kind)
+    return find(text, folders) if find else _PARSERS[kind](text)
 
 
 def shown_value(text: str) -> str:
@@ -39,7 +38,7 @@ def shown_value(text: str) -> str:
 
 
 def _find_program(text: str, folders: list[Path]) -> Path:
-    """An executable file. Its links are not followed: by them a virtual environment's Python knows where it is."""
+    """An executable file. Its links are not followed: a virtual environment's Python needs them to know where it is."""
     path = _find_file(text, folders)
     if not os.access(path, os.X_OK):
         raise ValueError(f"a program, {path} is not executable")
@@ -58,7 +57,7 @@ def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bo
     """`text` below the first folder that has it; the last folder, the repository, is only a fallback.
 
     Raises:
-      ValueError: None has it; or two before the last have different ones, so that where the command was given would
+      ValueError: None has it; or two before the last have different ones, so that the current folder would
         decide what is trained.
     """
     path = Path(_path(text))

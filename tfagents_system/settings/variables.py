@@ -15,72 +15,23 @@ from typing import Any
 
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError
-from tfagents_system.machine.slots import COLLECT
-from tfagents_system.settings.variable_table import VARIABLES, documentation
+from tfagents_system.settings.variable_table import VARIABLES, VariableFields, as_text, documentation, variable_name
 from tfagents_system.settings.variable_values import MOST, shown_value, value_of
 
-# Tells joined workers the run directory, where it can be seen; no variable of a user.
+# The run directory, for joined workers that can see it; not a variable for users.
 JOINED_RUN = "TFAGENTS_JOINED_RUN"
 _JOINED_SLOTS = 64  # For workers that join, where there is a gateway and nothing else is said.
 _NAMES = tuple(variable.name for variable in VARIABLES)
 
 
-@dataclasses.dataclass(frozen=True)
-class RunVariables:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunVariables(VariableFields):
     """The checked variables of one run; every path is absolute.
 
     Attributes:
       reverb_port: None: the supervisor looks for a free one.
       exp_dir: With `_task_<SLURM_ARRAY_TASK_ID>` at its end inside a job array.
     """
-
-    reverb_cpus: int
-    train_cpus: int
-    num_collect_workers: int
-    collect_worker_cpus: int
-    params: Path
-    config: Path
-    exp_name: str
-    exp_dir: Path
-    logs_dir: Path | None = None
-    local_workers: int | None = None
-    expert_workers: int = 0
-    max_workers: int | None = None
-    server: str | None = None
-    worker_role: str = COLLECT
-    expert_policy: Path | None = None
-    envs_per_worker: int = 1
-    reverb_port: int | None = None
-    seed: int = 0
-    share_cpus: bool = False
-    save_deadline_secs: float = 60.0
-    checkpoint_minutes: float = 10.0
-    deterministic: bool = False
-    max_restarts: int = 10
-    replay_dir: Path | None = None
-    straggler_secs: float = 120.0
-    step_timeout_secs: float = 300.0
-    worker_memory_mb: int | None = None
-    env_python: Path | None = None
-    fork_roles: bool = True
-    train_gpus: bool = False
-    use_hyperthreads: bool = True
-    job_prelude: str | None = None
-    exec_prefix: str | None = None
-    python: str | None = None
-    venv: str | None = None
-    packed_env: Path | None = None
-    mem_gb: int | None = None
-    keep_folder: bool = True
-    snapshot_mb: int = 100
-    allow_strangers: bool = False
-    allow_login: bool = False
-    gateway_port: int | None = None
-    credentials_dir: Path | None = None
-    password_file: Path | None = None
-    video: bool = True
-    log_secs: float = 5.0
-    grid: Path | None = None
 
     @classmethod
     def from_environ(
@@ -91,7 +42,7 @@ class RunVariables:
         Args:
           environ: Usually os.environ, after the vars file was sourced.
           vars_file: Its folder is one of those in which relative SAC_PARAMS and SAC_CONFIG are looked for.
-          root: The repository root, where relative run directories lie.
+          root: The repository root, where relative run directories are.
 
         Raises:
           UserError: With all findings at once.
@@ -112,16 +63,6 @@ class RunVariables:
         return {variable_name(field): as_text(value) for field, value in values.items() if value is not None}
 
 
-def variable_name(field: str) -> str:
-    """`SAC_TRAIN_CPUS` for the field `train_cpus`."""
-    return f"SAC_{field.upper()}"
-
-
-def as_text(value: Any) -> str:
-    """A field's value as a variable has it."""
-    return f"{value:d}" if isinstance(value, bool) else str(value)
-
-
 def read_variables(
     environ: Mapping[str, str], *, vars_file: Path | None, root: Path
 ) -> tuple[dict[str, Any], list[str]]:
@@ -131,7 +72,6 @@ def read_variables(
     folders = [*([vars_file.resolve().parent] if vars_file else []), Path.cwd(), root]
     for variable in VARIABLES:
         text = environ.get(variable.name, "").strip()
-        field = variable.name.removeprefix("SAC_").lower()
         if not text:
             if variable.default is None:
                 findings.append(
@@ -140,7 +80,7 @@ def read_variables(
                 )
             continue
         try:
-            values[field] = value_of(variable, text, folders)
+            values[variable.field] = value_of(variable.kind, text, folders)
         except ValueError as error:
             findings.append(f"{variable.name}={shown_value(text)} must be {error}")
     findings += _check_workers(values)
@@ -149,12 +89,12 @@ def read_variables(
 
 
 def _check_workers(values: dict[str, Any]) -> list[str]:
-    """Fills in how many slots for workers there are; findings where the numbers do not fit each other."""
+    """Fills in how many slots for workers there are; returns findings if the numbers do not fit each other."""
     if "num_collect_workers" not in values:
         return []
     planned, is_deterministic = values["num_collect_workers"], values.get("deterministic", False)
     if "server" in values:
-        values.pop("expert_workers", None)  # Of workers that join SAC_WORKER_ROLE says what they do.
+        values.pop("expert_workers", None)  # For workers that join, SAC_WORKER_ROLE says what they do.
     experts = values.get("expert_workers", 0)
     own = planned + experts
     if "gateway_port" in values:
@@ -230,12 +170,10 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
 
 def _near_misses(environ: Mapping[str, str]) -> list[str]:
     """SAC_ names that are probably a known one misspelt. Compared without the prefix, which all of them share."""
-    found = [name[4:] for name in sorted(environ) if name.upper().startswith("SAC_") and name not in _NAMES]
-    by_tail = {name[4:]: name for name in environ if name.upper().startswith("SAC_")}
-    known = [name.removeprefix("SAC_") for name in _NAMES]
+    found = {name[4:]: name for name in sorted(environ) if name.upper().startswith("SAC_") and name not in _NAMES}
     return [
-        f"{by_tail[wrong]} is not a known variable, SAC_{right} is: rename it, or unset {by_tail[wrong]}"
-        for wrong, right in near_misses(found, known)
+        f"{found[wrong]} is not a known variable, SAC_{right} is: rename it, or unset {found[wrong]}"
+        for wrong, right in near_misses(found, [name.removeprefix("SAC_") for name in _NAMES])
     ]
 
 

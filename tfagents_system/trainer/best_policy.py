@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfagents_system.envs.curriculum import EvaluatedTask, Values
 from tfagents_system.settings.early_end import rank
 from tfagents_system.train_params_base import TrainParamsBase
-
-if TYPE_CHECKING:
-    from tfagents_system.trainer.checkpoints import TrainerState  # TensorFlow, which checks of params do without.
+from tfagents_system.trainer.checkpoints import TrainerState
 
 
 class BestPolicies:
@@ -33,7 +31,7 @@ class BestPolicies:
         return self._begins_stage(iteration) or rank(row, self._metric) > rank(self._best_row(), self._metric)
 
     def take(self, row: Mapping[str, Any], iteration: int, checkpoint: str) -> tuple[str | None, int]:
-        """Makes it the best one; returns checkpoint and iteration of the one that nobody needs any more.
+        """Makes it the best one; returns checkpoint and iteration of the one that is no longer needed.
 
         That of an earlier stage stays.
         """

@@ -27,7 +27,7 @@ class SaveError(Exception):
 
 @dataclasses.dataclass
 class TrainerState:
-    """What the trainer knows beside the agent's variables.
+    """What the trainer knows in addition to the agent's variables.
 
     Attributes:
       iteration: Iterations completed.

@@ -1,4 +1,4 @@
-"""Checkpoints of policies that were evaluated: the best one is marked, and what nobody needs goes."""
+"""Checkpoints of policies that were evaluated: marks the best one and deletes those that are no longer needed."""
 
 from __future__ import annotations
 

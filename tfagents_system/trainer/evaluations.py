@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
-from tfagents_system.report.episodes import Evaluations, Report
+from tfagents_system.report.episodes import Evaluations, Report, summarize
 from tfagents_system.role import Role
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import RunPaths, worker_role
@@ -21,16 +21,15 @@ class Evaluated(NamedTuple):
 
     Attributes:
       version: Iterations that it was trained for.
-      reports: Of the workers.
-      train_step, env_steps: When it was published; None: by an earlier process.
-      left_out: Evaluations that were due since the one before and did not take place.
+      train_step, env_steps: When it was published; `env_steps` is None where an earlier process did that.
+      summary: Columns of metrics. Where asynchronous, `eval_left_out` counts evaluations that were due since the one
+        before and did not take place.
     """
 
     version: int
-    reports: list[Report]
-    train_step: int | None
+    train_step: int
     env_steps: int | None
-    left_out: int
+    summary: dict[str, Any]
 
 
 class PolicyEvaluations:
@@ -77,7 +76,7 @@ class PolicyEvaluations:
         self._published_at[version] = (train_step, env_steps)
 
     def add(self, report: Report) -> None:
-        """What a worker has told."""
+        """Takes a worker's report."""
         self._gathered.add(report)
 
     def missing(self) -> list[int]:
@@ -87,14 +86,16 @@ class PolicyEvaluations:
     def pop_ready(self) -> Iterator[Evaluated]:
         """Those that are complete, each once; it counts as over when it is taken."""
         for version, reports in self._gathered.pop_ready():
-            period = self._params.eval_period_itrs
-            left_out = max(0, version // period - self._logged // period - 1)
-            train_step, env_steps = self._published_at.pop(version, (None, None))
+            summary = summarize("eval", reports)
+            if self._params.asynchronous:
+                period = self._params.eval_period_itrs
+                summary["eval_left_out"] = max(0, version // period - self._logged // period - 1)
+            train_step, env_steps = self._published_at.pop(version, (reports[0].train_step, None))
             self._logged, self._over = version, max(self._over, version)
-            yield Evaluated(version, reports, train_step, env_steps, left_out)
+            yield Evaluated(version, train_step, env_steps, summary)
 
     def leave_out_gone(self, since: float | None = None, wait_secs: float = 0.0) -> bool:
-        """The evaluation that is under way goes on without the shares of workers that are gone.
+        """Continues the evaluation under way without the shares of workers that are gone.
 
         Those are the ones that joined and have stopped, those without a heartbeat for SAC_STRAGGLER_SECS, and those
         that have waited for so long instead of evaluating: the network or a killed server has lost the policy or the
@@ -105,7 +106,7 @@ class PolicyEvaluations:
           wait_secs: For heartbeats of those that are late, at most.
 
         Returns:
-          Whether nobody is left who could complete it: where it is not complete then, it is to be given up.
+          Whether nobody is left to complete it: if it is still incomplete, give it up.
         """
         missing = self.missing()
         is_late = time.monotonic() - (self._began if since is None else since) > self._straggler_secs
@@ -118,7 +119,7 @@ class PolicyEvaluations:
         return len(gone) == len(missing) and (bool(gone) or is_late)
 
     def give_up(self) -> int:
-        """Ends an evaluation of which there is no whole share; returns the train step of its policy."""
+        """Ends an evaluation without any whole share; returns the train step of its policy."""
         self._over = self.version
         return self._published_at[self.version][0]  # It stays: a worker that is back may tell its share yet.
 

@@ -1,4 +1,7 @@
-"""How many updates the trainer's iteration has, and what it asks the replay server for."""
+"""How many updates the trainer's iteration has, and what it asks the replay server for.
+
+An iteration begins, is asked for (`request`), gets blocks (`take`) until it `is_complete`, and ends.
+"""
 
 from __future__ import annotations
 
@@ -35,37 +38,9 @@ class IterationPlan:
         self._updates_per_iter = updates_per_iter
         self.total = updates_per_iter
 
-    @property
-    def done(self) -> int:
-        """Updates of the current iteration that are done."""
-        return self._train_step() - self._state.iteration_start
-
-    @property
-    def is_complete(self) -> bool:
-        return self.total is not None and self.done >= self.total
-
-    @property
-    def mean_updates(self) -> float | None:
-        """Updates of an iteration, as it is planned, or as it was so far; None before the first."""
-        if self._updates_per_iter is not None:
-            return self._updates_per_iter
-        return self._state.iteration_start / self._state.iteration if self._state.iteration else None
-
     def begin(self) -> None:
         """The current iteration is asked for, from its start or from where a stop has left it."""
         self.total = self._updates_per_iter
-
-    def end(self) -> None:
-        """All updates of the iteration are done."""
-        self._state.iteration += 1
-        self._state.iteration_start = self._train_step()
-        self.total = self._updates_per_iter
-
-    def take(self, block: tables.Block) -> int:
-        """Notes what a block tells; returns how many of its minibatches are to be trained on."""
-        if self.total is None:
-            self.total = block.total
-        return min(block.count, self.total - self.done)
 
     def request(self, session: int, iteration: int) -> tables.Request | None:
         """Asks for what is left of the current iteration, or for the next one.
@@ -83,3 +58,31 @@ class IterationPlan:
             return None
         count = tables.AS_DUE if total is None else total - first
         return tables.Request(session, iteration, first, count, updates, self._state.recoveries)
+
+    def take(self, block: tables.Block) -> int:
+        """Notes what a block tells; returns how many of its minibatches are to be trained on."""
+        if self.total is None:
+            self.total = block.total
+        return min(block.count, self.total - self.done)
+
+    @property
+    def done(self) -> int:
+        """Updates of the current iteration that are done."""
+        return self._train_step() - self._state.iteration_start
+
+    @property
+    def is_complete(self) -> bool:
+        return self.total is not None and self.done >= self.total
+
+    @property
+    def mean_updates(self) -> float | None:
+        """Updates of an iteration, as it is planned, or as it was so far; None before the first."""
+        if self._updates_per_iter is not None:
+            return self._updates_per_iter
+        return self._state.iteration_start / self._state.iteration if self._state.iteration else None
+
+    def end(self) -> None:
+        """All updates of the iteration are done."""
+        self._state.iteration += 1
+        self._state.iteration_start = self._train_step()
+        self.total = self._updates_per_iter

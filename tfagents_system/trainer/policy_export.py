@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import logging
 from tf_agents.policies import greedy_policy, policy_saver
 
+from tfagents_system.machine.files import write_atomically
 from tfagents_system.policies.checkpoint_names import MOMENT, PREFIX, checkpoint_name
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
@@ -90,9 +91,7 @@ class PolicyExport:
 
     def mark_best(self, best: Mapping[str, Any]) -> None:
         """Writes best.json: `checkpoint` names the best one, the rest says what it is like."""
-        temporary = self._paths.best_json.with_suffix(".tmp")
-        temporary.write_text(json.dumps(best, indent=1) + "\n")
-        os.replace(temporary, self._paths.best_json)
+        write_atomically(self._paths.best_json, json.dumps(best, indent=1).encode() + b"\n")
 
     def delete_checkpoint(self, name: str) -> None:
         """Removes a checkpoint that was only kept until its evaluation was known."""

@@ -1,4 +1,4 @@
-"""Tells the workers of a new policy beside the updates: with many workers, or a slow server, that takes long."""
+"""Publishes new policies in a thread beside the updates: with many workers, or a slow server, that takes long."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class Publisher:
         self._is_idle = threading.Event()
         self._is_idle.set()
         self._error: BaseException | None = None
+        self._status: NewestReader | None = None
+        self._last: tuple[Sequence[np.ndarray], tables.Progress] | None = None
         threading.Thread(target=self._put_all, name="publish", daemon=True).start()
 
     def publish(
@@ -45,13 +47,14 @@ class Publisher:
         """Returns when the publication before is done; this one is then under way.
 
         Args:
-          policy: For the table of weights: nobody may change the arrays any more.
+          policy: For the table of weights: the arrays must not be changed any more.
           evaluated: The same for the policy to evaluate; None: there is no new one.
           progress: Told when the policies are there.
 
         Raises:
           Exception: What ended an earlier publication.
         """
+        self._last = policy, progress
         self.wait()
         items: list[Item] = [(tables.WEIGHTS, policy)]
         if evaluated is not None:
@@ -59,6 +62,25 @@ class Publisher:
         items.append((self._progress_tables, progress.to_wire()))
         self._is_idle.clear()
         self._publications.put(items)
+
+    def watch(self, status: NewestReader) -> None:
+        """From now on `repeat_if_restarted` knows the server by its status."""
+        self._status, self._server = status, _server_of(status)
+
+    def repeat_if_restarted(self, evaluated: Sequence[np.ndarray]) -> None:
+        """A replay server that was restarted has lost what is published, and gets it again.
+
+        Args:
+          evaluated: The policy that is to be evaluated; empty: there is none.
+        """
+        server = _server_of(self._status) if self._status is not None else None
+        if server is None or server == self._server:
+            return
+        logging.info("the replay server was restarted")
+        self._server = server
+        if self._last is not None:
+            policy, progress = self._last
+            self.publish(policy, evaluated or None, progress)
 
     def wait(self) -> None:
         """Until all is published. Each put has a deadline, and ends when the role is to stop.
@@ -90,42 +112,7 @@ class Publisher:
             self._is_idle.set()
 
 
-class Publications:
-    """What is published now; a replay server that was restarted has lost it and gets it again.
-
-    Args:
-      publisher: Puts it into the tables.
-      status: Reads the table STATUS, in which the replay server says which process it is.
-    """
-
-    def __init__(self, publisher: Publisher, status: NewestReader) -> None:
-        self._publisher = publisher
-        self._status = status
-        self._server = self._server_start()
-        self._policy: Sequence[np.ndarray] = ()
-        self._progress: tables.Progress | None = None
-
-    def publish(
-        self, policy: Sequence[np.ndarray], evaluated: Sequence[np.ndarray] | None, progress: tables.Progress
-    ) -> None:
-        """Arguments as of `Publisher.publish`."""
-        self._policy, self._progress = policy, progress
-        self._publisher.publish(policy, evaluated, progress)
-
-    def repeat_if_restarted(self, evaluated: Sequence[np.ndarray]) -> None:
-        """Publishes it again if the server is another process than before.
-
-        Args:
-          evaluated: The policy that is to be evaluated; empty: there is none.
-        """
-        server = self._server_start()
-        if server is None or server == self._server:
-            return
-        logging.info("the replay server was restarted")
-        self._server = server
-        if self._progress is not None:
-            self._publisher.publish(self._policy, evaluated or None, self._progress)
-
-    def _server_start(self) -> int | None:
-        arrays = self._status.get(timeout_secs=1.0)
-        return tables.Stored.from_wire(arrays).server if arrays is not None else None
+def _server_of(status: NewestReader) -> int | None:
+    """Which process the replay server is."""
+    arrays = status.get(timeout_secs=1.0)
+    return tables.Stored.from_wire(arrays).server if arrays is not None else None

@@ -1,4 +1,4 @@
-"""When the trainer writes what: checkpoints to go on from, and policies to act with."""
+"""When the trainer writes what: checkpoints to resume from, and policies to act with."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _LOOK_SECS = 3.0
 
 
 class TrainerSaves:
-    """Saves when it is due; a disk that is full is told, and tried again: it ends no training.
+    """Saves when it is due. A full disk is reported and tried again; it ends no training.
 
     Args:
       params: Of the run.
-      state, plan: Where it stands.
+      state, plan: How far training is.
       train_step: Updates done since it began.
-      checkpoints: What it goes on from.
+      checkpoints: What it resumes from.
       export: The policies on disk.
       shares: Get the time that is spent.
 
@@ -57,7 +57,7 @@ class TrainerSaves:
         self.error: str | None = None
 
     def begin(self, restored: bool) -> None:
-        """Training begins, anew or from a checkpoint that was restored."""
+        """Training begins, from the start or from a restored checkpoint."""
         if restored:
             self._saved_step, self._exported_step = self._train_step(), -1
         self._save_at = time.monotonic() + self._checkpoint_secs

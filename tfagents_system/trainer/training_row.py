@@ -19,7 +19,7 @@ class TrainingRow:
       agent: Its entropy coefficient and scale of rewards are in the row, where it has them.
 
     Attributes:
-      curriculum: Values of the curriculum's parameters, as workers told them last.
+      curriculum: Values of the curriculum's parameters, as workers reported them last.
     """
 
     def __init__(self, agent: Any) -> None:

@@ -1,4 +1,4 @@
-"""A role's connection to the Reverb server: every wait has a deadline, speaks, and ends when the role is to stop."""
+"""A role's connection to the Reverb server: every wait has a deadline, is logged, and ends when the role stops."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import peers
+from tfagents_system.transport.news import News
 
 _INFO_TIMEOUT_SECS = 5
 _PUT_TIMEOUT_SECS = 5.0
 _RECONNECT_SECS = 1.0
-_ITEMS_A_FLUSH = 40  # Where more wait to be confirmed, Reverb fills the log with warnings.
+_ITEMS_A_FLUSH = 40  # Reverb fills the log with warnings when more items wait for confirmation.
 _SPEAK_SECS = 60.0
-# Older kernels take a connection that our killed server left half closed for root's: for a minute at most.
+# Older kernels report a connection that our killed server left half closed as root's, for at most a minute.
 _HOLD_SECS = 75.0
-# Sockets that hold the ports of servers, for the process's life: gRPC dials again by itself, at any time.
+# Sockets that hold the servers' ports for the life of the process: gRPC may reconnect by itself at any time.
 _HELD: dict[int, socket.socket] = {}
 
 
@@ -38,11 +39,11 @@ class ServerUnreachableError(Exception):
 
 
 class Waiting:
-    """One wait with a deadline, which says every minute what it waits for.
+    """One wait with a deadline, which logs every minute what it waits for.
 
     Args:
-      what: Completes "waiting for ..."; a function is asked whenever that is told.
-      deadline_secs: When `check` raises.
+      what: Completes "waiting for ..."; a function is called each time the wait is logged.
+      deadline_secs: Seconds until `check` raises.
       stop: Tells whether the role is to stop.
     """
 
@@ -54,7 +55,7 @@ class Waiting:
         self._speak_at = _SPEAK_SECS
 
     def check(self) -> None:
-        """Call it in the loop that waits.
+        """To be called in the waiting loop.
 
         Raises:
           StoppedError: The role was told to stop.
@@ -74,7 +75,7 @@ class Waiting:
 
 
 def _of_our_own(server: str, stop: Callable[[], bool]) -> str:
-    """The address of a server on this machine, where no other user can listen until this process ends.
+    """The address of a server on this machine; no other user can listen on it until this process ends.
 
     Raises:
       UserError, StoppedError: See `Connection`.
@@ -88,7 +89,7 @@ def _of_our_own(server: str, stop: Callable[[], bool]) -> str:
         try:
             _HELD[port] = peers.hold_port(port)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:  # Such as no file descriptor left.
+            if error.errno != errno.EADDRINUSE:  # For example, no file descriptor is left.
                 raise
             if peers.other_users_are_allowed():
                 logging.warning("%s=1: %s may be another user's", peers.ALLOW_STRANGERS, address)
@@ -116,7 +117,7 @@ class Connection:
       stop: As above; may be replaced.
 
     Raises:
-      UserError: The port is another user's, who would be spoken to.
+      UserError: Another user owns the port, so we would talk to their server.
       StoppedError: The role was told to stop.
     """
 
@@ -128,9 +129,9 @@ class Connection:
         self._newest: list[NewestReader] = []
 
     def close(self) -> None:
-        """Ends the threads that read: those of queues and news with their next item or error, the others now.
+        """Ends the reader threads: those of queues and news at their next item or error, the others now.
 
-        For a process that goes on: else those of a server that is gone look for it every second.
+        For a process that continues: otherwise its threads look for a stopped server every second.
         """
         self._closed.set()
         for reader in self._newest:
@@ -154,7 +155,7 @@ class Connection:
     def put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], deadline_secs: float = 600.0) -> None:
         """Writes one item, into one or several tables, and waits until the server has it.
 
-        Where the server is away, the item is written again until it is back: it may then arrive twice.
+        While the server is away, the item is written again until it is back: it may then arrive twice.
 
         Raises:
           StoppedError, ServerUnreachableError: See `Waiting.check`.
@@ -164,13 +165,13 @@ class Connection:
             waiting.check()
 
     def try_put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
-        """Like `put`, once; False where the server has not confirmed it in time (it may arrive still)."""
+        """Like `put`, once; False if the server has not confirmed it in time (it may still arrive)."""
         try:
-            # A writer keeps the shapes of its first item, and items differ in length: one writer each (0.7 ms).
+            # A writer keeps the shapes of its first item, and items differ in length: one writer per item (0.7 ms).
             writer = self._client.trajectory_writer(num_keep_alive_refs=1)
             writer.append(list(arrays))
             timeout_ms = max(1, int(timeout_secs * 1000))
-            # The data travel once.
+            # The data is sent once.
             for number, name in enumerate([table] if isinstance(table, str) else table, 1):
                 writer.create_item(name, 1.0, [column[-1:] for column in writer.history])
                 if number % _ITEMS_A_FLUSH == 0:
@@ -188,27 +189,27 @@ class Connection:
         return ItemWriter(self._client, table)
 
     def feed_dead_reader(self, table: str, arrays: Sequence[np.ndarray]) -> None:
-        """Gives an empty queue an item that nobody needs, before this process reads from it.
+        """Puts a dummy item into an empty queue before this process reads from it.
 
-        The stream of a reader that was killed lives on in the server until it has taken one more item, and that would
-        else be one that matters. Where there is no such stream, the item comes to the next reader, who must know it.
+        The stream of a killed reader stays in the server until it has taken one more item, which would otherwise be a
+        real one. Without such a stream, the next reader gets the dummy item and must recognize it.
         """
         if self.size(table) == 0:
             self.try_put(table, arrays, _PUT_TIMEOUT_SECS)
 
     def size(self, table: str) -> int | None:
-        """Items in a table now, None where the server does not answer."""
+        """Items in a table now; None if the server does not answer."""
         try:
             return self._client.server_info(timeout=_INFO_TIMEOUT_SECS)[table].current_size
         except (reverb.errors.ReverbError, RuntimeError):
             return None
 
     def reader(self, table: str, prefetch: int = 1, wake: threading.Event | None = None) -> QueueReader:
-        """Reads a queue, item by item, from a thread of its own, which sets `wake` with each."""
+        """Reads a queue item by item in a thread of its own, which sets `wake` with each item."""
         return QueueReader(self._client, self._closed, table, prefetch, wake)
 
     def news(self, table: str) -> NewsReader:
-        """Waits for what is new in a table, from a thread of its own."""
+        """Waits for new items of a table in a thread of its own."""
         return NewsReader(self._client, self._closed, table)
 
     def newest(self, table: str) -> NewestReader:
@@ -218,7 +219,7 @@ class Connection:
 
 
 class ItemWriter:
-    """Writes items into one table, with one stream for all in a row that have the same shapes."""
+    """Writes items into one table; consecutive items of the same shapes share a stream."""
 
     def __init__(self, client: reverb.Client, table: str) -> None:
         self._client = client
@@ -227,7 +228,7 @@ class ItemWriter:
         self._shapes: list[tuple[tuple[int, ...], np.dtype]] = []
 
     def put(self, items: Sequence[Sequence[np.ndarray]], timeout_secs: float) -> bool:
-        """Writes items and waits until the server has them; False where it has not confirmed all of them in time."""
+        """Writes items and waits until the server has them; False if it has not confirmed all of them in time."""
         timeout_ms = max(1, int(timeout_secs * 1000))
         try:
             for arrays in items:
@@ -251,7 +252,7 @@ class ItemWriter:
 
 
 class _StreamReader(abc.ABC):
-    """Reads a table without end.
+    """Reads a table forever.
 
     Reverb's reads block in C++, where no signal handler runs and no deadline holds: a daemon thread does them.
     """
@@ -313,27 +314,21 @@ class QueueReader(_StreamReader):
 
 
 class NewsReader(_StreamReader):
-    """The newest item, once; older ones that nobody asked for are forgotten.
+    """News of a table.
 
     An item may get lost (the stream of a killed process takes one more before it ends): look at the newest table, too.
     """
 
     def __init__(self, client: reverb.Client, closed: threading.Event, table: str) -> None:
-        self._changed = threading.Condition()
-        self._newest: list[np.ndarray] | None = None
+        self._news = News()
         super().__init__(client, closed, table)
 
     def get(self, timeout_secs: float) -> list[np.ndarray] | None:
-        """What is new since the last call, or None if there is nothing in time."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._newest is not None, timeout_secs)
-            newest, self._newest = self._newest, None
-        return newest
+        """See `News.get`."""
+        return self._news.get(timeout_secs)
 
     def _take(self, arrays: list[np.ndarray]) -> None:
-        with self._changed:
-            self._newest = arrays
-            self._changed.notify_all()
+        self._news.take(arrays)
 
 
 class NewestReader:
@@ -351,13 +346,13 @@ class NewestReader:
 
     def get(self, timeout_secs: float = 5.0) -> list[np.ndarray] | None:
         """The newest item, or None if there is none or the server does not answer in time."""
-        # What the size costs grows with the number of tables: it is asked only where nothing may be there.
+        # Asking for the size costs more with more tables: ask only if the table may be empty.
         if not self._is_filled and self._wanted.empty() and self._items.empty():
             self._is_filled = bool(self._connection.size(self._table))
             if not self._is_filled:
                 return None
         try:
-            self._items.get_nowait()  # What an earlier call asked for and did not wait for is old news.
+            self._items.get_nowait()  # An earlier call asked for this item but gave up waiting: it is outdated.
         except queue.Empty:
             pass
         try:

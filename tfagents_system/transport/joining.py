@@ -1,9 +1,9 @@
-"""How a role that the run has not started finds the replay server, and which worker it is there.
+"""How a role that the run did not start finds the replay server and gets its worker number.
 
     SAC_SERVER=localhost:PORT, no SAC_CREDENTIALS_DIR   on the replay server's machine: it takes a free slot
-    SAC_SERVER=HOST:PORT and SAC_CREDENTIALS_DIR        on another one, through the channel: the gateway gives it a slot
+    SAC_SERVER=HOST:PORT and SAC_CREDENTIALS_DIR        on another machine, through the channel: the gateway has slots
 
-The run's own workers have neither: their supervisor gives them the port, and a number.
+The run's own workers have neither: their supervisor gives them the port and a number.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _LOG_BYTES = 128 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """What a role that has joined a run got there.
+    """What a role receives when it joins a run.
 
     Attributes:
       connection: To the replay server.
-      worker_id: Its number: its slot; -1 of the trainer.
+      worker_id: Its number, which is its slot; -1 for the trainer.
       settings: Variables of the run that it takes over.
       tell: Passes a heartbeat on to the run.
-      ended: Why the run is over, `done` or `stopped`, as far as it says so; None while it is not.
-      leave: Says goodbye, and hands over what is left to hand over.
+      ended: Why the run is over, `done` or `stopped`, if it says so; None while it is not.
+      leave: Says goodbye after sending everything that is still to be sent.
       slots: Holds the slot, where nobody else does.
     """
 
@@ -54,10 +54,10 @@ class Membership:
 
 
 def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] = os.environ) -> Membership:
-    """Joins the run at SAC_SERVER. Its settings, and SLURM_PROCID, a worker's number, are put into `environ`.
+    """Joins the run at SAC_SERVER; puts its settings and SLURM_PROCID, a worker's number, into `environ`.
 
     Args:
-      role: Name of the role in its own folder, such as `worker_0`: the slot that it gets is remembered there.
+      role: Name of the role in its own folder, such as `worker_0`, where its slot is remembered.
       stop: Tells whether the role is to stop; ends every wait.
       environ: Usually os.environ.
 
@@ -78,10 +78,10 @@ def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] 
 
 
 def is_plain(server: str, environ: Mapping[str, str]) -> bool:
-    """Whether a server is Reverb itself, which nobody reaches from another machine.
+    """Whether a server is Reverb itself, which other machines cannot reach.
 
     Raises:
-      UserError: It is another machine's, and there are no credentials for it.
+      UserError: It is on another machine, and there are no credentials for it.
     """
     if environ.get(CREDENTIALS):
         return False
@@ -115,7 +115,7 @@ def _join_here(
 def _join_elsewhere(
     kind: str, role: str, stop: Callable[[], bool], paths: RunPaths, token: str, environ: Mapping[str, str]
 ) -> Membership:
-    from tfagents_system.transport.remote.client import RemoteConnection  # Only those who need it pay for TLS.
+    from tfagents_system.transport.remote.client import RemoteConnection  # Only remote roles pay for importing TLS.
     from tfagents_system.transport.remote.messages import Hello, identity_of
 
     password_file = environ.get(PASSWORD_FILE)
@@ -125,7 +125,7 @@ def _join_elsewhere(
         Hello(
             kind=kind,
             identity=identity_of(paths),
-            token=token,  # By it the gateway knows which slot this worker had.
+            token=token,  # Tells the gateway which slot this worker had.
         ),
         credentials=Path(environ[CREDENTIALS]),
         password_file=Path(password_file) if password_file else None,
@@ -143,7 +143,7 @@ def _join_elsewhere(
 
 
 def _tail(log: Path) -> str:
-    """The end of a log, empty where it can't be read."""
+    """The end of a log; empty if it can't be read."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_BYTES))

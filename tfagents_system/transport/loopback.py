@@ -1,15 +1,15 @@
-"""Keeps a Reverb server to this machine: it listens on loopback, or it does not run.
+"""Confines a Reverb server to this machine: it listens on loopback or does not run.
 
-Reverb binds every address (`[::]:port`, in C++), asks nobody for credentials, and runs what is in an item of a certain
+Reverb binds every address (`[::]:port`, in C++), asks for no credentials, and executes code in items of a certain
 type (CVE-2024-8375). No root, compiler or namespace may be needed to confine it. Therefore the entry of `bind` in the
 global offset tables of Reverb's shared objects, which hold a gRPC of their own, is pointed at a function of ours. It
 puts loopback in the place of "every address" and calls the real `bind`: at no moment does a socket listen elsewhere.
 
-What came of it is looked up in the kernel's tables, and a server that listens anywhere else is stopped.
+The result is checked in the kernel's tables, and a server that listens anywhere else is stopped.
 
 Other users of the same machine reach loopback, too. The same is therefore done with `accept4`: a connection whose other
-end is not a socket of our own user, as the kernel's tables tell, is closed before a byte of it is read. `peers.py` sees
-to it that clients dial nobody else.
+end is not a socket of our own user, by the kernel's tables, is closed before a byte of it is read. `peers.py` ensures
+that clients connect to no other user's server.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _REMEDY = (
 
 
 class Server(Protocol):
-    """What is needed of a server."""
+    """The part of a server that is used here."""
 
     def stop(self) -> Any: ...
 
@@ -59,7 +59,7 @@ _Server = TypeVar("_Server", bound=Server)
 
 
 def start_confined(start: Callable[[], _Server], port: int) -> _Server:
-    """Starts a Reverb server that is reached from this machine only.
+    """Starts a Reverb server that only this machine can reach.
 
     Args:
       start: Starts it.
@@ -99,19 +99,19 @@ def listening() -> list[tuple[str, int]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an IP address is reached from this machine only."""
+    """Whether only this machine can reach an IP address."""
     address = ipaddress.ip_address(host)
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
 
 
 def confined(address: bytes) -> bytes:
-    """A `struct sockaddr` with loopback in the place of "every address"; any other one as it is."""
+    """A `struct sockaddr` with loopback in place of "every address"; other addresses stay unchanged."""
     family = int.from_bytes(address[:2], sys.byteorder)
     if family == socket.AF_INET and address[4:8] == bytes(4):
         return address[:4] + socket.inet_aton("127.0.0.1") + address[8:]
     if family == socket.AF_INET6 and address[8:24] in _EVERY_IPV6:
-        # On a dual-stack socket, as gRPC makes them: both `localhost` and `127.0.0.1` come here.
+        # gRPC makes dual-stack sockets: they accept both `localhost` and `127.0.0.1`.
         return address[:8] + _MAPPED_LOOPBACK + address[24:]
     return address
 
@@ -125,7 +125,7 @@ def _bind_confined(fd: int, address: int, length: int) -> int:
     try:
         wanted = confined(ctypes.string_at(address, length))
         return int(_real_bind(fd, wanted, len(wanted)))
-    except BaseException:  # It would be printed and taken for success.
+    except BaseException:  # ctypes would print it and return success.
         ctypes.set_errno(errno.EACCES)
         return -1
 
@@ -135,7 +135,7 @@ _real_accept = _ACCEPT(("accept4", ctypes.CDLL(None)))
 
 @_ACCEPT
 def _accept_own(fd: int, address: int, length: int, flags: int) -> int:
-    # `length` says what has room at `address`: gRPC sets it once before it calls.
+    # `length` is the size of the buffer at `address`: gRPC sets it once before it calls.
     room = ctypes.string_at(length, 4) if length else b""
     while True:
         connection = int(_real_accept(fd, address, length, flags))
@@ -153,7 +153,7 @@ def _is_own(connection: int) -> bool:
             if accepted.family not in (socket.AF_INET, socket.AF_INET6):
                 return True
             uid, peer = peers.uid_of_peer(accepted), accepted.getpeername()
-    except BaseException:  # It is gone already.
+    except BaseException:  # The peer has disconnected already.
         return False
     if uid != os.geteuid():
         logging.log_every_n_seconds(logging.WARNING, "refused a connection of user %s from %s", 60, uid, peer[:2])
@@ -161,7 +161,7 @@ def _is_own(connection: int) -> bool:
 
 
 def keep_other_users_out() -> None:
-    """Has Reverb's gRPC accept connections of our own user alone.
+    """Makes Reverb's gRPC accept connections of our own user only.
 
     Raises:
       UserError: The kernel does not tell whose they are (unless SAC_ALLOW_STRANGERS=1), or accept4 can't be changed.
@@ -174,7 +174,7 @@ def keep_other_users_out() -> None:
 
 
 def confine_bind() -> None:
-    """Has Reverb's gRPC bind loopback where it means every address, from now on in this process.
+    """Makes Reverb's gRPC bind loopback instead of every address, from now on in this process.
 
     Raises:
       UserError: Its entry for `bind` is not found, or can't be changed.
@@ -183,7 +183,7 @@ def confine_bind() -> None:
 
 
 def _redirect(symbol: bytes, function: int) -> None:
-    """Has Reverb's shared objects call another function.
+    """Makes Reverb's shared objects call another function.
 
     Raises:
       UserError: Their entry for it is not found, or can't be changed.
@@ -203,7 +203,7 @@ def _redirect(symbol: bytes, function: int) -> None:
 
 
 class _ObjectInfo(ctypes.Structure):
-    """`struct dl_phdr_info`, as far as it is needed."""
+    """The fields of `struct dl_phdr_info` that are needed here."""
 
     _fields_ = [
         ("base", ctypes.c_uint64),
@@ -234,7 +234,7 @@ def _objects_in(folder: str) -> list[tuple[int, int]]:
 
 
 def _slots(base: int, dynamic: int, symbol: bytes) -> Iterator[int]:
-    """Addresses of the pointers through which an object calls a function of another one."""
+    """Addresses of the pointers through which an object calls a function of another object."""
     entries: dict[int, int] = {}
     while (entry := struct.unpack("=qQ", ctypes.string_at(dynamic, 16)))[0] != _DT_NULL:
         entries[entry[0]] = entry[1]

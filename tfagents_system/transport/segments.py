@@ -1,7 +1,16 @@
 """Segments: runs of consecutive steps of one episode, as workers send them.
 
-A segment of T transitions holds T + 1 observations, so that every transition's next observation is in it. On the wire
-it is one Reverb item, a flat list of arrays; `Layout` says which array is what.
+A segment of T new transitions holds T + 1 observations, so that every transition's next observation is in it. On the
+wire it is one Reverb item, a flat list of arrays; `Layout` says which array is what.
+
+Where an episode is cut into segments, its samples stay those of the whole episode. A sample that starts in the last
+steps of a segment needs steps that come with the next one: it is `deferred` to that one, which begins with a `lead`,
+the steps that such samples start at or look back to. Each step is a start in exactly one segment:
+
+    steps of the episode      0 1 2 3 4 5 6 7 8 9 ...
+    segment 0                 S S S S d d               S: samples start here
+    segment 1                     c c S S S S d d       c: context, a start in an earlier segment
+                                  lead    new           d: deferred, a start in the next segment
 """
 
 from __future__ import annotations
@@ -16,8 +25,8 @@ import tree
 from tfagents_system.policies.leaf_names import fit_names
 
 NEVER = -2  # iteration_done of a worker that has completed none.
-WIRE_VERSION = 2
-_HEADER_FIELDS = 8
+WIRE_VERSION = 3
+_HEADER_FIELDS = 11
 _MAX_SEGMENT_STEPS = 1000
 _MAX_SEGMENT_BYTES = 16 * 2**20
 
@@ -56,7 +65,7 @@ class Layout:
     Attributes:
       observation: Of each observation.
       action: Of each transition.
-      returns: None, or one column more of each transition: the discounted sum of the episode's rewards up to it.
+      returns: None, or one more column of each transition: the discounted sum of the episode's rewards up to it.
     """
 
     observation: tuple[Column, ...]
@@ -86,11 +95,11 @@ class Layout:
         return self.step_bytes + (frame_stack - 1) * images
 
     def history_rows(self, frame_stack: int) -> int:
-        """Observations that go before a segment from within an episode, at most: its first steps are stacked, too."""
+        """Most observations before a segment that starts within an episode: its first steps are stacked, too."""
         return frame_stack - 1 if any(column.is_image for column in self.observation) else 0
 
     def max_segment_steps(self, sequence_length: int | None) -> int:
-        """Steps of a segment, at most: limited in bytes, but never too short for two training sequences."""
+        """Most steps of a segment: limited in bytes, but never too short for two training sequences."""
         return max(2 * (sequence_length or 0), 1, min(_MAX_SEGMENT_STEPS, _MAX_SEGMENT_BYTES // self.step_bytes))
 
     def num_segments(self, steps: int, sequence_length: int | None) -> int:
@@ -105,7 +114,7 @@ def file_stem(name: str) -> str:
 
 def _columns(root: str, spec: Any) -> tuple[Column, ...]:
     leaves = tree.flatten_with_path(spec)
-    # Others only where two would be one file of the ring: rings of earlier versions have names that differ in case.
+    # Renamed only if two columns would share a file: rings of earlier versions have names that differ in case.
     wanted = ["/".join([root, *map(str, path)]) for path, _ in leaves]
     names = fit_names(wanted, also_allowed="/.-", alike=file_stem)
     columns = []
@@ -128,16 +137,19 @@ class Segment:
       incarnation: Start of that worker's process, in ns since the epoch: larger for every later start.
       number: Counts the segments of one incarnation from 0.
       iteration: Iteration it was collected in; -1 for the first random episodes.
-      end_of_iteration: The worker has collected all that it had to for `iteration`.
+      end_of_iteration: The worker has collected its whole share of `iteration`.
       starts_episode: The first observation is the one of `reset`.
       ends_episode: The last observation is the episode's last.
-      observation: Leaves `[history + T + 1, ...]`.
-      action: Leaves `[T, ...]`, in [-1, 1].
-      reward: `[T]` float32, of each transition.
-      discount: `[T]` float32: 0 where the episode terminated, 1 elsewhere, also where a time limit cut it.
+      observation: Leaves `[history + lead + T + 1, ...]`.
+      action: Leaves `[lead + T, ...]`, in [-1, 1].
+      reward: `[lead + T]` float32, of each transition.
+      discount: `[lead + T]` float32: 0 where the episode terminated, 1 elsewhere, also where a time limit cut it.
       held_out: Of an episode that is kept for validation and never trained on.
       history: Observations of the same episode before the first transition; 0 where it starts the episode.
-      returns: `[T]` float32, of each transition, where the layout has them.
+      lead: Transitions that an earlier segment of the episode has brought already.
+      context: Those of the lead, from its beginning, at which no sample starts.
+      deferred: Transitions at the end at which no sample starts: the next segment repeats them.
+      returns: `[lead + T]` float32, of each transition, where the layout has them.
     """
 
     worker_id: int
@@ -153,20 +165,28 @@ class Segment:
     discount: np.ndarray
     held_out: bool = False
     history: int = 0
+    lead: int = 0
+    context: int = 0
+    deferred: int = 0
     returns: np.ndarray | None = None
 
     @property
     def num_rows(self) -> int:
         """Observations."""
-        return self.history + self.num_steps + 1
+        return self.history + len(self.reward) + 1
 
     @property
     def num_steps(self) -> int:
-        """Transitions: environment steps taken."""
-        return len(self.reward)
+        """T, the new transitions: environment steps taken."""
+        return len(self.reward) - self.lead
+
+    @property
+    def num_starts(self) -> int:
+        """Transitions at which a sample may start."""
+        return len(self.reward) - self.context - self.deferred
 
     def to_wire(self) -> list[np.ndarray]:
-        """The flat list of arrays that travels."""
+        """The flat list of arrays to send."""
         flags = self.end_of_iteration | self.starts_episode << 1 | self.ends_episode << 2 | self.held_out << 3
         header = [
             WIRE_VERSION,
@@ -177,6 +197,9 @@ class Segment:
             flags,
             self.num_steps,
             self.history,
+            self.lead,
+            self.context,
+            self.deferred,
         ]
         arrays = [np.array(header, np.int64), self.reward, self.discount, *self.observation, *self.action]
         return arrays if self.returns is None else [*arrays, self.returns]
@@ -186,40 +209,19 @@ class Segment:
         """Reads what `to_wire` made.
 
         Raises:
-          MalformedSegmentError: Anything does not fit: number, dtype or shape of an array, or a non-finite float.
+          MalformedSegmentError: The number, dtype or shape of an array is wrong, or a float is not finite.
         """
-        count = 3 + len(layout.columns)
+        count, split = 3 + len(layout.columns), 3 + len(layout.observation)
         _require(len(arrays) == count, f"expected {count} arrays but found {len(arrays)}")
-        header = arrays[0]
-        _require(
-            header.dtype == np.int64 and header.shape == (_HEADER_FIELDS,),
-            f"expected a header int64 ({_HEADER_FIELDS},) but found {header.dtype} {header.shape}",
-        )
-        version, worker_id, incarnation, number, iteration, flags, steps, history = (int(value) for value in header)
-        _require(version == WIRE_VERSION, f"expected version {WIRE_VERSION} but found {version}")
-        _require(
-            worker_id >= 0 and incarnation >= 1 and number >= 0 and iteration >= -1 and 0 <= flags < 16 and steps >= 1,
-            f"impossible header {header.tolist()}",
-        )
-        _require(
-            history == 0 or (history > 0 and not flags & 2),
-            f"impossible history of {history} in {header.tolist()}",
-        )
-        rows = history + steps + 1
+        worker_id, incarnation, number, iteration, flags, new_steps, *parts = _read_header(arrays[0])
+        history, lead, context, deferred = parts
+        steps = lead + new_steps
         scalar = Column("reward and discount", (), "float32")
-        for array, column, rows in [
-            (arrays[1], scalar, steps),
-            (arrays[2], scalar, steps),
-            *((array, column, rows) for array, column in zip(arrays[3:], layout.observation, strict=False)),
-            *(
-                (array, column, steps)
-                for array, column in zip(
-                    arrays[3 + len(layout.observation) :], layout.columns[len(layout.observation) :], strict=True
-                )
-            ),
-        ]:
-            _check_array(array, column, rows)
-        split = 3 + len(layout.observation)
+        for array, column in zip(arrays[3:split], layout.observation, strict=True):
+            _check_array(array, column, history + steps + 1)
+        of_steps = [scalar, scalar, *layout.columns[len(layout.observation) :]]
+        for array, column in zip([*arrays[1:3], *arrays[split:]], of_steps, strict=True):
+            _check_array(array, column, steps)
         return cls(
             worker_id=worker_id,
             incarnation=incarnation,
@@ -234,8 +236,33 @@ class Segment:
             discount=arrays[2],
             held_out=bool(flags & 8),
             history=history,
+            lead=lead,
+            context=context,
+            deferred=deferred,
             returns=arrays[-1] if layout.returns else None,
         )
+
+
+def _read_header(header: np.ndarray) -> tuple[int, ...]:
+    """What `to_wire` writes into the first array, without the version."""
+    _require(
+        header.dtype == np.int64 and header.shape == (_HEADER_FIELDS,),
+        f"expected a header int64 ({_HEADER_FIELDS},) but found {header.dtype} {header.shape}",
+    )
+    version, *fields = (int(value) for value in header)
+    _require(version == WIRE_VERSION, f"expected version {WIRE_VERSION} but found {version}")
+    worker_id, incarnation, number, iteration, flags, new_steps, *parts = fields
+    _require(
+        worker_id >= 0 and incarnation >= 1 and number >= 0 and iteration >= -1 and 0 <= flags < 16,
+        f"impossible header {header.tolist()}",
+    )
+    history, lead, context, deferred = parts
+    _require(min(parts) >= 0 and (history == 0 or not flags & 2), f"impossible history or lead in {header.tolist()}")
+    _require(
+        new_steps >= 1 and context <= lead and context + deferred <= lead + new_steps and not (deferred and flags & 4),
+        f"impossible steps in {header.tolist()}",
+    )
+    return tuple(fields)
 
 
 def _check_array(array: np.ndarray, column: Column, rows: int) -> None:
@@ -255,13 +282,13 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerRecord:
-    """What the ring holds of one worker.
+    """What the ring has stored from one worker.
 
     Attributes:
       incarnation: Of the last stored segment; 0 if there is none.
       number: Of the last stored segment; -1 if there is none.
       iteration_done: The last iteration that the worker completed, `NEVER` if there is none.
-      init_episodes: Episodes of the first random ones that it completed.
+      init_episodes: How many of the initial random episodes it has completed.
     """
 
     incarnation: int

@@ -1,17 +1,17 @@
-"""The tables of the Reverb server: all that passes between the roles.
+"""The tables of the Reverb server, through which the roles exchange all data.
 
     segments      worker  -> replay    queue   experience (transport/segments.py)
     requests      trainer -> replay    queue   "the minibatches of iteration i" (`Request`)
     blocks        replay  -> trainer   queue   minibatches (`Block`)
     snapshots     trainer -> replay    queue   "your part of this checkpoint" (`Snapshot`)
-    status        replay  -> all       newest  what is stored of each worker (`Stored`)
-    progress      trainer -> all       newest  how far the trainer is (`Progress`)
+    status        replay  -> all       newest  what is stored from each worker (`Stored`)
+    progress      trainer -> all       newest  how far the trainer has come (`Progress`)
     news_<i>      trainer -> worker i  news    the same, to wake it
     weights       trainer -> workers   newest  the policy to collect with
     eval_weights  trainer -> workers   newest  the policy to evaluate
     reports       workers -> trainer   queue   returns of episodes, as JSON
 
-There is a table of news for each of the SAC_MAX_WORKERS slots that a worker may have.
+Each of the SAC_MAX_WORKERS worker slots has a news table.
 
 A queue holds each item until it is read once; a newest table holds one item, read as often as wanted; a news table
 holds the newest item until it is read once, so that its reader can sleep until there is something new.
@@ -27,6 +27,7 @@ import numpy as np
 import reverb
 
 from tfagents_system.transport.segments import NOTHING_STORED, WorkerRecord
+from tfagents_system.transport.sharing import Sharing
 
 SEGMENTS = "segments"
 REQUESTS = "requests"
@@ -41,7 +42,7 @@ REPORTS = "reports"
 MAX_BLOCKS = 2  # Few, because they are large.
 # Items a queue holds before writers must wait.
 _QUEUES = {SEGMENTS: 1000, REQUESTS: 100, BLOCKS: MAX_BLOCKS + 1, SNAPSHOTS: 100, REPORTS: 10_000}
-_CHECKPOINT = re.compile(rb"[A-Za-z0-9_]{1,100}")  # No way out of the folder of the checkpoints.
+_CHECKPOINT = re.compile(rb"[A-Za-z0-9_]{1,100}")  # Cannot name a path outside the checkpoints' folder.
 _NEWEST = (STATUS, PROGRESS, WEIGHTS, EVAL_WEIGHTS)
 
 
@@ -51,7 +52,7 @@ def news(worker_id: int) -> str:
 
 
 def make_tables(max_workers: int) -> dict[str, reverb.Table]:
-    """All tables of a run with so many slots for workers by name, empty."""
+    """All tables, empty, by name, of a run with `max_workers` worker slots."""
     queues = [reverb.Table.queue(name, max_size) for name, max_size in _QUEUES.items()]
     newest = [_single_item_table(name, max_times_sampled=0) for name in _NEWEST]
     wakers = [_single_item_table(news(worker_id), max_times_sampled=1) for worker_id in range(max_workers)]
@@ -59,7 +60,7 @@ def make_tables(max_workers: int) -> dict[str, reverb.Table]:
 
 
 def _single_item_table(name: str, max_times_sampled: int) -> reverb.Table:
-    """A new item takes the place of the old one: writers never wait, readers wait for the first."""
+    """A new item replaces the old one: writers never wait, readers wait for the first item."""
     return reverb.Table(
         name,
         sampler=reverb.selectors.Lifo(),
@@ -70,11 +71,11 @@ def _single_item_table(name: str, max_times_sampled: int) -> reverb.Table:
     )
 
 
-AS_DUE = -1  # As many minibatches as updates_per_env_step asks for.
+AS_DUE = -1  # As many minibatches as updates_per_env_step requires.
 
 
 class MalformedMessageError(ValueError):
-    """A message whose arrays are not what they should be."""
+    """A message whose arrays are malformed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,12 +84,12 @@ class Request:
 
     Attributes:
       session: Of the trainer, see `trainer_session`: blocks for an earlier one are dropped.
-      iteration: The iteration they are for: drawn when its experience has arrived.
+      iteration: The iteration they are for; they are drawn when its experience has arrived.
       first: Index of the first minibatch within the iteration (more than 0 after a stop in mid-iteration).
       count: Number of minibatches; they come in blocks of at most `max_block_minibatches` each. `AS_DUE`: the replay
-        server decides when the iteration's experience has arrived, and tells in the block.
-      updates: Updates done before the first of them, since the run began.
-      recoveries: How often training went back to a checkpoint: the draws are then others.
+        server decides when the iteration's experience has arrived, and says so in the block.
+      updates: Updates done since the run began, before the first of these minibatches.
+      recoveries: How often training went back to a checkpoint; each time the draws change.
     """
 
     session: int
@@ -117,7 +118,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """The trainer asks for the replay server's part of a checkpoint that it is writing; it may do so again.
+    """The trainer asks for the replay server's part of a checkpoint that it is writing; it may ask repeatedly.
 
     Attributes:
       checkpoint: Name of the checkpoint.
@@ -133,7 +134,7 @@ class Snapshot:
         """Reads what `to_wire` made.
 
         Raises:
-          MalformedMessageError: It is anything else, or may not be a folder's name.
+          MalformedMessageError: It is anything else, or is not allowed as a folder's name.
         """
         name = _only_array(arrays, np.uint8, None).tobytes()
         if not _CHECKPOINT.fullmatch(name):
@@ -152,9 +153,10 @@ class Block:
       count: Minibatches in the block.
       env_steps: Environment steps stored since the run began, when the block was drawn.
       total: Minibatches of the whole iteration.
-      held_out: Minibatches of held-out experience behind the others, to be measured only; in an iteration's last block.
-      arrays: `Transitions.to_arrays()` or `Sequences.to_arrays()`, each `[count + held_out, B, ...]`; none in a block
-        without minibatches, which says that the iteration has no updates (any more).
+      held_out: Minibatches of held-out experience after the others, for measuring only; in an iteration's last block.
+      arrays: `Transitions.to_arrays()` or `Sequences.to_arrays()`, each `[count + held_out, B, ...]`. A block without
+        minibatches has none: the iteration has no (more) updates.
+      sharings: Who collects the steps of the next iterations, see `Progress`.
     """
 
     session: int
@@ -165,44 +167,61 @@ class Block:
     total: int
     held_out: int
     arrays: list[np.ndarray]
+    sharings: tuple[Sharing, ...] = ()
 
     def to_wire(self) -> list[np.ndarray]:
         meta = (self.session, self.iteration, self.first, self.count, self.env_steps, self.total, self.held_out)
-        return [np.array(meta, np.int64), *self.arrays]
+        rows = [sharing.to_row() for sharing in self.sharings]
+        return [np.array([*meta, len(rows)], np.int64), *rows, *self.arrays]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
-        session, iteration, first, count, env_steps, total, held_out = (int(value) for value in arrays[0])
-        return cls(session, iteration, first, count, env_steps, total, held_out, list(arrays[1:]))
+        session, iteration, first, count, env_steps, total, held_out, rows = (int(value) for value in arrays[0])
+        sharings = tuple(map(Sharing.from_row, arrays[1 : 1 + rows]))
+        return cls(session, iteration, first, count, env_steps, total, held_out, list(arrays[1 + rows :]), sharings)
 
     @classmethod
     def empty(cls) -> Block:
-        """One that no trainer has asked for."""
+        """A block that no trainer has asked for."""
         return cls(0, 0, 0, 0, 0, 0, 0, [])
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far the trainer is.
+    """How far the trainer has come.
 
     Attributes:
-      session: Of the trainer, see `trainer_session`: what an earlier one published is no news.
+      session: Of the trainer, see `trainer_session`: progress of an earlier session is ignored.
       iteration: Iterations completed: the version of the newest policy.
       train_step: Updates done since the run began.
       eval_iteration: Version of the newest policy to evaluate; -1 if there is none.
+      sharings: Of the iterations that this policy may collect, where these are of steps; none: the planned workers
+        share them.
     """
 
     session: int
     iteration: int
     train_step: int
     eval_iteration: int
+    sharings: tuple[Sharing, ...] = ()
 
     def to_wire(self) -> list[np.ndarray]:
-        return [_row(self)]
+        row = (self.session, self.iteration, self.train_step, self.eval_iteration)
+        return [np.array(row, np.int64), *(sharing.to_row() for sharing in self.sharings)]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Progress:
-        return cls(*(int(value) for value in arrays[0]))
+        """Reads what `to_wire` made.
+
+        Raises:
+          MalformedMessageError: It is anything else.
+        """
+        session, iteration, train_step, eval_iteration = (int(v) for v in _only_array(arrays[:1], np.int64, 4))
+        try:
+            sharings = tuple(map(Sharing.from_row, arrays[1:]))
+        except ValueError as error:
+            raise MalformedMessageError(f"not a sharing of steps: {error}") from None
+        return cls(session, iteration, train_step, eval_iteration, sharings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,10 +231,10 @@ class Stored:
     Attributes:
       server: Start of the server's process, in ns: another value means that it was restarted.
       env_steps: Environment steps since the run began.
-      workers: `Ring.worker_rows()`. It travels as it is, and each worker reads the row that is its own: what costs is
-        to make Python objects of all of them, not their bytes.
-      checkpoint_wanted: A checkpoint is to be made early: experience of the last one will be overwritten soon.
-      received: Segments that the server has taken in since it was started, refused ones included.
+      workers: `Ring.worker_rows()`. It is sent unchanged, and each worker reads its own row: making Python objects of
+        all rows would be expensive, their bytes are not.
+      checkpoint_wanted: A checkpoint is needed early: experience in the last one will be overwritten soon.
+      received: Segments received since the server started, refused ones included.
     """
 
     server: int
@@ -226,11 +245,11 @@ class Stored:
 
     @property
     def init_episodes(self) -> int:
-        """Episodes of the first random ones that are complete, of all workers."""
+        """How many of the initial random episodes are complete, over all workers."""
         return int(self.workers[:, -1].sum())
 
     def worker(self, worker_id: int) -> WorkerRecord:
-        """What is stored of one worker."""
+        """What is stored from one worker."""
         place = int(np.searchsorted(self.workers[:, 0], worker_id))
         is_there = place < len(self.workers) and self.workers[place, 0] == worker_id
         return WorkerRecord(*self.workers[place, 1:].tolist()) if is_there else NOTHING_STORED
@@ -245,7 +264,7 @@ class Stored:
         return cls(server, env_steps, workers, bool(checkpoint_wanted), received)
 
 
-def _row(message: Request | Progress) -> np.ndarray:
+def _row(message: Request) -> np.ndarray:
     return np.array(dataclasses.astuple(message), np.int64)
 
 

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.policies.worker_policy import WorkerPolicy
+
+
+class Actor(Protocol):
+    """Chooses actions, in [-1, 1], for environments numbered from 0."""
+
+    def reset(self, env: int) -> None:
+        """An episode begins in an environment."""
+
+    def action(self, time_step: ts.TimeStep) -> Any:
+        """The action in environment 0."""
+
+    def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> Mapping[int, Any]:
+        """The actions in several environments."""
 
 
 class PolicyActor:
@@ -25,6 +38,30 @@ class PolicyActor:
         self.reset = policy.reset
         self.action = functools.partial(policy.action, greedy=greedy)
         self.actions = functools.partial(policy.actions, greedy=greedy)
+
+
+class GreedyActorOfLanes:
+    """A policy's greedy actions in other lanes than those that collect, which keep their states.
+
+    Args:
+      policy: Of more environments than are collected in.
+      first_lane: The policy's environment that is environment 0 here.
+    """
+
+    def __init__(self, policy: WorkerPolicy, first_lane: int) -> None:
+        self._policy = policy
+        self._first_lane = first_lane
+
+    def reset(self, env: int) -> None:
+        self._policy.reset(self._first_lane + env)
+
+    def action(self, time_step: ts.TimeStep) -> Any:
+        return self.actions({0: time_step})[0]
+
+    def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> dict[int, Any]:
+        first = self._first_lane
+        actions = self._policy.actions({first + env: step for env, step in time_steps.items()}, greedy=True)
+        return {lane - first: action for lane, action in actions.items()}
 
 
 class RandomActor:

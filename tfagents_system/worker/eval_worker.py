@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tfagents_system.report.episodes import Report, extra_share
+from tfagents_system.transport import tables
 from tfagents_system.worker.worker import Worker
 
 
@@ -19,13 +20,14 @@ class EvalWorker(Worker):
         pass
 
     def _go_on(self) -> None:
-        progress = self._newest_progress()
+        progress = self._progress.get()
         if progress is not None:
             if progress.session != self._announced_to:
                 self._announced_to = progress.session
                 # At once, whatever its first episodes are like: those with short ones must not count more.
-                self._report(Report("eval", progress.session, self._id, -1, 0, -1, []))
-            self._evaluate_if_due()
+                report = Report("eval", progress.session, self._id, -1, 0, -1, [])
+                self._connection.put(tables.REPORTS, report.to_wire())
+            self._evaluator.evaluate_if_due(progress)
         self._idle()
 
     def _eval_share(self) -> int:

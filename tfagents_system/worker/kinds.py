@@ -13,7 +13,8 @@ from tfagents_system.role import Role
 from tfagents_system.worker.eval_worker import EvalWorker
 from tfagents_system.worker.expert_worker import ExpertWorker
 from tfagents_system.worker.play_worker import PlayWorker
-from tfagents_system.worker.worker import Worker, WorkerSettings
+from tfagents_system.worker.worker import Worker
+from tfagents_system.worker.worker_settings import WorkerSettings
 
 _CLASSES: dict[str, type[Worker]] = {COLLECT: Worker, EVAL: EvalWorker, EXPERT: ExpertWorker, TEST: PlayWorker}
 

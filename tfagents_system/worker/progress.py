@@ -6,6 +6,7 @@ import time
 
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection
+from tfagents_system.transport.sharing import Sharing, find
 
 _LOOK_SECS, _MAX_LOOK_SECS = 2.0, 30.0  # Between two looks for news that got lost.
 
@@ -14,7 +15,7 @@ class ProgressReader:
     """How far the trainer is.
 
     News reach a sleeping worker at once and cost nothing while there are none. In case one got lost, or the server was
-    restarted, the newest is read now and then as well: the more rarely, the longer that has told nothing new.
+    restarted, the newest is read now and then as well: the more rarely, the longer that has brought nothing new.
 
     Args:
       connection: To the replay server.
@@ -32,7 +33,7 @@ class ProgressReader:
         self._look_secs, self._look_at = _LOOK_SECS, 0.0
         self.newest: tables.Progress | None = None
 
-    def get(self, wait_secs: float) -> tables.Progress | None:
+    def get(self, wait_secs: float = 0.0) -> tables.Progress | None:
         """The newest; waits for news of it up to `wait_secs`."""
         arrays = self._news.get(wait_secs)
         if arrays is not None:
@@ -40,6 +41,11 @@ class ProgressReader:
         elif time.monotonic() >= self._look_at:
             self._look()
         return self.newest
+
+    def sharing(self, iteration: int, steps: int, num_workers: int) -> Sharing:
+        """Who collects an iteration's steps: as the newest says, else the planned workers."""
+        told = find(self.newest.sharings, iteration) if self.newest is not None else None
+        return told or Sharing.planned(iteration, steps, num_workers)
 
     def _look(self) -> None:
         before, arrays = self.newest, self._reader.get()

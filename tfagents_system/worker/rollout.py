@@ -1,168 +1,24 @@
-"""Runs episodes and tells of them: steps as segments, returns and the environment's numbers as an Episode."""
+"""Runs episodes in a worker's environments, side by side where there are several."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-import tree
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.envs.info_keys import LOG_PREFIX, SUCCESS_KEYS
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.report.episodes import Episode
-from tfagents_system.transport.segments import Layout, Segment
+from tfagents_system.worker.actors import Actor
+from tfagents_system.worker.episode_log import EpisodeLog
+from tfagents_system.worker.segment_builder import SegmentBuilder
 
 Observer = Callable[[Any], None]
-_LARGEST = float(np.finfo(np.float32).max)
-
-
-class SegmentBuilder:
-    """Gathers consecutive steps of one episode and cuts them into segments.
-
-    Args:
-      layout: The environment's columns.
-      iteration: The iteration that the episode belongs to.
-      max_steps: Steps of a segment, at most.
-      send: Takes each segment when it is full, or when the episode ends.
-      held_out: The episode is never trained on.
-      history: Observations before a segment's first transition that go with it, at most.
-      gamma: Discount of a step, for the returns, where the layout has them.
-    """
-
-    def __init__(
-        self,
-        layout: Layout,
-        iteration: int,
-        max_steps: int,
-        send: Callable[[Segment], None],
-        held_out: bool = False,
-        history: int = 0,
-        gamma: float = 1.0,
-    ) -> None:
-        self._layout = layout
-        self._iteration = iteration
-        self._max_steps = max_steps
-        self._gamma = gamma
-        self._return = 0.0  # Of the episode, up to the last step that was sent.
-        self._send = send
-        self._held_out = held_out
-        self._history = history
-        self._starts_episode = True
-        self._observations: list[Any] = []
-        self._actions: list[Any] = []
-        self._rewards: list[Any] = []
-        self._discounts: list[Any] = []
-
-    def start(self, time_step: ts.TimeStep) -> None:
-        """The episode's first time step."""
-        self._observations = [time_step.observation]
-
-    def add(self, action: Any, next_time_step: ts.TimeStep) -> None:
-        """An action and what it led to. A full segment is cut off; the last one waits for `finish`."""
-        if len(self._rewards) >= self._max_steps:
-            self._cut(ends_episode=False, end_of_iteration=False)
-        _, reward, discount, observation = next_time_step
-        self._actions.append(action)
-        self._observations.append(observation)
-        self._rewards.append(reward)
-        self._discounts.append(discount)
-
-    def finish(self, *, ends_episode: bool, end_of_iteration: bool) -> None:
-        """Sends what is left.
-
-        Args:
-          ends_episode: False where the worker stops in mid-episode.
-          end_of_iteration: Nothing more follows in this iteration.
-        """
-        if self._rewards:
-            self._cut(ends_episode=ends_episode, end_of_iteration=end_of_iteration)
-
-    def _cut(self, *, ends_episode: bool, end_of_iteration: bool) -> None:
-        """Sends the steps that it holds."""
-        last = len(self._observations) - 1
-        history = last - len(self._rewards)
-        segment = Segment(
-            worker_id=0,  # This and the next two are filled in by the SegmentSender.
-            incarnation=0,
-            number=0,
-            iteration=self._iteration,
-            end_of_iteration=end_of_iteration,
-            starts_episode=self._starts_episode,
-            ends_episode=ends_episode,
-            observation=_stack(self._observations, self._layout.observation),
-            action=_stack(self._actions, self._layout.action),
-            reward=np.array(self._rewards, np.float32),
-            discount=np.array(self._discounts, np.float32),
-            held_out=self._held_out,
-            history=history,
-            returns=self._returns() if self._layout.returns else None,
-        )
-        del self._observations[: max(0, last - self._history)]
-        for column in (self._actions, self._rewards, self._discounts):
-            column.clear()
-        self._starts_episode = False
-        self._send(segment)
-
-    def _returns(self) -> np.ndarray:
-        """Of each step, the discounted sum of rewards up to it: R_t = gamma R_(t-1) + r_t, 0 before an episode."""
-        returns = []
-        for reward in self._rewards:
-            self._return = self._gamma * self._return + float(reward)
-            returns.append(self._return)
-        return np.clip(returns, -_LARGEST, _LARGEST).astype(np.float32)
-
-
-class EpisodeLog:
-    """The return, length, success and `log/...` means of one episode."""
-
-    def __init__(self) -> None:
-        self._return = 0.0
-        self._length = 0
-        self._sums: dict[str, tuple[float, int]] = {}
-        self._success: bool | None = None
-        self._ignored: set[Any] = set()
-
-    def add(self, reward: Any, info: Mapping[str, Any]) -> None:
-        """One step's reward and info."""
-        self._return += float(reward)
-        self._length += 1
-        for key in info:
-            if key not in self._ignored:
-                self._add_entry(key, info[key])
-
-    def _add_entry(self, key: Any, value: Any) -> None:
-        if isinstance(key, str) and key.startswith(LOG_PREFIX):
-            if _is_finite_number(value):
-                total, count = self._sums.get(key, (0.0, 0))
-                self._sums[key] = (total + float(value), count + 1)
-        elif key in SUCCESS_KEYS:
-            self._success = bool(value)
-        else:
-            self._ignored.add(key)
-
-    def episode(self) -> Episode:
-        means = {key.removeprefix(LOG_PREFIX): total / count for key, (total, count) in self._sums.items()}
-        return Episode(self._return, self._length, self._success, means)
-
-
-class Actor(Protocol):
-    """Chooses actions, in [-1, 1], for environments numbered from 0."""
-
-    def reset(self, env: int) -> None:
-        """An episode begins in an environment."""
-
-    def action(self, time_step: ts.TimeStep) -> Any:
-        """The action in environment 0."""
-
-    def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> Mapping[int, Any]:
-        """The actions in several environments."""
 
 
 class StepTimes:
@@ -178,123 +34,176 @@ class StepTimes:
         return taken
 
 
-def run_episodes(
-    envs: Sequence[TrainingEnvironment],
-    actor: Actor,
-    count: int,
-    *,
-    new_builder: Callable[[], SegmentBuilder] | None = None,
-    observers: Sequence[Observer] = (),
-    on_step: Callable[[int], None] = lambda steps: None,
-    on_episode: Callable[[Episode], None] = lambda episode: None,
-    on_start: Callable[[int], None] = lambda env: None,
-    on_fault: Callable[[int, EnvironmentFault], None] | None = None,
-    times: StepTimes | None = None,
-) -> list[Episode]:
-    """Runs exactly `count` episodes from reset to their ends, side by side where there are several environments.
-
-    No episode is started that is not counted: short episodes are not preferred to long ones.
+class Rollout:
+    """Episodes in some environments: whole ones, or so many steps of them at a time.
 
     Args:
-      envs: The environments. One whose episode has ended takes the next; in the end some have none.
-      actor: Gives actions for all environments whose episode goes on, at once.
-      count: Episodes in total, at least 1.
-      new_builder: Makes the builder that takes an episode's steps. Only the last segment of all ends the iteration.
+      envs: The environments. One whose episode has ended takes the next.
+      actor: Gives actions for all environments with an episode under way, at once.
+      new_builder: Makes the builder that takes an episode's steps. Only the last segment of a call ends the iteration.
       observers: Take a Trajectory for every step, in order. Of several environments they see one episode after
         another, each when it has ended.
       on_step: Called with the number of environments before they step; may raise to end all episodes early.
       on_episode: Called after each episode.
-      on_start: Called with an environment's index before an episode begins in it; may put another one in its place.
-      on_fault: Called when an environment has failed: puts another one in its place, in which the episode is begun
-        anew, or raises to end all episodes. The steps before the fault have been handed over, as an episode that was
-        cut short; the step that failed is dropped with all its values. None: every fault is raised.
+      on_start: Called with an environment's index before an episode begins in it; may replace the environment.
+      on_fault: Called when an environment has failed: replaces it, and the episode begins again in the new one, or
+        raises to end all episodes. The steps before the fault have been handed over, as an episode that was cut short;
+        the step that failed is dropped with all its values. None: every fault is raised.
       times: Counts the time of policy and simulator.
 
-    Returns:
-      The episodes, in the order in which they ended.
+    Attributes:
+      actor: As above; may be replaced between two calls.
     """
-    times = times or StepTimes()
-    later = len(envs) > 1
-    episodes: list[Episode] = []
-    running: dict[int, _Running] = {}
-    faults: dict[int, EnvironmentFault] = {}
-    started = 0
-    try:
-        while len(episodes) < count:
-            for env in [env for env in range(len(envs)) if env not in running][: count - started]:
-                on_start(env)
-                actor.reset(env)
+
+    def __init__(
+        self,
+        envs: Sequence[TrainingEnvironment],
+        actor: Actor,
+        *,
+        new_builder: Callable[[], SegmentBuilder] | None = None,
+        observers: Sequence[Observer] = (),
+        on_step: Callable[[int], None] = lambda steps: None,
+        on_episode: Callable[[Episode], None] = lambda episode: None,
+        on_start: Callable[[int], None] = lambda env: None,
+        on_fault: Callable[[int, EnvironmentFault], None] | None = None,
+        times: StepTimes | None = None,
+    ) -> None:
+        self.actor = actor
+        self._envs = envs
+        self._new_builder = new_builder
+        self._observers = observers
+        self._on_step = on_step
+        self._on_episode = on_episode
+        self._on_start = on_start
+        self._on_fault = on_fault
+        self._times = times or StepTimes()
+        self._step = self._step_all if len(envs) > 1 else self._step_one
+        self._running: dict[int, _Running] = {}
+        self._faults: dict[int, EnvironmentFault] = {}
+        self._steps_left = math.inf
+        self._next_env = 0  # The first to step where not all may.
+
+    def episodes(self, count: int) -> list[Episode]:
+        """Runs exactly `count` episodes, at least 1, from reset to their ends; returns them as they ended.
+
+        No episode is started that is not counted: short episodes are not preferred to long ones. In the end some
+        environments have nothing to do.
+        """
+        ended: list[Episode] = []
+        with self._handing_over():
+            while len(ended) < count:
+                self._start(count - len(ended) - len(self._running))
+                for run in self._advance():
+                    ended.append(run.end(end_of_iteration=len(ended) + 1 == count))
+                    self._on_episode(ended[-1])
+                self._answer_faults()
+        return ended
+
+    def steps(self, count: int) -> list[Episode]:
+        """Runs exactly `count` steps, of all environments together, and hands all of them over.
+
+        Episodes under way continue in the next call. Returns those that ended in this one.
+        """
+        ended: list[Episode] = []
+        self._steps_left = count
+        with self._handing_over():
+            while self._steps_left:
+                self._start(len(self._envs))
+                over = self._advance()
+                paused: list[_Running] = [] if self._steps_left else self._unsent()
+                for number, run in enumerate(over, 1):
+                    is_last = not self._steps_left and not paused and number == len(over)
+                    ended.append(run.end(end_of_iteration=is_last))
+                    self._on_episode(ended[-1])
+                for number, run in enumerate(paused, 1):
+                    run.pause(end_of_iteration=number == len(paused))
+                self._answer_faults()
+        return ended
+
+    def _unsent(self) -> list[_Running]:
+        """Episodes under way with steps to hand over."""
+        return [run for run in self._running.values() if run.has_unsent_steps]
+
+    @contextlib.contextmanager
+    def _handing_over(self) -> Iterator[None]:
+        """Hands over the steps of all episodes under way where the block ends with an exception.
+
+        Stopped, or a fault of an environment: the steps before it are true all the same.
+        """
+        try:
+            yield
+        except BaseException:
+            for run in self._running.values():
+                run.break_off()
+            raise
+
+    def _start(self, most: int) -> None:
+        """Begins up to so many episodes in environments that have none."""
+        for env in [env for env in range(len(self._envs)) if env not in self._running][:most]:
+            self._on_start(env)
+            self.actor.reset(env)
+            builder = self._new_builder and self._new_builder()
+            later = len(self._envs) > 1
+            try:
+                self._running[env] = _Running(self._envs[env], builder, self._observers, later, self._times)
+            except EnvironmentFault as fault:
+                self._faults[env] = fault
+
+    def _advance(self) -> list[_Running]:
+        """Steps until an episode ends, an environment fails or no step is left; returns the episodes that ended."""
+        ended = [self._running.pop(env) for env in (self._step() if self._running else [])]
+        for env in self._faults:
+            if env in self._running:
+                self._running.pop(env).break_off()
+        return ended
+
+    def _answer_faults(self) -> None:
+        while self._faults:
+            env, fault = self._faults.popitem()
+            if self._on_fault is None:
+                raise fault
+            self._on_fault(env, fault)
+
+    def _step_one(self) -> list[int]:
+        """Steps the only environment; returns it if its episode has ended."""
+        run = self._running[0]
+        advance, choose, on_step, times = run.advance, self.actor.action, self._on_step, self._times
+        try:
+            while not run.is_over and self._steps_left:
+                on_step(1)
+                began = perf_counter()
+                action = choose(run.time_step)
+                times.policy += perf_counter() - began
+                advance(action)
+                self._steps_left -= 1
+        except EnvironmentFault as fault:
+            self._faults[0] = fault
+        return [0] if run.is_over else []
+
+    def _step_all(self) -> list[int]:
+        """Steps all environments together; returns those whose episode has ended."""
+        faults = self._faults
+        while True:
+            running = self._running if self._steps_left >= len(self._running) else self._some(int(self._steps_left))
+            self._on_step(len(running))
+            began = perf_counter()
+            actions = self.actor.actions({env: run.time_step for env, run in running.items()})
+            self._times.policy += perf_counter() - began
+            for env, run in running.items():
                 try:
-                    running[env] = _Running(envs[env], new_builder and new_builder(), observers, later, times)
-                    started += 1
+                    run.advance(actions[env])
+                    self._steps_left -= 1
                 except EnvironmentFault as fault:
                     faults[env] = fault
-            if running:
-                step = _step_all if later else _step_one
-                for env in step(running, actor, on_step, times, faults):
-                    run = running.pop(env)
-                    episodes.append(run.end(end_of_iteration=len(episodes) + 1 == count))
-                    on_episode(episodes[-1])
-            while faults:
-                env, failure = faults.popitem()
-                if env in running:
-                    running.pop(env).break_off()
-                    started -= 1
-                if on_fault is None:
-                    raise failure
-                on_fault(env, failure)
-    except BaseException:
-        # Stopped, or a fault of an environment: the steps before it are true all the same.
-        for run in running.values():
-            run.break_off()
-        raise
-    return episodes
+            ended = [env for env, run in running.items() if run.is_over]
+            if ended or faults or not self._steps_left:
+                return ended
 
-
-def _step_one(
-    running: Mapping[int, _Running],
-    actor: Actor,
-    on_step: Callable[[int], None],
-    times: StepTimes,
-    faults: dict[int, EnvironmentFault],
-) -> list[int]:
-    """Runs the episode of the only environment to its end, or to its fault."""
-    run = running[0]
-    advance, choose = run.advance, actor.action
-    try:
-        while not run.is_over:
-            on_step(1)
-            began = perf_counter()
-            action = choose(run.time_step)
-            times.policy += perf_counter() - began
-            advance(action)
-    except EnvironmentFault as fault:
-        faults[0] = fault
-        return []
-    return [0]
-
-
-def _step_all(
-    running: Mapping[int, _Running],
-    actor: Actor,
-    on_step: Callable[[int], None],
-    times: StepTimes,
-    faults: dict[int, EnvironmentFault],
-) -> list[int]:
-    """Steps all environments together until an episode ends or an environment fails; returns where one ended."""
-    while True:
-        on_step(len(running))
-        began = perf_counter()
-        actions = actor.actions({env: run.time_step for env, run in running.items()})
-        times.policy += perf_counter() - began
-        for env, run in running.items():
-            try:
-                run.advance(actions[env])
-            except EnvironmentFault as fault:
-                faults[env] = fault
-        ended = [env for env, run in running.items() if run.is_over]
-        if ended or faults:
-            return ended
+    def _some(self, count: int) -> dict[int, _Running]:
+        """So many of the environments, in turn."""
+        envs = sorted(self._running, key=lambda env: (env - self._next_env) % len(self._envs))[:count]
+        self._next_env = (envs[-1] + 1) % len(self._envs)
+        return {env: self._running[env] for env in envs}
 
 
 class _Running:
@@ -342,6 +251,16 @@ class _Running:
         # TimeStep.is_last() takes 10 us: it asks for tensors first.
         self.is_over = next_time_step.step_type == ts.StepType.LAST
 
+    @property
+    def has_unsent_steps(self) -> bool:
+        """Whether there are steps to hand over."""
+        return self._builder is not None and self._builder.has_unsent_steps
+
+    def pause(self, *, end_of_iteration: bool) -> None:
+        """Hands over the steps so far; the episode continues."""
+        if self._builder:
+            self._builder.pause(end_of_iteration=end_of_iteration)
+
     def end(self, *, end_of_iteration: bool) -> Episode:
         """Hands over what is left of the episode."""
         if self._builder:
@@ -365,15 +284,3 @@ class _Running:
     def _tell(self, step: Any) -> None:
         for observer in self._observers:
             observer(step)
-
-
-def _is_finite_number(value: Any) -> bool:
-    is_number = isinstance(value, numbers.Real) or (isinstance(value, np.ndarray) and value.ndim == 0)
-    return is_number and math.isfinite(value)
-
-
-def _stack(rows: list[Any], columns: Sequence[Any]) -> list[np.ndarray]:
-    if len(columns) == 1 and isinstance(rows[0], np.ndarray):
-        return [np.array(rows, np.dtype(columns[0].dtype))]
-    leaves = zip(*map(tree.flatten, rows), strict=True)
-    return [np.array(values, np.dtype(column.dtype)) for column, values in zip(columns, leaves, strict=True)]

@@ -46,7 +46,7 @@ class Place:
 
 
 class TooLargeError(Exception):
-    """The worker's process takes more memory than SAC_WORKER_MEMORY_MB: it should start anew."""
+    """The worker's process takes more memory than SAC_WORKER_MEMORY_MB: it should be restarted."""
 
 
 class WorkerEnvironments:
@@ -88,6 +88,7 @@ class WorkerEnvironments:
         self._count = count
         self._derived_seed = derived_seed
         self._curriculum = curriculum
+        self._due: dict[Place, list[tuple[str, Any]]] = {}  # values of the curriculum that wait for an episode's start
         self._eval_values: dict[str, float] = {}  # of the curriculum, in the evaluation environments
         self._process = process
         self._memory_mb = memory_mb
@@ -106,7 +107,7 @@ class WorkerEnvironments:
             if index < eval_count:
                 self.evaluation.append(self._build(Place(True, index)))
         idle = count - params.n_train_episodes_per_iter
-        if idle > 0:
+        if idle > 0 and params.env_steps_per_iter is None:
             logging.warning(
                 "SAC_ENVS_PER_WORKER=%d, but a worker collects n_train_episodes_per_iter=%d in an iteration: "
                 "%d of its environments have nothing to do",
@@ -121,21 +122,35 @@ class WorkerEnvironments:
             _close(env)
 
     def set_due(self, iteration: int) -> None:
-        """Sets what the curriculum has for collecting this iteration.
+        """Collect environments are to have the curriculum's values of this iteration from their next episode on."""
+        for name, value in self._curriculum.due(iteration):
+            logging.info("iteration %d: %s = %s", iteration, name, value)
+            for index in range(len(self.collect)):
+                self._due.setdefault(Place(False, index), []).append((name, value))
+
+    def has_due(self, place: Place) -> bool:
+        """Whether values of the curriculum wait for the next episode there."""
+        return place in self._due
+
+    def begin_episode(self, place: Place) -> None:
+        """To be called before an episode begins: sets what is due; rebuilds an environment that has grown too large.
 
         Raises:
           UserError: An environment has no such parameter.
-          EnvironmentFault: See `replace`.
+          EnvironmentFault: See `replace`, or its own process has grown too large again and again.
         """
-        for name, value in self._curriculum.due(iteration):
-            logging.info("iteration %d: %s = %s", iteration, name, value)
-            self._set_all([Place(False, index) for index in range(len(self.collect))], name, value)
+        self._renew_if_too_large(place)
+        try:
+            for name, value in self._due.pop(place, []):
+                self._set(self._at(place), place, name, value)
+        except EnvironmentFault as fault:
+            self.replace(place, fault)
 
     def set_evaluated(self, iteration: int) -> None:
         """Sets what the curriculum has for evaluating a policy of this iteration, whatever is collected meanwhile.
 
         Raises:
-          UserError, EnvironmentFault: See `set_due`.
+          UserError, EnvironmentFault: See `begin_episode`.
         """
         before, self._eval_values = self._eval_values, self._curriculum.values_at(iteration, is_eval=True)
         for name, value in self._eval_values.items():
@@ -153,7 +168,7 @@ class WorkerEnvironments:
     # Faults.
 
     def replace(self, place: Place, fault: EnvironmentFault) -> None:
-        """Closes the environment that has failed and puts another one in its place.
+        """Closes the environment that has failed and replaces it.
 
         Raises:
           EnvironmentFault: It was the third in a row.
@@ -190,11 +205,12 @@ class WorkerEnvironments:
         return fault
 
     def _put_new(self, place: Place) -> None:
-        """Closes what is in a place, builds anew, and sets the curriculum's values."""
+        """Closes the environment in a place, builds another one, and sets the curriculum's values."""
         envs = self.evaluation if place.is_eval else self.collect
         _close(envs[place.index])
         env = self._build(place)
         envs[place.index] = env
+        self._due.pop(place, None)
         for name, value in (self._eval_values if place.is_eval else self._curriculum.values).items():
             self._set(env, place, name, value)
 
@@ -252,12 +268,8 @@ class WorkerEnvironments:
             f"more than SAC_WORKER_MEMORY_MB={self._memory_mb}"
         )
 
-    def renew_if_too_large(self, place: Place) -> None:
-        """Builds an environment again whose own process has grown too large; to be called between two episodes.
-
-        Raises:
-          EnvironmentFault: That happens again and again, each time soon after it was built.
-        """
+    def _renew_if_too_large(self, place: Place) -> None:
+        """Builds an environment again whose own process has grown too large."""
         text = self._too_large.pop(place, "")
         if not text:
             return

@@ -24,7 +24,7 @@ from tests.support.channel_for_tests import (
     wait_until,
 )
 from tfagents_system.transport import tables
-from tfagents_system.transport.remote import credentials, frames, gateway, machines, messages
+from tfagents_system.transport.remote import credentials, frames, gateway, listener, machines, messages
 from tfagents_system.transport.remote.errors import ChannelError, FrameError, GatewayRefusedError
 from tfagents_system.transport.remote.tls_client import TlsClient
 
@@ -246,12 +246,12 @@ def test_slow_loris_connections_are_ended(shared, monkeypatch):
             with pytest.raises(ChannelError):
                 transport.receive(messages.FromGateway, frames.HELLO_LIMITS, 5)
         assert time.monotonic() - began < 4
-    wait_until(lambda: not running.gateway._shaking_hands)
+    wait_until(lambda: running.gateway._listener.shaking_hands == 0)
 
 
 def test_more_connections_than_may_prove_themselves_at_once_are_refused(shared, monkeypatch):
     running, _ = shared
-    monkeypatch.setattr(gateway, "_MAX_HANDSHAKES_OF_ONE", 5)
+    monkeypatch.setattr(listener, "_MAX_HANDSHAKES_OF_ONE", 5)
     with Counted(running, "busy", 3), Counted(running, "silent", 5):
         crowd = [socket.create_connection(("localhost", running.port), timeout=5) for _ in range(8)]
         wait_until(lambda: running.refused("busy") >= 3)

@@ -16,7 +16,7 @@ from tfagents_system.transport.remote.tls_client import TlsClient
 def test_a_client_learns_who_it_is_and_what_the_run_is_like(shared):
     _, good = shared
     assert (good.slot, good.welcome.seed, good.welcome.num_collect_workers, good.welcome.max_workers) == (1, 7, 1, 20)
-    assert good.welcome.settings == {"SAC_SEED": "7"} and good.run == {"seed": 7}
+    assert good.welcome.settings == {"SAC_SEED": "7"} and json.loads(good.welcome.run) == {"seed": 7}
 
 
 def test_reports_arrive_bit_by_bit_and_put_waits_for_them(shared):
@@ -127,7 +127,7 @@ def test_a_session_that_can_not_begin_leaves_its_slot(tmp_path, monkeypatch):
         transport.close()
         monkeypatch.undo()
         wait_until(lambda: running.gateway.state()["connections"] == 0)
-        assert running.gateway.state()["remote_workers"] == 0 and not running.gateway._shaking_hands
+        assert running.gateway.state()["remote_workers"] == 0 and running.gateway._listener.shaking_hands == 0
 
 
 def test_the_end_of_a_log_comes_home_without_what_could_steer_a_terminal(shared):

@@ -14,7 +14,7 @@ import pytest
 from tests.support.channel_for_tests import IDENTITY, running_gateway, segment, wait_until
 from tfagents_system.errors import UserError
 from tfagents_system.transport import tables
-from tfagents_system.transport.remote import client as client_module
+from tfagents_system.transport.remote import channel as channel_module
 from tfagents_system.transport.remote import credentials, frames, gateway, machines, messages, session
 from tfagents_system.transport.remote.check import check_path
 from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError
@@ -33,8 +33,8 @@ def folder(tmp_path):
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
     monkeypatch.setattr(gateway, "_TEND_SECS", 0.0)
-    monkeypatch.setattr(client_module, "_FIRST_BACKOFF_SECS", 0.05)
-    monkeypatch.setattr(client_module, "_MAX_BACKOFF_SECS", 0.1)
+    monkeypatch.setattr(channel_module, "_FIRST_BACKOFF_SECS", 0.05)
+    monkeypatch.setattr(channel_module, "_MAX_BACKOFF_SECS", 0.1)
 
 
 def command(folder, *words):
@@ -145,7 +145,7 @@ def test_an_end_in_mid_session_ends_it_and_new_credentials_bring_it_back(tmp_pat
         for file in new.iterdir():
             shutil.copy2(file, tmp_path / "renewed" / file.name)
         deadline = time.monotonic() + 15
-        while lost._refusal is None:
+        while lost._channel.refusal is None:
             running.gateway.tend()
             assert time.monotonic() < deadline
             time.sleep(0.05)

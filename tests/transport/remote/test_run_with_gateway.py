@@ -66,13 +66,10 @@ def test_a_run_with_a_gateway(tmp_path):
         assert checks.errors == [], checks.report()
         (refusal,) = check_path(address, paths.credentials, None, identity).errors
         assert "the run asks for a password, none was given" in refusal
-        ended = []
         hello = Hello("test", identity)
-        player = RemoteConnection(
-            address, lambda: False, hello, credentials=paths.credentials, password_file=password, on_end=ended.append
-        )
+        player = RemoteConnection(address, lambda: False, hello, credentials=paths.credentials, password_file=password)
         player.wait_until_up(30)
-        assert player.slot in (1, 2) and player.run["seed"] == player.welcome.seed == 0
+        assert player.slot in (1, 2) and json.loads(player.welcome.run)["seed"] == player.welcome.seed == 0
         player.tell({"state": "playing", "steps": 3, "time": 2.0, "since": 1.0})
         news, policy = player.news(tables.news(player.slot)), player.newest(tables.WEIGHTS)
 
@@ -100,9 +97,9 @@ def test_a_run_with_a_gateway(tmp_path):
     assert code == 0, output + run.logs()
     assert run.trainer()["train_step"] == 125
     deadline = time.monotonic() + 10
-    while not ended and time.monotonic() < deadline:
+    while player.end_of_run is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert ended == ["done"]
+    assert player.end_of_run == "done"
     with pytest.raises(StoppedError):
         player.wait_until_up(5)
     secret = password.read_text().strip()

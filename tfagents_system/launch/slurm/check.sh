@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# The checks of a start, made when a job is submitted and not after its hours in the queue; and what earlier submissions
-# have left behind. Sourced by submit.sh.
+# The checks of a start, made when a job is submitted and not after its hours in the queue; and the leftovers of earlier
+# submissions. Sourced by submit.sh.
 
 readonly CHECK_SECS=20
 
 # Checks what was frozen, as the job will run it. What follows from the job's machine is left to the job. A dry run has
-# frozen nothing, and checks what would be.
+# frozen nothing, and checks what would be frozen.
 check_job() { # PACKAGE VARS REPORT [SNAPSHOT]
   local code=0 why where=${4:+$4/check.txt}
   if why=$(why_unchecked); then
@@ -33,7 +33,7 @@ check_job() { # PACKAGE VARS REPORT [SNAPSHOT]
   esac
 }
 
-why_unchecked() { # -> the reason; fails where the check can be made
+why_unchecked() { # -> the reason; fails if the check can be made
   local name
   ((tfagents_check)) || { echo "--no_check" && return; }
   if [[ -n $tfagents_add ]]; then echo "workers have those of their run" && return; fi
@@ -43,7 +43,7 @@ why_unchecked() { # -> the reason; fails where the check can be made
   return 1
 }
 
-# Why the run's Python can't be had on this machine, which need not be so where the job runs; fails where it can.
+# Why the run's Python is not available on this machine, though it may be where the job runs; fails if it is.
 python_fault() { # PACKAGE
   local told
   # As in a job: nothing is installed.
@@ -51,7 +51,7 @@ python_fault() { # PACKAGE
   echo "${told##*error: }"
 }
 
-# MiB of the job on its first node; nothing where a user's option leaves that to the cluster.
+# MiB of the job on its first node; nothing if a user's option leaves that to the cluster.
 job_memory_mb() {
   local text
   if ! asks_for_memory; then asked_memory_mb && return; fi
@@ -65,7 +65,7 @@ job_memory_mb() {
   esac
 }
 
-# What was written a moment ago, for nothing; folders that were there before stay.
+# Removes what was just written in vain; folders that existed before stay.
 drop_snapshot() { # SNAPSHOT
   local folder
   rm -rf -- "$1"
@@ -73,8 +73,8 @@ drop_snapshot() { # SNAPSHOT
   while [[ ! $folder -ef $tfagents_existing ]] && rmdir -- "$folder" 2>/dev/null; do folder=$(dirname "$folder"); done
 }
 
-# Snapshots of this run that no job needs any more, and what is left on this machine. Nobody waits for it: there may be
-# hundreds, on a slow file system.
+# Removes snapshots of this run that no job needs any more, and leftovers on this machine. Nobody waits for it: there may
+# be hundreds, on a slow file system.
 remove_leftovers() {
   if [[ -n $tfagents_python ]]; then
     setsid "$tfagents_python" -S -E "$tfagents_root/tfagents_system/launch/clean.py" --unasked "$tfagents_submit_dir" \

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What a submission would do; nothing is written. Sourced by submit.sh.
 
-# The job script is all that standard output has: `submit.sh ... --dry_run >job.sbatch`.
+# Only the job script goes to standard output: `submit.sh ... --dry_run >job.sbatch`.
 dry_run() { # SNAPSHOT
   local report
   show_submission "$1" >&2

@@ -4,12 +4,12 @@
 
 run='' others='' # Their pids.
 further_nodes=$((${SLURM_JOB_NUM_NODES:-1} - 1)) first_place=--relative=0 further_place=--relative=1
-# A job that has a GPU on its first node alone consists of two components.
+# A job with a GPU only on its first node consists of two components.
 if ((${SLURM_HET_SIZE:-1} > 1)); then
   further_nodes=$SLURM_JOB_NUM_NODES_HET_GROUP_1 first_place=--het-group=0 further_place=--het-group=1
 fi
 
-# The variable alone would not do: `srun` does not take it over from `sbatch` in every version.
+# The variable alone would not suffice: not every version of `srun` takes it over from `sbatch`.
 on_nodes() { # COUNT PLACE COMMAND...
   exec srun --nodes="$1" --ntasks="$1" "$2" --cpus-per-task="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_PER_TASK_HET_GROUP_0:-1}}" \
     --export=ALL --no-kill --kill-on-bad-exit=0 "${@:3}"
@@ -38,7 +38,7 @@ wait_for_run() { # sets code; a signal ends `wait`, but not the run
   do :; done
 }
 
-# The workers on further nodes see that the run is over; where it has never begun they would wait for it.
+# The workers on further nodes see that the run is over; if it never began they would wait for it.
 leave_nodes() {
   local k
   if [[ -z $others ]]; then return; fi

@@ -4,10 +4,10 @@
 tfagents_dry_run=0 tfagents_check=1 tfagents_array='' tfagents_nodes=1 tfagents_add='' tfagents_to=''
 tfagents_settings=() # --set, for run_script.sh.
 tfagents_options=() # For sbatch, as they were given.
-tfagents_lasting=() # Those of them that also hold when the job is submitted once more.
+tfagents_lasting=() # Those of them that also hold when the job is submitted again.
 tfagents_unknown=() # Long options that sbatch does not have.
 readonly OWN_OPTIONS="dry_run no_check add_workers to set array nodes keep take_edits fresh help"
-# Of sbatch up to SLURM 25.05. What a site has added (SPANK) is given behind `--`.
+# sbatch's, up to SLURM 25.05. What a site has added (SPANK) is given after `--`.
 readonly SBATCH_OPTIONS="account acctg-freq batch bb bbf begin chdir cluster cluster-constraint clusters comment
   consolidate-segments constraint container container-id contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu
   cpus-per-task deadline delay-boot dependency distribution error exclude exclusive export export-file extra extra-node-info
@@ -32,7 +32,7 @@ read_options() {
       --set) value_of "$@" && tfagents_settings+=(--set "$2") && shift ;;
       --set=* | --keep | --take_edits) tfagents_settings+=("$1") ;;
       --fresh)
-        fail "--fresh would begin anew each time that the job is requeued: choose another SAC_EXP_NAME, or move the run's" \
+        fail "--fresh would start over each time that the job is requeued: choose another SAC_EXP_NAME, or move the run's" \
           "directory away yourself"
         ;;
       -a | --array) value_of "$@" && tfagents_array=$2 && shift ;;
@@ -41,7 +41,7 @@ read_options() {
       -N | --nodes) value_of "$@" && tfagents_nodes=$2 && shift ;;
       --nodes=*) tfagents_nodes=${1#*=} ;;
       -N?*) tfagents_nodes=${1#-N} ;;
-      # Of this submission alone.
+      # Only for this submission.
       -b | --begin | -d | --dependency) value_of "$@" && tfagents_options+=("$1" "$2") && shift ;;
       -H | --hold | -W | --wait | --parsable | --test-only | -Q | --quiet | -v | --verbose | --begin=* | --dependency=*)
         tfagents_options+=("$1")
@@ -60,7 +60,7 @@ read_options() {
   done
 }
 
-# Shortened ones, too (`--part=long`), but for those that can be meant for submit.sh, which would not see them.
+# Shortened ones, too (`--part=long`), except those that may be meant for submit.sh, which would not see them.
 is_of_sbatch() { # OPTION[=VALUE]
   local name known
   name=${1%%=*}
@@ -112,7 +112,7 @@ asks_for_memory() {
   has_option --mem || has_option '--mem=*' || has_option '--mem-per-*'
 }
 
-# SLURM has no option for GPUs of the first node alone: the job then has two components. An array can't have any.
+# SLURM has no option for GPUs on the first node only: the job then has two components. An array can't have any.
 has_components() {
   [[ ${SAC_TRAIN_GPUS:-0} == 1 && -z $tfagents_add$tfagents_array ]] && ((tfagents_nodes > 1)) && ! asks_for_gpus
 }
@@ -125,11 +125,11 @@ check_place() {
     finding "the run directory $tfagents_exp_dir must not have quotation marks or line breaks in its name"
   fi
   while [[ ! -e $ancestor ]]; do ancestor=$(dirname "$ancestor"); done
-  tfagents_existing=$ancestor # What is below it is made for this submission.
+  tfagents_existing=$ancestor # Everything below it is made for this submission.
   [[ -d $ancestor && -w $ancestor && -x $ancestor ]] \
     || finding "$tfagents_submit_dir can't be made, $ancestor can't be written: set SAC_EXP_DIR to a folder that is yours"
   [[ ${SAC_VENV:-/} == [/@]* ]] || finding "SAC_VENV=$SAC_VENV must be an absolute path: jobs start in other folders"
-  # The packages may as well come from an image or an archive; the job says so where they are not there.
+  # The packages may as well come from an image or an archive; the job reports it if they are missing.
   if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-}${SAC_PACKED_ENV:-}${SAC_EXEC_PREFIX:-}${SAC_JOB_PRELUDE:-}${SAC_PYTHON:-} ]]; then
     [[ -x ${SAC_VENV:-$tfagents_root/.venv}/bin/python ]] \
       || finding "the packages are not installed, and jobs install nothing: run ./setup.sh here, once"
@@ -193,7 +193,7 @@ header() { # WORD...
 
 submit_job() { # SBATCH JOB_SCRIPT
   local offset ids at_once=$TASKS_AT_ONCE
-  # sbatch hands its environment on. What another job has there, in which this is called, is not the new one's.
+  # sbatch passes its environment on. If this is called in another job, that job's variables are not the new one's.
   unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_HET_SIZE
   if [[ -z $tfagents_array ]]; then
     "$1" ${tfagents_options[@]+"${tfagents_options[@]}"} "$2"

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Whether a run that is requeued again and again gets anywhere. Sourced by job.sh, which sets exp_dir and snapshot.
+# Whether a run that is requeued repeatedly makes progress. Sourced by job.sh, which sets exp_dir and snapshot.
 #
-# <exp_dir>/requeues holds one line: saved train step, attempts in a row that saved no further one, whether the last
+# <exp_dir>/requeues holds one line: saved train step, attempts in a row that saved no later one, whether the last
 # attempt has ended in words (`closed`) or died without one (`open`), and the snapshot that they ran.
 
-readonly MOST_IDLE=2      # Attempts that could save, and had nothing new.
+readonly MOST_IDLE=2      # Attempts that could save but had nothing new.
 readonly MOST_IDLE_OPEN=5 # Attempts that died without a word, such as with their node or by preemption without grace.
 
 # The train step of the newest complete checkpoint (run_checkpoints.py); 0 without one.
@@ -18,7 +18,7 @@ saved_step() {
   echo "$step"
 }
 
-# Whether the attempt that $exp_dir/requeues tells of came so far that it could have trained.
+# Whether the attempt recorded in $exp_dir/requeues came so far that it could have trained.
 was_at_work() {
   local beat=$exp_dir/heartbeats/trainer.json
   [[ $beat -nt $exp_dir/requeues ]] && ! grep -q '"state": *"starting"' "$beat"
@@ -28,7 +28,7 @@ read_progress() {
   local of=''
   last_step=0 idle=0 attempt=closed
   if [[ -r $exp_dir/requeues ]]; then read -r last_step idle attempt of <"$exp_dir/requeues" || true; fi
-  # Somebody submitted the run anew: it may have what it lacked.
+  # Somebody submitted the run again: it may have what it lacked.
   if [[ $of != "$snapshot" || ! $last_step =~ ^[0-9]+$ || ! $idle =~ ^[0-9]+$ ]]; then
     last_step=$(saved_step) idle=0 attempt=closed
   fi
@@ -39,7 +39,7 @@ write_progress() { # open|closed
   echo "$last_step $idle $1 $snapshot" >"$exp_dir/requeues.new" && mv -f "$exp_dir/requeues.new" "$exp_dir/requeues"
 }
 
-# Counts the attempt that is over. One that was told to stop during its start-up says nothing (`excused`).
+# Counts the attempt that is over. One that was told to stop during its start-up does not count (`excused`).
 judge_attempt() { # [excused|blamed]
   local step
   step=$(saved_step)

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # What a run asks SLURM for. Sourced by submit.sh once the vars file is read.
 
-readonly SPARE_CPUS=2 # Supervisor, fork server and what the system does.
+readonly SPARE_CPUS=2 # For supervisor, fork server and the system.
 readonly BASE_MB=1500 WORKER_MB=400 UNFORKED_MB=200 NEW_RING_MB=1000
-readonly SIGNAL_SLACK_SECS=60 # SLURM looks at time limits once in so many seconds.
+readonly SIGNAL_SLACK_SECS=60 # SLURM checks time limits at such intervals.
 readonly TASKS_AT_ONCE=10
 
 finding() { tfagents_findings+=("$*"); }
@@ -85,7 +85,7 @@ check_request() {
     || finding "--array=$tfagents_array must be task ids such as 0-9, 0-9:2 or 1,5,7, with %4 behind them for at most 4 at once"
 }
 
-# The form of it; whether there is such a setting Python says, in the check of the job.
+# Only its form: Python checks whether there is such a setting, in the check of the job.
 check_setting() { # NAME=VALUE
   local name=${1%%=*} letter='([^[:digit:][:space:][:punct:]]|_)'
   if [[ $1 != *=* || ! $name =~ ^$letter($letter|[[:digit:]])*([.][^.]+)*$ ]]; then
@@ -95,7 +95,7 @@ check_setting() { # NAME=VALUE
   fi
 }
 
-# Workers that are added to a run which goes on.
+# Workers that are added to a run under way.
 check_added() {
   [[ $tfagents_add =~ ^[1-9][0-9]{0,3}$ ]] \
     || finding "--add_workers=$tfagents_add must be a number of workers, such as 32, with --to RUN"
@@ -116,7 +116,7 @@ own_workers() {
   echo $((SAC_NUM_COLLECT_WORKERS + ${SAC_EXPERT_WORKERS:-0}))
 }
 
-# Of each node. On further ones there is neither a replay server nor a trainer: their CPUs are spare.
+# CPUs of each node. Further ones have neither a replay server nor a trainer: those CPUs are spare.
 asked_cpus() {
   if [[ -n $tfagents_add ]]; then
     echo $(($(added_workers_a_node) * SAC_COLLECT_WORKER_CPUS + 1)) && return
@@ -124,8 +124,8 @@ asked_cpus() {
   echo $((SAC_REVERB_CPUS + SAC_TRAIN_CPUS + $(own_workers) * SAC_COLLECT_WORKER_CPUS + SPARE_CPUS))
 }
 
-# MiB: what the programs take, and the ring, which is counted where it lies in the page cache. How large a new run's
-# ring will be only its params know; that of a run that goes on is there to be measured.
+# MiB: what the programs take, and the ring, which counts as far as it is in the page cache. Only its params know the
+# size of a new run's ring; a continued run's can be measured.
 asked_memory_mb() {
   if [[ -n ${SAC_MEM_GB:-} ]]; then echo $((SAC_MEM_GB * 1024)) && return; fi
   local worker_mb=${SAC_WORKER_MEMORY_MB:-$WORKER_MB} base_mb=$BASE_MB ring_mb=$NEW_RING_MB

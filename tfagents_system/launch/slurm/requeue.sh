@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# What SLURM says of this job, and how the job is requeued. Sourced by job.sh.
+# What SLURM says about this job, and how the job is requeued. Sourced by job.sh.
 #
 # job.sh sets snapshot and offset, slurm_task (empty outside of arrays), told (the last signal) and outcome (words).
 
-readonly EARLY_SECS=60 # SLURM's warning may come so much earlier than it was asked for.
+readonly EARLY_SECS=60 # SLURM's warning may come this much earlier than requested.
 
 # The job as SLURM's commands name it. SLURM_JOB_ID won't do in an array: the last of its tasks has the id of the whole
-# array, and who requeues that id restarts all tasks.
+# array, and requeueing that id restarts all tasks.
 job=$SLURM_JOB_ID
 if [[ -n $slurm_task ]]; then job=${SLURM_ARRAY_JOB_ID}_$slurm_task; fi
 
@@ -18,7 +18,7 @@ queue_says() { # FORMAT: of squeue
   squeue --noheader --jobs="$job" --format="$1" 2>/dev/null | head -n 1
 }
 
-job_state() { # -> such as RUNNING or COMPLETING; nothing where SLURM does not answer
+job_state() { # -> such as RUNNING or COMPLETING; nothing if SLURM does not answer
   local state
   state=$(job_says JobState)
   echo "${state:-$(queue_says %T)}"
@@ -34,8 +34,8 @@ is_requeued_by_slurm() { [[ $(job_says Restarts) -gt ${SLURM_RESTART_COUNT:-0} ]
 
 forbids_requeue() { [[ $(job_says Requeue) == 0 ]]; }
 
-# SLURM ends a job at its time limit as it ends one that was cancelled: its reason is all that differs. Where SLURM does
-# not answer, SIGTERM is taken for a cancellation.
+# SLURM ends a job at its time limit as it ends a cancelled one: only the reason differs. If SLURM does not answer, SIGTERM
+# is taken for a cancellation.
 was_cancelled() {
   case $(job_state) in
     RUNNING) return 1 ;;
@@ -44,7 +44,7 @@ was_cancelled() {
   esac
 }
 
-seconds_left() { # before the time limit; fails where there is none, or SLURM does not answer
+seconds_left() { # before the time limit; fails if there is none, or SLURM does not answer
   local days hours
   [[ $(queue_says %L) =~ ^(([0-9]+)-)?(([0-9]+):)?([0-9]+):([0-9]+)$ ]] || return 1
   days=${BASH_REMATCH[2]:-0} hours=${BASH_REMATCH[4]:-0}
@@ -58,21 +58,21 @@ warning_secs() {
   echo "${secs:-60}"
 }
 
-# An attempt that ends after the warning before the time limit is taken for one that this warning ended.
+# An attempt that ends after the warning before the time limit counts as ended by this warning.
 is_at_time_limit() {
   local left
   left=$(seconds_left) && ((left <= $(warning_secs) + EARLY_SECS))
 }
 
-# Where a site forbids to requeue: a new job goes on, after this one.
+# Where a site forbids requeueing: a new job continues after this one.
 submit_again() {
   # sbatch hands its environment on, and a new job has not been restarted.
   env -u SLURM_RESTART_COUNT sbatch --dependency="afterany:$job" ${slurm_task:+--array="$slurm_task"} \
     "$snapshot/job.sbatch" "$offset"
 }
 
-# SLURM begins to end the job's processes before scontrol has its answer: a scontrol that died of that would be taken for
-# one that was refused, and a second job for the same run be submitted.
+# SLURM begins to end the job's processes before scontrol has its answer: a scontrol that died of that would seem refused,
+# and a second job for the same run would be submitted.
 ask_for_requeue() { (
   trap '' TERM USR1 USR2
   exec scontrol requeue "$job"

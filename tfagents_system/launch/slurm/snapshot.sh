@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Freezes what a job runs: nothing that is edited while it waits, runs or is requeued changes it. Sourced by submit.sh.
+# Freezes what a job runs: no edit while it waits, runs or is requeued changes it. Sourced by submit.sh.
 #
-#   snapshot/<time>/package/        this repository's programs; package.commit and package.diff say what they are
+#   snapshot/<time>/package/        this repository's programs; package.commit and package.diff identify them
 #   snapshot/<time>/params/         the folder of SAC_PARAMS
 #   snapshot/<time>/config.json     SAC_CONFIG, and grid.json SAC_GRID
 #   snapshot/<time>/variables.sh    the variables as they were resolved
@@ -9,7 +9,7 @@
 
 readonly LOOK_SECS=20
 readonly PACKAGE=(run_script.sh train_script.sh join_script.sh setup.sh submit.sh pyproject.toml requirements.lock config tfagents_system)
-# What the vars file may name and only the job knows: it stays a reference.
+# The vars file may name these, but only the job knows them: they stay references.
 readonly LATE=(SLURM_JOB_ID SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_TMPDIR TMPDIR)
 # shellcheck disable=SC2016
 readonly LATE_VALUES=('${SLURM_JOB_ID:-}' '${SLURM_ARRAY_JOB_ID:-}' '${SLURM_ARRAY_TASK_ID:-}'
@@ -39,7 +39,7 @@ is_late() { # TEXT
 }
 
 # A Python for what needs no package: 3.6 will do.
-login_python() { # -> its path; fails where there is none
+login_python() { # -> its path; fails if there is none
   local python
   for python in python3 /usr/libexec/platform-python "${SAC_PYTHON:-python}" "${SAC_VENV:-$tfagents_root/.venv}/bin/python"; do
     if "$python" -S -E -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null; then
@@ -49,7 +49,7 @@ login_python() { # -> its path; fails where there is none
   return 1
 }
 
-# As a run copies it (run_files/params_folder.py). Prints the files, and copies them where there is a target.
+# As a run copies it (run_files/params_folder.py). Prints the files, and copies them if there is a target.
 params_folder() { # FOLDER [TARGET]
   local secret secrets=()
   for secret in "${SAC_PASSWORD_FILE:-}" "${SAC_CREDENTIALS_DIR:-}"; do
@@ -109,14 +109,14 @@ variables_script() { # TARGET
     esac
   done
   echo "SAC_EXP_DIR=$(quoted "$tfagents_exp_dir")"
-  if ((tfagents_nodes > 1)) && [[ -z $tfagents_add ]]; then # As many workers on each node, the first one's are its own.
+  if ((tfagents_nodes > 1)) && [[ -z $tfagents_add ]]; then # As many workers on each node; the first node's are the run's own.
     echo "SAC_LOCAL_WORKERS=$SAC_NUM_COLLECT_WORKERS"
     echo "SAC_NUM_COLLECT_WORKERS=$((SAC_NUM_COLLECT_WORKERS * tfagents_nodes))"
     echo "SAC_GATEWAY_PORT=${SAC_GATEWAY_PORT:-0}"
   fi
 }
 
-# Relative to the repository, as run directories are, or to a folder; what begins with a reference is left as it is.
+# Relative to the repository, as run directories are, or to a folder; a path that begins with a reference stays as it is.
 absolute() { # PATH [FOLDER]
   local path=${1/#\~\//$HOME/}
   [[ $path == /* || $path == @* ]] || path=${2:-$tfagents_root}/$path

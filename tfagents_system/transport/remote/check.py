@@ -1,4 +1,4 @@
-"""Tries the whole way to a gateway, step by step, in seconds: name, port, TLS, password, version, inputs."""
+"""Tests the whole path to a gateway, step by step, within seconds: name, port, TLS, password, version, inputs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def check_path(
     identity: Mapping[str, str] | None = None,
     timeout_secs: float = 5.0,
 ) -> Checklist:
-    """What was found on the way to a gateway: facts as far as it goes, then what stands in the way.
+    """Findings on the path to a gateway: facts for each step that worked, then the first obstacle.
 
     Args:
       address: `host:port`, as in SAC_SERVER.
       credentials: Folder with ca.pem, client.pem and client.key, or the run's own.
-      password_file: SAC_PASSWORD_FILE; None where there is none.
-      identity: Of this side's inputs (see `messages.identity_of`); None does not compare them.
+      password_file: SAC_PASSWORD_FILE; None if there is none.
+      identity: Of this side's inputs (see `messages.identity_of`); None skips the comparison.
       timeout_secs: For each step.
     """
     checks = Checklist()
@@ -85,7 +85,7 @@ def _reach(check: Check, gateway: TlsClient, timeout_secs: float) -> socket.sock
 def _prove_ourselves(
     check: Check, gateway: TlsClient, connection: socket.socket, identity: dict[str, str], timeout_secs: float
 ) -> None:
-    """TLS, then what we say of ourselves."""
+    """TLS, then our hello."""
     try:
         transport = gateway.secure(connection)
     except ChannelError as error:

@@ -1,15 +1,15 @@
 """Who may join a run: certificates and a password.
 
     <exp_dir>/credentials (0700), or SAC_CREDENTIALS_DIR
-      ca.pem                    the only authority that either side believes
-      ca.key                    makes more of them: it stays here
+      ca.pem                    the only authority that both sides trust
+      ca.key                    signs further certificates: never copy it
       server.pem, server.key    of the gateway
       machines/<name>/          ca.pem, client.pem and client.key of one machine that joins (machines.py)
       revoked                   names of machines that are shut out
 
-A machine that does not see the folder needs a copy of `machines/<name>`. Certificates of your own have the same names:
-ca.pem, server.pem and server.key here, ca.pem, client.pem and client.key there. So had those of earlier versions, which
-had one client.pem for all who joined, and no ca.key.
+A machine that can't read the folder needs a copy of `machines/<name>`. Your own certificates use the same names:
+ca.pem, server.pem and server.key here, ca.pem, client.pem and client.key there. Earlier versions used these names too,
+with one client.pem for all machines and no ca.key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AUTHORITY_KEY = "ca.key"
 MIN_PASSWORD_CHARS = 12
 _MAX_PASSWORD_CHARS = 1000
 _OURS = "tfagents_system"  # The organization in certificates that were made here.
-_SERVER_NAME = "gateway.tfagents-system.invalid"  # Of theirs: they are good at whatever address.
+_SERVER_NAME = "gateway.tfagents-system.invalid"  # In those certificates: they are valid at any address.
 _VALID_DAYS = 730
 _MAKE_OTHERS = (
     "make others on the run's machine (python -m tfagents_system.transport.remote.machines RUN add NAME), and copy them"
@@ -47,7 +47,7 @@ def make_credentials(folder: Path, run_name: str) -> None:
     """Makes a certificate authority and the gateway's certificate; the folder is complete or absent.
 
     Raises:
-      OSError: It can't be written, or is there already.
+      OSError: It can't be written, or already exists.
     """
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(beside, ignore_errors=True)
@@ -87,7 +87,7 @@ def issue(folder: Path, target: Path, name: str, days: int) -> None:
 
 
 def ensure_credentials(folder: Path, run_name: str) -> None:
-    """Makes the run's credentials unless they are there.
+    """Makes the run's credentials unless they exist.
 
     Raises:
       UserError: They can't be written.
@@ -97,23 +97,23 @@ def ensure_credentials(folder: Path, run_name: str) -> None:
     try:
         make_credentials(folder, run_name)
     except OSError as error:
-        if not folder.exists():  # Else somebody else was faster.
+        if not folder.exists():  # Otherwise another process was faster.
             raise UserError(f"{folder} can't be made: {error.strerror}: make its parent writable") from None
 
 
 def server_context(folder: Path) -> ssl.SSLContext:
-    """TLS of the gateway: it takes clients with a certificate of this authority alone.
+    """TLS of the gateway: it accepts only clients with a certificate of this authority.
 
     Raises:
       UserError: With all findings about the files.
     """
     context = _context(ssl.PROTOCOL_TLS_SERVER, folder, SERVER)
-    context.num_tickets = 0  # type: ignore[attr-defined]  # Nothing is resumed: every connection proves itself anew.
+    context.num_tickets = 0  # type: ignore[attr-defined]  # No session resumption: every connection authenticates.
     return context
 
 
 def client_context(folder: Path) -> ssl.SSLContext:
-    """TLS of those who join: they believe a gateway with a certificate of this authority alone.
+    """TLS of the machines that join: they accept only a gateway with a certificate of this authority.
 
     Raises:
       UserError: With all findings about the files.
@@ -128,7 +128,7 @@ def server_name(folder: Path, host: str) -> str:
 
 
 def check_credentials(folder: Path, side: str) -> list[str]:
-    """What is wrong with the files of one side, in words; empty where nothing is.
+    """What is wrong with the files of one side, a sentence each; empty if nothing is.
 
     Args:
       folder: With the files.
@@ -164,7 +164,7 @@ def check_credentials(folder: Path, side: str) -> list[str]:
 
 
 def days_left(folder: Path, side: str) -> int:
-    """Until the first of one side's certificates expires."""
+    """Time until the first of one side's certificates expires."""
     return (end_of_side(folder, side) - _now()).days
 
 
@@ -177,13 +177,13 @@ def end_of(path: Path) -> datetime.datetime:
     """When a certificate expires; UTC.
 
     Raises:
-      OSError, ValueError: There is none.
+      OSError, ValueError: It can't be read as a certificate.
     """
     return _load(path)[0].not_valid_after_utc
 
 
 def read_password(path: Path | None) -> str:
-    """The content of SAC_PASSWORD_FILE without white space at its ends; empty where there is none.
+    """The content of SAC_PASSWORD_FILE without surrounding white space; empty if there is none.
 
     Raises:
       UserError: It can't be read, is too short, or others may read it.
@@ -227,7 +227,7 @@ def _certificate(
     days: int,
     side: str = "",
 ) -> x509.Certificate:
-    """A certificate of `authority` for one side; None: it is one itself."""
+    """A certificate for one side, signed by `authority`; None makes an authority."""
     subject = x509.Name(
         [x509.NameAttribute(NameOID.ORGANIZATION_NAME, _OURS), x509.NameAttribute(NameOID.COMMON_NAME, name[:64])]
     )
@@ -244,7 +244,7 @@ def _certificate(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), False)
     )
     if authority is not None:
-        # One who joins can't pass for the gateway, nor the other way round.
+        # A joining machine can't pose as the gateway, nor the gateway as one.
         usage = ExtendedKeyUsageOID.SERVER_AUTH if side == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), True)
         names = x509.SubjectAlternativeName([x509.DNSName(_SERVER_NAME if side == SERVER else "client.invalid")])
@@ -296,7 +296,7 @@ def _check_rights(folder: Path, *keys: Path) -> list[str]:
 
 
 def _others_may(rights: os.stat_result, forbidden: int) -> str:
-    """What others may do with a file that must be ours alone; empty where nothing is wrong."""
+    """What others may do with a file that must be private; empty if nothing is wrong."""
     if rights.st_uid not in (os.geteuid(), 0):
         return f"belongs to another user (uid {rights.st_uid})"
     if stat.S_IMODE(rights.st_mode) & forbidden:

@@ -6,19 +6,19 @@ from tfagents_system.errors import UserError
 
 
 class ChannelError(Exception):
-    """The connection is broken, or what came over it is no frame of ours: it is given up."""
+    """The connection is broken, or carried something that is not a frame of ours: it is closed."""
 
 
 class FrameError(ChannelError):
-    """What came is too long, malformed, or of a type that was not declared."""
+    """A frame is too long, malformed, or of an undeclared type."""
 
 
 class CutShortError(ChannelError):
-    """A message began, but its rest did not come."""
+    """A message began, but its rest did not arrive."""
 
 
 class GatewayRefusedError(UserError):
-    """The gateway has refused this program, and would again; says why.
+    """The gateway has refused this program for good; says why.
 
     Args:
       finding: What it said.

@@ -5,8 +5,8 @@
     body   uint64    bytes of the arrays
     the message (messages.py), then the arrays' raw bytes in C order, little-endian, each at a multiple of 16
 
-What comes from the other side is trusted in nothing: lengths are compared with limits before memory is taken, dtypes
-with a list, and shapes with the length of the body.
+Nothing from the other side is trusted: lengths are checked against limits before memory is allocated, dtypes against
+a list, and shapes against the length of the body.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ Buffer = bytes | memoryview
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Of one frame.
+    """Limits of one frame.
 
     Attributes:
       message_bytes: The message alone.
-      body_bytes: All arrays of it together.
+      body_bytes: All its arrays together.
     """
 
     message_bytes: int
@@ -72,7 +72,7 @@ def encode(message: msgspec.Struct, arrays: Sequence[np.ndarray] = ()) -> list[B
     """A frame as buffers that are sent one after the other; large arrays are not copied.
 
     Raises:
-      FrameError: An array of a dtype that does not travel.
+      FrameError: An array has a dtype that can't be sent.
     """
     body: list[Buffer] = []
     body_bytes = 0
@@ -90,7 +90,7 @@ def encode(message: msgspec.Struct, arrays: Sequence[np.ndarray] = ()) -> list[B
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
-    """In C order, of a dtype that travels."""
+    """In C order, of a dtype that can be sent."""
     array = np.asarray(array)
     if array.dtype.name not in _DTYPES:
         raise FrameError(f"arrays of {array.dtype} do not travel: {', '.join(_DTYPES)} do")
@@ -101,7 +101,7 @@ def read_head(head: bytes | bytearray, limits: Limits) -> tuple[int, int]:
     """Bytes of the message and of the arrays.
 
     Raises:
-      FrameError: It is no frame, or too long a one.
+      FrameError: It is not a frame, or is too long.
     """
     magic, message_bytes, body_bytes = _HEAD.unpack(head)
     if magic != MAGIC:
@@ -114,7 +114,7 @@ def read_head(head: bytes | bytearray, limits: Limits) -> tuple[int, int]:
 
 
 def decode_message(encoded: bytes | bytearray, types: Any) -> Any:
-    """One of the message types.
+    """Decodes one of the message types.
 
     Raises:
       FrameError: It is anything else.
@@ -129,11 +129,11 @@ def decode_arrays(heads: Sequence[ArrayHead], body: np.ndarray) -> Arrays:
     """The arrays of a message, as views of its body.
 
     Args:
-      heads: What they are.
+      heads: Their dtypes and shapes.
       body: `[bytes]` uint8.
 
     Raises:
-      FrameError: A dtype that does not travel, an impossible shape, or another length than the body's.
+      FrameError: A dtype is not allowed, a shape is impossible, or their length differs from the body's.
     """
     if len(heads) > _MAX_ARRAYS:
         raise FrameError(f"{len(heads)} arrays, at most {_MAX_ARRAYS} may be")
@@ -153,7 +153,7 @@ def decode_arrays(heads: Sequence[ArrayHead], body: np.ndarray) -> Arrays:
             raise FrameError("an array of bool with other bytes than 0 and 1")
         try:
             arrays.append(piece.view(dtype).reshape(head.shape))
-        except ValueError:  # An empty one whose other sides are beyond all measure.
+        except ValueError:  # An empty array whose other dimensions are too large.
             raise FrameError(f"an array of shape {head.shape}") from None
         offset += nbytes
     if offset != len(body):

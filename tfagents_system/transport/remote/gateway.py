@@ -1,17 +1,15 @@
-"""The gateway: lets remote programs that prove themselves use the tables of the replay server, and no others."""
+"""The gateway: lets authenticated remote programs, and no others, use the tables of the replay server."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
-import hmac
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -20,10 +18,11 @@ import tfagents_system
 from tfagents_system.run_files.heartbeat import beat_secs
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.remote import messages, permissions
+from tfagents_system.transport.remote.admission import Admission, Refusals, RefusedClientError
 from tfagents_system.transport.remote.errors import ChannelError, FrameError
 from tfagents_system.transport.remote.frames import HELLO_LIMITS
-from tfagents_system.transport.remote.machines import COMMAND, Holder
-from tfagents_system.transport.remote.refusals import Refusals
+from tfagents_system.transport.remote.listener import Listener
+from tfagents_system.transport.remote.machines import Holder
 from tfagents_system.transport.remote.remote_slots import NoSlotError, RemoteSlots
 from tfagents_system.transport.remote.session import CHECK_SECS, Session
 from tfagents_system.transport.remote.shared_tables import SharedTables
@@ -31,21 +30,13 @@ from tfagents_system.transport.remote.stream import Transport, describe
 from tfagents_system.transport.segments import Layout
 
 HANDSHAKE_SECS = 10.0
-_MAX_HANDSHAKES, _MAX_HANDSHAKES_OF_ONE = 128, 64
-_BRUTE_FORCE_SECS = 1.0
 _MAX_CHECKS, _MAX_CHECKS_OF_ONE = 32, 8
 _TEND_SECS = 2.0
-_WORDS: Final = {
-    "params": "another params file",
-    "config": "another configuration",
-    "specs": "other specs",
-    "settings": "other settings (--set)",
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class RunFacts:
-    """What the gateway must know of its run.
+    """What the gateway needs to know about its run.
 
     Attributes:
       paths: The run directory.
@@ -72,20 +63,6 @@ class RunFacts:
     max_trainer_bytes: int = 2**30
 
 
-class RefusedClientError(Exception):
-    """A client is turned away.
-
-    Args:
-      reason: One word, to be counted.
-      message: For the user at the other end.
-      final: Trying again is in vain.
-    """
-
-    def __init__(self, reason: str, message: str, final: bool = True) -> None:
-        super().__init__(message)
-        self.reason, self.final = reason, final
-
-
 class Gateway:
     """Accepts connections and serves each in a thread of its own.
 
@@ -94,12 +71,12 @@ class Gateway:
       sharing: The replay server's tables.
       slots: Of workers.
       context: TLS, both sides verified.
-      password: Empty where none is asked for.
-      has_trainer: Whether the run has a trainer of its own: then no other one may come.
-      revoked: Names of the machines that are shut out now; asked often.
+      password: Empty if none is required.
+      has_trainer: Whether the run has a trainer of its own: then no other may join.
+      revoked: Names of the machines that are shut out now; called often.
 
     Attributes:
-      refusals: Who was turned away.
+      refusals: Which clients were refused.
     """
 
     def __init__(
@@ -117,17 +94,15 @@ class Gateway:
         self.started = time.time_ns()
         self.beat_secs = beat_secs(facts.paths.exp_dir)
         self._context = context
-        self._password = password.encode()
+        self._admission = Admission(facts.identity, password, revoked)
         self._has_trainer = has_trainer
         self._revoked = revoked
         self._tend_at = 0.0
         self._lock = threading.Lock()
-        self._shaking_hands: collections.Counter[str] = collections.Counter()
         self._sessions: set[Session] = set()
         self._trainer: Session | None = None
         self._end: str | None = None
-        self._is_closed = False
-        self._listener: socket.socket | None = None
+        self._listener = Listener(self._serve, self.refusals)
         self._received_bytes = self._sent_bytes = 0  # Of sessions that have ended.
 
     def listen(self, port: int) -> int:
@@ -139,13 +114,7 @@ class Gateway:
         Raises:
           OSError: The port is in use.
         """
-        if socket.has_dualstack_ipv6():
-            listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=256)
-        else:
-            listener = socket.create_server(("", port), backlog=256)
-        self._listener = listener
-        threading.Thread(target=self._accept_forever, args=(listener,), name="accept", daemon=True).start()
-        return int(listener.getsockname()[1])
+        return self._listener.listen(port)
 
     def end(self, why: str, deadline_secs: float) -> None:
         """Tells all clients that the run is over, and waits for them to go.
@@ -164,16 +133,12 @@ class Gateway:
 
     def close(self) -> None:
         """Ends all connections."""
-        self._is_closed = True
-        if self._listener is not None:
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # Wakes the thread that accepts.
-            self._listener.close()
+        self._listener.close()
         for session in self._all_sessions():
             session.transport.shut()
 
     def tend(self) -> None:
-        """To be called now and then: ends connections of machines that were shut out, or whose time is over."""
+        """To be called regularly: ends connections of machines that were shut out or whose certificate has expired."""
         if time.monotonic() < self._tend_at:
             return
         self._tend_at = time.monotonic() + _TEND_SECS
@@ -181,7 +146,7 @@ class Gateway:
         for session in self._all_sessions():
             is_long = session.client.kind == "check" and time.monotonic() - session.began > CHECK_SECS
             if session.holder.name in revoked or session.holder.ends_at < now or is_long:
-                # Not told here, which may take as long as the other side likes: it hears why when it comes back.
+                # The client is not told here, where a slow one could block us: it learns why when it reconnects.
                 logging.info("%s at %s (%s): its time is over", session.name, session.peer, session.holder.name)
                 session.transport.shut()
 
@@ -196,43 +161,6 @@ class Gateway:
             "refused": self.refusals.counts,
         }
 
-    # Accepting.
-
-    def _accept_forever(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, address = listener.accept()
-            except OSError as error:
-                if self._is_closed:
-                    return
-                logging.log_every_n_seconds(logging.WARNING, "accept: %s", 60, error)
-                time.sleep(0.1)  # Such as no file descriptor left.
-                continue
-            host = _plain_host(address[0])
-            if self._may_shake_hands(host):
-                thread = threading.Thread(target=self._serve, args=(connection, host, address[1]), daemon=True)
-                try:
-                    thread.start()
-                    continue
-                except RuntimeError:  # No thread can be started.
-                    self._has_shaken_hands(host)
-            self.refusals.add(
-                "busy", f"{host} port {address[1]}", "too many connections that have not proved themselves"
-            )
-            connection.close()
-
-    def _may_shake_hands(self, host: str) -> bool:
-        with self._lock:
-            is_full = self._shaking_hands.total() >= _MAX_HANDSHAKES
-            if is_full or self._shaking_hands[host] >= _MAX_HANDSHAKES_OF_ONE:
-                return False
-            self._shaking_hands[host] += 1
-            return True
-
-    def _has_shaken_hands(self, host: str) -> None:
-        with self._lock:
-            self._shaking_hands -= collections.Counter([host])
-
     def _serve(self, connection: socket.socket, host: str, port: int) -> None:
         peer = f"{host} port {port}"
         try:
@@ -240,7 +168,7 @@ class Gateway:
         except OSError as error:
             self.refusals.add("tls", peer, describe(error))
             connection.close()
-            self._has_shaken_hands(host)
+            self._listener.has_shaken_hands(host)
             return
         transport = Transport(tls)
         session = None
@@ -248,10 +176,10 @@ class Gateway:
             try:
                 session = self._admit(transport, peer)
             finally:
-                self._has_shaken_hands(host)
+                self._listener.has_shaken_hands(host)
             if session is not None and self._begin(session):
                 session.run()
-        except Exception:  # A mistake of ours, or no memory left: the others are served.
+        except Exception:  # A bug, or no memory left: the other clients are still served.
             logging.exception("%s", peer)
         finally:
             if session is not None:
@@ -259,7 +187,7 @@ class Gateway:
             transport.close()
 
     def _admit(self, transport: Transport, peer: str) -> Session | None:
-        """Lets a client prove itself; None where it is turned away."""
+        """Authenticates a client; None if it is refused."""
         deadline = time.monotonic() + HANDSHAKE_SECS
         try:
             transport.handshake(HANDSHAKE_SECS)
@@ -270,7 +198,7 @@ class Gateway:
         try:
             hello = self._hear_hello(transport, max(0.0, deadline - time.monotonic()))
             holder = Holder.of(transport.peer_certificate())
-            self._check_hello(hello, holder)
+            self._admission.check(hello, holder)
             return Session(self, transport, hello, peer, holder)
         except RefusedClientError as refusal:
             self._refuse(transport, peer, refusal)
@@ -293,7 +221,7 @@ class Gateway:
         return hello
 
     def _begin(self, session: Session) -> bool:
-        """Gives a client its place and says what the run is like; False where it is turned away."""
+        """Gives a client its place and describes the run to it; False if it is refused."""
         try:
             if self._end is not None:
                 session.transport.send(messages.End(self._end))
@@ -316,7 +244,7 @@ class Gateway:
             version=tfagents_system.__version__,
             max_frame_bytes=session.limits.body_bytes,
         )
-        with contextlib.suppress(ChannelError):  # Whoever receives will see it.
+        with contextlib.suppress(ChannelError):  # The receiving thread will notice it.
             session.transport.send(welcome)
         if session.client.kind != "check":
             logging.info("%s of %s (%s, %s) is in", session.name, session.host, session.holder.name, session.peer)
@@ -348,51 +276,13 @@ class Gateway:
                 self._received_bytes += session.transport.received_bytes
                 self._sent_bytes += session.transport.sent_bytes
 
-    def _check_hello(self, hello: messages.Hello, holder: Holder) -> None:
-        if hello.protocol != messages.PROTOCOL:
-            raise RefusedClientError(
-                "version",
-                f"the gateway speaks protocol {messages.PROTOCOL}, you speak {hello.protocol}: install the "
-                "same version",
-            )
-        if self._password and not hmac.compare_digest(self._password, hello.password.encode()):
-            time.sleep(_BRUTE_FORCE_SECS)
-            given = "another one was given" if hello.password else "none was given"
-            raise RefusedClientError(
-                "password", f"the run asks for a password, {given}: set SAC_PASSWORD_FILE to a file with it"
-            )
-        if holder.name in self._revoked():
-            raise RefusedClientError(
-                "revoked",
-                f"this machine's credentials ({holder.name[:100]!r}) were revoked: ask for others "
-                f"({COMMAND} RUN add NAME, on the run's machine)",
-            )
-        if hello.version != tfagents_system.__version__:
-            raise RefusedClientError(
-                "version",
-                f"the run has tfagents_system {tfagents_system.__version__}, you have {hello.version[:40]}: install "
-                "the same",
-            )
-        if hello.kind not in messages.KINDS:
-            raise RefusedClientError("kind", f"{hello.kind[:40]!r} is none of {', '.join(messages.KINDS)}")
-        differing = [
-            f"{_WORDS.get(name, name)} (SHA-256 {digest[:12]} there, {hello.identity.get(name, 'none')[:12]} here)"
-            for name, digest in self.facts.identity.items()
-            if hello.identity.get(name) != digest
-        ]
-        if differing and not (hello.kind == "check" and not hello.identity):
-            raise RefusedClientError(
-                "inputs",
-                f"the run was started with {', '.join(differing)}: use the run's own {', '.join(self.facts.identity)}",
-            )
-
     def _take_slot(self, session: Session) -> int:
         try:
             worker_id, before = self.slots.take(session.client.kind, session.wished, session.token, session)
         except NoSlotError as error:
             raise RefusedClientError("slots", str(error), error.final) from None
         if isinstance(before, Session):
-            before.transport.shut()  # Of the same worker: it has lost that connection and does not know it yet.
+            before.transport.shut()  # The same worker's: it has lost that connection, unnoticed on this side.
         return worker_id
 
     def _take_trainers_place(self, session: Session) -> None:
@@ -411,11 +301,7 @@ class Gateway:
             return list(self._sessions)
 
 
-def _plain_host(host: str) -> str:
-    return host.removeprefix("::ffff:")
-
-
 def layout_frame_bytes(layout: Layout, sequence_length: int | None, frame_stack: int = 1) -> int:
-    """Of the arrays of a worker's largest message, a segment or a report."""
+    """Size of the arrays of a worker's largest message, a segment or a report."""
     rows = layout.history_rows(frame_stack) + layout.max_segment_steps(sequence_length) + 1
     return int(rows * layout.step_bytes + np.int64(2**20))

@@ -1,10 +1,10 @@
-"""Credentials of the machines that join a run: each has its own, with a name and an end, and can be shut out by name.
+"""Credentials of the machines that join a run: each machine has its own, which expire and can be revoked by name.
 
     python -m tfagents_system.transport.remote.machines logs/my_run add laptop [--days 30]
     python -m tfagents_system.transport.remote.machines logs/my_run list
     python -m tfagents_system.transport.remote.machines logs/my_run revoke laptop
 
-A gateway that is running follows within seconds.
+A running gateway applies changes within seconds.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tfagents_system.transport.remote.credentials import AUTHORITY_KEY, CLIENT
 COMMAND = "python -m tfagents_system.transport.remote.machines"
 DAYS = 30
 _MOST_DAYS = 365
-_RENEW_DAYS = 15  # So long before its end, a machine that sees the run's own folder takes a new one.
+_RENEW_DAYS = 15  # A machine that can read the run's own folder renews its certificate this long before the end.
 _REVOKED = "revoked"  # A text file in the folder: a name a line.
 
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """Whose certificate it is that the other side has shown.
+    """The machine whose certificate the other side has shown.
 
     Attributes:
-      name: Of the machine; `client` of an earlier version of ours, whatever they say in certificates of the user's own.
+      name: Of the machine; `client` in those of earlier versions; the common name in the user's own certificates.
       ends_at: Unix seconds.
     """
 
@@ -56,7 +56,7 @@ class Holder:
 
 
 class Revocations:
-    """The names that are shut out, as the file says it now.
+    """The names that are shut out, as the file lists them now.
 
     Args:
       folder: With the run's credentials.
@@ -67,9 +67,9 @@ class Revocations:
         self._names: frozenset[str] = frozenset()
 
     def names(self) -> frozenset[str]:
-        """Reads the file; where it can't be read, all that it said before stay out."""
+        """Reads the file; while it can't be read, the names read before stay shut out."""
         try:
-            # It is opened, not looked at: on NFS, that alone is sure to tell what another machine has written.
+            # Opened, not only stat'ed: on NFS, only opening is sure to show what another machine has written.
             lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
             self._names = frozenset(name for line in lines if (name := line.strip()))
         except FileNotFoundError:
@@ -83,7 +83,7 @@ def add(folder: Path, name: str, days: int = DAYS) -> Path:
     """Makes the credentials of one machine, or new ones; returns the folder with what it needs.
 
     Raises:
-      UserError: The name or the days can't be used, or there is no authority to make more with.
+      UserError: The name or the days can't be used, or there is no authority to sign with.
       OSError: They can't be written.
     """
     findings = []
@@ -117,36 +117,36 @@ def add(folder: Path, name: str, days: int = DAYS) -> Path:
 
 
 def revoke(folder: Path, name: str) -> None:
-    """Shuts a machine out, for good: new ones of that name are not made either.
+    """Shuts a machine out for good: its name can't get new credentials either.
 
-    In certificates of the user's own it is the common name that counts.
+    In the user's own certificates the common name counts.
 
     Raises:
-      UserError: There was never one of that name.
-      OSError: It can't be written down.
+      UserError: There was never a machine of that name.
+      OSError: The file can't be written.
     """
     if name in Revocations(folder).names():
         return
     known = _names(folder)
-    is_ours = (folder / AUTHORITY_KEY).exists()  # Else whoever has made them knows their names.
+    is_ours = (folder / AUTHORITY_KEY).exists()  # Otherwise only their maker knows the names.
     if not name.isprintable() or name != name.strip() or not name or (is_ours and name not in known):
         raise UserError(f"there are no credentials named {name!r}: {', '.join(known) or 'there are none at all'}")
-    # Appended: what is replaced, another machine may go on seeing for a minute (NFS).
+    # Appended, not replaced: on NFS, another machine may see a replaced file for a minute.
     with open(os.open(folder / _REVOKED, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
-        file.write(f"\n{name}\n")  # Its last line may have no end: it was edited by hand, or the disk was full.
+        file.write(f"\n{name}\n")  # The last line may lack its end: edited by hand, or the disk was full.
         file.flush()
         os.fsync(file.fileno())
 
 
 def folder_of_client(folder: Path) -> Path:
-    """Where this machine's credentials are: `folder` itself, or its part of the run's own folder, made anew in time.
+    """Where this machine's credentials are: `folder` itself, or its part of the run's own folder, renewed in time.
 
     Raises:
-      UserError: They are wanted and can't be made.
+      UserError: They are needed and can't be made.
     """
     if (folder / f"{CLIENT}.pem").exists() or not (folder / AUTHORITY_KEY).exists():
         return folder
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-")[:63] or "unnamed"
+    name = name_of_this_machine()
     own = _folder_of(folder, name)
     if _days_left(own) >= _RENEW_DAYS:
         return own
@@ -161,14 +161,19 @@ def folder_of_client(folder: Path) -> Path:
         ) from None
 
 
+def name_of_this_machine() -> str:
+    """This machine's name in its credentials."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-")[:63] or "unnamed"
+
+
 def _days_left(own: Path) -> int:
-    """Of credentials that can be used; -1 where they can't."""
+    """Days left of usable credentials; -1 if they can't be used."""
     return -1 if credentials.check_credentials(own, CLIENT) else credentials.days_left(own, CLIENT)
 
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Of the processes of this machine, which all take the same name."""
+    """A lock among this machine's processes, which all use the same name."""
     with open(folder / AUTHORITY_KEY, "r+b") as file:
         with contextlib.suppress(OSError):  # A file system without locks: the last one wins.
             fcntl.flock(file, fcntl.LOCK_EX)

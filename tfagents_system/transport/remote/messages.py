@@ -1,17 +1,17 @@
-"""What the two ends of the channel say to each other: small typed records, read strictly.
+"""The messages between the two ends of the channel: small typed records, validated strictly.
 
     client                                gateway
     Hello                ------------>    Welcome | Refused
     Put (with arrays)    ------------>    Done
     Size, Newest         ------------>    SizeIs, NewestIs (with arrays)
-    Follow               ------------>    News (with arrays), whenever there are
-    Feed, Take           ------------>    Item (with arrays), as many as were asked for
+    Follow               ------------>    News (with arrays), whenever there is any
+    Feed, Take           ------------>    Item (with arrays), as many as requested
     Beat, Log            ------------>
     Ping                 ------------>    Pong
     Goodbye              ------------>
                          <------------    End: the run is over
 
-They are msgpack, decoded by msgspec into exactly these types; arrays travel beside them (frames.py).
+They are msgpack, decoded by msgspec into exactly these types; arrays are sent beside them (frames.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS = ("collect", "expert", "eval", "test", "trainer", "check")
 
 
 class ArrayHead(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What an array is; its bytes come after the message."""
+    """An array's dtype and shape; its bytes follow the message."""
 
     dtype: str
     shape: list[int]
@@ -53,9 +53,9 @@ class Hello(_Message):
     Attributes:
       kind: One of KINDS.
       identity: SHA-256 of the inputs that both sides must share, by name (see `identity_of`); a check may leave it out.
-      worker_id: The wished slot; None takes any.
-      token: Random, of one worker: whoever says it gets the slot that it had.
-      password: Of SAC_PASSWORD_FILE; sent inside the encrypted channel alone.
+      worker_id: The requested slot; None takes any.
+      token: Random secret of one worker: whoever presents it gets that worker's slot back.
+      password: Of SAC_PASSWORD_FILE; only sent inside the encrypted channel.
     """
 
     kind: str
@@ -72,10 +72,10 @@ class Hello(_Message):
 
 
 class Welcome(_Message):
-    """The gateway takes a client in.
+    """The gateway accepts a client.
 
     Attributes:
-      worker_id: The slot; -1 where the kind of client has none.
+      worker_id: The slot; -1 if this kind of client has none.
       seed: Of the run.
       num_collect_workers: The run's planned workers.
       max_workers: Its slots.
@@ -103,7 +103,7 @@ class Refused(_Message):
     Attributes:
       reason: One word, as it counts them.
       message: For the user: the rule, both sides' values, the remedy.
-      final: Trying again is in vain.
+      final: Trying again will not help.
     """
 
     reason: str
@@ -131,7 +131,7 @@ class Size(_Message):
 
 
 class SizeIs(_Message):
-    """Items in a table; None where the replay server does not answer."""
+    """Items in a table; None if the replay server does not answer."""
 
     id: int
     size: int | None
@@ -143,14 +143,14 @@ class Newest(_Message):
 
 
 class NewestIs(_WithArrays):
-    """The newest item of a table, unless it has none."""
+    """The newest item of a table, if it has one."""
 
     id: int
     found: bool
 
 
 class Follow(_Message):
-    """Send me what is new in a table, from now on."""
+    """Asks for all new items of a table from now on."""
 
     table: str
 
@@ -166,7 +166,7 @@ class Feed(_WithArrays):
 
 
 class Take(_Message):
-    """I have room for `credits` more items of a queue; those up to number `seen` have arrived."""
+    """The client has room for `credits` more items of a queue; those up to number `seen` have arrived."""
 
     table: str
     credits: int
@@ -174,7 +174,7 @@ class Take(_Message):
 
 
 class Item(_WithArrays):
-    """An item of a queue; they are numbered from 1 by each process of the gateway."""
+    """An item of a queue; each process of the gateway numbers them from 1."""
 
     table: str
     number: int
@@ -202,11 +202,11 @@ class Pong(_Message):
 
 
 class Goodbye(_Message):
-    """The client will not come back: its slot is free."""
+    """The client will not return: its slot is free."""
 
 
 class End(_Message):
-    """The run is over: `done`, or `stopped` (it may go on later)."""
+    """The run is over: `done`, or `stopped` (it may be resumed later)."""
 
     why: str
 
@@ -216,7 +216,7 @@ FromGateway = Welcome | Refused | Done | SizeIs | NewestIs | News | Item | Pong 
 
 
 def identity_of(paths: RunPaths) -> dict[str, str]:
-    """What a run's inputs are, to be compared with another machine's: SHA-256 by name."""
+    """SHA-256 of each of a run's inputs by name, for comparison with another machine's."""
     files = {"params": paths.params, "config": paths.config, "specs": paths.specs}
     contents = {name: path.read_bytes() for name, path in files.items()}
     overrides = Overrides.read(paths.overrides)  # Without the variables, which are each machine's own.

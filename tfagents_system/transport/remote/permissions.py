@@ -1,4 +1,4 @@
-"""Which kind of remote program may write and read which table, and what may be in an item: all of it, in one place."""
+"""Which kind of remote program may write and read which table, and what an item may contain."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _COLLECTORS = frozenset({"collect", "expert"})
 _TRAINER = frozenset({"trainer"})
 _ALL = _ALL_WORKERS | _TRAINER
 _NOBODY: frozenset[str] = frozenset()
-_NEWS = "news_"  # Any of these.
+_NEWS = "news_"  # Prefix of all news tables.
 
 
 @dataclasses.dataclass(frozen=True)
 class _Access:
-    """Kinds of programs, by what they may do with a table."""
+    """Kinds of programs by the access to a table that they have."""
 
     put: frozenset[str] = _NOBODY
     newest: frozenset[str] = _NOBODY
@@ -45,7 +45,7 @@ _ACCESS = {
 }
 
 
-# Their writers do not wait for each item: what got lost they send again by themselves, seconds later.
+# Their writers do not wait for each item: they resend lost items by themselves, seconds later.
 STREAMED = (tables.SEGMENTS, tables.REQUESTS)
 
 
@@ -73,14 +73,14 @@ def check_access(client: Client, what: str, table: str) -> None:
 
 
 def may_ask_size(client: Client, table: str) -> None:
-    """Raises FrameError unless the client has anything to do with the table."""
+    """Raises FrameError unless the client has some access to the table."""
     access = _ACCESS.get(_NEWS if table.startswith(_NEWS) else table, _Access())
     if not any(client.kind in kinds for kinds in dataclasses.astuple(access)):
         raise FrameError(f"a program of kind {client.kind!r} may not know of the table {table[:40]!r}")
 
 
 def check_item(client: Client, table: str, arrays: Sequence[np.ndarray], layout: Layout) -> None:
-    """Whether the arrays are what the table is for, and the client's own.
+    """Checks that the arrays fit the table and are the client's own.
 
     Raises:
       FrameError: They are not.
@@ -105,13 +105,6 @@ def _check_report(client: Client, arrays: Sequence[np.ndarray]) -> None:
     _own(client, Report.from_wire(list(arrays)).worker_id)
 
 
-def _check_numbers(client: Client, arrays: Sequence[np.ndarray]) -> None:
-    del client
-    fields = len(dataclasses.fields(tables.Progress))
-    if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].shape != (fields,):
-        raise FrameError(f"progress that is not int64 ({fields},)")
-
-
 def _check_weights(client: Client, arrays: Sequence[np.ndarray]) -> None:
     """As the trainer publishes them: three numbers, names, values."""
     del client
@@ -120,7 +113,7 @@ def _check_weights(client: Client, arrays: Sequence[np.ndarray]) -> None:
 
 
 def _check_block(client: Client, arrays: Sequence[np.ndarray]) -> None:
-    """The one that nobody needs (see `Connection.feed_dead_reader`)."""
+    """The dummy item (see `Connection.feed_dead_reader`)."""
     del client
     empty = tables.Block.empty().to_wire()
     if len(arrays) != 1 or arrays[0].dtype != np.int64 or not np.array_equal(arrays[0], empty[0]):
@@ -130,8 +123,8 @@ def _check_block(client: Client, arrays: Sequence[np.ndarray]) -> None:
 _CHECKS: dict[str, Callable[[Client, Sequence[np.ndarray]], object]] = {
     tables.REPORTS: _check_report,
     tables.BLOCKS: _check_block,
-    tables.PROGRESS: _check_numbers,
-    _NEWS: _check_numbers,
+    tables.PROGRESS: lambda client, arrays: tables.Progress.from_wire(arrays),
+    _NEWS: lambda client, arrays: tables.Progress.from_wire(arrays),
     tables.WEIGHTS: _check_weights,
     tables.EVAL_WEIGHTS: _check_weights,
     tables.REQUESTS: lambda client, arrays: tables.Request.from_wire(arrays),

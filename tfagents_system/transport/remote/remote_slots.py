@@ -1,6 +1,6 @@
-"""Which worker a remote program is: the gateway claims slots (machine/slots.py) for workers that it knows by a secret.
+"""Assigns worker slots to remote programs: the gateway claims slots (machine/slots.py) and knows workers by a secret.
 
-No slot that lives is given twice, and a worker whose connection broke, or that was started anew, gets its own back.
+A slot in use is never given twice, and a worker that reconnects or was restarted gets its own slot back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.slots import SlotCounts, claim_of
 from tfagents_system.run_files.heartbeat import read_json, write_json
 
-KEEP_SECS = 60.0  # A slot whose worker has vanished waits so long for it.
+KEEP_SECS = 60.0  # How long the slot of a vanished worker is kept for it.
 
 
 class NoSlotError(Exception):
@@ -25,7 +25,7 @@ class NoSlotError(Exception):
 
     Args:
       message: For the user.
-      final: It would be the same later.
+      final: Trying again will not help.
     """
 
     def __init__(self, message: str, final: bool = True) -> None:
@@ -53,8 +53,8 @@ class RemoteSlots:
 
     Args:
       counts: How many there are.
-      port: The replay server's on this machine: workers that join here claim by it, too, and have others.
-      path: Who had which slot, for the next process of the gateway.
+      port: The replay server's on this machine. Workers that join locally claim by it, too, and get other slots.
+      path: File of the slots' owners, for the next process of the gateway.
       claims: Where they are held.
     """
 
@@ -74,12 +74,12 @@ class RemoteSlots:
 
         Args:
           kind: Of the worker.
-          wished: The slot that it had, or would like; None: any.
-          token: Its secret: whoever says it again is the same worker.
+          wished: The slot that it had or requests; None: any.
+          token: Its secret: whoever presents it again is the same worker.
           connection: Held by the slot until `leave`.
 
         Returns:
-          The slot, and the connection that had it: of the same worker, which is gone.
+          The slot, and the same worker's previous, dead connection.
 
         Raises:
           NoSlotError: There is none.
@@ -87,28 +87,22 @@ class RemoteSlots:
         owner, now = hashlib.sha256(token.encode()).hexdigest(), time.monotonic()
         with self._lock:
             fitting = self._counts.for_kind(kind)
-            own = next((n for n in fitting if self._slots[n].owner == owner), None)
-            if own is not None:
-                return self._give(own, owner, connection)
-            candidates = self._in_order(fitting, now) if wished is None else self._wished(wished, fitting, now)
-            for number in candidates:
-                if self._claims.take(claim_of(self._port, number)):
-                    return self._give(number, owner, connection)
-        if not fitting:
-            raise NoSlotError(
-                f"no slot for a worker of kind {kind} ({self._counts}): start the run with a larger SAC_MAX_WORKERS"
-            )
-        if wished is not None:
+            own = [number for number in fitting if self._slots[number].owner == owner][:1]
+            free = [number for number in fitting if self._slots[number].is_free(now)]
+            if wished is not None:  # It comes back after a gateway's restart, and says which one it was.
+                free = [number for number in free if number == wished]
+            for number in own or sorted(free, key=lambda number: bool(self._slots[number].owner)):
+                if self._claims.take(claim_of(self._port, number)) or own:
+                    before, self._slots[number] = self._slots[number].connection, _Slot(owner, connection)
+                    self._remember()
+                    return number, before
+        if fitting and wished is not None:
             raise NoSlotError(f"slot {wished} is not free ({self._counts}): join without asking for it")
         is_kept = any(self._slots[number].connection is None for number in fitting)  # For one that has vanished.
-        raise NoSlotError(
-            f"all {len(fitting)} slots for workers of kind {kind} are taken ({self._counts}): end some workers, or "
-            "start the run with a larger SAC_MAX_WORKERS",
-            final=not is_kept,
-        )
+        raise NoSlotError(self._counts.refusal(kind), final=not is_kept)
 
     def leave(self, number: int, connection: object, *, for_good: bool) -> bool:
-        """A connection has ended; False where its slot has gone to a newer one of the same worker."""
+        """A connection has ended; False if a newer connection of the same worker has its slot."""
         with self._lock:
             slot = self._slots[number]
             if slot.connection is not connection:
@@ -119,7 +113,7 @@ class RemoteSlots:
             return True
 
     def tend(self) -> None:
-        """To be called now and then: lets go of slots that are kept for nobody any more."""
+        """To be called regularly: releases slots whose time of waiting for their worker is over."""
         with self._lock:
             now = time.monotonic()
             for number, slot in self._slots.items():
@@ -129,25 +123,12 @@ class RemoteSlots:
 
     @property
     def connected(self) -> int:
-        """Workers that are connected now."""
+        """The workers connected now."""
         with self._lock:
             return sum(slot.connection is not None for slot in self._slots.values())
 
-    def _wished(self, wished: int, fitting: range, now: float) -> list[int]:
-        """A worker that comes back after a gateway's restart says which one it was."""
-        return [wished] if wished in fitting and self._slots[wished].is_free(now) else []
-
-    def _in_order(self, fitting: range, now: float) -> list[int]:
-        """Free ones: those that nobody had come first."""
-        free = [number for number in fitting if self._slots[number].is_free(now)]
-        return sorted(free, key=lambda number: (bool(self._slots[number].owner), number))
-
-    def _give(self, number: int, owner: str, connection: object) -> tuple[int, object | None]:
-        before = self._slots[number].connection
-        self._claims.take(claim_of(self._port, number))
-        self._slots[number] = _Slot(owner, connection)
+    def _remember(self) -> None:
         try:
             write_json(self._path, {str(n): slot.owner for n, slot in self._slots.items() if slot.owner})
         except OSError as error:  # The next process of the gateway lacks it then: its worker may get another slot.
             logging.log_every_n_seconds(logging.WARNING, "%s: %s", 60, self._path, error.strerror)
-        return number, before

@@ -1,4 +1,4 @@
-"""One client of the gateway that has proved itself: what it says is checked, and done."""
+"""One authenticated client of the gateway: its messages are checked and carried out."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from tfagents_system.transport.remote.gateway import Gateway
 
 IDLE_SECS = 30.0  # Clients say something every few seconds.
-CHECK_SECS = 10.0  # Whoever only checks says hello and goodbye.
+CHECK_SECS = 10.0  # A client that only checks says hello and goodbye.
 _PUT_SECS = 5.0
 _LOG_BYTES = 1024 * 1024
 
 
 class Session:
-    """One client that has proved itself.
+    """One authenticated client.
 
     Args:
       gateway: It belongs to.
@@ -61,7 +61,7 @@ class Session:
 
     @property
     def name(self) -> str:
-        """Of the role, in logs and heartbeats."""
+        """Name of the role in logs and heartbeats."""
         return {"trainer": TRAINER, "check": "check"}.get(self.client.kind) or worker_role(self.client.worker_id)
 
     def run(self) -> None:
@@ -85,7 +85,7 @@ class Session:
             logging.info("%s at %s: %s", self.name, self.peer, error)
 
     def end(self) -> None:
-        """Lets go of all that it has; it may not have begun."""
+        """Releases everything it holds; also works before `run` has begun."""
         if self._beats is not None:
             self._beats.flush()  # Its last words: a client that says goodbye waits for the end of the connection.
         self.transport.shut()
@@ -164,7 +164,7 @@ class Session:
             self.transport.send(done)
 
     def _beat(self, text: str) -> None:
-        """The client's heartbeat, as if it had written it here: its role is what we say, its times are of our clock."""
+        """Stores the client's heartbeat as if written here: we name its role, and its times are by our clock."""
         beat = parse_beat(text.encode(errors="replace"))
         if beat is None:
             raise FrameError("a heartbeat that is no JSON object with a state")
@@ -178,7 +178,7 @@ class Session:
         self._beats.write({**beat, **ours, "since": min(now, max(0.0, now - ago))})
 
     def _log(self, message: messages.Log) -> None:
-        """Lines of the client's log go to the log of its role, without what could steer a terminal."""
+        """Appends lines of the client's log to its role's log, without terminal control characters."""
         self._logged_bytes += len(message.text)
         if self.client.kind == "check" or self._logged_bytes > _LOG_BYTES:
             raise FrameError(f"more than {_LOG_BYTES} bytes of a log")

@@ -1,4 +1,4 @@
-"""What all remote programs share of the replay server: each table is read once for all of them."""
+"""The replay server's tables as remote programs share them: each table is read once for all."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tfagents_system.transport.remote.frames import Arrays
 _READ_SECS = 5.0
 _FOLLOW_SECS = 0.025
 _IDLE_SECS = 0.5
-# A worker asks for it again and again until its segments are stored; the server writes it every 20 ms.
+# A worker polls it until its segments are stored; the server writes it every 20 ms.
 _MAX_AGE_SECS = {tables.STATUS: 0.02}
 
 
 class NewestShare:
-    """The newest item of a table, for any number of threads that ask for it at once.
+    """The newest item of a table, for any number of concurrent threads.
 
-    What `get` returns was read after the call began (STATUS: at most 20 ms before): whoever has heard of a new policy
-    finds it.
+    What `get` returns was read after the call began (STATUS: at most 20 ms before), so a caller that was notified of a
+    new policy finds it.
 
     Args:
       connection: To the replay server.
@@ -43,7 +43,7 @@ class NewestShare:
         self._is_reading = False
 
     def get(self) -> Arrays | None:
-        """None where there is none, or the server does not answer."""
+        """None if there is none or the server does not answer."""
         oldest = time.monotonic() - self._max_age_secs
         with self._changed:
             while self._began_at < oldest:
@@ -64,18 +64,18 @@ class NewestShare:
 
 
 class Follower(Protocol):
-    """A connection that wants news."""
+    """A connection that follows a table."""
 
     def send_news(self, arrays: Arrays) -> None: ...
 
 
 class NewsShare:
-    """Tells followers of the trainer's progress when there is some.
+    """Notifies followers of the trainer's progress.
 
-    The news tables are for workers of this machine, a stream each; here one look every 25 ms serves all.
+    The news tables serve this machine's workers with one stream each; here one poll every 25 ms serves all.
 
     Args:
-      progress: The table that says the same.
+      progress: The table with the trainer's progress.
     """
 
     def __init__(self, progress: NewestShare) -> None:
@@ -118,7 +118,7 @@ SendItem = Callable[[str, int, Arrays], None]
 
 
 class QueueShare:
-    """A queue for a remote reader: what it has not said to have arrived is sent again when it is back.
+    """A queue for a remote reader: items that it has not acknowledged are sent again when it reconnects.
 
     Args:
       connection: To the replay server.
@@ -129,20 +129,20 @@ class QueueShare:
         self._reader = connection.reader(table)
         self._table = table
         self._changed = threading.Condition()
-        self._in_order = threading.Lock()  # Held while items are sent: a reader takes them by their numbers.
+        self._in_order = threading.Lock()  # Held while items are sent: a reader takes them in order of their numbers.
         self._send: SendItem | None = None
         self._credits = 0
         self._next_number = 1
-        self._sent: collections.deque[tuple[int, Arrays]] = collections.deque()  # not known to have arrived
+        self._sent: collections.deque[tuple[int, Arrays]] = collections.deque()  # not acknowledged
         threading.Thread(target=self._feed, name=f"feed {table}", daemon=True).start()
 
     def take(self, send: SendItem, credits: int, seen: int) -> None:
         """A reader has room for more.
 
         Args:
-          send: Sends an item to it; another one than before is a new connection.
-          credits: Items beyond those that were asked for.
-          seen: Number of the last one that has arrived.
+          send: Sends an item to it; a different function than before means a new connection.
+          credits: Items beyond those already requested.
+          seen: Number of the last item that has arrived.
         """
         with self._changed:
             while self._sent and self._sent[0][0] <= seen:
@@ -199,19 +199,20 @@ class SharedTables:
         self._news: NewsShare | None = None
 
     def newest(self, table: str) -> Arrays | None:
-        with self._lock:
-            share = self._newest.get(table) or self._newest.setdefault(table, NewestShare(self.connection, table))
-        return share.get()
+        return self._share(table).get()
 
     @property
     def news(self) -> NewsShare:
+        progress = self._share(tables.PROGRESS)
         with self._lock:
-            if self._news is None:
-                progress = self._newest.setdefault(
-                    tables.PROGRESS, self._newest.get(tables.PROGRESS) or NewestShare(self.connection, tables.PROGRESS)
-                )
-                self._news = NewsShare(progress)
+            self._news = self._news or NewsShare(progress)
             return self._news
+
+    def _share(self, table: str) -> NewestShare:
+        with self._lock:
+            if table not in self._newest:
+                self._newest[table] = NewestShare(self.connection, table)
+            return self._newest[table]
 
     def queue(self, table: str) -> QueueShare:
         with self._lock:

@@ -19,7 +19,7 @@ from tfagents_system.transport.remote.errors import ChannelError, CutShortError,
 
 _PIECE_BYTES = 256 * 1024
 _STALL_SECS = 30.0
-_LEAST_BYTES_PER_SEC = 16 * 1024  # Whoever is slower keeps us busy on purpose.
+_LEAST_BYTES_PER_SEC = 16 * 1024  # A slower client ties us up on purpose.
 _NO_BODY = np.empty(0, np.uint8)
 
 _Result = TypeVar("_Result")
@@ -28,12 +28,12 @@ _Result = TypeVar("_Result")
 class Transport:
     """Sends and receives frames. Any thread may send; one thread receives.
 
-    Python's ssl does not guard a connection against two threads (bpo-44999 and others): every call into it is made
-    without blocking, under a lock, and the waiting happens outside of it.
+    Python's ssl does not protect a connection against two threads (bpo-44999 and others): every call into it is
+    non-blocking and under a lock, and the waiting happens outside the lock.
 
     Args:
-      tls: Connected; its handshake may be still to do.
-      stall_secs: How long the other side may not take what is sent.
+      tls: Connected; its handshake may still be pending.
+      stall_secs: How long the other side may stop reading.
 
     Attributes:
       received_bytes: So far.
@@ -57,7 +57,7 @@ class Transport:
         self._attempt(self._tls.do_handshake, time.monotonic() + timeout_secs, "a TLS handshake")
 
     def peer_certificate(self) -> dict[str, Any]:
-        """Of the other side, verified; empty where it need not have one."""
+        """The other side's verified certificate; empty if it needs none."""
         with self._lock:
             return dict(self._tls.getpeercert() or {})
 
@@ -65,7 +65,7 @@ class Transport:
         """Sends one frame.
 
         Raises:
-          ChannelError: The connection is broken, or the other side takes nothing.
+          ChannelError: The connection is broken, or the other side does not read.
         """
         buffers = frames.encode(message, arrays)
         with self._sending:
@@ -73,7 +73,7 @@ class Transport:
         self._send_urgent()
 
     def offer(self, message: msgspec.Struct, arrays: Sequence[np.ndarray] = ()) -> None:
-        """Sends one small frame as soon as no other one is under way; takes the place of one that was not sent yet.
+        """Sends one small frame as soon as no other is being sent; replaces one that was not sent yet.
 
         Raises:
           ChannelError: The connection is broken.
@@ -89,12 +89,12 @@ class Transport:
         Args:
           types: Union of the messages that may come.
           limits: Of a frame.
-          idle_secs: How long nothing may come at all.
-          rest_secs: How long the rest may take once something has come; None: by its length.
+          idle_secs: How long to wait for the first byte.
+          rest_secs: How long the rest may take after it; None: by its length.
 
         Raises:
-          ChannelError: The connection has ended, or nothing came; CutShortError: in the midst of a frame.
-          FrameError: What came is no frame, or not of these types.
+          ChannelError: The connection has ended, or nothing arrived; CutShortError: in the middle of a frame.
+          FrameError: It is not a frame, or not of these types.
         """
         head = bytearray(frames.HEAD_BYTES)
         self._fill(memoryview(head)[:1], idle_secs, "a message")
@@ -124,7 +124,7 @@ class Transport:
         return message, frames.decode_arrays(heads, body)
 
     def has_data(self) -> bool:
-        """Whether something of a next message is here already."""
+        """Whether part of a next message has already arrived."""
         with self._lock:
             if self._is_closed:
                 return False
@@ -166,7 +166,7 @@ class Transport:
                     self.sent_bytes += sent
                     piece = piece[sent:]
         except ChannelError:
-            self.shut()  # Half a frame may be on its way: nothing can follow it.
+            self.shut()  # Half a frame may have been sent: nothing can follow it.
             raise
 
     def _fill(self, view: memoryview, timeout_secs: float, what: str) -> None:
@@ -204,7 +204,7 @@ class Transport:
 
 
 def describe(error: OSError) -> str:
-    """What went wrong, in words without the library's own."""
+    """What went wrong, in plain words instead of the library's."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -213,7 +213,7 @@ def describe(error: OSError) -> str:
 
 
 def _pieces(buffers: Sequence[frames.Buffer]) -> list[memoryview]:
-    """Small buffers together, large ones in pieces: between two of them the other direction has its turn."""
+    """Joins small buffers and splits large ones: between two of them the other direction gets its turn."""
     pieces: list[memoryview] = []
     small = bytearray()
     for buffer in buffers:

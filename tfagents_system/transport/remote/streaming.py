@@ -1,4 +1,4 @@
-"""Items that nobody waits for one by one: those on their way from the remote end, and those that the gateway stores."""
+"""Items that are not awaited one by one: those in flight from the remote end, and those that the gateway stores."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tfagents_system.transport.connection import Connection, ItemWriter
 from tfagents_system.transport.remote import messages
 from tfagents_system.transport.remote.frames import Arrays
 
-# On their way: enough to fill a slow line, few enough to be sent again.
+# In flight: enough to fill a slow line, few enough to be sent again.
 _WINDOW_ITEMS, _WINDOW_BYTES = 32, 64 * 2**20
 _ITEMS_TOGETHER, _BYTES_TOGETHER = 16, 8 * 2**20
 
 
 class SendWindow:
-    """Streamed items that are on their way, oldest first."""
+    """Streamed items in flight, oldest first."""
 
     def __init__(self) -> None:
         self.in_order = threading.Lock()  # Held while they are sent: they must not overtake each other.
@@ -41,7 +41,7 @@ class SendWindow:
             return message
 
     def remove(self, number: int) -> None:
-        """What is there up to this id has arrived."""
+        """All items up to this id have arrived."""
         with self._lock:
             while self._items and self._items[0][0].id <= number:
                 self._bytes -= self._items.popleft()[2]
@@ -53,10 +53,10 @@ class SendWindow:
 
 
 class Arrivals:
-    """Items of one client for a streamed table: those that have come together are stored together.
+    """Items of one client for a streamed table: those that arrive together are stored together.
 
-    They come without waiting for each other, with ids that count up: after one that was not stored, those behind it are
-    dropped until it comes again.
+    They arrive without waiting for each other, with increasing ids: after one that was not stored, later items are
+    dropped until it arrives again.
 
     Args:
       connection: To the replay server.
@@ -72,7 +72,7 @@ class Arrivals:
         self._bytes = 0
 
     def has_room(self, table: str) -> bool:
-        """Whether an item may be gathered with those that are there."""
+        """Whether an item may be stored together with the gathered ones."""
         is_full = len(self._items) >= _ITEMS_TOGETHER or self._bytes >= _BYTES_TOGETHER
         return not self._items or (table == self._table and not is_full)
 
@@ -86,7 +86,7 @@ class Arrivals:
         self._bytes += sum(array.nbytes for array in arrays)
 
     def store(self, timeout_secs: float) -> messages.Done | None:
-        """What to tell the client; None where there is nothing to store."""
+        """The answer to the client; None if there is nothing to store."""
         if not self._items:
             return None
         if self._table not in self._writers:

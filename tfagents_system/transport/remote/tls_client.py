@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.transport.remote import credentials as credential_files
 from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError
@@ -19,41 +20,36 @@ CONNECT_SECS = 10.0
 
 
 class TlsClient:
-    """How the gateway is reached, and what it must be shown.
+    """How to reach the gateway, and the credentials to show.
 
     Args:
       address: `host:port`.
       credentials: Folder with ca.pem, client.pem and client.key, or the run's own.
-      password_file: None where there is none.
+      password_file: None if there is none.
 
     Attributes:
-      folder: With the files that are used.
+      address: As above; `host` and `port` are its parts.
+      folder: Contains the files in use.
 
     Raises:
-      UserError: The credentials or the password can't be used, or the address is none.
+      UserError: The credentials or the password can't be used, or the address is invalid.
     """
 
     def __init__(self, address: str, credentials: Path, password_file: Path | None) -> None:
-        findings: list[str] = []
-        self.host, self.port = "", 0
-        try:
-            self.host, self.port = split_address(address)
-        except UserError as error:
-            findings += error.findings
+        self.address, self.host, self.port = address, "", 0
         self._credentials = credentials
-        try:
+        check = Check("credentials")
+        with check.catching():
+            self.host, self.port = split_address(address)
+        with check.catching():
             self._load()
-        except UserError as error:
-            findings += error.findings
-        try:
+        with check.catching():
             self._password = credential_files.read_password(password_file)
-        except UserError as error:
-            findings += error.findings
-        if findings:
-            raise UserError(*findings)
+        if check.errors:
+            raise UserError(*check.errors)
 
     def _load(self) -> None:
-        """Reads the credentials, which may have been made anew.
+        """Reads the credentials, which may have been renewed.
 
         Raises:
           UserError: They can't be used.
@@ -65,7 +61,7 @@ class TlsClient:
         self.folder = folder
 
     def with_password(self, hello: Hello) -> Hello:
-        """What is sent inside the encrypted channel."""
+        """The hello with the password, which is only sent inside the encrypted channel."""
         return msgspec.structs.replace(hello, password=self._password)
 
     def open(self) -> Transport:
@@ -75,7 +71,7 @@ class TlsClient:
         except UserError as error:
             if time.time() > self._ends_at:
                 raise GatewayRefusedError(str(error), "expired") from None
-            # Else those that we had must do.
+            # Otherwise keep the old credentials.
         return self.secure(socket.create_connection((self.host, self.port), timeout=CONNECT_SECS))
 
     def secure(self, connection: socket.socket) -> Transport:

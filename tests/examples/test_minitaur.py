@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfagents_system import minitaur_params
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs import loading
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
+from tfagents_system.examples.minitaur.params import TrainParams
 from tfagents_system.launch import environment_checks
 from tfagents_system.settings.load_params import load_env_config
 
@@ -24,7 +24,7 @@ CONFIG = load_env_config(Path(__file__).parents[2] / "config" / "minitaur.json")
 
 @pytest.fixture
 def env() -> Iterator[TrainingEnvironment]:
-    with loading.make_collect_env(minitaur_params.TrainParams(CONFIG), 0, 3) as environment:
+    with loading.make_collect_env(TrainParams(CONFIG), 0, 3) as environment:
         yield environment
 
 
@@ -58,7 +58,7 @@ def test_parameters_that_are_not_set_are_drawn_in_every_reset(env: TrainingEnvir
 
 def test_the_seed_decides_the_body() -> None:
     def masses(seed: int) -> list[float]:
-        with loading.make_collect_env(minitaur_params.TrainParams(CONFIG), 0, seed) as env:
+        with loading.make_collect_env(TrainParams(CONFIG), 0, seed) as env:
             return [(env.reset(), physics(env)[0])[1] for _ in range(2)]
 
     assert masses(4) == masses(4) != masses(5)
@@ -95,6 +95,6 @@ def test_shipped_configuration_varies_both_for_real(env: TrainingEnvironment) ->
 
 def test_the_check_finds_nothing_wrong() -> None:
     report = Checklist()
-    trial = environment_checks.check_environment(minitaur_params.TrainParams(CONFIG), 0, report)
+    trial = environment_checks.check_environment(TrainParams(CONFIG), 0, report)
     assert report.errors == [] and trial is not None
     assert (trial.specs[0].shape, trial.specs[1].shape) == ((28,), (8,))

@@ -21,7 +21,7 @@ _FOOT_FRICTION = (0.8, 1.5)
 
 
 class BodyRandomizer:
-    """Draws the body anew in every reset; parameters that are set keep their value instead.
+    """Randomizes the body at every reset; parameters that are set keep their value instead.
 
     Args:
       seed: Of the draws.
@@ -65,7 +65,7 @@ class MinitaurEnvironment(gym.Wrapper):
                 "MinitaurBulletEnv-v0", gym_kwargs={"env_randomizer": self._randomizer, **gym_kwargs}
             )
         super().__init__(env.gym)
-        # It says that its motors turn by pi at most, but they turn further.
+        # Its space limits motor angles to pi, but the motors turn further.
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, env.gym.observation_space.shape, np.float32)
 
     def set_state(self, state: Mapping[str, Any]) -> None:

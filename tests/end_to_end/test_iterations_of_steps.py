@@ -1,0 +1,133 @@
+"""Iterations of steps: as many are collected and learned from however many workers there are, and whatever dies."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from tests.support.launching import UserRun, finish
+from tfagents_system.envs import specs
+from tfagents_system.replay.ring import Ring
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.segments import Layout
+
+pytestmark = pytest.mark.slow
+
+ITERATIONS, STEPS, RATIO, HORIZON, EPISODES_IN_BUFFER = 25, 40, 1.5, 60, 100
+
+PARAMS = f"""
+import time
+
+import gymnasium
+import numpy as np
+
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class Counting(gymnasium.Env):
+    '''Episodes of 1 to 60 steps; an observation tells how many steps its episode has had.'''
+
+    observation_space = gymnasium.spaces.Box(-100.0, 100.0, (2,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.episode = 0, float(self.np_random.uniform(-1.0, 1.0))
+        return self._observation(), {{{{}}}}
+
+    def step(self, action):
+        time.sleep({{SECS}})
+        self.steps += 1
+        return self._observation(), 1.0, bool(self.np_random.random() < 0.03), False, {{{{}}}}
+
+    def _observation(self):
+        return np.array([self.steps, self.episode], np.float32)
+
+
+class TrainParams(TrainParamsBase):
+    num_iter = {ITERATIONS}
+    env_steps_per_iter = {STEPS}
+    updates_per_env_step = {RATIO}
+    n_step = 3
+    n_buffer_init_episodes = 4
+    n_episodes_in_buffer = {EPISODES_IN_BUFFER}
+    n_eval_episodes = 1
+    eval_period_itrs = 10
+    train_batch_size = 16
+    actor_fc_layer_params = (8,)
+    critic_joint_fc_layer_params = (8,)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return Counting()
+"""
+
+
+def open_ring(run, has_returns=False):
+    paths = RunPaths(run.exp_dir)
+    layout = Layout.from_specs(*specs.load_specs(paths.specs), has_returns=has_returns)
+    return Ring.open(paths.replay, layout, EPISODES_IN_BUFFER * (HORIZON + 1))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_each_iteration_has_its_steps_and_updates_whoever_collects_them(tmp_path, workers):
+    run = UserRun(tmp_path, PARAMS.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=workers)
+    code, output = finish(run.start())
+    assert code == 0, f"{output}\n{run.logs()}"
+    ring = open_ring(run)
+    assert [ring.steps_up_to(iteration) for iteration in range(ITERATIONS)] == [
+        STEPS * (iteration + 1) for iteration in range(ITERATIONS)
+    ]
+    rows = read_metrics(run.exp_dir / "metrics.csv")
+    trained = {int(row["iteration"]): int(row["train_step"]) for row in rows if row["critic_loss"] is not None}
+    assert trained == {iteration: int(RATIO * STEPS * iteration) for iteration in range(1, ITERATIONS + 1)}
+    lengths = [row["train/episode_length"] for row in rows if row.get("train/episode_length") is not None]
+    assert max(lengths) > STEPS / workers, "episodes are longer than what a worker collects of them in an iteration"
+    place = ring.held_rows
+    starts = place[(ring.steps_left[place] > 0) & ~ring.is_repeated(place)]
+    observation = ring.observation[0]
+    next_steps = observation[(starts + 1) % ring.num_rows, 0] - observation[starts, 0]
+    assert np.all(next_steps == 1), "no transition leads from one episode into another one"
+    told = {(float(episode), int(step)) for step, episode in observation[starts]}
+    assert len(told) == len(starts), "each step is a start once"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("recurrent=true", "recurrent_sequence_length=5", "recurrent_burn_in=2", "n_step=1", "eval_period_itrs=3"),
+        ("asynchronous=true", "updates_per_env_step=null", "max_updates_per_env_step=0.5"),
+        ("validation_share=0.3", "normalize_rewards=true", "max_policy_lag=0"),
+    ],
+    ids=["recurrent", "asynchronous", "held out"],
+)
+def test_other_settings_go_with_them(tmp_path, settings):
+    run = UserRun(tmp_path, PARAMS.format(SECS=0.001), {"horizon": HORIZON}, envs_per_worker=3)
+    code, output = finish(run.start(*(word for setting in settings for word in ("--set", setting))))
+    assert code == 0, f"{output}\n{run.logs()}"
+    row = run.trainer()
+    assert row["iteration"] == ITERATIONS and row["update"] == "fused"
+    ring = open_ring(run, has_returns="normalize_rewards=true" in settings)
+    policy_steps = ring.env_steps - ring.init_steps
+    if "asynchronous=true" in settings:
+        assert row["train_step"] == ITERATIONS * STEPS // 2 and policy_steps >= 2 * row["train_step"]
+    else:
+        assert policy_steps == ITERATIONS * STEPS and row["train_step"] == int(RATIO * policy_steps)
+
+
+def test_a_killed_worker_changes_who_collects_and_not_how_much_is_learned(tmp_path):
+    run = UserRun(tmp_path, PARAMS.format(SECS=0.02), {"horizon": HORIZON})
+    process = run.start()
+    run.wait_until(process, lambda: (run.trainer().get("iteration") or 0) >= 5)
+    os.kill(run.status()["roles"]["worker_1"]["pid"], signal.SIGKILL)
+    run.wait_until(process, lambda: (run.trainer().get("iteration") or 0) >= 12)
+    process.send_signal(signal.SIGINT)
+    code, output = finish(process)
+    assert code == 75, f"{output}\n{run.logs()}"
+    code, output = finish(run.start())
+    assert code == 0, f"{output}\n{run.logs()}"
+    ring = open_ring(run)
+    policy_steps = ring.env_steps - ring.init_steps
+    assert abs(policy_steps - ITERATIONS * STEPS) <= STEPS, "what was collected twice or not at all is made up for"
+    assert run.trainer()["train_step"] == int(RATIO * policy_steps)

@@ -1,0 +1,152 @@
+"""What `join_script.sh --ssh` brings from the machine of the run, and what it says where that can't be had."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import ssh_for_tests
+from tests.support.ssh_for_tests import FAKE_HOST
+from tfagents_system.errors import UserError
+from tfagents_system.launch import join
+from tfagents_system.launch.join_ssh import SshRun, fetch_run
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.remote import credentials, machines
+from tfagents_system.transport.remote.messages import identity_of
+
+RUN = Path("repository/logs/my run")
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    """The directory of a run with a gateway, in the home directory of another machine."""
+    home = tmp_path / "home"
+    paths = RunPaths(home / RUN)
+    paths.params_folder.mkdir(parents=True)
+    ssh_for_tests.make_fake(home, monkeypatch)
+    run = {"seed": 5, "num_iter": 9, "settings": {}, "params_kept": str(paths.params_folder / "mine.py")}
+    paths.run_json.write_text(json.dumps(run))
+    paths.params.write_text("import beside\n")
+    (paths.params_folder / "mine.py").write_text("import beside\n")
+    (paths.params_folder / "beside.py").write_text("")
+    paths.config.write_text("{}")
+    paths.specs.write_bytes(b"\x00specs\xff")
+    paths.gateway_json.write_text('{"host": "node7", "port": 8443, "pid": 1}')
+    credentials.make_credentials(paths.credentials, "test")
+    tell(paths, "running")
+    return paths
+
+
+def tell(paths: RunPaths, state: str, ago_secs: float = 0.0, host: str = "") -> None:
+    run = {"state": state, "updated_at": time.time() - ago_secs, "host": host or os.uname().nodename}
+    paths.status_json.write_text(json.dumps({"run": run, "roles": {}}))
+
+
+def fetch(folder: Path, run: Path = RUN) -> SshRun:
+    return SshRun(FAKE_HOST, run, folder / "here" / "of_run")
+
+
+def test_its_inputs_come_as_they_are(there: RunPaths, tmp_path: Path) -> None:
+    run = fetch(tmp_path)
+    assert (run.state, run.name) == ("running", f"{FAKE_HOST}:{RUN}")
+    assert identity_of(run.paths) == identity_of(there), "the gateway compares them"
+    assert run.environ() == {
+        "SAC_EXP_DIR": str(run.paths.exp_dir),
+        "SAC_PARAMS": str(run.paths.params_folder / "mine.py"),
+        "SAC_CONFIG": str(run.paths.config),
+    }
+    assert (run.paths.params_folder / "beside.py").exists(), "params import what is beside them"
+    assert stat.S_IMODE(run.paths.exp_dir.stat().st_mode) == 0o700
+    shutil.rmtree(there.params_folder)
+    assert fetch(tmp_path).environ()["SAC_PARAMS"] == str(run.paths.params), "that of the first fetch is gone"
+
+
+def test_this_machine_gets_credentials_of_its_own_once(there: RunPaths, tmp_path: Path) -> None:
+    first = fetch(tmp_path)
+    name = machines.name_of_this_machine()
+    assert first.credentials == first.paths.credentials / "machines" / name
+    assert credentials.check_credentials(first.credentials, credentials.CLIENT) == []
+    assert not list(first.paths.exp_dir.rglob(credentials.AUTHORITY_KEY)), "who has it can make more of them"
+    kept = there.credentials / "machines" / name
+    files = {path.name: path.read_bytes() for path in first.credentials.iterdir()}
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == files, "`list` and `revoke` know of it there"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept.iterdir()} == {0o600}
+    again = fetch(tmp_path)
+    assert {path.name: path.read_bytes() for path in again.credentials.iterdir()} == files
+    machines.revoke(there.credentials, name)
+    machines.add(there.credentials, "another")
+    shutil.rmtree(kept)
+    with pytest.raises(UserError, match=f"{name} was revoked"):
+        fetch(tmp_path)
+
+
+def test_the_gateway_is_on_the_machine_of_the_login_or_behind_it(there: RunPaths, tmp_path: Path) -> None:
+    assert fetch(tmp_path).gateway == "127.0.0.1:8443"
+    tell(there, "running", host="node7")
+    assert fetch(tmp_path).gateway == "node7:8443"
+
+
+@pytest.mark.parametrize(
+    ("state", "ago_secs", "found"),
+    [("stopped", 0, "stopped"), ("failed", 0, "failed"), ("starting", 0, "starting"), ("running", 99, "dead")],
+)
+def test_a_run_that_does_not_go_on_is_not_joined(
+    state: str, ago_secs: float, found: str, there: RunPaths, tmp_path: Path
+) -> None:
+    tell(there, state, ago_secs)
+    with pytest.raises(UserError, match=f"my run is {found}, not running: start it there with run_script.sh"):
+        fetch(tmp_path).tunnel()
+
+
+def test_what_is_missing_there_is_told(there: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"no directory me@fake:logs/none, or me@fake can't enter it: give --to"):
+        fetch(tmp_path, Path("logs/none"))
+    with pytest.raises(UserError, match=r"me@fake:repository/logs is no run directory \(it has no run.json\)"):
+        fetch(tmp_path, RUN.parent)
+    there.gateway_json.unlink()
+    with pytest.raises(UserError, match=r"my run has no gateway: start it with SAC_GATEWAY_PORT=0"):
+        fetch(tmp_path)
+    there.gateway_json.write_text('{"host": "node7", "port": 8443}')
+    shutil.rmtree(there.credentials)
+    with pytest.raises(UserError, match=r"credentials can't be read or has no ca.key: log in as the user who has"):
+        fetch(tmp_path)
+    ssh_for_tests.refuse("me@fake: Permission denied (publickey).", monkeypatch)
+    with pytest.raises(UserError, match=r"ssh me@fake fails \(me@fake: Permission denied.*ssh-copy-id.*BatchMode=yes"):
+        fetch(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"--ssh needs the program ssh.*openssh-client"):
+        fetch(tmp_path)
+    with pytest.raises(UserError, match=r"--ssh '-oProxyCommand=x' must be a host"):
+        SshRun("-oProxyCommand=x", RUN, tmp_path / "here")
+
+
+def test_nothing_stays_here(there: RunPaths, tmp_path: Path) -> None:
+    copy = tmp_path / "logs" / "joined" / "laptop" / "of_run"
+    with fetch_run(FAKE_HOST, RUN, copy):
+        assert copy.is_dir()
+    assert not (tmp_path / "logs").exists()
+    with fetch_run(FAKE_HOST, RUN, copy):
+        (copy.parent / "logs").mkdir()
+    assert not copy.exists() and (copy.parent / "logs").exists(), "workers' logs are for the user"
+
+
+@pytest.mark.parametrize("more", [[], ["--to", "a", "--server", "b:1"], ["--to", "a", "--credentials", "c"]])
+def test_its_arguments_are_checked_first(more: list[str]) -> None:
+    with pytest.raises(UserError, match="--ssh needs --to with the run directory on that machine"):
+        join.main(["--ssh", FAKE_HOST, *more])
+
+
+def test_a_run_that_is_done_is_joined_by_nobody(
+    there: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(there, "done")
+    monkeypatch.setenv("SAC_EXP_DIR", str(tmp_path / "elsewhere"))
+    assert join.main(["--ssh", FAKE_HOST, "--to", str(RUN)]) == 0
+    assert f"{FAKE_HOST}:{RUN} is finished" in capsys.readouterr().out
+    assert not (tmp_path / "elsewhere").exists()

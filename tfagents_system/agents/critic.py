@@ -1,0 +1,95 @@
+"""The critic: Q-values of an observation and an action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tf_agents.networks import network, utils
+from tf_agents.trajectories import time_step as ts
+from tf_agents.utils import nest_utils
+
+from tfagents_system.agents.layered_networks import Layers
+
+# Checkpoints of earlier versions have a critic of nested networks, with other names for its layers.
+_NAMES_OF_NESTED_NETWORKS = ("critic", "_critic", "_lstm")
+_NAMES_OF_LAYERS = ("_joint_layers", "_output_layers")
+
+
+class CriticParts(NamedTuple):
+    """The parts of a critic, in the order of the data flow; only the layers are required.
+
+    Attributes:
+      layers: Over observation and action together, or over the LSTM's outputs. The last one returns the values.
+      normalization: Layer from observations to normalised ones.
+      encoder: Network from those to a tensor `[B, (T,) n]`.
+      lstm: Unrolls an LSTM's cell over time.
+    """
+
+    layers: Layers
+    normalization: tf.keras.layers.Layer | None = None
+    encoder: network.Network | None = None
+    lstm: tf.keras.layers.Layer | None = None
+
+
+class Critic(network.Network):
+    """Q-values, or quantiles of them, of an observation and an action.
+
+    Args:
+      input_tensor_spec: (observation spec, action spec), any nests; their leaves are flattened and joined.
+      make_parts: Builds the parts. Called once for each copy of this network.
+      num_outputs: Values of each observation and action.
+      name: Name of the network.
+    """
+
+    def __init__(
+        self, input_tensor_spec: Any, make_parts: Callable[[], CriticParts], num_outputs: int = 1, name: str = "Critic"
+    ) -> None:
+        parts = make_parts()
+        if parts.encoder is not None:
+            parts.encoder.create_variables()  # Created here because a seed's results depend on the order.
+        state_spec = () if parts.lstm is None else [tf.TensorSpec(size, tf.float32) for size in parts.lstm.state_size]
+        super().__init__(input_tensor_spec=input_tensor_spec, state_spec=state_spec, name=name)
+        self._num_outputs = num_outputs
+        self.normalization = parts.normalization
+        self._encoder = parts.encoder
+        self._lstm_network = parts.lstm
+        self._value_layers = parts.layers
+
+    def call(
+        self, inputs: Any, step_type: Any = None, network_state: Any = (), training: bool = False
+    ) -> tuple[tf.Tensor, Any]:
+        """Q-values `[B]` or `[B, T]`, with an axis of `num_outputs` behind these where there are several; the state."""
+        squash = utils.BatchSquash(nest_utils.get_outer_rank(inputs, self.input_tensor_spec))
+        observation, action = inputs
+        if self.normalization is not None:
+            observation = self.normalization(observation)
+        if self._encoder is not None:
+            observation, _ = self._encoder(observation, step_type=step_type, training=training)
+        values = tf.concat([_vector(squash.flatten(leaf)) for leaf in tf.nest.flatten((observation, action))], -1)
+        if self._lstm_network is not None:
+            is_first = tf.equal(step_type, ts.StepType.FIRST)
+            values, network_state = self._lstm_network(
+                squash.unflatten(values),
+                initial_state=network_state,
+                reset_mask=tf.reshape(is_first, [tf.shape(is_first)[0], -1]),
+                training=training,
+            )
+            values = squash.flatten(values)
+        for layer in self._value_layers:
+            values = layer(values, training=training)
+        return squash.unflatten(tf.squeeze(values, -1) if self._num_outputs == 1 else values), network_state
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
+        """By name; also under the earlier names, so that checkpoints of earlier versions can be restored."""
+        children = super()._trackable_children(save_type, **kwargs)
+        if save_type == "checkpoint":
+            children |= dict.fromkeys(_NAMES_OF_NESTED_NETWORKS, self)
+            children |= dict.fromkeys(_NAMES_OF_LAYERS, self._value_layers)
+        return children
+
+
+def _vector(leaf: tf.Tensor) -> tf.Tensor:
+    """From `[B, ...]` to `[B, n]` float32."""
+    return tf.reshape(tf.cast(leaf, tf.float32), [tf.shape(leaf)[0], leaf.shape[1:].num_elements()])

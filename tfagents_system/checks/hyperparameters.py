@@ -1,0 +1,144 @@
+"""How TrainParamsBase describes each hyperparameter in one line, and how to read these descriptions.
+
+    target_update_period: Annotated[Count, "updates", Unless("algorithm", "crossq")] = 1
+
+The type has the rule for values. A text is the unit, with "per worker" or "in total"; the classes of this file say
+the rest. It needs nothing but Python 3.9: processes of users' environments load TrainParams, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+from tfagents_system.checks.rules import (
+    TRUE_OR_FALSE,
+    Rule,
+    integer_from,
+    is_number,
+    layers_such_as,
+    mapping_such_as,
+    number_above,
+    one_of,
+    or_none,
+)
+
+Count = Annotated[int, integer_from(1)]
+CountOrZero = Annotated[int, integer_from(0)]
+Number = Annotated[float, Rule("a finite number", is_number)]
+Positive = Annotated[float, number_above(0)]
+Layers = Annotated[Sequence[int], layers_such_as("(256, 256)")]
+Optimizer = Annotated[Mapping[str, Any], mapping_such_as('{"name": "adamw"}')]
+IMAGES = "images"
+
+
+class When(NamedTuple):
+    """What another attribute must be for this one to have an effect.
+
+    Attributes:
+      attribute: The other attribute, or `images`: whether observations have any, which the environment decides.
+      value: Its value; True and False also match whatever is truthy or falsy, such as an empty tuple.
+      of_agent: The toolkit's own agent and networks read it. What a user's hooks build may differ.
+      is_equal: If False, it must be anything else.
+    """
+
+    attribute: str
+    value: Any = True
+    of_agent: bool = True
+    is_equal: bool = True
+
+    def holds(self, found: Any) -> bool:
+        """Whether this attribute has an effect when the other one is `found`."""
+        is_it = bool(found) == self.value if isinstance(self.value, bool) else found in (self.value,)
+        return is_it == self.is_equal
+
+
+def Unless(attribute: str, value: Any, of_agent: bool = True) -> When:
+    """What another attribute must not be for this one to have an effect."""
+    return When(attribute, value, of_agent, is_equal=False)
+
+
+class ByAlgorithm:
+    """Values from the algorithms' papers, which replace None.
+
+    Args:
+      others: For all algorithms that are not named.
+      named: By algorithm; a function gets the params.
+    """
+
+    def __init__(self, others: Any = None, **named: Any) -> None:
+        self.others, self.named = others, named
+
+    def value(self, params: Any) -> Any:
+        """The value for `params.algorithm`."""
+        found = self.named.get(params.algorithm, self.others)
+        return found(params) if callable(found) else found
+
+
+class NotDeterministic(NamedTuple):
+    """With SAC_DETERMINISTIC=1 it must have its default: `why`."""
+
+    why: str
+
+
+class MayChange:
+    """`--set` may give it to a run that has begun: neither what was learned nor what is stored depends on it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hyperparameter:
+    """What is known about one attribute.
+
+    Attributes:
+      acts: Conditions that must all hold for it to have an effect.
+    """
+
+    name: str
+    default: Any
+    rule: Rule
+    unit: str
+    acts: tuple[When, ...]
+    by_algorithm: ByAlgorithm
+    may_change: bool
+    not_deterministic: NotDeterministic | None
+
+
+@functools.cache
+def described_by(params_class: type) -> Mapping[str, Hyperparameter]:
+    """The public annotated attributes of a class by name, in its order.
+
+    Raises:
+      KeyError: One has a type without a rule.
+    """
+    hints = typing.get_type_hints(params_class, include_extras=True)
+    return {name: _described(params_class, name, hint) for name, hint in hints.items() if not name.startswith("_")}
+
+
+def _described(params_class: type, name: str, hint: Any) -> Hyperparameter:
+    metadata = getattr(hint, "__metadata__", ())
+    return Hyperparameter(
+        name,
+        getattr(params_class, name),
+        _rule(hint.__origin__ if metadata else hint, [each for each in metadata if isinstance(each, Rule)]),
+        unit=", ".join(each for each in metadata if isinstance(each, str)),
+        acts=tuple(each for each in metadata if isinstance(each, When)),
+        by_algorithm=next((each for each in metadata if isinstance(each, ByAlgorithm)), ByAlgorithm()),
+        may_change=MayChange in metadata,
+        not_deterministic=next((each for each in metadata if isinstance(each, NotDeterministic)), None),
+    )
+
+
+def _rule(kind: Any, given: Sequence[Rule]) -> Rule:
+    """The rule given beside a type, else the type's own; `| None` allows None as well."""
+    args = typing.get_args(kind)
+    if type(None) in args:
+        (other,) = (each for each in args if each is not type(None))
+        return or_none(_rule(other, given))
+    if given:
+        return given[-1]
+    if typing.get_origin(kind) is Literal:
+        return one_of(args)
+    return _rule(kind.__origin__, kind.__metadata__) if hasattr(kind, "__metadata__") else {bool: TRUE_OR_FALSE}[kind]

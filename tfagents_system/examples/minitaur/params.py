@@ -1,0 +1,24 @@
+"""PyBullet's Minitaur learns to walk: the settings of TF-Agents' SAC tutorial, and a curriculum of its body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfagents_system.examples.minitaur.environment import MinitaurEnvironment
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    """1,000,000 updates. An iteration has 1000, and each worker simulates an episode of 1000 steps meanwhile."""
+
+    num_iter = 1000
+    num_steps_per_iter = 1000
+    n_buffer_init_episodes = 10
+    n_episodes_in_buffer = 1000
+
+    n_eval_episodes = 20
+    eval_period_itrs = 10
+    checkpoint_period_itrs = 10
+
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> MinitaurEnvironment:
+        return MinitaurEnvironment(*args, **kwargs | {"seed": seed})

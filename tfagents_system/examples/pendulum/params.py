@@ -1,0 +1,32 @@
+"""Pendulum-v1 of Gymnasium: swing up and balance. Solved within 10,000 environment steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    """24 iterations of 400 steps (2 workers, an episode of 200 steps each), one update for each of them."""
+
+    actor_learning_rate = 1e-3
+    critic_learning_rate = 1e-3
+    alpha_learning_rate = 1e-3
+
+    num_iter = 24
+    num_steps_per_iter = 400
+    n_train_episodes_per_iter = 1
+    n_buffer_init_episodes = 2
+    n_episodes_in_buffer = 100
+
+    n_eval_episodes = 10
+    eval_period_itrs = 4
+    checkpoint_period_itrs = 12
+
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
+        # TrainingEnvironment passes the seed to reset(), as Gymnasium requires.
+        del seed
+        return gymnasium.make("Pendulum-v1", *args, **kwargs)

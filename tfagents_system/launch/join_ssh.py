@@ -1,0 +1,181 @@
+"""A run on a machine where the user has a login: `ssh` brings its inputs here, and a tunnel to its gateway.
+
+Nothing runs there but `sh` and `tar`, for a moment. The tunnel leads to the gateway and not to the replay server: the
+gateway gives out slots and compares versions and inputs, and refuses others who reach an end of the tunnel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tfagents_system.errors import UserError
+from tfagents_system.launch.ssh_tunnel import COMMAND, Tunnel, last_words
+from tfagents_system.report.status import is_dead, read_status
+from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.remote import machines
+from tfagents_system.transport.remote.credentials import AUTHORITY_KEY
+
+_FETCH_SECS = 120.0
+_FILES = "run.json status.json gateway.json params.py params config.json specs.pbtxt overrides.json"
+_SECRETS = f"ca.pem {AUTHORITY_KEY} client.pem client.key revoked"
+_MARK = re.compile(rb"^TFAGENTS_RUN (\d+) (\S+)\n", re.MULTILINE)  # A login shell may print something before it.
+_NO_FOLDER, _NO_RUN, _SSH_FAILS = 65, 66, 255
+_CHANGED = 1  # Of GNU tar: a file was replaced while it was read, such as status.json; what came is whole.
+_FETCH = f"""
+cd -- {{folder}} || exit {_NO_FOLDER}
+[ -r run.json ] || exit {_NO_RUN}
+set --
+for file in {_FILES}; do [ -r "$file" ] && set -- "$@" "$file"; done
+for file in {_SECRETS} machines/{{machine}}; do [ -r "credentials/$file" ] && set -- "$@" "credentials/$file"; done
+printf 'TFAGENTS_RUN %s %s\\n' "$(date +%s)" "$(uname -n)"
+exec tar -cf - -- "$@"
+"""
+
+
+@contextlib.contextmanager
+def fetch_run(host: str, folder: Path, copy: Path) -> Iterator[SshRun]:
+    """The run for as long as it is needed; then its copy is removed. See SshRun."""
+    try:
+        yield SshRun(host, folder, copy)
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+        with contextlib.suppress(OSError):  # Workers have left their logs beside it.
+            os.removedirs(copy.parent)
+
+
+class SshRun:
+    """A run on another machine: its inputs are copied here, with credentials for this machine.
+
+    Args:
+      host: As `ssh` takes it: `user@node7`, a name of ~/.ssh/config, or `ssh://user@node7:2222`.
+      folder: The run directory there, absolute or relative to the home directory.
+      copy: Where the inputs are put; anything there is removed.
+
+    Attributes:
+      paths: Of the copy.
+      name: `host:folder`.
+      state: `running`, `done`, ... as its status says, or `dead`.
+      gateway: `host:port` of its gateway, as its machine reaches it.
+      credentials: This machine's.
+
+    Raises:
+      UserError: There is no `ssh`, the host does not let us in, or there is no such run with a gateway.
+    """
+
+    def __init__(self, host: str, folder: Path, copy: Path) -> None:
+        if not re.fullmatch(r"[^-\s]\S*", host):
+            raise UserError(f"--ssh {host!r} must be a host as ssh takes it, such as user@node7")
+        if shutil.which("ssh") is None:
+            raise UserError("--ssh needs the program ssh, which is not installed here (Debian: openssh-client)")
+        self.host, self.paths, self.name = host, RunPaths(copy), f"{host}:{folder}"
+        self._folder = shlex.quote(str(folder).removeprefix("~/"))
+        shutil.rmtree(copy, ignore_errors=True)
+        self.paths.credentials.mkdir(mode=0o700, parents=True)
+        copy.chmod(0o700)
+        now, host_name = self._fetch()
+        status = read_status(self.paths.status_json) or {"run": {}, "roles": {}}
+        self.state = "dead" if is_dead(status, now) else str(status["run"].get("state", "not started"))
+        gateway = read_json(self.paths.gateway_json) or {}
+        if not {"host", "port"} <= gateway.keys():
+            raise UserError(f"the run {self.name} has no gateway: start it with SAC_GATEWAY_PORT=0 to let others join")
+        # On a cluster the login is on one machine, and the run on another.
+        is_there = status["run"].get("host") == host_name
+        self.gateway = f"{'127.0.0.1' if is_there else gateway['host']}:{int(gateway['port'])}"
+        self.credentials = self._take_credentials()
+
+    def tunnel(self) -> Tunnel:
+        """Opens one to the gateway.
+
+        Raises:
+          UserError: The run is not running, or no tunnel can be opened.
+        """
+        if self.state != "running":
+            raise UserError(
+                f"the run {self.name} is {self.state}, not running: start it there with run_script.sh first"
+            )
+        return Tunnel(self.host, self.gateway)
+
+    def environ(self) -> dict[str, str]:
+        """The variables of its workers: params with the files beside them, as the run has copied them."""
+        params = Path(str((read_json(self.paths.run_json) or {}).get("params_kept") or self.paths.params)).name
+        kept = self.paths.params_folder / params
+        return {
+            "SAC_EXP_DIR": str(self.paths.exp_dir),
+            "SAC_PARAMS": str(kept if kept.is_file() else self.paths.params),
+            "SAC_CONFIG": str(self.paths.config),
+        }
+
+    def _fetch(self) -> tuple[float, str]:
+        """Copies what is needed; returns the time there, in Unix seconds, and the machine's name."""
+        script = _FETCH.format(folder=self._folder, machine=machines.name_of_this_machine())
+        code, output, words = self._run(script)
+        if code == _NO_FOLDER:
+            raise UserError(
+                f"there is no directory {self.name}, or {self.host} can't enter it: give --to the run directory there, "
+                "absolute or relative to the home directory"
+            )
+        if code == _NO_RUN:
+            raise UserError(f"{self.name} is no run directory (it has no run.json): give the right one with --to")
+        mark = _MARK.search(output)
+        if code == _SSH_FAILS or mark is None:
+            raise UserError(
+                f"ssh {self.host} fails ({words or f'exit code {code}'}): log in once by hand, so that the host is "
+                "known, and with a key that asks for nothing (ssh-copy-id, ssh-add), until `ssh -o BatchMode=yes "
+                f"{self.host} true` works"
+            )
+        if code not in (0, _CHANGED):
+            raise UserError(f"the files of {self.name} can't be read by {self.host} ({words}): log in as their owner")
+        try:
+            with tarfile.open(fileobj=io.BytesIO(output[mark.end() :])) as archive:
+                archive.extractall(self.paths.exp_dir, filter="data")
+        except (tarfile.TarError, OSError) as error:
+            raise UserError(f"the files of {self.name} can't be copied to {self.paths.exp_dir}: {error}") from None
+        if not self.paths.run_json.exists():
+            raise UserError(f"the files of {self.name} can't be read by {self.host} ({words}): log in as their owner")
+        return float(mark[1]), mark[2].decode(errors="replace")
+
+    def _take_credentials(self) -> Path:
+        """This machine's credentials, made by the run's authority if it has none yet; they are then kept there, too."""
+        folder, before = self.paths.credentials, self._machines()
+        if not (folder / AUTHORITY_KEY).exists() and not (folder / "client.pem").exists():
+            raise UserError(
+                f"{self.name}/credentials can't be read or has no {AUTHORITY_KEY}: log in as the user who has started "
+                "the run; where it has certificates of its own (SAC_CREDENTIALS_DIR), join with --server, --credentials"
+            )
+        try:
+            own = machines.folder_of_client(folder)
+        finally:
+            (folder / AUTHORITY_KEY).unlink(missing_ok=True)
+        if self._machines() != before:
+            there = f"credentials/machines/{own.name}"
+            lines = [f"cd -- {self._folder} && umask 077 && mkdir -p {there} || exit"]
+            for file in sorted(own.iterdir()):
+                lines.append(f"cat >{there}/{file.name} <<'END' || exit\n{file.read_text().rstrip()}\nEND")
+            code, _, words = self._run("\n".join(lines) + "\n")
+            if code != 0:
+                raise UserError(f"{self.name}/{there} can't be written ({words}): make it writable")
+        return own
+
+    def _machines(self) -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in self.paths.credentials.glob("machines/*/client.pem")}
+
+    def _run(self, script: str) -> tuple[int, bytes, str]:
+        """Exit code, output and last words of a shell script on the host."""
+        command = [*COMMAND, "--", self.host, "sh -s"]
+        try:
+            result = subprocess.run(
+                command, input=script.encode(), capture_output=True, timeout=_FETCH_SECS, start_new_session=True
+            )
+        except subprocess.TimeoutExpired:
+            return _SSH_FAILS, b"", f"no end in {_FETCH_SECS:.0f} s"
+        return result.returncode, result.stdout, last_words(result.stderr)

@@ -1,0 +1,105 @@
+"""The copy of a params file's folder that a run begins with: what is checked is what runs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.checks.checklist import Check, Checklist, counted
+from tfagents_system.launch.run_settings import KEEP, TAKE
+from tfagents_system.run_files import params_folder, run_directory, run_inputs
+from tfagents_system.run_files.run_paths import RunPaths
+
+_MOST_SHOWN = 8
+_COPY = "sac_params_"  # Folders of that name in the temporary one are ours.
+_NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
+
+
+class KeptFolder:
+    """Copies the folder of SAC_PARAMS for a run that begins; for one that continues it reports what was edited.
+
+    Attributes:
+      copy: The temporary copy; None if there is none.
+      digests: Digests of its files, by relative path.
+    """
+
+    def __init__(self) -> None:
+        self.copy: Path | None = None
+        self.digests: dict[str, str] = {}
+        self._original = Path()
+
+    def take(self, values: Mapping[str, Any], run: RunPaths | None, edits: str | None, check: Check) -> None:
+        """Copies or compares the folder.
+
+        Args:
+          values: The variables that could be read, by field.
+          run: The run to continue, if there is one.
+          edits: What to do with files that were edited since the run began; see run_settings.py.
+          check: Gets what was found.
+        """
+        params: Path | None = values.get("params")
+        if params is None or "server" in values or params_folder.is_kept_otherwise(params):
+            return
+        kept = None
+        if run_directory.has_begun(run) and edits != TAKE:
+            assert run is not None
+            kept = run_inputs.kept_digests(run)
+            if kept is None:
+                return
+        elif not values.get("keep_folder", True):
+            return
+        left_out = [values[name] for name in _NEVER_KEPT if name in values]
+        try:
+            files = params_folder.files_of(params.parent, left_out, values.get("snapshot_mb", 100))
+            digests = params_folder.digests(params.parent, files)
+            if kept is None:
+                self.copy, self.digests = Path(tempfile.mkdtemp(prefix=_COPY)).resolve(), digests
+                self._original = params.parent
+                params_folder.copy(params.parent, files, self.copy)
+                check.facts.append(f"{params.parent}: {counted(len(files), 'file')} kept for the run")
+            elif edits != KEEP and (told := params_folder.differences(kept, digests)):
+                check.notes.append(_edited(params.parent, told))
+        except params_folder.TooLargeError as error:
+            remedy = "it is not compared with the copy that the run has" if kept else _only_the_file(params)
+            check.notes.append(f"{error}: {remedy}")
+        except OSError as error:
+            check.errors.append(
+                f"{error.filename} in the folder of SAC_PARAMS can't be read ({error.strerror}): the run keeps a copy "
+                "of the folder. Make it readable, or set SAC_KEEP_FOLDER=0"
+            )
+
+    def told_of_original(self, found: Checklist) -> Checklist:
+        """Names the originals in what was found in the copy, and says where the copy may be the reason for an error."""
+        if self.copy is None:
+            return found
+        found.replace(str(self.copy), str(self._original))
+        if any(error in text for text in found.errors for error in ("ModuleNotFound", "ImportError", "FileNotFound")):
+            found["params folder"].notes.append(
+                f"the run has a copy of {self._original} and runs it: what is outside of that folder is not found by "
+                "a path that is relative to a file in it. Give an absolute one, or set SAC_KEEP_FOLDER=0"
+            )
+        return found
+
+    def close(self) -> None:
+        """Removes the copy."""
+        if self.copy is not None:
+            shutil.rmtree(self.copy, ignore_errors=True)
+
+
+def _only_the_file(params: Path) -> str:
+    return (
+        f"only {params.name} is kept, and an edit of what it imports would change a resumed run. Move it and what it "
+        "imports into a folder of their own"
+    )
+
+
+def _edited(folder: Path, differences: Sequence[str]) -> str:
+    shown = ", ".join(differences[:_MOST_SHOWN])
+    more = f" and {len(differences) - _MOST_SHOWN} more" if len(differences) > _MOST_SHOWN else ""
+    return (
+        f"{folder} is not what this run began with ({shown}{more}), which continues with its own copy: --take_edits "
+        "continues with the files as they are now, --fresh starts over, --keep says that this is meant"
+    )

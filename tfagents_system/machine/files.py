@@ -1,0 +1,52 @@
+"""Replaces files as a whole: nobody reads half a file, even if the process that writes it is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Opens a new file, which replaces the one at `path` at the end of the `with` block, unless the block fails.
+
+    Args:
+      path: The file; its folder must exist.
+      mode: Permissions of the new file, before the umask.
+
+    Raises:
+      OSError: The disk is full or the folder is gone; the old file stays as it was.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside.unlink(missing_ok=True)  # A leftover file would keep its mode.
+    try:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+            yield file
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Replaces a file; see `replacing`."""
+    with replacing(path, mode) as file:
+        file.write(content)
+
+
+def sync(path: Path) -> None:
+    """Makes a file's content, or the names in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def existing_ancestor(path: Path) -> Path:
+    """The path itself if it exists, even as a dangling link; else the nearest existing folder above it."""
+    return next(each for each in (path, *path.parents) if os.path.lexists(each) or each == each.parent)

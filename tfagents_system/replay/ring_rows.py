@@ -1,0 +1,125 @@
+"""The rows of a ring: its columns as arrays, a segment written into them, and the checksum that it gets."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from tfagents_system.replay.ring_files import RingFiles, row_ranges
+from tfagents_system.transport.segments import Segment
+
+HISTORY = -1  # steps_left
+_STEP_FIRST, _STEP_MID, _STEP_LAST = 0, 1, 2  # as in tf_agents.trajectories.StepType
+# Bits of step_type.
+_HELD_OUT = 0x80  # The row is of an episode that is never trained on.
+_NO_START = 0x40  # A transition that is in two segments: samples start at it in the other one.
+
+
+class RingRows:
+    """The columns of a ring, each an array `[num_rows, ...]` that is its file.
+
+    Row number n, counted from the beginning of the run, is at place `n % num_rows`.
+
+    Args:
+      files: The ring's.
+
+    Attributes:
+      columns: All of them, as `RingFiles.columns` has them.
+      observation, action: Those of the leaves.
+      reward, discount, steps_left, step_type, crc: The ring's own.
+      returns: Discounted returns, None where the layout has none.
+    """
+
+    def __init__(self, files: RingFiles) -> None:
+        layout = files.layout
+        self.num_rows = files.num_rows
+        self.columns = [files.map(column) for column in files.columns]
+        split, end = len(layout.observation), len(layout.observation) + len(layout.action)
+        self.observation, self.action = self.columns[:split], self.columns[split:end]
+        self.reward, self.discount, self.steps_left, self.step_type, self.crc = self.columns[-5:]
+        self.returns = self.columns[end] if layout.returns else None
+        # What a segment of T transitions has T + 1 values of, and what it has T of.
+        self._per_observation = [*self.observation, self.steps_left, self.step_type]
+        self._per_transition = [*self.action, self.reward, self.discount]
+        if self.returns is not None:
+            self._per_transition.append(self.returns)
+
+    def write(self, segment: Segment, first_row: int) -> None:
+        """Writes a segment to the rows from number `first_row` on, its checksum last."""
+        rows, history = segment.num_rows, segment.history
+        step_type = np.full(rows, _STEP_MID, np.uint8)
+        if segment.starts_episode:
+            step_type[0] = _STEP_FIRST
+        if segment.ends_episode:
+            step_type[-1] = _STEP_LAST
+        if segment.held_out:
+            step_type |= _HELD_OUT
+        step_type[history : history + segment.context] |= _NO_START
+        step_type[rows - 1 - segment.deferred : rows - 1] |= _NO_START
+        steps_left = np.arange(rows - 1, -1, -1, dtype=np.int32)
+        steps_left[:history] = HISTORY
+        per_transition = [*segment.action, segment.reward, segment.discount]
+        if segment.returns is not None:
+            per_transition.append(segment.returns)
+        for column, values in zip(
+            self._per_observation + self._per_transition,
+            [*segment.observation, steps_left, step_type, *(_after_history(each, history) for each in per_transition)],
+            strict=True,
+        ):
+            self._put(column, values, first_row)
+        self.crc[(first_row + rows - 1) % self.num_rows] = self.checksum(first_row, rows - 1)
+
+    def _put(self, column: np.ndarray, values: np.ndarray, first_row: int) -> None:
+        """Writes `values`, around the end of the files."""
+        start = first_row % self.num_rows
+        head = min(len(values), self.num_rows - start)
+        column[start : start + head] = values[:head]
+        column[: len(values) - head] = values[head:]
+
+    def checksum(self, first_row: int, steps: int) -> int:
+        """Of a segment's `steps + 1` rows, and of where it begins: an older or newer one there is another one."""
+        crc = zlib.crc32(first_row.to_bytes(8, "little"))
+        for columns, rows in ((self._per_observation, steps + 1), (self._per_transition, steps)):
+            for part in row_ranges(first_row, first_row + rows, self.num_rows):
+                for column in columns:
+                    crc = zlib.crc32(column[part].data, crc)
+        return crc
+
+    def is_held_out(self, places: np.ndarray | slice) -> np.ndarray:
+        """Which rows are of episodes that are never trained on."""
+        return self.step_type[places] >= _HELD_OUT
+
+    def step_types(self, places: np.ndarray) -> np.ndarray:
+        """tf_agents' StepType of these rows, int32."""
+        return (self.step_type[places] & ~np.uint8(_HELD_OUT | _NO_START)).astype(np.int32)
+
+    def is_repeated(self, places: np.ndarray | slice) -> np.ndarray:
+        """Of rows of transitions: at which of them samples start in another segment alone."""
+        return (self.step_type[places] & _NO_START).astype(bool)
+
+    def count_starts(self, first_row: int, last_row: int) -> int:
+        """Transitions in the rows numbered `first_row` up to `last_row` (not included) at which samples start."""
+        return sum(np.count_nonzero(self._starts(part)) for part in row_ranges(first_row, last_row, self.num_rows))
+
+    def count_held_out(self, first_row: int, last_row: int) -> int:
+        """Those of them that are held out."""
+        return sum(
+            np.count_nonzero(self._starts(part) & self.is_held_out(part))
+            for part in row_ranges(first_row, last_row, self.num_rows)
+        )
+
+    def count_repeated(self, first_row: int, last_row: int) -> int:
+        """Transitions in these rows at which samples start in another segment alone."""
+        return sum(
+            np.count_nonzero((self.steps_left[part] > 0) & self.is_repeated(part))
+            for part in row_ranges(first_row, last_row, self.num_rows)
+        )
+
+    def _starts(self, part: slice) -> np.ndarray:
+        return (self.steps_left[part] > 0) & ~self.is_repeated(part)
+
+
+def _after_history(values: np.ndarray, history: int) -> np.ndarray:
+    """One value a transition, with zeros for the rows of history."""
+    return np.concatenate([np.zeros((history, *values.shape[1:]), values.dtype), values]) if history else values

@@ -1,0 +1,109 @@
+"""The agent of a run: made, gone on with from a checkpoint, and its update compiled as parameters and machine allow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tfagents_system.agents import entropy
+from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.matmul_precision import choose_precision
+from tfagents_system.agents.training_agent import check_sequences, make_agent, make_block_update
+from tfagents_system.envs import specs
+from tfagents_system.errors import UserError
+from tfagents_system.policies import weights
+from tfagents_system.role import TRAIN_STREAM, Role
+from tfagents_system.trainer.checkpoints import TrainerCheckpoints, TrainerState
+
+
+class Learner:
+    """What is trained, as the newest checkpoint has it where there is one.
+
+    Args:
+      role: The trainer's process.
+      ask_for_replay: As of TrainerCheckpoints.
+
+    Attributes:
+      agent: A TFAgent.
+      state: What else a checkpoint has.
+      checkpoints: Of agent and state.
+      step_variable: The agent's counter of updates.
+      resumed_at: Train step of the checkpoint that it began from; None: the run began.
+    """
+
+    def __init__(self, role: Role, ask_for_replay: Callable[[str], None]) -> None:
+        self._role = role
+        check_gpu()
+        if role.deterministic:
+            tf.config.experimental.enable_op_determinism()
+        # Not tf.random.set_seed: Keras draws initial weights from Python's own numbers.
+        tf.keras.utils.set_random_seed(role.derived_seed(TRAIN_STREAM))
+        self.step_variable = tf.Variable(0, dtype=tf.int64, trainable=False, name="train_step")
+        self.agent = make_agent(role.params, *specs.load_specs(role.paths.specs), self.step_variable)
+        self._variables = weights.named_variables(self.agent.collect_policy)
+        self.state = TrainerState()
+        self.checkpoints = TrainerCheckpoints(
+            role.paths.trainer_checkpoints, self.agent, self.state, self.step_variable, ask_for_replay
+        )
+        self.resumed_at: int | None = None
+        if self.restore():
+            self.seed_noise()
+            self.resumed_at = self.train_step
+            logging.info("resumed at train step %d, iteration %d", self.train_step, self.state.iteration)
+
+    @property
+    def train_step(self) -> int:
+        """Updates done since the run began."""
+        return int(self.step_variable.numpy())
+
+    def restore(self) -> bool:
+        """Goes to the newest checkpoint; whether there is one."""
+        if self.checkpoints.restore() is None:
+            return False
+        entropy.set_fixed_alpha(self.agent, self._role.params)
+        return True
+
+    def seed_noise(self) -> None:
+        """For agents that draw their own noise. It must not repeat what an earlier start has drawn."""
+        tf.random.set_seed(self._role.derived_seed(TRAIN_STREAM, self.train_step, self.state.recoveries))
+
+    def read_weights(self) -> list[np.ndarray]:
+        """A copy of the policy's, as they are published."""
+        return weights.to_arrays(weights.read_weights(self._variables))
+
+    def make_update(self) -> BlockUpdate:
+        """Compiles the update of a whole block.
+
+        Raises:
+          UserError: The agent can't be trained as the parameters say.
+        """
+        params, seed = self._role.params, self._role.derived_seed(TRAIN_STREAM, self.state.recoveries)
+        precision, reason = choose_precision(params.matmul_precision)
+        if reason:
+            logging.warning("matmul_precision=%s is not used: %s", params.matmul_precision, reason)
+        update = make_block_update(params, self.agent, precision, seed)
+        check_sequences(params, update)
+        if self._role.deterministic and update.kind != "fused":
+            raise UserError(
+                "SAC_DETERMINISTIC=1 needs an agent whose noise follows from the train step: one of the toolkit's own "
+                f"algorithms in float32, the update of this one is {update.kind} (the log says why)"
+            )
+        logging.info("update: %s", update.kind)
+        return update
+
+
+def check_gpu() -> None:
+    """The GPU that is wanted must be there.
+
+    Raises:
+      UserError: TensorFlow can use none.
+    """
+    if os.environ.get("SAC_TRAIN_GPUS") == "1" and not tf.config.list_physical_devices("GPU"):
+        raise UserError(
+            "SAC_TRAIN_GPUS=1, but TensorFlow finds no GPU that it can use; the trainer's log says why. Train in an "
+            "environment that has the CUDA libraries of TensorFlow 2.15 as well, or unset SAC_TRAIN_GPUS"
+        )

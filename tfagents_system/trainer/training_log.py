@@ -1,0 +1,138 @@
+"""What a run reports while it trains: rows of metrics, callbacks, heartbeats; and when these end it early."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from tfagents_system.envs.curriculum import Curriculum
+from tfagents_system.role import Role
+from tfagents_system.run_files.metrics import MetricsLog
+from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.settings.early_end import Callbacks, EarlyEnd
+from tfagents_system.trainer.evaluations import Evaluated
+from tfagents_system.trainer.iteration_plan import IterationPlan
+from tfagents_system.trainer.learner import Learner
+from tfagents_system.trainer.saves import TrainerSaves
+from tfagents_system.trainer.training_row import TrainingRow
+
+
+class TrainingLog:
+    """Follows a run; `begin` comes first.
+
+    Args:
+      role: The trainer's process.
+      learner, plan, saves, shares: What is reported.
+
+    Attributes:
+      training_row: Gathers what the next row about training is made of.
+      newest: For heartbeats: the newest number of each column, and the kind of the update.
+    """
+
+    def __init__(
+        self, role: Role, learner: Learner, plan: IterationPlan, saves: TrainerSaves, shares: TimeShares
+    ) -> None:
+        self._role, self._params = role, role.params
+        self._learner, self._state, self._plan, self._saves, self._shares = learner, learner.state, plan, saves, shares
+        self.training_row = TrainingRow(learner.agent)
+        self._metrics = MetricsLog(role.paths, Curriculum.from_config(role.params.env_config).names)
+        self._early_end = EarlyEnd(role.params)
+        self._callbacks = Callbacks(role.params, self._metrics.rows)
+        self.newest: dict[str, Any] = {}
+
+    def begin(self, train_step: int) -> None:
+        """A start of the trainer, or going back: rows of later train steps than this one do not count."""
+        self.training_row.clear()
+        self._metrics.rewind(train_step)
+        self._early_end.begin(self._metrics.rows())
+        self._callbacks.why = None
+
+    def close(self) -> None:
+        self._metrics.close()
+
+    # Metrics.
+
+    def write_training_row(self) -> None:
+        """A row of the time since the last one."""
+        self._write(self.training_row.take(self._state.iteration, self._learner.train_step, self._state.env_steps))
+
+    def write_evaluation(self, evaluated: Evaluated) -> dict[str, float]:
+        """A row of an evaluation; returns it as it is written."""
+        env_steps = self._state.env_steps if evaluated.env_steps is None else evaluated.env_steps
+        where = {"train_step": evaluated.train_step, "iteration": evaluated.version, "env_steps": env_steps}
+        return self._write({**where, **evaluated.summary})
+
+    def _write(self, row: dict[str, Any]) -> dict[str, float]:
+        """Returns the row as it is written."""
+        with self._shares.spend("logging"):
+            logged = self._metrics.write(row)
+        self._early_end.add(logged)
+        self.newest.update({name: value for name, value in row.items() if "/" not in name})
+        logging.info("%s", "  ".join(f"{name} {value:.5g}" for name, value in row.items()))
+        return logged
+
+    # The end.
+
+    def tell_callbacks(self, moment: str, further: Mapping[str, Any]) -> None:
+        """Calls the user's callbacks with where training is and what else there is to know of this moment."""
+        if self._callbacks:
+            where = {
+                "train_step": self._learner.train_step,
+                "iteration": self._state.iteration,
+                "env_steps": self._state.env_steps,
+            }
+            self._callbacks.tell(moment, {**where, **further})
+
+    @property
+    def looks_at_evaluations(self) -> bool:
+        """Whether an evaluation may end the run."""
+        return self._early_end.looks_at_evaluations or bool(self._callbacks)
+
+    def is_over(self) -> bool:
+        """Whether all iterations are done, or the run ends before: it then ends in the same way."""
+        state = self._state
+        if state.ended_for != self._early_end.settings:  # They were changed, so that the run continues.
+            state.ended_early = None
+        if state.ended_early is None and (why := self._early_end.why or self._callbacks.why):
+            state.ended_early, state.ended_for = why, self._early_end.settings
+            logging.info("iteration %d is the last: %s", state.iteration, why)
+        return state.iteration >= self._params.num_iter or state.ended_early is not None
+
+    def is_last(self, iteration: int) -> bool:
+        """Whether a policy of that iteration is the result of the run, as far as that is decided."""
+        ends_here = self._state.ended_early is not None and iteration >= self._state.iteration
+        return ends_here or iteration >= self._params.num_iter
+
+    # Heartbeats.
+
+    def beat(self, state: str, waiting_for: str | None = None) -> None:
+        """Tells what the trainer does, and how far it is."""
+        training, learner = self._state, self._learner
+        self._role.heartbeat.beat(
+            state,
+            **{
+                **self.newest,
+                "iteration": training.iteration,
+                "num_iter": self._params.num_iter,
+                "train_step": learner.train_step,
+                "env_steps": training.env_steps,
+                "best_eval_return": training.best_eval_return,
+                "ended_early": training.ended_early,
+                "ended_for": training.ended_for,
+                "curriculum": self.training_row.curriculum,
+                "time_left_s": self._time_left_secs(),
+                "time_shares": self._shares.shares(),
+                "resumed_at_step": learner.resumed_at,
+                "recoveries": training.recoveries,
+                "save_error": self._saves.error,
+                "waiting_for": waiting_for,
+            },
+        )
+
+    def _time_left_secs(self) -> float | None:
+        """At the rate of the last row of metrics, with as many updates in an iteration as there were so far."""
+        rate, updates = self.newest.get("updates_per_s"), self._plan.mean_updates
+        iterations_left = self._params.num_iter - self._state.iteration
+        return iterations_left * updates / rate if rate and updates is not None else None

@@ -1,0 +1,127 @@
+"""Collects a worker's share of an iteration and hands its steps to the replay server."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+from tfagents_system.replay.ring import INIT_ITERATION
+from tfagents_system.report.episodes import Episode
+from tfagents_system.role import COLLECT_STREAM, HELD_OUT_STREAM, Role
+from tfagents_system.transport.segments import Layout, Segment
+from tfagents_system.worker.activity import COLLECTING, Activity
+from tfagents_system.worker.actors import Actor
+from tfagents_system.worker.episode_runner import EpisodeRunner
+from tfagents_system.worker.held_out import HeldOutEpisodes
+from tfagents_system.worker.observers import observed
+from tfagents_system.worker.rollout import Rollout
+from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
+from tfagents_system.worker.sender import SegmentSender
+
+
+class Collector:
+    """Collects for one worker.
+
+    Args:
+      role: The process.
+      worker_id: The worker.
+      start: Tells the worker's starts apart: another one holds out other episodes, unless the run is deterministic.
+      runner: Runs the episodes.
+      sender: Sends their segments.
+      layout: Of the segments.
+      activity: Told of episodes and of time spent.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        worker_id: int,
+        start: int,
+        runner: EpisodeRunner,
+        sender: SegmentSender,
+        layout: Layout,
+        activity: Activity,
+    ) -> None:
+        self._params = role.params
+        self._is_deterministic = role.deterministic
+        # Where deterministic an episode's number decides, whichever start of the worker collects it.
+        seed = role.derived_seed(HELD_OUT_STREAM, worker_id, 0 if role.deterministic else start)
+        self._held_out = HeldOutEpisodes(self._params.validation_share, seed)
+        self._runner = runner
+        self._sender = sender
+        self._layout = layout
+        self._activity = activity
+        self._observers = list(self._params.train_observers_ctor())
+        self._iteration = INIT_ITERATION
+        self._rollout: Rollout | None = None  # Of iterations of steps, with the episodes under way.
+
+    def collect_episodes(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
+        """Collects so many whole episodes; all of their steps are sent, and may not be stored yet.
+
+        Raises:
+          StoppedError, EnvironmentFault: See EpisodeRunner.
+          TooLargeError: The worker's process has grown too large.
+        """
+        if self._is_deterministic:
+            self._held_out.number = (iteration - INIT_ITERATION) * self._params.n_train_episodes_per_iter
+        self._runner.repeat(COLLECT_STREAM, iteration)
+        rollout = self._new_rollout(actor)
+        with self._collecting(iteration):
+            return rollout.episodes(count)
+
+    def collect_steps(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
+        """Collects so many steps, of all of the worker's environments together, in the episodes that are under way.
+
+        Returns:
+          Those that ended.
+
+        Raises:
+          StoppedError, EnvironmentFault, TooLargeError: As of `collect_episodes`.
+        """
+        if self._rollout is None:
+            self._rollout = self._new_rollout(actor)
+        self._rollout.actor = actor
+        with self._collecting(iteration):
+            return self._rollout.steps(count)
+
+    @contextlib.contextmanager
+    def _collecting(self, iteration: int) -> Iterator[None]:
+        self._iteration = iteration
+        self._activity.tell(iteration=iteration)
+        with self._activity.spend(COLLECTING):
+            with self._runner.stepping(is_eval=False):
+                yield
+            self.confirm()
+
+    def _new_rollout(self, actor: Actor) -> Rollout:
+        return self._runner.rollout(
+            actor,
+            is_eval=False,
+            new_builder=self._new_builder,
+            observers=self._observers,
+            on_episode=self._on_episode,
+        )
+
+    def _on_episode(self, episode: Episode) -> None:
+        self._activity.ended_episode(episode.episode_return)
+        self._activity.beat(COLLECTING)
+        self._runner.check_own_memory()
+
+    @property
+    def observed(self) -> dict[str, float]:
+        """Results of the user's observers, by name."""
+        return observed(self._observers)
+
+    def confirm(self) -> None:
+        """Sends again what is not stored, where it is time to."""
+        with self._activity.server_time():
+            self._sender.confirm()
+
+    def _new_builder(self) -> SegmentBuilder:
+        """Takes the steps of an episode that begins."""
+        return segment_builder(self._params, self._layout, self._send, self._held_out.is_next())
+
+    def _send(self, segment: Segment) -> None:
+        with self._activity.server_time():
+            self._sender.send(dataclasses.replace(segment, iteration=self._iteration))

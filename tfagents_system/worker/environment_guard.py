@@ -1,0 +1,58 @@
+"""Ends a worker that hangs in one of its environments, and reports what it was doing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tfagents_system.envs.env_process import build_timeout_secs
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.machine.watchdog import Watchdog
+
+
+class EnvironmentGuard:
+    """A worker's watchdog, in terms of what the worker does with its environments.
+
+    Args:
+      path: Where a hang is reported.
+      worker_id: The worker.
+      step_timeout_secs: SAC_STEP_TIMEOUT_SECS: what they may take for a step or reset; more to be built.
+    """
+
+    def __init__(self, path: Path, worker_id: int, step_timeout_secs: float) -> None:
+        self._watchdog = Watchdog(path, step_timeout_secs)
+        self._worker_id = worker_id
+        self._build_timeout_secs = build_timeout_secs(step_timeout_secs)
+
+    def stepping(self, envs: Sequence[TrainingEnvironment]) -> None:
+        """They have their time for a step from now on."""
+        where = ", ".join(env.position for env in envs)
+        self._watchdog.arm(f"worker {self._worker_id}: {where}")
+
+    def still_stepping(self, envs: Sequence[TrainingEnvironment]) -> None:
+        """As `stepping`, once a second at most."""
+        if self._watchdog.is_due():
+            self.stepping(envs)
+
+    def stopped_stepping(self) -> None:
+        """Nothing of the user's runs now."""
+        self._watchdog.cancel()
+
+    @contextlib.contextmanager
+    def building(self, what: str) -> Iterator[None]:
+        """Something that may take as long as building an environment."""
+        self._watchdog.arm(f"worker {self._worker_id}: {what}", self._build_timeout_secs)
+        yield
+        self._watchdog.cancel()
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """Closing all of them."""
+        self._watchdog.arm(f"worker {self._worker_id}: close() of its environments")
+        yield
+        self._watchdog.cancel()
+
+    def waiting(self) -> None:
+        """The worker waits for the replay server, or for a process with deadlines of its own: it does not hang."""
+        self._watchdog.keep()

@@ -1,0 +1,129 @@
+"""Runs a worker's episodes: under the watchdog, with environments that fail or grow replaced, and its time counted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.report.episodes import Episode
+from tfagents_system.role import EVAL_STREAM
+from tfagents_system.transport.connection import StoppedError
+from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
+from tfagents_system.worker.actors import Actor
+from tfagents_system.worker.environment_guard import EnvironmentGuard
+from tfagents_system.worker.repeatable import RepeatableSeeds
+from tfagents_system.worker.rollout import Observer, Rollout
+from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.worker.worker_environments import Place, WorkerEnvironments
+
+
+class EpisodeRunner:
+    """Runs episodes in a worker's environments.
+
+    Args:
+      environments: The worker's, for collecting and for evaluation.
+      guard: Ends the worker if it hangs in one of them.
+      activity: Counts steps and time.
+      seeds: Of the environments, where the run is deterministic.
+      stop: Ends all episodes early when it is set.
+    """
+
+    def __init__(
+        self,
+        environments: WorkerEnvironments,
+        guard: EnvironmentGuard,
+        activity: Activity,
+        seeds: RepeatableSeeds,
+        stop: StopFlag,
+    ) -> None:
+        self._environments = environments
+        self._guard = guard
+        self._activity = activity
+        self._seeds = seeds
+        self._stop = stop
+
+    def rollout(
+        self,
+        actor: Actor,
+        *,
+        is_eval: bool,
+        observers: Sequence[Observer],
+        on_episode: Callable[[Episode], None],
+        new_builder: Callable[[], SegmentBuilder] | None = None,
+    ) -> Rollout:
+        """A rollout in the evaluation or the collect environments, to be run within `stepping`.
+
+        Arguments as of Rollout. While it runs it raises StoppedError when the worker is to stop, and EnvironmentFault
+        when an environment has failed three times in a row.
+        """
+        state, step_times = (EVALUATING, None) if is_eval else (COLLECTING, self._activity.step_times)
+
+        def on_step(steps: int) -> None:
+            self._activity.stepped(state, steps)
+            self._check_stop()
+
+        return Rollout(
+            self._envs(is_eval),
+            actor,
+            new_builder=new_builder,
+            observers=observers,
+            on_step=on_step,
+            on_episode=on_episode,
+            on_start=lambda env: self._begin_episode(Place(is_eval, env)),
+            on_fault=lambda env, fault: self._replace(Place(is_eval, env), fault),
+            times=step_times,
+        )
+
+    @contextlib.contextmanager
+    def stepping(self, *, is_eval: bool) -> Iterator[None]:
+        """The watchdog is armed for these environments."""
+        self._guard.stepping(self._envs(is_eval))
+        yield
+        self._guard.stopped_stepping()
+
+    def repeat(self, stream: int, iteration: int) -> None:
+        """From here on a deterministic run's random numbers follow from its seed, the worker and the iteration."""
+        self._seeds.begin(stream, iteration, self._envs(stream == EVAL_STREAM))
+
+    def set_due(self, iteration: int) -> None:
+        """From their next episode on the collect environments have the curriculum's values of this iteration."""
+        self._environments.set_due(iteration)
+
+    def set_evaluated(self, iteration: int) -> None:
+        """Sets what the curriculum has for evaluating a policy of this iteration: the same in all workers."""
+        with self._guard.building(f"set_state() for the evaluation of iteration {iteration}"):
+            self._environments.set_evaluated(iteration)
+
+    def check_own_memory(self) -> None:
+        """To be called between two episodes.
+
+        Raises:
+          TooLargeError: The worker itself has grown too large.
+        """
+        self._environments.check_own_memory()
+
+    def _envs(self, is_eval: bool) -> list[TrainingEnvironment]:
+        return self._environments.evaluation if is_eval else self._environments.collect
+
+    def _begin_episode(self, place: Place) -> None:
+        if not self._environments.has_due(place):
+            self._environments.begin_episode(place)
+            return
+        with self._guard.building(f"set_state() of {place.name}"):
+            self._environments.begin_episode(place)
+        self._guard.stepping(self._envs(place.is_eval))
+
+    def _replace(self, place: Place, fault: EnvironmentFault) -> None:
+        self._check_stop()  # Waiting for an environment's process ends with a fault when the worker is to stop.
+        with self._guard.building(f"building {place.name} again"):
+            self._environments.replace(place, fault)
+        envs = self._envs(place.is_eval)
+        self._seeds.reseed(envs[place.index])
+        self._guard.stepping(envs)
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            raise StoppedError

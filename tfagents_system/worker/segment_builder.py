@@ -1,0 +1,156 @@
+"""Gathers an episode's steps into segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tree
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.agents.sequence_lengths import sample_reach, sequence_length
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.segments import Layout, Segment
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class SegmentBuilder:
+    """Gathers consecutive steps of one episode and cuts them into segments.
+
+    However the episode is cut, its samples are those of the whole episode (transport/segments.py).
+
+    Args:
+      layout: The environment's columns.
+      max_steps: New steps of a segment, at most.
+      send: Takes each segment when it is full, or when the episode ends.
+      held_out: The episode is never trained on.
+      history: Observations before a segment's first transition that go with it, at most.
+      gamma: Discount of a step, for the returns, where the layout has them.
+      look_ahead: Steps behind its first one that a sample needs.
+      look_back: Steps before its first one that a sample needs.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        max_steps: int,
+        send: Callable[[Segment], None],
+        held_out: bool = False,
+        history: int = 0,
+        gamma: float = 1.0,
+        look_ahead: int = 0,
+        look_back: int = 0,
+    ) -> None:
+        self._layout = layout
+        self._max_steps = max_steps
+        self._gamma = gamma
+        self._send = send
+        self._held_out = held_out
+        self._history = history
+        self._look_ahead = look_ahead
+        self._look_back = look_back
+        self._starts_episode = True
+        self._lead = 0  # Steps held that were sent already.
+        self._context = 0  # Those of them at which no sample starts any more.
+        self._observations: list[Any] = []
+        self._actions: list[Any] = []
+        self._rewards: list[Any] = []
+        self._discounts: list[Any] = []
+        self._return = 0.0  # Of the episode so far: R_t = gamma R_(t-1) + r_t.
+        self._returns: list[float] = []
+
+    def start(self, time_step: ts.TimeStep) -> None:
+        """The episode's first time step."""
+        self._observations = [time_step.observation]
+
+    def add(self, action: Any, next_time_step: ts.TimeStep) -> None:
+        """An action and what it led to. A full segment is cut off; the last one waits for `finish`."""
+        if len(self._rewards) - self._lead >= self._max_steps:
+            self._cut(goes_on=True)
+        _, reward, discount, observation = next_time_step
+        self._actions.append(action)
+        self._observations.append(observation)
+        self._rewards.append(reward)
+        self._discounts.append(discount)
+        if self._layout.returns:
+            self._return = self._gamma * self._return + float(reward)
+            self._returns.append(self._return)
+
+    @property
+    def has_unsent_steps(self) -> bool:
+        """Whether it holds steps that no segment has brought yet."""
+        return len(self._rewards) > self._lead
+
+    def pause(self, *, end_of_iteration: bool) -> None:
+        """Sends what is left of an iteration; the episode continues."""
+        if self.has_unsent_steps:
+            self._cut(goes_on=True, end_of_iteration=end_of_iteration)
+
+    def finish(self, *, ends_episode: bool, end_of_iteration: bool) -> None:
+        """Sends what is left.
+
+        Args:
+          ends_episode: False where the worker stops in mid-episode.
+          end_of_iteration: Nothing more follows in this iteration.
+        """
+        if self.has_unsent_steps:
+            self._cut(ends_episode=ends_episode, end_of_iteration=end_of_iteration)
+
+    def _cut(self, *, goes_on: bool = False, ends_episode: bool = False, end_of_iteration: bool = False) -> None:
+        """Sends the steps that it holds; if the episode continues, keeps those that the next segment begins with."""
+        steps = len(self._rewards)
+        deferred = min(self._look_ahead, steps - self._context) if goes_on else 0
+        history = len(self._observations) - 1 - steps
+        segment = Segment(
+            worker_id=0,  # This and the next three are filled in when it is sent.
+            incarnation=0,
+            number=0,
+            iteration=0,
+            end_of_iteration=end_of_iteration,
+            starts_episode=self._starts_episode,
+            ends_episode=ends_episode,
+            observation=_stack(self._observations, self._layout.observation),
+            action=_stack(self._actions, self._layout.action),
+            reward=np.array(self._rewards, np.float32),
+            discount=np.array(self._discounts, np.float32),
+            held_out=self._held_out,
+            history=history,
+            lead=self._lead,
+            context=self._context,
+            deferred=deferred,
+            returns=np.clip(self._returns, -_LARGEST, _LARGEST).astype(np.float32) if self._layout.returns else None,
+        )
+        given_up = max(0, steps - deferred - self._look_back)
+        del self._observations[: max(0, history + given_up - self._history)]
+        for column in (self._actions, self._rewards, self._discounts, self._returns):
+            del column[:given_up]
+        self._lead = steps - given_up
+        self._context = self._lead - deferred
+        self._starts_episode &= given_up == 0
+        self._send(segment)
+
+
+def segment_builder(
+    params: TrainParamsBase, layout: Layout, send: Callable[[Segment], None], held_out: bool
+) -> SegmentBuilder:
+    """Cuts an episode so that whatever the parameters ask for can be drawn from its segments."""
+    look_back, look_ahead = sample_reach(params)
+    return SegmentBuilder(
+        layout,
+        layout.max_segment_steps(sequence_length(params)),
+        send,
+        held_out=held_out,
+        history=layout.history_rows(params.frame_stack),
+        gamma=params.discount,
+        look_ahead=look_ahead,
+        look_back=look_back,
+    )
+
+
+def _stack(rows: list[Any], columns: Sequence[Any]) -> list[np.ndarray]:
+    if len(columns) == 1 and isinstance(rows[0], np.ndarray):
+        return [np.array(rows, np.dtype(columns[0].dtype))]
+    leaves = zip(*map(tree.flatten, rows), strict=True)
+    return [np.array(values, np.dtype(column.dtype)) for column, values in zip(columns, leaves, strict=True)]
