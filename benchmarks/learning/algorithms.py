@@ -90,12 +90,13 @@ def attributes_of(task: Task, variant: Variant) -> dict[str, object]:
     """Attributes of TrainParams that follow from the task; a variant's own come after them."""
     rate = variant.learning_rate if task.learning_rate is None else task.learning_rate
     rates = ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate")
+    iteration_steps = int(variant.attributes.get("env_steps_per_iter") or task.horizon)
     return {
         "updates_per_env_step": variant.updates_per_step,
         "n_buffer_init_episodes": task.random_episodes,
         "n_episodes_in_buffer": task.steps // task.horizon + task.random_episodes,
         "n_eval_episodes": _EVAL_EPISODES,
-        "eval_period_itrs": max(1, task.eval_steps // task.horizon),
+        "eval_period_itrs": max(1, task.eval_steps // iteration_steps),
         "num_iter": task.steps,  # More than there will be: an iteration has a step at least.
         **({name: rate for name in rates} if rate is not None else {}),
         **task.attributes,

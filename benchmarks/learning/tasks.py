@@ -70,6 +70,7 @@ TASKS = {
 OURS = {
     "sac": Variant(),
     "sac, no lag": Variant({"max_policy_lag": 0}),
+    "sac, 50 steps": Variant({"env_steps_per_iter": 50, "log_period_itrs": 20}),
     "tqc": Variant({"algorithm": "tqc"}),
     # The paper's critics are 2048 units wide, those of the peers 1024: two cores have time for the width of SAC's.
     "crossq": Variant({"algorithm": "crossq"}, learning_rate=1e-3),
@@ -79,6 +80,10 @@ OURS = {
     "droq x5": Variant({"algorithm": "droq"}, updates_per_step=5),
     "droq x10": Variant({"algorithm": "droq"}, updates_per_step=10),
     "redq x5": Variant({"algorithm": "redq"}, updates_per_step=5),
+    "redq x10": Variant({"algorithm": "redq"}, updates_per_step=10),
+    "redq x10, 50 steps": Variant(
+        {"algorithm": "redq", "env_steps_per_iter": 50, "log_period_itrs": 20}, updates_per_step=10
+    ),
     "simba": Variant(
         {
             "network": "simba",
