@@ -42,7 +42,7 @@ from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_pol
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.actors import PolicyActor, RefreshingActor
+from tfagents_system.worker.actors import Actor, PolicyActor, RefreshingActor
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.rollout import Rollout, StepTimes
 from tfagents_system.worker.segment_builder import SegmentBuilder
@@ -274,7 +274,8 @@ def fresh_policy_costs(rounds: int) -> tuple[float, float, int]:
         command = [sys.executable, "-c", _TRAINER, file.name]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
         with subprocess.Popen(command, **pipes) as trainer:
-            place = tuple(map(int, trainer.stdout.readline().split()))
+            assert trainer.stdin is not None and trainer.stdout is not None
+            pid, descriptor = map(int, trainer.stdout.readline().split())
             for number in range(rounds + 1):
                 began = time.perf_counter()
                 weights.read_weights(variables)
@@ -282,7 +283,7 @@ def fresh_policy_costs(rounds: int) -> tuple[float, float, int]:
                 print(file=trainer.stdin, flush=True)
                 writes.append(float(trainer.stdout.readline()))
                 if number == 0:
-                    worker.follow(tables.Progress(1, 0, 2, -1, memory=place))
+                    worker.follow(tables.Progress(1, 0, 2, -1, memory=(pid, descriptor)))
                     continue
                 began = time.perf_counter()
                 worker.refresh()
@@ -308,14 +309,16 @@ def look_micros(rounds: int) -> float:
     shared.write(arrays)
     worker.follow(tables.Progress(1, 0, 1, -1, memory=shared.place))
     micros: dict[str, list[float]] = {"plain": [], "looking": []}
+    actors: dict[str, Actor] = {
+        "plain": PolicyActor(policy, False),
+        "looking": RefreshingActor(policy, worker.refresh, 1),
+    }
+    time_step: Any = None
     for _ in range(rounds):
-        for name, actor in (
-            ("plain", PolicyActor(policy, False)),
-            ("looking", RefreshingActor(policy, worker.refresh, 1)),
-        ):
+        for name, actor in actors.items():
             began = time.perf_counter()
             for _ in range(10_000):
-                actor.action(None)  # type: ignore[arg-type]
+                actor.action(time_step)
             micros[name].append(1e6 * (time.perf_counter() - began) / 10_000)
     return min(micros["looking"]) - min(micros["plain"])
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from tfagents_system.policies.shared_weights import NOWHERE, SharedWeights
 from tfagents_system.transport import tables
 from tfagents_system.worker import newest_policy as module
 from tfagents_system.worker.newest_policy import NewestPolicy
+from tfagents_system.worker.worker import Worker
 
 
 class Policy:
@@ -224,3 +227,27 @@ def test_an_actor_looks_every_so_many_steps_of_each_environment(run: Run, envs: 
     assert found == [10.0] * 4 + [15.0] * 4 + [19.0] * 4
     run.publish(7, 1, 30, tell=False)
     assert plain.action(None) == 19.0 and run.worker.train_step == 19
+
+
+def test_a_worker_waits_for_the_word_of_a_policy_that_memory_has_already(run: Run) -> None:
+    """With it comes who collects which share of the iteration's steps."""
+    words = [run.publish(7, 4, 40), run.publish(7, 5, 50)]
+    heard: list[float] = []
+    worker: Any = Worker.__new__(Worker)
+    worker._role = SimpleNamespace(deterministic=False, stop=SimpleNamespace(is_set=lambda: False))
+    worker._params = SimpleNamespace(asynchronous=False, max_policy_lag=1)
+    worker._connection = SimpleNamespace(address="localhost:1")
+    worker._policy, worker._activity = run.worker, SimpleNamespace(spend=nullcontext, beat=lambda *_, **__: None)
+    worker._collector, worker._evaluator = (
+        SimpleNamespace(confirm=lambda: None),
+        SimpleNamespace(tell_again=lambda: None),
+    )
+    worker._evaluate_if_due = lambda: None
+
+    def get(wait_secs: float = 0.0) -> tables.Progress:
+        heard.append(run.worker.version)
+        return words[min(1, len(heard) // 3)]
+
+    worker._progress = SimpleNamespace(get=get)
+    worker._wait_for_policy(6)
+    assert heard == [-1, 5, 5], "it had version 5 at once, and went on when it was told of it"

@@ -99,7 +99,6 @@ class SharedWeightsReader:
             memory = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
         finally:
             os.close(descriptor)
-        self.place = place
         self._head = np.frombuffer(memory, _HEAD, 1)[0]
         if self._head["magic"] != _MAGIC:
             raise ValueError(f"{path} is not of this version, or not whole yet")
@@ -184,8 +183,8 @@ class _Slot:
 def _checksum(words: np.ndarray, number: int, seed: int) -> int:
     """CRC-32 of the layout (`seed`), the sequence number, and the sums of the words at the same place of all pages.
 
-    A CRC of all the words would take ten times as long, 1.3 ms for 4 MB. Mixing two policies changes a sum for certain,
-    except for one in 2^64.
+    A CRC of all the words would take nine times as long, 1.3 ms for 4 MB. A mixture of two policies has other sums,
+    with the certainty of 64 bits for each place at which they differ.
     """
     sums = np.add.reduce(words.reshape(-1, _SUMS), axis=0)
     return zlib.crc32(sums, zlib.crc32(number.to_bytes(8, "little"), seed))

@@ -55,12 +55,7 @@ class Trainer:
         self._connection = role.connect(role.stop.is_set)
         learner = self._learner = Learner(role, self._ask_for_replay)
         self._state = learner.state
-        self._plan = IterationPlan(
-            self._state,
-            lambda: learner.train_step,
-            params.num_iter,
-            updates_per_iter(params),
-        )
+        self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, updates_per_iter(params))
         action_spec = specs.load_environment_action_spec(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, action_spec, learner.step_variable, params.frame_stack)
         self._shares = TimeShares()

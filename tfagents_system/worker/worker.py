@@ -226,7 +226,8 @@ class Worker:
         while True:
             with self._activity.spend("waiting for the policy"):
                 self._policy.follow(progress)
-                if self._policy.version >= oldest:
+                # Who collects which share comes with the progress, which the policy itself may be ahead of.
+                if progress is not None and min(progress.iteration, self._policy.version) >= oldest:
                     return
                 self._activity.beat("waiting", waiting_for=what)
                 self._collector.confirm()
