@@ -12,7 +12,7 @@ from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
 
-HORIZON, ITERATIONS, UPDATES, PERIOD = 600, 6, 500, 10
+HORIZON, ITERATIONS, UPDATES, PERIOD = 600, 12, 500, 10
 
 PARAMS = f"""
 import time
@@ -72,4 +72,4 @@ def test_they_stay_fresh_within_episodes_and_when_the_trainer_is_killed(tmp_path
     rows = read_metrics(run.exp_dir / "metrics.csv")
     ages = {int(row["iteration"]): row["policy_age_updates"] for row in rows if row.get("policy_age_updates")}
     # Of the policies at the ends of episodes, during each of which 2400 updates are done.
-    assert max(ages) == ITERATIONS and max(ages.values()) < UPDATES / 2, ages
+    assert max(ages) > ITERATIONS / 2 and max(ages.values()) < UPDATES / 2, ages
