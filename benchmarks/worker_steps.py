@@ -3,14 +3,19 @@
     python -m benchmarks.worker_steps [--quick]
 
 Measures a worker's whole path on one core: policy, TrainingEnvironment, segments, the episode's log. The bare
-simulator gets the same seeds and actions, episode by episode in turn, including resets.
+simulator gets the same seeds and actions, episode by episode in turn, including resets. Then what a newer policy in
+mid-episode costs, with a million weights that another process shares in memory.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -27,13 +32,18 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from benchmarks.outcome import Outcome, parse_args
+from benchmarks.processes import ROOT
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.examples.halfcheetah import params as halfcheetah
 from tfagents_system.examples.minitaur import params as minitaur
+from tfagents_system.policies import weights
+from tfagents_system.policies.shared_weights import SharedWeights
 from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport import tables
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.actors import PolicyActor
+from tfagents_system.worker.actors import Actor, PolicyActor, RefreshingActor
+from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.rollout import Rollout, StepTimes
 from tfagents_system.worker.segment_builder import SegmentBuilder
 
@@ -42,6 +52,7 @@ OBSERVATION, ACTION = 28, 8
 
 _TARGET_STEPS, _TARGET_STEPS_OF_ANY_NETWORK = 20_000, 5_000
 _TARGET_HALF_CHEETAH, _TARGET_MINITAUR = 0.85, 0.97
+_TARGET_PUBLISH_MS, _TARGET_REFRESH_MS, _TARGET_LOOK_US = 2.0, 1.0, 1.0
 _SEED = 1
 
 
@@ -77,6 +88,13 @@ class Preprocessing(Params):
 
 class Recurrent(Params):
     recurrent = True
+
+
+class Million(Params):
+    """An actor with a million weights."""
+
+    actor_fc_layer_params = (980, 980)
+    critic_joint_fc_layer_params = (8,)
 
 
 class CameraEncoder(tf.keras.layers.Layer):
@@ -224,6 +242,87 @@ def _record_actions(params: TrainParamsBase, episodes: int, greedy: bool) -> lis
     return recorded
 
 
+# As the trainer: shares a policy in memory when a line comes, and answers with the milliseconds that it took.
+_TRAINER = """
+import sys, time
+import numpy as np
+from tfagents_system.policies.shared_weights import SharedWeights
+policy = list(np.load(sys.argv[1]).values())
+shared = SharedWeights(policy)
+print(*shared.place, flush=True)
+for _ in sys.stdin:
+    policy[0][2] += 1
+    began = time.perf_counter()
+    shared.write(policy)
+    print(1e3 * (time.perf_counter() - began), flush=True)
+"""
+
+
+def fresh_policy_costs(rounds: int) -> tuple[float, float, int]:
+    """Milliseconds, medians, in which a trainer shares a policy and a worker takes it; and how many weights it has."""
+    params = Million({"horizon": HORIZON})
+    specs = tf.TensorSpec((OBSERVATION,), tf.float32), tensor_spec.BoundedTensorSpec((ACTION,), tf.float32, -1.0, 1.0)
+    agent = params.agent_ctor(ts.time_step_spec(specs[0]), specs[1], tf.Variable(0, dtype=tf.int64))
+    variables = weights.named_variables(agent.collect_policy)
+    policy = [np.array([1, 0, 1], np.int64), *weights.to_arrays(weights.read_weights(variables))]
+    connection: Any = types.SimpleNamespace(newest=lambda table: None)
+    worker = NewestPolicy(connection, make_worker_policy(agent, _SEED))
+    reads, writes, takes = [], [], []
+    with tempfile.NamedTemporaryFile(suffix=".npz") as file:
+        np.savez(file, *policy)
+        file.flush()
+        command = [sys.executable, "-c", _TRAINER, file.name]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+        with subprocess.Popen(command, **pipes) as trainer:
+            assert trainer.stdin is not None and trainer.stdout is not None
+            pid, descriptor = map(int, trainer.stdout.readline().split())
+            for number in range(rounds + 1):
+                began = time.perf_counter()
+                weights.read_weights(variables)
+                reads.append(1e3 * (time.perf_counter() - began))
+                print(file=trainer.stdin, flush=True)
+                writes.append(float(trainer.stdout.readline()))
+                if number == 0:
+                    worker.follow(tables.Progress(1, 0, 2, -1, memory=(pid, descriptor)))
+                    continue
+                began = time.perf_counter()
+                worker.refresh()
+                takes.append(1e3 * (time.perf_counter() - began))
+                assert worker.train_step == 2 + number, "not the newest policy"
+            trainer.stdin.close()
+    publish = statistics.median(read + write for read, write in zip(reads, writes, strict=True))
+    return publish, statistics.median(takes), sum(array.size for array in policy[2:])
+
+
+def look_micros(rounds: int) -> float:
+    """Microseconds a step, at most, that an actor takes longer where it looks for a newer policy in each step."""
+    connection: Any = types.SimpleNamespace(newest=lambda table: None)
+    policy: Any = types.SimpleNamespace(
+        reset=lambda env: None,
+        action=lambda time_step, greedy: None,
+        actions=lambda time_steps, greedy: {},
+        assign=lambda weights: None,
+    )
+    policy.checked = lambda weights: policy
+    arrays = [np.array([1, 0, 1], np.int64), *weights.to_arrays({"bias": np.zeros(1, np.float32)})]
+    shared, worker = SharedWeights(arrays), NewestPolicy(connection, policy)
+    shared.write(arrays)
+    worker.follow(tables.Progress(1, 0, 1, -1, memory=shared.place))
+    micros: dict[str, list[float]] = {"plain": [], "looking": []}
+    actors: dict[str, Actor] = {
+        "plain": PolicyActor(policy, False),
+        "looking": RefreshingActor(policy, worker.refresh, 1),
+    }
+    time_step: Any = None
+    for _ in range(rounds):
+        for name, actor in actors.items():
+            began = time.perf_counter()
+            for _ in range(10_000):
+                actor.action(time_step)
+            micros[name].append(1e6 * (time.perf_counter() - began) / 10_000)
+    return min(micros["looking"]) - min(micros["plain"])
+
+
 def main() -> None:
     quick = parse_args().quick
     rounds, episodes = (2, 2) if quick else (10, 15)
@@ -259,6 +358,14 @@ def main() -> None:
         share, bare_rate = share_of_bare_simulator(module.TrainParams({"horizon": HORIZON}), simulator, count, greedy)
         result.row(f"{name}, bare simulator", bare_rate, "steps/s")
         result.ratio(f"{name}: worker over bare simulator", share, least)
+    publish, refresh, size = fresh_policy_costs(10 * rounds)
+    look = look_micros(5 * rounds)
+    result.row(f"a policy of {size:,} weights: the trainer shares it in memory", publish, "ms")
+    result.row("the same: a worker in mid-episode acts with it", refresh, "ms")
+    result.row("looking for one in every step", look, "us a step")
+    result.ratio("2 ms over publishing", _TARGET_PUBLISH_MS / publish, 1.0)
+    result.ratio("1 ms over refreshing", _TARGET_REFRESH_MS / refresh, 1.0)
+    result.ratio("1 us over looking", _TARGET_LOOK_US / max(look, 1e-3), 1.0)
     result.note("One core; the best of the rounds for trivial environments, the median of episodes for simulators.")
     result.print()
 

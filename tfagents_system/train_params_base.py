@@ -44,6 +44,7 @@ from tfagents_system.checks.stop_conditions import StopConditions
 if TYPE_CHECKING:
     from tfagents_system.settings.early_end import Logged
 
+_TIMING = NotDeterministic("what is collected would depend on timing")
 EnvArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -227,7 +228,7 @@ class TrainParamsBase(abc.ABC):
     """Experience with uniformly random actions, collected before the first iteration, once in a run."""
     n_episodes_in_buffer: Annotated[Count, "episodes in total"] = 1000
     """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
-    asynchronous: Annotated[bool, NotDeterministic("what is collected would depend on timing")] = False
+    asynchronous: Annotated[bool, _TIMING] = False
     """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
     never wait; updates are held back by `max_updates_per_env_step` instead."""
     max_policy_lag: Annotated[Literal[0, 1], "iterations", Unless("asynchronous", True, of_agent=False)] = 1
@@ -236,6 +237,16 @@ class TrainParamsBase(abc.ABC):
     SAC_DETERMINISTIC=1."""
     max_updates_per_env_step: Annotated[Positive, "updates per step", When("asynchronous", of_agent=False)] = 1.0
     """Most updates for each step collected after the first random episodes."""
+    publish_period_updates: Annotated[
+        Count | None, "updates", When("asynchronous", of_agent=False), MayChange, _TIMING
+    ] = None
+    """Interval between two policies that are published within an iteration; the one at its end is always published.
+    None: that one alone."""
+    policy_refresh_steps: Annotated[
+        Count | None, "steps of each environment", When("asynchronous", of_agent=False), MayChange, _TIMING
+    ] = None
+    """Interval at which a worker looks for a newer policy within episodes. None: it collects a whole iteration with the
+    newest one at its start."""
 
     # Experience: what is drawn, and how much of it.
     updates_per_env_step: Annotated[Positive | None, "updates per step"] = None

@@ -84,6 +84,9 @@ def test_one_annotated_line_makes_a_hyperparameter() -> None:
     assert described_by(WithOneMore).keys() - described_by(TrainParamsBase).keys() == {"num_env_steps"}
 
 
+FRESH = ("publish_period_updates", "policy_refresh_steps")
+
+
 def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_one() -> None:
     described = described_by(TrainParamsBase).values()
     rates = {f"{part}_learning_rate" for part in ("actor", "critic", "alpha")}
@@ -94,9 +97,10 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
     assert {each.name for each in described if each.may_change} == rates | ends | periods | {
         "n_eval_episodes",
         "best_metric",
+        *FRESH,
     }
     undetermined = {each.name for each in described if each.not_deterministic}
-    assert undetermined == {"asynchronous", "env_steps_per_iter", "matmul_precision", "max_hours"}
+    assert undetermined == {"asynchronous", "env_steps_per_iter", "matmul_precision", "max_hours", *FRESH}
 
 
 def test_a_type_without_a_rule_is_no_description() -> None:

@@ -1,5 +1,6 @@
 """Publishing beside the updates: in order, never late for an error, and never of what changes meanwhile."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tfagents_system.policies import weights
+from tfagents_system.policies.shared_weights import NOWHERE, open_shared
+from tfagents_system.trainer import publisher as module
 from tfagents_system.trainer.publisher import Publisher
 from tfagents_system.transport import tables
 
@@ -52,7 +55,8 @@ def test_the_trainer_goes_on_while_policies_and_then_the_word_of_them_are_put(co
     word = [tables.PROGRESS, tables.news(0), tables.news(1)]
     assert names(connection) == [tables.WEIGHTS, tables.EVAL_WEIGHTS, word]
     assert [int(arrays[0][0]) for _, arrays in connection.put_items[:2]] == [1, 2]
-    assert tables.Progress.from_wire(connection.put_items[2][1]) == progress(1)
+    told = tables.Progress.from_wire(connection.put_items[2][1])
+    assert dataclasses.replace(told, memory=NOWHERE) == progress(1)
 
 
 def test_no_publication_is_left_out_or_overtaken(connection, publisher):
@@ -102,3 +106,104 @@ def test_what_is_handed_over_is_not_changed_by_the_next_update():
         tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=1.0, delta=[1.0, 1.0])
     np.testing.assert_array_equal(arrays[1], [1.0, 2.0])
     assert variable.numpy().tolist() == [28.0, 29.0]
+
+
+def newest(connection):
+    """The policy in the memory that the last word tells of."""
+    told = tables.Progress.from_wire(connection.put_items[-1][1])
+    return int(open_shared(told.memory).read()[1][0][0])
+
+
+def test_a_policy_is_in_memory_before_the_server_has_anything(connection, publisher):
+    connection.go.release(2)
+    publisher.publish([np.array([1])], None, progress(1))
+    publisher.wait()
+    assert newest(connection) == 1
+    publisher.publish([np.array([2])], None, progress(2))
+    assert newest(connection) == 2 and len(connection.put_items) == 2
+
+
+def test_without_memory_the_word_says_so(connection, publisher, monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "share", asked.append)
+    connection.go.release(4)
+    for version in (1, 2):
+        publisher.publish([np.array([version])], None, progress(version))
+    publisher.wait()
+    assert len(asked) == 1, "it does not come later"
+    assert [tables.Progress.from_wire(item[1]) for item in connection.put_items[1::2]] == [progress(1), progress(2)]
+
+
+def test_within_an_iteration_each_policy_is_in_memory_and_few_on_the_server(connection, publisher, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    publisher.publish([np.array([0])], None, progress(0))
+    publisher.publish_within([np.array([1])], progress(0))
+    assert connection.put_items == [], "it does not wait for the publication under way, nor is it lined up"
+    connection.go.release(100)
+    publisher.wait()
+    for number in range(2, 32):
+        publisher.publish_within([np.array([number])], progress(0))
+        publisher.wait()
+        assert newest(connection) == number
+        now[0] += 0.125
+    on_server = [int(arrays[0][0]) for table, arrays in connection.put_items if table == tables.WEIGHTS]
+    assert on_server == [0, 10, 18, 26], "one a second"
+
+
+def test_a_slow_server_gets_fewer_policies_within_iterations(connection, publisher, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    put = connection.put
+
+    def put_slowly(table, arrays):
+        now[0] += 0.5
+        put(table, arrays)
+
+    connection.put = put_slowly
+    connection.go.release(100)
+    for number in range(300):
+        publisher.publish_within([np.array([number])], progress(0))
+        publisher.wait()
+        now[0] += 0.1
+    told = len(connection.put_items) / 2
+    assert told * 1.0 / (now[0] - 100.0) == pytest.approx(0.1, abs=0.03), "a tenth of the thread's time"
+
+
+@pytest.mark.parametrize(
+    ("train_step", "count", "period", "ends", "due"),
+    [
+        (0, 100, None, [100], []),
+        (0, 0, 10, [], []),
+        (0, 100, 40, [40, 80, 100], [40, 80]),
+        (130, 100, 40, [30, 70, 100], [160, 200]),
+        (100, 5, 1, [1, 2, 3, 4, 5], [101, 102, 103, 104, 105]),
+        (50, 50, 100, [50], [100]),
+        (10, 50, 1000, [50], []),
+    ],
+)
+def test_a_block_is_parted_where_a_policy_is_due(connection, train_step, count, period, ends, due):
+    publisher = Publisher(connection, 2, period)
+    parts = list(publisher.parts(train_step, count))
+    assert [part.stop for part in parts] == ends
+    assert [part.start for part in parts] == [0, *ends][: len(ends)]
+    assert [train_step + end for end in ends if publisher.is_due(train_step + end)] == due
+
+
+def test_a_restarted_server_gets_the_newest_policy_of_mid_iteration(connection, publisher):
+    connection.go.release(100)
+    publisher.publish([np.array([0])], None, progress(0))
+    publisher.wait()
+    publisher.publish_within([np.array([1])], progress(0))
+    servers = iter([1, 2])
+    status = [np.zeros(4, np.int64), np.zeros((0, 5), np.int64)]
+
+    class Status:
+        def get(self, timeout_secs):
+            status[0][0] = next(servers)
+            return status
+
+    publisher.watch(Status())
+    publisher.repeat_if_restarted([])
+    publisher.wait()
+    assert [int(arrays[0][0]) for table, arrays in connection.put_items if table == tables.WEIGHTS] == [0, 1]

@@ -71,7 +71,8 @@ class GraphSession:
 
     def _assign(self, values: Mapping[Any, np.ndarray]) -> None:
         ops = [self._assigns[ref] for ref in values]
-        self._session.run(ops, {self._new_values[ref]: value for ref, value in values.items()})
+        # Copies: a variable may take over the memory of the array that is fed.
+        self._session.run(ops, {self._new_values[ref]: np.array(value) for ref, value in values.items()})
 
     def _import(self, function: Any) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Operation]]:
         """Adds a function's graph; returns its inputs, outputs and side effects."""

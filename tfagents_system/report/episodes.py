@@ -77,7 +77,7 @@ def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
     if successes:
         columns[f"{kind}_success"] = statistics.fmean(successes)
     if kind == "train":
-        columns["train/policy_lag"] = max(report.iteration - report.policy_iteration for report in reports)
+        columns["train/policy_lag"] = max(0, *(report.iteration - report.policy_iteration for report in reports))
     columns.update(_means(f"{kind}/", [episode.logs for episode in episodes]))
     columns.update(_means(f"{kind}/", [report.observed for report in reports]))
     return columns

@@ -89,7 +89,8 @@ n_timesteps | SB3 | set num_iter: iterations of n_train_episodes_per_iter episod
     steps)
 MAX_EPOCHS, ROUNDS_PER_EPOCH, TRAINING_STEPS_PER_ROUND | TMRL | set num_iter and num_steps_per_iter: their product is
     all updates, as of these three
-UPDATE_MODEL_INTERVAL, UPDATE_BUFFER_INTERVAL | TMRL | set num_steps_per_iter, in updates
+UPDATE_MODEL_INTERVAL | TMRL | set publish_period_updates, and policy_refresh_steps, both with asynchronous
+UPDATE_BUFFER_INTERVAL | TMRL | set num_steps_per_iter, in updates
 SAVE_MODEL_EVERY | TMRL | set checkpoint_period_itrs, in iterations (there updates)
 RW_MAX_SAMPLES_PER_EPISODE, ep_max_length | TMRL | set "horizon" in the JSON
 IMG_HIST_LEN | TMRL | set frame_stack

@@ -71,9 +71,10 @@ class Learner:
         """For agents that draw their own noise. It must not repeat what an earlier start has drawn."""
         tf.random.set_seed(self._role.derived_seed(TRAIN_STREAM, self.train_step, self.state.recoveries))
 
-    def read_weights(self) -> list[np.ndarray]:
-        """A copy of the policy's, as they are published."""
-        return weights.to_arrays(weights.read_weights(self._variables))
+    def read_policy(self, session: int) -> list[np.ndarray]:
+        """The policy as it is published: session, iterations and updates that it was trained for, then its weights."""
+        ids = np.array([session, self.state.iteration, self.train_step], np.int64)
+        return [ids, *weights.to_arrays(weights.read_weights(self._variables))]
 
     def make_update(self) -> BlockUpdate:
         """Compiles the update of a whole block.

@@ -1,25 +1,33 @@
-"""Publishes new policies in a thread beside the updates: with many workers, or a slow server, that takes long."""
+"""Publishes new policies: in memory for workers on this machine, and on the replay server for all.
+
+A thread speaks to the server beside the updates: with many workers, or a slow server, that takes long.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from absl import logging
 
+from tfagents_system.policies.shared_weights import NOWHERE, SharedWeights, share
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, NewestReader
 
 _CLOSE_SECS = 10.0
 _LOOK_SECS = 0.1
+# Policies within an iteration reach the server so seldom that its workers, and the thread, have little to do with them.
+_WITHIN_SECS, _WITHIN_SHARE = 1.0, 0.1
 
 Item = tuple[str | Sequence[str], Sequence[np.ndarray]]  # table or tables, and what is put there
 
 
 class Publisher:
-    """Puts what the trainer publishes into the tables, one publication after the other, in a thread of its own.
+    """Shares what the trainer publishes in memory, and puts it into the tables, one publication after the other.
 
     A publication's items are put in their order, each when the server has the one before: whoever hears of a policy
     finds it. Nothing is left out, so the trainer waits where it publishes faster than the server takes it. An error
@@ -28,10 +36,15 @@ class Publisher:
     Args:
       connection: To the replay server.
       max_workers: Slots for workers: each has a table of news.
+      period_updates: Interval between policies that are published within an iteration; None: there are none.
     """
 
-    def __init__(self, connection: Connection, max_workers: int) -> None:
+    def __init__(self, connection: Connection, max_workers: int, period_updates: int | None = None) -> None:
         self._connection = connection
+        self._period_updates = period_updates
+        self._shared: SharedWeights | None = None
+        self._is_shared = True  # As far as it is known.
+        self._within_at = 0.0  # When the next policy within an iteration may be put into the tables.
         self._progress_tables = [tables.PROGRESS, *(tables.news(worker_id) for worker_id in range(max_workers))]
         self._publications: queue.Queue[list[Item]] = queue.Queue()
         self._is_idle = threading.Event()
@@ -44,24 +57,41 @@ class Publisher:
     def publish(
         self, policy: Sequence[np.ndarray], evaluated: Sequence[np.ndarray] | None, progress: tables.Progress
     ) -> None:
-        """Returns when the publication before is done; this one is then under way.
+        """Returns when the publication before is done; this one is then under way, and in memory already.
 
         Args:
-          policy: For the table of weights: the arrays must not be changed any more.
+          policy: For the table of weights: the arrays must not be changed any more. All policies have the same shapes.
           evaluated: The same for the policy to evaluate; None: there is no new one.
           progress: Told when the policies are there.
 
         Raises:
           Exception: What ended an earlier publication.
         """
-        self._last = policy, progress
+        self._last = policy, progress = policy, self._share(policy, progress)
         self.wait()
-        items: list[Item] = [(tables.WEIGHTS, policy)]
-        if evaluated is not None:
-            items.append((tables.EVAL_WEIGHTS, evaluated))
-        items.append((self._progress_tables, progress.to_wire()))
-        self._is_idle.clear()
-        self._publications.put(items)
+        self._hand_over(policy, evaluated, progress)
+
+    def publish_within(self, policy: Sequence[np.ndarray], progress: tables.Progress) -> None:
+        """Publishes a policy within an iteration; returns at once. It is left out of the tables where that is too soon.
+
+        Arguments and errors as of `publish`.
+        """
+        self._last = policy, progress = policy, self._share(policy, progress)
+        self.check()
+        if self._is_idle.is_set() and time.monotonic() >= self._within_at:
+            self._hand_over(policy, None, progress)
+
+    def parts(self, train_step: int, count: int) -> Iterator[slice]:
+        """The parts of a block of `count` updates after `train_step`: each ends where a policy is due, or the block."""
+        first, period = 0, self._period_updates or train_step + count
+        while first < count:
+            end = min(count, first + period - (train_step + first) % period)
+            yield slice(first, end)
+            first = end
+
+    def is_due(self, train_step: int) -> bool:
+        """Whether a policy within an iteration is."""
+        return self._period_updates is not None and train_step % self._period_updates == 0
 
     def watch(self, status: NewestReader) -> None:
         """From now on `repeat_if_restarted` knows the server by its status."""
@@ -101,14 +131,38 @@ class Publisher:
         """Waits a moment for what is under way: the process may end then."""
         self._is_idle.wait(_CLOSE_SECS)
 
+    def _share(self, policy: Sequence[np.ndarray], progress: tables.Progress) -> tables.Progress:
+        """Makes it the newest one in memory; returns the progress that says where that is."""
+        if self._is_shared and self._shared is None:
+            self._shared = share(policy)
+            self._is_shared = self._shared is not None
+        if self._shared is None:
+            return dataclasses.replace(progress, memory=NOWHERE)
+        self._shared.write(policy)
+        return dataclasses.replace(progress, memory=self._shared.place)
+
+    def _hand_over(
+        self, policy: Sequence[np.ndarray], evaluated: Sequence[np.ndarray] | None, progress: tables.Progress
+    ) -> None:
+        """To the thread, which is idle."""
+        items: list[Item] = [(tables.WEIGHTS, policy)]
+        if evaluated is not None:
+            items.append((tables.EVAL_WEIGHTS, evaluated))
+        items.append((self._progress_tables, progress.to_wire()))
+        self._is_idle.clear()
+        self._publications.put(items)
+
     def _put_all(self) -> None:
         while self._error is None:
             items = self._publications.get()
+            began = time.monotonic()
             try:
                 for table, arrays in items:
                     self._connection.put(table, arrays)
             except BaseException as error:
                 self._error = error
+            now = time.monotonic()
+            self._within_at = now + max(_WITHIN_SECS, (now - began) / _WITHIN_SHARE)
             self._is_idle.set()
 
 

@@ -11,7 +11,6 @@ import os
 import time
 from typing import Any
 
-import numpy as np
 from absl import logging
 
 from tfagents_system.agents.block_update import DivergedError
@@ -56,12 +55,7 @@ class Trainer:
         self._connection = role.connect(role.stop.is_set)
         learner = self._learner = Learner(role, self._ask_for_replay)
         self._state = learner.state
-        self._plan = IterationPlan(
-            self._state,
-            lambda: learner.train_step,
-            params.num_iter,
-            updates_per_iter(params),
-        )
+        self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, updates_per_iter(params))
         action_spec = specs.load_environment_action_spec(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, action_spec, learner.step_variable, params.frame_stack)
         self._shares = TimeShares()
@@ -75,7 +69,8 @@ class Trainer:
         self._evaluations = PolicyEvaluations(params, role, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
         self._follow(-1 if learner.resumed_at is None else learner.resumed_at)
         self._session = 0
-        self._publisher = Publisher(self._connection, role.max_workers)
+        period = params.publish_period_updates if params.asynchronous else None
+        self._publisher = Publisher(self._connection, role.max_workers, period)
 
     def run(self) -> None:
         """Trains until the last iteration is done.
@@ -205,11 +200,15 @@ class Trainer:
     def _train_on(self, block: tables.Block, count: int) -> None:
         """The updates of the first `count` minibatches; then what is held out is measured."""
         self._log.beat("updating")
-        if count:
+        for part in self._publisher.parts(self._learner.train_step, count):
             with self._shares.spend("updates"):
-                losses = self._update([array[:count] for array in block.arrays])
+                losses = self._update([array[part] for array in block.arrays])
             self._log.training_row.add_losses(losses)
             self._log.tell_callbacks("updates", losses)
+            if self._publisher.is_due(self._learner.train_step) and not self._plan.is_complete:
+                with self._shares.spend("publishing"):
+                    self._publisher.publish_within(self._learner.read_policy(self._session), self._progress())
+                self._reports.take()  # Of the policies before: how old they were is known now, not later.
         if block.held_out:
             with self._shares.spend("validation"):
                 measured = self._update.measure([array[block.count :] for array in block.arrays])
@@ -245,14 +244,16 @@ class Trainer:
             self._wait_for_evaluation()
         is_evaluated = is_due and evaluations.is_over
         with self._shares.spend("publishing"):
-            train_step = self._learner.train_step
-            arrays = [np.array([self._session, version, train_step], np.int64), *self._learner.read_weights()]
+            arrays = self._learner.read_policy(self._session)
             if is_evaluated:
-                evaluations.start(version, arrays, train_step, self._state.env_steps)
+                evaluations.start(version, arrays, self._learner.train_step, self._state.env_steps)
                 self._evaluated_checkpoints.write(version)
-            to_evaluate = evaluations.version if evaluations.arrays else -1
-            progress = tables.Progress(self._session, version, train_step, to_evaluate, self._sharings)
-            self._publisher.publish(arrays, arrays if is_evaluated else None, progress)
+            self._publisher.publish(arrays, arrays if is_evaluated else None, self._progress())
+
+    def _progress(self) -> tables.Progress:
+        iteration, train_step = self._state.iteration, self._learner.train_step
+        to_evaluate = self._evaluations.version if self._evaluations.arrays else -1
+        return tables.Progress(self._session, iteration, train_step, to_evaluate, self._sharings)
 
     # Evaluations.
 

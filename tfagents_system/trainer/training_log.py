@@ -8,6 +8,7 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.envs.curriculum import Curriculum
+from tfagents_system.report.episodes import Report
 from tfagents_system.role import Role
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.time_shares import TimeShares
@@ -53,6 +54,11 @@ class TrainingLog:
         self._metrics.close()
 
     # Metrics.
+
+    def add_report(self, report: Report) -> None:
+        """Episodes that a worker has collected; in lock-step `train/policy_lag` says how old its policy was."""
+        age = max(0, self._learner.train_step - report.train_step) if self._params.asynchronous else None
+        self.training_row.add_report(report, age)
 
     def write_training_row(self) -> None:
         """A row of the time since the last one."""

@@ -26,6 +26,7 @@ class TrainingRow:
         self._agent = agent
         self._losses: dict[str, list[float]] = collections.defaultdict(list)
         self._reports: list[Report] = []
+        self._policy_ages: list[int] = []
         self._since: tuple[float, int, int] | None = None  # (time, train step, env steps) of the last row
         self.curriculum: dict[str, float] = {}
 
@@ -42,9 +43,11 @@ class TrainingRow:
         for name, value in losses.items():
             self._losses[prefix + name].append(value)
 
-    def add_report(self, report: Report) -> None:
-        """Episodes that a worker has collected."""
+    def add_report(self, report: Report, policy_age_updates: int | None = None) -> None:
+        """Episodes that a worker has collected, and how many updates its policy is behind; None is not logged."""
         self._reports.append(report)
+        if policy_age_updates is not None:
+            self._policy_ages.append(policy_age_updates)
 
     def clear(self) -> None:
         """Training goes back: what was measured is no longer meant."""
@@ -68,10 +71,13 @@ class TrainingRow:
         if (scale := getattr(self._agent, "reward_scale", None)) is not None:
             row["reward_scale"] = float(scale.divisor)
         row.update(summarize("train", self._reports))
+        if self._policy_ages:
+            row["policy_age_updates"] = float(np.mean(self._policy_ages))
         if self._reports:
             self.curriculum = self._reports[-1].curriculum
         row.update({f"curriculum/{name}": value for name, value in self.curriculum.items()})
         self._since = (now, train_step, env_steps)
         self._losses.clear()
         self._reports.clear()
+        self._policy_ages.clear()
         return row

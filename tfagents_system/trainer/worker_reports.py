@@ -52,7 +52,7 @@ class WorkerReports:
                     logging.error("refused a report: %s", error)
                     continue
                 if report.kind == "train":
-                    self._log.training_row.add_report(report)
+                    self._log.add_report(report)
                 elif report.session == self.session:
                     self._evaluations.add(report)
             self._end_complete_evaluations()

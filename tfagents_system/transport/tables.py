@@ -197,6 +197,7 @@ class Progress:
       eval_iteration: Version of the newest policy to evaluate; -1 if there is none.
       sharings: Of the iterations that this policy may collect, where these are of steps; none: the planned workers
         share them.
+      memory: Where the trainer shares its policies with the workers on its machine, see policies/shared_weights.py.
     """
 
     session: int
@@ -204,9 +205,10 @@ class Progress:
     train_step: int
     eval_iteration: int
     sharings: tuple[Sharing, ...] = ()
+    memory: tuple[int, int] = (0, 0)
 
     def to_wire(self) -> list[np.ndarray]:
-        row = (self.session, self.iteration, self.train_step, self.eval_iteration)
+        row = (self.session, self.iteration, self.train_step, self.eval_iteration, *self.memory)
         return [np.array(row, np.int64), *(sharing.to_row() for sharing in self.sharings)]
 
     @classmethod
@@ -216,12 +218,12 @@ class Progress:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        session, iteration, train_step, eval_iteration = (int(v) for v in _only_array(arrays[:1], np.int64, 4))
+        session, iteration, train_step, eval_iteration, *memory = _only_array(arrays[:1], np.int64, 6).tolist()
         try:
             sharings = tuple(map(Sharing.from_row, arrays[1:]))
         except ValueError as error:
             raise MalformedMessageError(f"not a sharing of steps: {error}") from None
-        return cls(session, iteration, train_step, eval_iteration, sharings)
+        return cls(session, iteration, train_step, eval_iteration, sharings, (memory[0], memory[1]))
 
 
 @dataclasses.dataclass(frozen=True)

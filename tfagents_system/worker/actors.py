@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +38,36 @@ class PolicyActor:
         self.reset = policy.reset
         self.action = functools.partial(policy.action, greedy=greedy)
         self.actions = functools.partial(policy.actions, greedy=greedy)
+
+
+class RefreshingActor:
+    """A policy's samples, with a look for newer weights every so many steps.
+
+    Args:
+      policy: The policy.
+      refresh: Gives it newer weights, if there are any; its state stays.
+      period_steps: Steps of each environment from one look to the next.
+    """
+
+    def __init__(self, policy: WorkerPolicy, refresh: Callable[[], None], period_steps: int) -> None:
+        self.reset = policy.reset
+        self._policy = policy
+        self._refresh = refresh
+        self._period_steps = self._steps_left = period_steps
+
+    def action(self, time_step: ts.TimeStep) -> Any:
+        self._look()
+        return self._policy.action(time_step, greedy=False)
+
+    def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> Mapping[int, Any]:
+        self._look()
+        return self._policy.actions(time_steps, greedy=False)
+
+    def _look(self) -> None:
+        if not self._steps_left:
+            self._refresh()
+            self._steps_left = self._period_steps
+        self._steps_left -= 1
 
 
 class GreedyActorOfLanes:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from tfagents_system.policies import weights
+from tfagents_system.policies.shared_weights import SharedWeightsReader, open_shared
 from tfagents_system.policies.worker_policy import WorkerPolicy
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection
+from tfagents_system.worker.actors import Actor, PolicyActor, RefreshingActor
+
+# Within an episode the replay server is asked so seldom: 1,000 workers may do it, and a slow one must not hold them up.
+_LOOK_SECS, _LOOK_SHARE = 1.0, 0.05
 
 
 class NewestPolicy:
     """A policy with the weights that the trainer has published last, as far as they were taken.
 
+    They come from the memory that the trainer shares with the workers on its machine, else from the replay server.
+
     Args:
       connection: To the replay server.
       policy: Computes the actions. Another one takes its place if its first trained weights show that it is not exact.
+      progress: How far the trainer is, as far as that is known; asked within episodes.
 
     Attributes:
       policy: Computes the actions.
@@ -26,7 +35,12 @@ class NewestPolicy:
       train_step: Updates that it was trained for.
     """
 
-    def __init__(self, connection: Connection, policy: WorkerPolicy) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        policy: WorkerPolicy,
+        progress: Callable[[], tables.Progress | None] = lambda: None,
+    ) -> None:
         self._reader = connection.newest(tables.WEIGHTS)
         self.policy = policy
         self.session = 0
@@ -34,18 +48,68 @@ class NewestPolicy:
         self.train_step = 0
         self._weights: dict[str, np.ndarray] = {}
         self._is_checked = False
+        self._progress = progress
+        self._memory: SharedWeightsReader | None = None
+        self._memory_of: tuple[int, tuple[int, int]] = (0, (0, 0))  # The trainer's session, and where that shares.
+        self._number = 0  # Of the policy that was read there last.
+        self._look_at = 0.0
 
-    def is_behind(self, progress: tables.Progress | None) -> bool:
-        """Whether the trainer has published a newer one."""
-        return progress is not None and (progress.session, progress.iteration) > (self.session, self.version)
+    def actor(self, refresh_steps: int | None) -> Actor:
+        """Explores with these weights; with `refresh_steps` it looks for newer ones every so many steps."""
+        if refresh_steps is None:
+            return PolicyActor(self.policy, greedy=False)
+        return RefreshingActor(self.policy, self.refresh, refresh_steps)
 
-    def take(self) -> None:
-        """Takes the newest weights."""
-        arrays = self._reader.get()
-        if arrays is not None:
-            self.session, self.version, self.train_step = (int(value) for value in arrays[0])
-            self._weights = weights.from_arrays(arrays[1:])
-            self.assign(self._weights, self.train_step)
+    def follow(self, progress: tables.Progress | None) -> None:
+        """Takes the newest weights if the trainer has published newer ones than these."""
+        if progress is None or _key(progress) <= (self.session, self.version, self.train_step):
+            return
+        self._open_memory(progress)
+        if not self._take_from_memory():
+            arrays = self._reader.get()
+            if arrays is not None:
+                self._take(arrays)
+
+    def refresh(self) -> None:
+        """Takes newer weights within an episode, if there are any; waits for nothing where memory is shared.
+
+        A recurrent policy keeps its state. The first weights that were trained are left to `follow`: they are checked,
+        which costs the state.
+        """
+        if not self._is_checked:
+            return
+        if self._memory is not None and self._memory.newest != self._number:
+            self._take_from_memory()
+            return
+        began = time.monotonic()
+        if began >= self._look_at:  # Without shared memory; and a new trainer shares other memory.
+            self.follow(self._progress())
+            now = time.monotonic()
+            self._look_at = now + max(_LOOK_SECS, (now - began) / _LOOK_SHARE)
+
+    def _open_memory(self, progress: tables.Progress) -> None:
+        """Of the trainer that tells of its progress; what another run's trainer shares there is none."""
+        if self._memory_of == (progress.session, progress.memory):
+            return
+        self._memory_of, self._number = (progress.session, progress.memory), 0
+        self._memory = open_shared(progress.memory)
+        found = self._memory.read() if self._memory is not None else None
+        if found is None or int(found[1][0][0]) != progress.session:
+            self._memory = None
+
+    def _take_from_memory(self) -> bool:
+        """Takes the newest weights of the memory; False where there are none."""
+        found = self._memory.read() if self._memory is not None else None
+        if found is None:
+            return False
+        self._number, arrays = found
+        self._take(arrays)
+        return True
+
+    def _take(self, arrays: Sequence[np.ndarray]) -> None:
+        self.session, self.version, self.train_step = (int(value) for value in arrays[0])
+        self._weights = weights.from_arrays(arrays[1:])
+        self.assign(self._weights, self.train_step)
 
     def assign(self, policy_weights: Mapping[str, np.ndarray], train_step: int) -> None:
         """Gives the policy these weights, until `take_back`. Checks the first that were trained against its network."""
@@ -57,3 +121,8 @@ class NewestPolicy:
         """Gives the policy the newest weights again."""
         if self._weights:
             self.policy.assign(self._weights)
+
+
+def _key(progress: tables.Progress) -> tuple[int, int, int]:
+    """What increases with each policy that is published."""
+    return progress.session, progress.iteration, progress.train_step

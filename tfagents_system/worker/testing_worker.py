@@ -19,8 +19,7 @@ class TestingWorker(Worker):
         pass
 
     def _go_on(self) -> None:
-        if self._policy.is_behind(self._progress.get()):
-            self._policy.take()
+        self._policy.follow(self._progress.get())
         if self._policy.version < 0:
             self._idle()
             return

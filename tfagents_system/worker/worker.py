@@ -26,7 +26,7 @@ from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
-from tfagents_system.worker.actors import PolicyActor, RandomActor
+from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
@@ -92,7 +92,7 @@ class Worker:
         time_step_spec = policy_time_step_spec(self._params, observation_spec)
         seed = role.derived_seed(NOISE_STREAM, worker_id, start, 1)
         policy = self._make_policy(time_step_spec, action_spec, seed, settings.envs_per_worker)
-        self._policy = NewestPolicy(self._connection, policy)
+        self._policy = NewestPolicy(self._connection, policy, self._progress.get)
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
         layout = Layout.from_specs(observation_spec, action_spec, has_returns=self._params.normalize_rewards)
@@ -225,9 +225,9 @@ class Worker:
         progress = self._progress.get()
         while True:
             with self._activity.spend("waiting for the policy"):
-                if self._policy.is_behind(progress):
-                    self._policy.take()
-                if self._policy.version >= oldest:
+                self._policy.follow(progress)
+                # Who collects which share comes with the progress, which the policy itself may be ahead of.
+                if progress is not None and min(progress.iteration, self._policy.version) >= oldest:
                     return
                 self._activity.beat("waiting", waiting_for=what)
                 self._collector.confirm()
@@ -242,7 +242,7 @@ class Worker:
     # Collecting.
 
     def _collect(self, iteration: int) -> None:
-        actor = PolicyActor(self._policy.policy, greedy=False)
+        actor = self._policy.actor(self._params.policy_refresh_steps if self._params.asynchronous else None)
         if self._params.env_steps_per_iter is None:
             episodes = self._collector.collect_episodes(iteration, self._params.n_train_episodes_per_iter, actor)
         else:

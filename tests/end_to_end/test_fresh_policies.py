@@ -1,0 +1,75 @@
+"""Asynchronous workers act with policies that are a few updates old, in mid-episode, and after a trainer's death."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import UserRun, finish
+from tfagents_system.policies.shared_weights import open_shared
+from tfagents_system.run_files.metrics import read_metrics
+
+pytestmark = pytest.mark.slow
+
+HORIZON, ITERATIONS, UPDATES, PERIOD = 600, 12, 500, 10
+
+PARAMS = f"""
+import time
+
+import gymnasium
+import numpy as np
+
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class Slow(gymnasium.Env):
+    '''Its episodes take longer than four iterations of two workers' run.'''
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {{}}
+
+    def step(self, action):
+        time.sleep(0.002)
+        return self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32), 1.0, False, False, {{}}
+
+
+class TrainParams(TrainParamsBase):
+    asynchronous = True
+    max_updates_per_env_step = 2.0
+    publish_period_updates = {PERIOD}
+    policy_refresh_steps = {PERIOD}
+    num_iter = {ITERATIONS}
+    num_steps_per_iter = {UPDATES}
+    n_buffer_init_episodes = 1
+    n_episodes_in_buffer = 20
+    n_eval_episodes = 1
+    train_batch_size = 16
+    actor_fc_layer_params = (16,)
+    critic_joint_fc_layer_params = (16,)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return Slow()
+"""
+
+
+def test_they_stay_fresh_within_episodes_and_when_the_trainer_is_killed(tmp_path):
+    run = UserRun(tmp_path, PARAMS, {"horizon": HORIZON})
+    process = run.start()
+    run.wait_until(process, lambda: (run.trainer().get("iteration") or 0) >= 2)
+    trainer = run.status()["roles"]["trainer"]["pid"]
+    shared = [entry for entry in Path(f"/proc/{trainer}/fd").iterdir() if "sac_weights" in os.readlink(entry)]
+    place = (trainer, int(shared[0].name))
+    assert open_shared(place) is not None
+    os.kill(trainer, signal.SIGKILL)
+    code, output = finish(process)
+    assert code == 0, f"{output}\n{run.logs()}"
+    assert open_shared(place) is None and not list(Path("/dev/shm").glob("sac_*"))
+    rows = read_metrics(run.exp_dir / "metrics.csv")
+    ages = {int(row["iteration"]): row["policy_age_updates"] for row in rows if row.get("policy_age_updates")}
+    # Of the policies at the ends of episodes, during each of which 2400 updates are done.
+    assert max(ages) > ITERATIONS / 2 and max(ages.values()) < UPDATES / 2, ages

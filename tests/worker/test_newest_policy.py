@@ -1,0 +1,253 @@
+"""A worker's policy: the newest one, from memory or from the server, also within episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfagents_system.policies import weights
+from tfagents_system.policies.shared_weights import NOWHERE, SharedWeights
+from tfagents_system.transport import tables
+from tfagents_system.worker import newest_policy as module
+from tfagents_system.worker.newest_policy import NewestPolicy
+from tfagents_system.worker.worker import Worker
+
+
+class Policy:
+    """Notes the weights that it was given."""
+
+    def __init__(self) -> None:
+        self.assigned: list[float] = []
+
+    def assign(self, given: dict[str, np.ndarray]) -> None:
+        assert set(given) == {"kernel", "bias"}
+        (value,) = {*given["kernel"].flat, *given["bias"].flat}
+        self.assigned.append(float(value))
+
+    def checked(self, given: dict[str, np.ndarray]) -> Policy:
+        self.checked_with = float(given["bias"][0])
+        return self
+
+    def reset(self, env: int = 0) -> None:
+        pass
+
+    def action(self, time_step: Any, greedy: bool = False) -> float:
+        return self.assigned[-1]
+
+    def actions(self, time_steps: Any, greedy: bool) -> dict[int, float]:
+        return {env: self.assigned[-1] for env in time_steps}
+
+
+class Run:
+    """A trainer that publishes to memory, to the server, or to both; `server` counts how often that one is asked."""
+
+    def __init__(self) -> None:
+        self.server: list[np.ndarray] | None = None
+        self.asked, self.looks = 0, 0
+        self.on_ask: Callable[[], None] = lambda: None
+        self.told: tables.Progress | None = None
+        self.memory: SharedWeights | None = None
+        self.policy = Policy()
+        connection: Any = self
+        policy: Any = self.policy
+        self.worker = NewestPolicy(connection, policy, self._progress)
+
+    def newest(self, table: str) -> Run:
+        assert table == tables.WEIGHTS
+        return self
+
+    def get(self) -> list[np.ndarray] | None:
+        self.asked += 1
+        self.on_ask()
+        return self.server
+
+    def _progress(self) -> tables.Progress | None:
+        self.looks += 1
+        return self.told
+
+    def publish(
+        self, session: int, version: int, step: int, *, memory: bool = True, server: bool = True, tell: bool = True
+    ) -> tables.Progress:
+        """Weights that are all the train step."""
+        values = {"kernel": np.full((3, 4), step, np.float32), "bias": np.full(4, step, np.float32)}
+        arrays = [np.array([session, version, step], np.int64), *weights.to_arrays(values)]
+        if memory:
+            self.memory = self.memory or SharedWeights(arrays)
+            self.memory.write(arrays)
+        if server:
+            self.server = arrays
+        place = self.memory.place if self.memory is not None else NOWHERE
+        progress = tables.Progress(session, version, step, -1, memory=place)
+        if tell:
+            self.told = progress
+        return progress
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def ids(run: Run) -> tuple[int, int, int]:
+    return run.worker.session, run.worker.version, run.worker.train_step
+
+
+def test_the_server_is_not_asked_where_memory_is_shared(run: Run) -> None:
+    run.worker.follow(None)
+    assert run.worker.version == -1
+    for version in range(4):
+        progress = run.publish(7, version, 10 * version)
+        run.worker.follow(progress)
+        run.worker.follow(progress)
+        assert ids(run) == (7, version, 10 * version)
+    assert run.policy.assigned == [0.0, 10.0, 20.0, 30.0] and run.asked == 0
+    assert run.policy.checked_with == 10.0, "the first that were trained"
+
+
+@pytest.mark.parametrize("case", ["no memory", "another run's", "a trainer that is gone"])
+def test_without_memory_it_asks_the_server(run: Run, clock: list[float], case: str) -> None:
+    other = Run()
+    other.publish(8, 0, 5)
+    run.publish(7, 0, 0, memory=False)
+    if case == "another run's":
+        run.memory = other.memory
+    progress = run.publish(7, 1, 10, memory=False)
+    if case == "a trainer that is gone":
+        progress = dataclasses.replace(progress, memory=(2**22 + 1, 3))
+        run.told = progress
+    run.worker.follow(progress)
+    assert ids(run) == (7, 1, 10) and run.asked == 1
+    if other.memory is not None:
+        other.publish(8, 1, 99)
+    for _ in range(100):
+        run.worker.refresh()
+    assert ids(run) == (7, 1, 10) and run.asked == 1
+
+
+def test_within_an_episode_memory_is_looked_at_each_time(run: Run, clock: list[float]) -> None:
+    run.worker.follow(run.publish(7, 1, 10))
+    for step in range(11, 20):
+        run.publish(7, 1, step, server=False, tell=False)
+        run.worker.refresh()
+        assert ids(run) == (7, 1, step) and run.policy.assigned[-1] == step
+        run.worker.refresh()
+    assert run.policy.assigned == [10.0, *map(float, range(11, 20))], "once each"
+    assert run.asked == 0 and run.looks <= 1
+
+
+def test_within_an_episode_the_server_is_looked_at_once_a_second_or_more_rarely(run: Run, clock: list[float]) -> None:
+    run.worker.follow(run.publish(7, 1, 10, memory=False))
+    taken = []
+    for tenth in range(50):
+        run.publish(7, 1, 11 + tenth, memory=False)
+        run.worker.refresh()
+        taken.append(run.worker.train_step)
+        clock[0] += 0.1
+    assert run.asked - 1 == len(set(taken)) == 5
+
+    def be_slow() -> None:
+        clock[0] += 0.4
+
+    run.on_ask = be_slow
+    before = run.asked
+    for step in range(100, 200):
+        run.publish(7, 1, step, memory=False)
+        run.worker.refresh()
+        clock[0] += 0.1
+    assert run.asked - before == 2, "0.4 s each: then no more often than every 8 s"
+
+
+def test_a_worker_does_not_stick_to_the_memory_of_a_trainer_that_is_gone(run: Run, clock: list[float]) -> None:
+    run.worker.follow(run.publish(7, 3, 30))
+    dead, run.memory = run.memory, None
+    run.publish(9, 2, 20)  # It has gone back to its checkpoint.
+    run.worker.refresh()
+    assert ids(run) == (9, 2, 20), "in mid-episode, with the first look at the progress"
+    run.publish(9, 2, 21, server=False, tell=False)
+    run.worker.refresh()
+    assert ids(run) == (9, 2, 21)
+    del dead
+
+
+def test_a_trainer_that_goes_back_shares_earlier_weights_in_the_same_memory(run: Run, clock: list[float]) -> None:
+    run.worker.follow(run.publish(7, 3, 30))
+    run.publish(8, 1, 10, tell=False)
+    run.worker.refresh()
+    assert ids(run) == (8, 1, 10)
+
+
+def test_the_first_trained_weights_wait_for_the_next_episode(run: Run) -> None:
+    """They are checked, which resets a recurrent policy's state."""
+    run.worker.follow(run.publish(7, 0, 0))
+    run.publish(7, 0, 5, tell=False)
+    run.worker.refresh()
+    assert ids(run) == (7, 0, 0)
+    run.worker.follow(run.publish(7, 1, 10))
+    run.publish(7, 1, 15, tell=False)
+    run.worker.refresh()
+    assert ids(run) == (7, 1, 15) and run.policy.checked_with == 10.0
+
+
+def test_an_evaluation_acts_with_its_own_weights_and_gives_the_newest_back(run: Run) -> None:
+    run.worker.follow(run.publish(7, 1, 10))
+    evaluated = {"kernel": np.full((3, 4), 4.0, np.float32), "bias": np.full(4, 4.0, np.float32)}
+    run.worker.assign(evaluated, 4)
+    run.publish(7, 1, 15, tell=False)
+    assert run.policy.assigned[-1] == 4.0
+    run.worker.take_back()
+    assert run.policy.assigned[-1] == 10.0
+    run.worker.refresh()
+    assert run.policy.assigned[-1] == 15.0
+
+
+@pytest.mark.parametrize("envs", [1, 3])
+def test_an_actor_looks_every_so_many_steps_of_each_environment(run: Run, envs: int) -> None:
+    run.worker.follow(run.publish(7, 1, 10))
+    plain, fresh = run.worker.actor(None), run.worker.actor(4)
+    found = []
+    for step in range(11, 23):
+        run.publish(7, 1, step, tell=False)
+        if envs == 1:
+            found.append(fresh.action(None))
+        else:
+            found.append(fresh.actions(dict.fromkeys(range(envs)))[envs - 1])
+    assert found == [10.0] * 4 + [15.0] * 4 + [19.0] * 4
+    run.publish(7, 1, 30, tell=False)
+    assert plain.action(None) == 19.0 and run.worker.train_step == 19
+
+
+def test_a_worker_waits_for_the_word_of_a_policy_that_memory_has_already(run: Run) -> None:
+    """With it comes who collects which share of the iteration's steps."""
+    words = [run.publish(7, 4, 40), run.publish(7, 5, 50)]
+    heard: list[float] = []
+    worker: Any = Worker.__new__(Worker)
+    worker._role = SimpleNamespace(deterministic=False, stop=SimpleNamespace(is_set=lambda: False))
+    worker._params = SimpleNamespace(asynchronous=False, max_policy_lag=1)
+    worker._connection = SimpleNamespace(address="localhost:1")
+    worker._policy, worker._activity = run.worker, SimpleNamespace(spend=nullcontext, beat=lambda *_, **__: None)
+    worker._collector, worker._evaluator = (
+        SimpleNamespace(confirm=lambda: None),
+        SimpleNamespace(tell_again=lambda: None),
+    )
+    worker._evaluate_if_due = lambda: None
+
+    def get(wait_secs: float = 0.0) -> tables.Progress:
+        heard.append(run.worker.version)
+        return words[min(1, len(heard) // 3)]
+
+    worker._progress = SimpleNamespace(get=get)
+    worker._wait_for_policy(6)
+    assert heard == [-1, 5, 5], "it had version 5 at once, and went on when it was told of it"

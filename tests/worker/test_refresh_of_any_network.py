@@ -1,0 +1,69 @@
+"""New weights in mid-episode: acted with from the next step on, with the state of the episode, by any network."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.policies import greedy_policy
+from tf_agents.trajectories import time_step as ts
+
+from tests.support.numpy_actors import VECTOR, as_after_training, build
+from tfagents_system.policies import weights
+from tfagents_system.policies.shared_weights import SharedWeights
+from tfagents_system.policies.worker_policy import FunctionRunner, TensorFlowWorkerPolicy, make_worker_policy
+from tfagents_system.transport import tables
+from tfagents_system.worker.newest_policy import NewestPolicy
+
+DENSE = staticmethod(lambda: tf.keras.layers.Dense(8, "elu"))
+STEPS, PERIOD = 12, 4
+
+
+def published(values, step):
+    return [np.array([7, 0, step], np.int64), *weights.to_arrays(values)]
+
+
+def as_function(agent, seed):
+    greedy = greedy_policy.GreedyPolicy(agent.policy)
+    return TensorFlowWorkerPolicy(agent.collect_policy, FunctionRunner(agent.collect_policy, greedy, 1))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "make", "inference"),
+    [
+        ({"recurrent": True, "normalize_observations": True}, make_worker_policy, "numpy"),
+        ({"recurrent": True, "preprocessing_combiner": DENSE}, make_worker_policy, "tensorflow session"),
+        ({"recurrent": True}, as_function, "tensorflow function"),
+    ],
+    ids=["numpy", "session", "function"],
+)
+def test_a_policy_goes_on_with_newer_weights_and_its_state(attributes, make, inference):
+    agent = build(VECTOR, **attributes)
+    drawn = [as_after_training(agent, seed) for seed in range(STEPS + 2)]
+    shared = SharedWeights(published(drawn[0], 1))
+    shared.write(published(drawn[0], 1))
+    policy = make(agent, 0)
+    assert policy.inference == inference
+    connection = SimpleNamespace(newest=lambda table: SimpleNamespace(get=lambda: pytest.fail("the server was asked")))
+    worker = NewestPolicy(connection, policy)
+    worker.follow(tables.Progress(7, 0, 1, -1, memory=shared.place))
+    assert worker.policy is policy, "as exact as the network, with trained weights"
+
+    greedy, variables = greedy_policy.GreedyPolicy(agent.policy), weights.named_variables(agent.collect_policy)
+    rng, state, newest = np.random.default_rng(0), greedy.get_initial_state(1), drawn[0]
+    policy.reset()
+    for step in range(STEPS):
+        observation = rng.standard_normal(VECTOR.shape).astype(np.float32)
+        time_step = ts.TimeStep(np.int32(step > 0), np.float32(0), np.float32(1), observation)
+        if step % PERIOD == PERIOD - 1:
+            newest = drawn[step]
+            worker.refresh()
+        weights.assign_weights(variables, newest)
+        expected = greedy.action(tf.nest.map_structure(lambda value: tf.constant(value[None]), time_step), state)
+        state = expected.state
+        found = policy.action(time_step, greedy=True)
+        np.testing.assert_allclose(found, expected.action[0], atol=1e-5, err_msg=f"step {step}")
+        shared.write(published(drawn[step + 1], step + 2))
+        for _ in range(2):  # What was read before is overwritten: the policy has copied it.
+            assert worker._memory.read() is not None
+    assert worker.train_step == STEPS
