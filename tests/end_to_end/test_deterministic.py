@@ -27,15 +27,14 @@ class Faulty(gymnasium.Wrapper):
 
     def step(self, action):
         is_worker = "SLURM_PROCID" in os.environ  # The check before the start must pass.
-        if is_worker and self.env.unwrapped.np_random.random() < 0.002:
+        if is_worker and self.env.unwrapped.np_random.random() < 0.004:
             raise RuntimeError("on purpose")
         return self.env.step(action)
 
 
 class TrainParams(TrainParamsBase):
     num_iter = {ITERATIONS}
-    num_steps_per_iter = {UPDATES}
-    n_train_episodes_per_iter = 2
+    {{ITERATION}}
     n_buffer_init_episodes = 3
     n_episodes_in_buffer = 20  # A quarter more may come after a checkpoint: little more than an iteration.
     n_eval_episodes = 2
@@ -50,15 +49,22 @@ class TrainParams(TrainParamsBase):
 """
 
 
-def user_run(folder):
+EPISODES = f"num_steps_per_iter, n_train_episodes_per_iter = {UPDATES}, 2"
+STEPS = f"env_steps_per_iter, updates_per_env_step, n_step, validation_share = {2 * UPDATES + 1}, 0.5, 3, 0.3"
+
+
+def user_run(folder, iteration, envs):
     folder.mkdir()
-    return UserRun(folder, PARAMS, {"horizon": 30}, num_collect_workers=2, seed=3, deterministic=1)
+    params = PARAMS.format(ITERATION=iteration)
+    return UserRun(
+        folder, params, {"horizon": 30}, num_collect_workers=2, seed=3, deterministic=1, envs_per_worker=envs
+    )
 
 
 def weights_of(run):
     """All numbers of the last checkpoint: weights, moments of the optimizers, counters."""
     checkpoint = run_checkpoints.newest_complete(run.exp_dir / "checkpoints")
-    assert checkpoint.train_step == ITERATIONS * UPDATES
+    assert checkpoint.iteration == ITERATIONS and checkpoint.train_step // ITERATIONS == UPDATES
     reader = tf.train.load_checkpoint(str(checkpoint.agent))
     types = reader.get_variable_to_dtype_map()
     return {name: reader.get_tensor(name) for name, dtype in types.items() if dtype != tf.string}
@@ -77,21 +83,29 @@ def kill(run, role):
 
 
 @pytest.mark.timeout(600)
-def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights(tmp_path):
-    whole = user_run(tmp_path / "whole")
+@pytest.mark.parametrize(
+    ("iteration", "envs", "killed"),
+    [
+        (EPISODES, 1, (("worker_1", 4), ("trainer", 5), ("replay", 7))),
+        (STEPS, 2, (("worker_0", 3), ("worker_1", 5), ("replay", 7))),
+    ],
+    ids=["episodes", "steps"],
+)
+def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights(tmp_path, iteration, envs, killed):
+    whole = user_run(tmp_path / "whole", iteration, envs)
     code, output = whole.finish()
     assert code == 0, f"{output}\n{whole.logs()}"
     expected = weights_of(whole)
     assert "on purpose" in whole.log("worker_0") + whole.log("worker_1"), "environments were built again"
 
-    run = user_run(tmp_path / "user")
+    run = user_run(tmp_path / "user", iteration, envs)
     process = run.start()
     run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 2 * UPDATES)
     process.send_signal(signal.SIGTERM)
     assert finish(process)[0] == 75
     process = run.start()
-    for role, iteration in (("worker_1", 4), ("trainer", 5), ("replay", 7)):
-        run.wait_until(process, lambda step=iteration * UPDATES: (run.trainer().get("train_step") or 0) >= step)
+    for role, after in killed:
+        run.wait_until(process, lambda step=after * UPDATES: (run.trainer().get("train_step") or 0) >= step)
         run.wait_until(process, lambda role=role: kill(run, role))
         run.wait_until(process, lambda role=role: run.status()["roles"][role]["restarts"] >= 1)
     run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 9 * UPDATES)
