@@ -172,6 +172,7 @@ class Start:
         actor = GreedyActorOfLanes(self.newest.policy, lane)
         self.runner.rollout(actor, is_eval=True, observers=[], on_episode=lambda episode: None).episodes(1)
 
+
 @functools.cache
 def undisturbed(name, folder):
     folder.mkdir()
