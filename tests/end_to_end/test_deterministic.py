@@ -87,7 +87,7 @@ def kill(run, role):
     ("iteration", "envs", "killed"),
     [
         (EPISODES, 1, (("worker_1", 4), ("trainer", 5), ("replay", 7))),
-        (STEPS, 2, (("worker_0", 3), ("worker_1", 5), ("replay", 7))),
+        (STEPS, 2, (("worker_1", 5),)),
     ],
     ids=["episodes", "steps"],
 )
