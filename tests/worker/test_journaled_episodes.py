@@ -77,9 +77,8 @@ class Params(TrainParamsBase):
         return [self.seen.append]
 
 
-PLAIN = {}
 OPTIONS = {
-    "plain": PLAIN,
+    "plain": {},
     "n_step": {"n_step": 3, "validation_share": 0.3, "normalize_rewards": True},
     "recurrent": {"recurrent": True, "recurrent_burn_in": 2},
     "two environments": {"envs": 2, "n_step": 2, "validation_share": 0.5},
