@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ ITERATIONS, UPDATES = 12, 20
 
 PARAMS = f"""
 import os
+import time
 
 import gymnasium
 
@@ -29,6 +31,7 @@ class Faulty(gymnasium.Wrapper):
         is_worker = "SLURM_PROCID" in os.environ  # The check before the start must pass.
         if is_worker and self.env.unwrapped.np_random.random() < 0.004:
             raise RuntimeError("on purpose")
+        time.sleep(is_worker * {{SECS}})
         return self.env.step(action)
 
 
@@ -53,12 +56,11 @@ EPISODES = f"num_steps_per_iter, n_train_episodes_per_iter = {UPDATES}, 2"
 STEPS = f"env_steps_per_iter, updates_per_env_step, n_step, validation_share = {2 * UPDATES + 1}, 0.5, 3, 0.3"
 
 
-def user_run(folder, iteration, envs):
+def user_run(folder, iteration, variables):
     folder.mkdir()
-    params = PARAMS.format(ITERATION=iteration)
-    return UserRun(
-        folder, params, {"horizon": 30}, num_collect_workers=2, seed=3, deterministic=1, envs_per_worker=envs
-    )
+    # Iterations of steps are short: they must not all be over before a process is killed.
+    params = PARAMS.format(ITERATION=iteration, SECS=0.02 if iteration == STEPS else 0)
+    return UserRun(folder, params, {"horizon": 30}, num_collect_workers=2, seed=3, deterministic=1, **variables)
 
 
 def weights_of(run):
@@ -84,21 +86,23 @@ def kill(run, role):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("iteration", "envs", "killed"),
+    ("iteration", "variables", "killed"),
     [
-        (EPISODES, 1, (("worker_1", 4), ("trainer", 5), ("replay", 7))),
-        (STEPS, 2, (("worker_1", 5),)),
+        (EPISODES, {}, (("worker_1", 4), ("trainer", 5), ("replay", 7))),
+        (STEPS, {"envs_per_worker": 2, "env_python": sys.executable}, (("worker_1", 8),)),
     ],
     ids=["episodes", "steps"],
 )
-def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights(tmp_path, iteration, envs, killed):
-    whole = user_run(tmp_path / "whole", iteration, envs)
+def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights(
+    tmp_path, iteration, variables, killed
+):
+    whole = user_run(tmp_path / "whole", iteration, variables)
     code, output = whole.finish()
     assert code == 0, f"{output}\n{whole.logs()}"
     expected = weights_of(whole)
     assert "on purpose" in whole.log("worker_0") + whole.log("worker_1"), "environments were built again"
 
-    run = user_run(tmp_path / "user", iteration, envs)
+    run = user_run(tmp_path / "user", iteration, variables)
     process = run.start()
     run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 2 * UPDATES)
     process.send_signal(signal.SIGTERM)
@@ -113,6 +117,9 @@ def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights
     finish(process)
     code, output = run.finish()
     assert code == 0, f"{output}\n{run.logs()}"
+    if iteration == STEPS:
+        for worker in ("worker_0", "worker_1"):
+            assert run.log(worker).count("episodes go on where iteration") >= 2, "it was in the middle of them"
     found = weights_of(run)
     assert found.keys() == expected.keys()
     for name, values in expected.items():
