@@ -29,7 +29,7 @@ class Faulty(gymnasium.Wrapper):
 
     def step(self, action):
         is_worker = "SLURM_PROCID" in os.environ  # The check before the start must pass.
-        if is_worker and self.env.unwrapped.np_random.random() < 0.004:
+        if is_worker and self.env.unwrapped.np_random.random() < {{RATE}}:
             raise RuntimeError("on purpose")
         time.sleep(is_worker * {{SECS}})
         return self.env.step(action)
@@ -58,8 +58,9 @@ STEPS = f"env_steps_per_iter, updates_per_env_step, n_step, validation_share = {
 
 def user_run(folder, iteration, variables):
     folder.mkdir()
-    # Iterations of steps are short: they must not all be over before a process is killed.
-    params = PARAMS.format(ITERATION=iteration, SECS=0.02 if iteration == STEPS else 0)
+    # Iterations of steps are short: they must not all be over before a process is killed, or without any fault.
+    secs, rate = (0.02, 0.004) if iteration == STEPS else (0, 0.002)
+    params = PARAMS.format(ITERATION=iteration, SECS=secs, RATE=rate)
     return UserRun(folder, params, {"horizon": 30}, num_collect_workers=2, seed=3, deterministic=1, **variables)
 
 
