@@ -207,9 +207,7 @@ class TrainParamsBase(abc.ABC):
     # The iteration: collect, push, draw, update, publish.
     num_iter: Annotated[Count, "iterations", MayChange] = 1000
     """Length of the whole run."""
-    env_steps_per_iter: Annotated[
-        Count | None, "steps in total", NotDeterministic("the episode under way could not be repeated after a restart")
-    ] = None
+    env_steps_per_iter: Annotated[Count | None, "steps in total"] = None
     """What all workers together collect in an iteration; an episode that is under way continues in the next iteration,
     with the newest policy. None: an iteration is of whole episodes, `n_train_episodes_per_iter`."""
     num_steps_per_iter: Annotated[

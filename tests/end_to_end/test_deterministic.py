@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ ITERATIONS, UPDATES = 12, 20
 
 PARAMS = f"""
 import os
+import time
 
 import gymnasium
 
@@ -27,15 +29,15 @@ class Faulty(gymnasium.Wrapper):
 
     def step(self, action):
         is_worker = "SLURM_PROCID" in os.environ  # The check before the start must pass.
-        if is_worker and self.env.unwrapped.np_random.random() < 0.002:
+        if is_worker and self.env.unwrapped.np_random.random() < {{RATE}}:
             raise RuntimeError("on purpose")
+        time.sleep(is_worker * {{SECS}})
         return self.env.step(action)
 
 
 class TrainParams(TrainParamsBase):
     num_iter = {ITERATIONS}
-    num_steps_per_iter = {UPDATES}
-    n_train_episodes_per_iter = 2
+    {{ITERATION}}
     n_buffer_init_episodes = 3
     n_episodes_in_buffer = 20  # A quarter more may come after a checkpoint: little more than an iteration.
     n_eval_episodes = 2
@@ -50,15 +52,22 @@ class TrainParams(TrainParamsBase):
 """
 
 
-def user_run(folder):
+EPISODES = f"num_steps_per_iter, n_train_episodes_per_iter = {UPDATES}, 2"
+STEPS = f"env_steps_per_iter, updates_per_env_step, n_step, validation_share = {2 * UPDATES + 1}, 0.5, 3, 0.3"
+
+
+def user_run(folder, iteration, variables):
     folder.mkdir()
-    return UserRun(folder, PARAMS, {"horizon": 30}, num_collect_workers=2, seed=3, deterministic=1)
+    # Iterations of steps are short: they must not all be over before a process is killed, or without any fault.
+    secs, rate = (0.02, 0.004) if iteration == STEPS else (0, 0.002)
+    params = PARAMS.format(ITERATION=iteration, SECS=secs, RATE=rate)
+    return UserRun(folder, params, {"horizon": 30}, num_collect_workers=2, seed=3, deterministic=1, **variables)
 
 
 def weights_of(run):
     """All numbers of the last checkpoint: weights, moments of the optimizers, counters."""
     checkpoint = run_checkpoints.newest_complete(run.exp_dir / "checkpoints")
-    assert checkpoint.train_step == ITERATIONS * UPDATES
+    assert checkpoint.iteration == ITERATIONS and checkpoint.train_step // ITERATIONS == UPDATES
     reader = tf.train.load_checkpoint(str(checkpoint.agent))
     types = reader.get_variable_to_dtype_map()
     return {name: reader.get_tensor(name) for name, dtype in types.items() if dtype != tf.string}
@@ -77,21 +86,31 @@ def kill(run, role):
 
 
 @pytest.mark.timeout(600)
-def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights(tmp_path):
-    whole = user_run(tmp_path / "whole")
+@pytest.mark.parametrize(
+    ("iteration", "variables", "killed"),
+    [
+        (EPISODES, {}, (("worker_1", 4), ("trainer", 5), ("replay", 7))),
+        (STEPS, {"envs_per_worker": 2, "env_python": sys.executable}, (("worker_1", 8),)),
+    ],
+    ids=["episodes", "steps"],
+)
+def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights(
+    tmp_path, iteration, variables, killed
+):
+    whole = user_run(tmp_path / "whole", iteration, variables)
     code, output = whole.finish()
     assert code == 0, f"{output}\n{whole.logs()}"
     expected = weights_of(whole)
     assert "on purpose" in whole.log("worker_0") + whole.log("worker_1"), "environments were built again"
 
-    run = user_run(tmp_path / "user")
+    run = user_run(tmp_path / "user", iteration, variables)
     process = run.start()
     run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 2 * UPDATES)
     process.send_signal(signal.SIGTERM)
     assert finish(process)[0] == 75
     process = run.start()
-    for role, iteration in (("worker_1", 4), ("trainer", 5), ("replay", 7)):
-        run.wait_until(process, lambda step=iteration * UPDATES: (run.trainer().get("train_step") or 0) >= step)
+    for role, after in killed:
+        run.wait_until(process, lambda step=after * UPDATES: (run.trainer().get("train_step") or 0) >= step)
         run.wait_until(process, lambda role=role: kill(run, role))
         run.wait_until(process, lambda role=role: run.status()["roles"][role]["restarts"] >= 1)
     run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 9 * UPDATES)
@@ -99,6 +118,9 @@ def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights
     finish(process)
     code, output = run.finish()
     assert code == 0, f"{output}\n{run.logs()}"
+    if iteration == STEPS:
+        for worker in ("worker_0", "worker_1"):
+            assert run.log(worker).count("episodes go on where iteration") >= 2, "it was in the middle of them"
     found = weights_of(run)
     assert found.keys() == expected.keys()
     for name, values in expected.items():

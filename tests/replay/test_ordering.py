@@ -124,3 +124,33 @@ def test_an_iteration_waits_for_room_and_is_stored_whole_when_there_is(ring):
     room[0] = 4 * rows
     assert [(s.iteration, s.worker_id) for s in order.release()] == [(1, 0), (1, 0), (1, 1), (1, 1)]
     assert order.release() == []
+
+
+def test_what_was_stored_while_a_worker_started_again_is_not_stored_twice(ring):
+    """It collects the iteration once more, because it was told of it before it was stored."""
+    order = order_of(ring)
+    for worker in range(2):
+        for segment in segments_of(worker):
+            store(ring, order, segment)
+    for segment in segments_of(2):
+        store(ring, order, segment)
+    before = stored(ring)
+    for again in segments_of(1, incarnation=2, first_iteration=ITERATIONS - 1):
+        store(ring, order, again)
+    assert stored(ring) == before
+    for worker in range(WORKERS):  # The next iteration: the new process of worker 1 begins to count anew.
+        incarnation, first = (2, 0) if worker == 1 else (1, len(segments_of(worker)))
+        for part in range(SEGMENTS):
+            store(
+                ring,
+                order,
+                numbered_segment(
+                    worker,
+                    first + part,
+                    iteration=ITERATIONS,
+                    incarnation=incarnation,
+                    end_of_iteration=part == SEGMENTS - 1,
+                ),
+            )
+    assert len(stored(ring)) == len(before) + WORKERS * SEGMENTS
+    assert ring.worker(1).incarnation == 2 and ring.worker(1).number == SEGMENTS - 1

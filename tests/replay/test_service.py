@@ -119,6 +119,28 @@ def test_the_sender_forgets_what_is_stored_and_sends_the_rest_again_after_a_rest
     second.close()
 
 
+def test_a_worker_that_collects_a_stored_iteration_again_goes_on_with_the_next_one(tmp_path):
+    """It was restarted while what it had sent waited for other workers, and has not heard that it is stored."""
+    server = Server(tmp_path / "ring", free_port(), has_room=lambda num_rows, rows_before: True)
+    try:
+        for incarnation in (1, 2):
+            sender = SegmentSender(server.connection, 0, incarnation, is_patient=True)
+            sender.send(numbered_segment())
+            sender.send(numbered_segment(end_of_iteration=True))
+            server.turn_until(lambda: server.ring.env_steps == 10 and not server.connection.size(tables.SEGMENTS))
+        server.service._publish_stored()
+        assert sender.unconfirmed_segments == 2
+        sender.send(numbered_segment(iteration=1, end_of_iteration=True))
+        server.turn_until(lambda: server.ring.env_steps == 15)
+        assert (server.ring.worker(0).incarnation, server.ring.worker(0).number) == (2, 0)
+        server.turn_until(lambda: sender.confirm() is not None and sender.unconfirmed_segments == 0)
+        sender.send(numbered_segment(iteration=2, end_of_iteration=True))
+        server.turn_until(lambda: server.ring.env_steps == 20)
+        assert server.ring.worker(0).number == 1
+    finally:
+        server.close()
+
+
 def test_what_waited_for_room_is_told_as_stored_though_no_segment_follows(tmp_path):
     is_full = True
     server = Server(tmp_path / "ring", free_port(), has_room=lambda num_rows, rows_before: not is_full)

@@ -58,6 +58,15 @@ class WorkerPolicy(abc.ABC):
         del noise
         return False
 
+    def memory(self, env: int) -> list[np.ndarray]:
+        """A copy of what it remembers of the episode in an environment. Those that can be reseeded tell all of it."""
+        del env
+        return []
+
+    def remember(self, env: int, memory: Sequence[np.ndarray]) -> None:
+        """Remembers what `memory` returned."""
+        del env, memory
+
     def checked(self, trained: Mapping[str, np.ndarray]) -> WorkerPolicy:
         """Itself, or a slower policy if its actions with these weights, already loaded, differ from the network's.
 
@@ -217,12 +226,25 @@ class NumpyWorkerPolicy(WorkerPolicy):
 
     def checked(self, trained: Mapping[str, np.ndarray]) -> WorkerPolicy:
         check_again, self._check_again = self._check_again, None
-        return self if check_again is None else check_again(self, trained)
+        if check_again is None:
+            return self
+        kept = [self.memory(env) for env in range(len(self._networks))]
+        policy = check_again(self, trained)
+        for env, memory in enumerate(kept):  # Episodes may be under way.
+            self.remember(env, memory)
+        return policy
 
     def reset(self, env: int = 0) -> None:
         if self._batch is None:
             for memory in self._networks[env].state:
                 memory[:] = 0.0
+
+    def memory(self, env: int) -> list[np.ndarray]:
+        return [] if self._batch is not None else [memory.copy() for memory in self._networks[env].state]
+
+    def remember(self, env: int, memory: Sequence[np.ndarray]) -> None:
+        for own, given in zip(self._networks[env].state if memory else (), memory, strict=True):
+            own[:] = given.reshape(own.shape)
 
     def action(self, time_step: ts.TimeStep, greedy: bool) -> np.ndarray:
         return self._act_in(0, time_step, greedy)

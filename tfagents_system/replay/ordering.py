@@ -33,12 +33,14 @@ class WorkerOrder:
 
     def take(self, segment: Segment) -> list[Segment]:
         """Takes a segment; returns those that are to be stored now, in their order."""
+        record = self._ring.worker(segment.worker_id)
+        if segment.incarnation != record.incarnation and segment.iteration <= record.iteration_done:
+            return []  # It was stored while the worker started again: the sender learns of it.
         held = self._held.get(segment.worker_id, [])
         if held and segment.incarnation > held[0].incarnation:
             held = []  # The worker was restarted and begins its iteration again.
         if held and segment.incarnation < held[0].incarnation:
             return []
-        record = self._ring.worker(segment.worker_id)
         stored = record.number if record.incarnation == segment.incarnation else -1
         if segment.number == stored + len(held) + 1:
             held = [*held, segment]

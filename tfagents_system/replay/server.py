@@ -29,6 +29,7 @@ from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.role import Role
+from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.train_params_base import TrainParamsBase
@@ -55,7 +56,9 @@ def serve(role: Role) -> int:
         from_checkpoint=role.deterministic,
         max_workers=role.max_workers,
     )
-    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints)
+    snapshots = SnapshotWriter(
+        ring, copy, role.paths.trainer_checkpoints, functools.partial(episode_journal.make_durable, role.paths.journals)
+    )
     all_tables = tables.make_tables(role.max_workers)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(
@@ -158,7 +161,7 @@ def _pacing(role: Role, ring: Ring) -> Pacing:
 
 def _step_shares(role: Role, ring: Ring) -> StepShares | None:
     params = role.params
-    if params.env_steps_per_iter is None:
+    if params.env_steps_per_iter is None or role.deterministic:  # Then each planned worker always has the same share.
         return None
     return StepShares(ring, params.env_steps_per_iter, role.num_workers, params.max_policy_lag)
 

@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from absl import logging
@@ -29,16 +30,24 @@ class SnapshotWriter:
       ring: The ring.
       copy: Its copy in the run directory, if the ring is elsewhere.
       checkpoints: The run directory's checkpoints.
+      make_more_durable: Called before a snapshot is written: what else has to be on disk then.
 
     Attributes:
       written: Snapshots that are in their checkpoint.
       error: Why the last one could not be written, None if it was.
     """
 
-    def __init__(self, ring: Ring, copy: RingCopy | None, checkpoints: Path) -> None:
+    def __init__(
+        self,
+        ring: Ring,
+        copy: RingCopy | None,
+        checkpoints: Path,
+        make_more_durable: Callable[[], None] = lambda: None,
+    ) -> None:
         self._ring = ring
         self._copy = copy
         self._checkpoints = checkpoints
+        self._make_more_durable = make_more_durable
         self._requests: queue.Queue[tuple[str, bytes] | None] = queue.Queue()
         self._under_way: dict[str, int] = {}  # name -> total rows
         self._kept: dict[Path, int] = {}  # replay.bin -> total rows
@@ -130,6 +139,7 @@ class SnapshotWriter:
                 del self._under_way[name]
 
     def _make_durable(self, snapshot: bytes) -> int | None:
+        self._make_more_durable()
         if self._copy is None:
             self._ring.make_durable()
             num_bytes = None

@@ -173,6 +173,15 @@ def newest_train_step(checkpoints: Path) -> int:
     return int(match[1]) if match else -1
 
 
+def oldest_iteration(checkpoints: Path) -> int | None:
+    """The smallest number of iterations that a checkpoint was taken after; None without one. Checks no file."""
+    iterations = []
+    for folder in _complete_folders(checkpoints):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # Damaged, or being deleted.
+            iterations.append(int(json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["iteration"]))
+    return min(iterations, default=None)
+
+
 def why_not_of(checkpoint: Checkpoint, signature: AgentSignature) -> str:
     """Why an agent can't continue from a checkpoint, in words; empty if nothing is known against it."""
     saved = checkpoint.signature

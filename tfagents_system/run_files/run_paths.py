@@ -54,6 +54,7 @@ class RunPaths:
     trainer_checkpoints = _Below("checkpoints")  # What trainer and replay server resume from (see run_checkpoints.py).
     trainer_session = _Below("trainer_session.json")  # Number of the trainer's newest session, increasing.
     replay = _Below("replay")  # The ring of experience (unless SAC_REPLAY_DIR moves it).
+    journals = _Below("journals")  # What workers of a deterministic run repeat episodes from (see episode_journal.py).
     train_summaries = _Below("train")
     eval_summaries = _Below("eval")
     metrics_csv = _Below("metrics.csv")
@@ -74,6 +75,10 @@ class RunPaths:
     def heartbeat(self, role: str) -> Path:
         """What one role last reported (see run_files/heartbeat.py)."""
         return self.heartbeats / f"{role}.json"
+
+    def journal(self, role: str) -> Path:
+        """The journal of one worker's episodes."""
+        return self.journals / f"{role}.journal"
 
     def slot(self, role: str) -> Path:
         """Which number a worker had in the run that it has joined (see transport/joining.py)."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 from tfagents_system.replay.ring import INIT_ITERATION
-from tfagents_system.report.episodes import Episode
+from tfagents_system.report.episodes import Episode, eval_share
 from tfagents_system.role import COLLECT_STREAM, HELD_OUT_STREAM, Role
+from tfagents_system.run_files.episode_journal import EpisodeJournal
 from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker.activity import COLLECTING, Activity
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.held_out import HeldOutEpisodes
+from tfagents_system.worker.journaled_episodes import JournaledEpisodes
+from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.observers import observed
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
@@ -31,6 +35,7 @@ class Collector:
       sender: Sends their segments.
       layout: Of the segments.
       activity: Told of episodes and of time spent.
+      policy: Collects, and may remember something of the episodes under way.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class Collector:
         sender: SegmentSender,
         layout: Layout,
         activity: Activity,
+        policy: NewestPolicy,
     ) -> None:
         self._params = role.params
         self._is_deterministic = role.deterministic
@@ -55,6 +61,18 @@ class Collector:
         self._observers = list(self._params.train_observers_ctor())
         self._iteration = INIT_ITERATION
         self._rollout: Rollout | None = None  # Of iterations of steps, with the episodes under way.
+        self._journaled: JournaledEpisodes | None = None
+        self._first_number = eval_share(self._params.n_buffer_init_episodes, role.num_workers, worker_id)
+        if role.deterministic and self._params.env_steps_per_iter is not None:
+            self._journaled = JournaledEpisodes(
+                EpisodeJournal(role.paths.journal(role.name), role.paths.trainer_checkpoints),
+                worker_id,
+                runner,
+                lambda: policy.policy,
+                self._held_out,
+                functools.partial(segment_builder, self._params, layout),
+                self._send,
+            )
 
     def collect_episodes(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
         """Collects so many whole episodes; all of their steps are sent, and may not be stored yet.
@@ -70,6 +88,21 @@ class Collector:
         with self._collecting(iteration):
             return rollout.episodes(count)
 
+    def follow(self, iteration: int, actor: Actor) -> None:
+        """Takes up the episodes that an earlier start of the worker had under way before an iteration of steps.
+
+        Does nothing in any but a deterministic run, and nothing after the first time.
+
+        Raises:
+          StoppedError, EnvironmentFault, TooLargeError: As of `collect_episodes`.
+        """
+        if self._journaled is None or self._rollout is not None:
+            return
+        self._rollout = self._new_rollout(actor, self._journaled)
+        with self._collecting(iteration):
+            first_number = self._first_number + iteration * (self._params.env_steps_per_iter or 0)
+            self._journaled.follow(self._rollout, iteration, first_number)
+
     def collect_steps(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
         """Collects so many steps, of all of the worker's environments together, in the episodes that are under way.
 
@@ -82,6 +115,8 @@ class Collector:
         if self._rollout is None:
             self._rollout = self._new_rollout(actor)
         self._rollout.actor = actor
+        if self._journaled is not None:
+            self._journaled.begin(iteration)
         with self._collecting(iteration):
             return self._rollout.steps(count)
 
@@ -94,11 +129,12 @@ class Collector:
                 yield
             self.confirm()
 
-    def _new_rollout(self, actor: Actor) -> Rollout:
+    def _new_rollout(self, actor: Actor, journaled: JournaledEpisodes | None = None) -> Rollout:
         return self._runner.rollout(
             actor,
             is_eval=False,
-            new_builder=self._new_builder,
+            new_builder=journaled.new_builder if journaled else self._new_builder,
+            on_start=journaled.on_start if journaled else lambda env: None,
             observers=self._observers,
             on_episode=self._on_episode,
         )

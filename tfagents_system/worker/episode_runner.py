@@ -9,7 +9,7 @@ from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.episodes import Episode
-from tfagents_system.role import EVAL_STREAM
+from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor
@@ -53,6 +53,7 @@ class EpisodeRunner:
         observers: Sequence[Observer],
         on_episode: Callable[[Episode], None],
         new_builder: Callable[[], SegmentBuilder] | None = None,
+        on_start: Callable[[int], None] = lambda env: None,
     ) -> Rollout:
         """A rollout in the evaluation or the collect environments, to be run within `stepping`.
 
@@ -65,6 +66,10 @@ class EpisodeRunner:
             self._activity.stepped(state, steps)
             self._check_stop()
 
+        def begin_episode(env: int) -> None:
+            self._begin_episode(Place(is_eval, env))
+            on_start(env)
+
         return Rollout(
             self._envs(is_eval),
             actor,
@@ -72,7 +77,7 @@ class EpisodeRunner:
             observers=observers,
             on_step=on_step,
             on_episode=on_episode,
-            on_start=lambda env: self._begin_episode(Place(is_eval, env)),
+            on_start=begin_episode,
             on_fault=lambda env, fault: self._replace(Place(is_eval, env), fault),
             times=step_times,
         )
@@ -87,6 +92,14 @@ class EpisodeRunner:
     def repeat(self, stream: int, iteration: int) -> None:
         """From here on a deterministic run's random numbers follow from its seed, the worker and the iteration."""
         self._seeds.begin(stream, iteration, self._envs(stream == EVAL_STREAM))
+
+    def repeat_steps(self, iteration: int) -> None:
+        """The same for an iteration of steps, whose episodes have seeds of their own: see `repeat_episode`."""
+        self._seeds.begin(COLLECT_STREAM, iteration, ())
+
+    def repeat_episode(self, env: int, number: int) -> None:
+        """The episode that begins in a collect environment follows from the seed, the worker and its number."""
+        self._seeds.begin_episode(self._envs(False)[env], number)
 
     def set_due(self, iteration: int) -> None:
         """From their next episode on the collect environments have the curriculum's values of this iteration."""

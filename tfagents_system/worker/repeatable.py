@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.role import Role
+from tfagents_system.role import EPISODE_STREAM, Role
 from tfagents_system.worker.newest_policy import NewestPolicy
 
 
@@ -43,6 +43,13 @@ class RepeatableSeeds:
         np.random.seed(next(self._seeds))
         for env in envs:
             self.reseed(env)
+
+    def begin_episode(self, env: TrainingEnvironment, number: int) -> None:
+        """An episode may continue in later iterations: what is random in its environment depends on its number."""
+        seed = self._role.derived_seed(EPISODE_STREAM, self._worker_id, number)
+        env.reseed(seed % 2**31)
+        random.seed(seed)
+        np.random.seed(seed)
 
     def reseed(self, env: TrainingEnvironment) -> None:
         """An environment that begins again, or replaces one that failed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -53,6 +53,7 @@ class Rollout:
 
     Attributes:
       actor: As above; may be replaced between two calls.
+      turn: The environment that steps first where not all may.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Rollout:
         self._running: dict[int, _Running] = {}
         self._faults: dict[int, EnvironmentFault] = {}
         self._steps_left = math.inf
-        self._next_env = 0  # The first to step where not all may.
+        self.turn = 0
 
     def episodes(self, count: int) -> list[Episode]:
         """Runs exactly `count` episodes, at least 1, from reset to their ends; returns them as they ended.
@@ -120,6 +121,29 @@ class Rollout:
                 self._answer_faults()
         return ended
 
+    def repeat(self, env: int, parts: Iterable[Sequence[Any]]) -> None:
+        """Begins an episode with actions that were chosen before; it continues in the next call of `steps`.
+
+        Args:
+          env: An environment without an episode.
+          parts: The actions up to each end of an iteration, where the episode is cut. An EnvironmentFault that they
+            raise counts as one of the environment.
+        """
+        with self._handing_over():
+            self._begin(env)
+            try:
+                for actions in parts if env in self._running else ():
+                    run = self._running[env]
+                    for action in actions:
+                        if not run.is_over:
+                            self._on_step(0)
+                            run.advance(action)
+                    run.pause(end_of_iteration=False)
+            except EnvironmentFault as fault:
+                self._running.pop(env).break_off()
+                self._faults[env] = fault
+            self._answer_faults()
+
     def _unsent(self) -> list[_Running]:
         """Episodes under way with steps to hand over."""
         return [run for run in self._running.values() if run.has_unsent_steps]
@@ -140,14 +164,17 @@ class Rollout:
     def _start(self, most: int) -> None:
         """Begins up to so many episodes in environments that have none."""
         for env in [env for env in range(len(self._envs)) if env not in self._running][:most]:
-            self._on_start(env)
-            self.actor.reset(env)
-            builder = self._new_builder and self._new_builder()
-            later = len(self._envs) > 1
-            try:
-                self._running[env] = _Running(self._envs[env], builder, self._observers, later, self._times)
-            except EnvironmentFault as fault:
-                self._faults[env] = fault
+            self._begin(env)
+
+    def _begin(self, env: int) -> None:
+        self._on_start(env)
+        self.actor.reset(env)
+        builder = self._new_builder and self._new_builder()
+        later = len(self._envs) > 1
+        try:
+            self._running[env] = _Running(self._envs[env], builder, self._observers, later, self._times)
+        except EnvironmentFault as fault:
+            self._faults[env] = fault
 
     def _advance(self) -> list[_Running]:
         """Steps until an episode ends, an environment fails or no step is left; returns the episodes that ended."""
@@ -201,8 +228,8 @@ class Rollout:
 
     def _some(self, count: int) -> dict[int, _Running]:
         """So many of the environments, in turn."""
-        envs = sorted(self._running, key=lambda env: (env - self._next_env) % len(self._envs))[:count]
-        self._next_env = (envs[-1] + 1) % len(self._envs)
+        envs = sorted(self._running, key=lambda env: (env - self.turn) % len(self._envs))[:count]
+        self.turn = (envs[-1] + 1) % len(self._envs)
         return {env: self._running[env] for env in envs}
 
 

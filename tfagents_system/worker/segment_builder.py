@@ -133,11 +133,15 @@ class SegmentBuilder:
 
 
 def segment_builder(
-    params: TrainParamsBase, layout: Layout, send: Callable[[Segment], None], held_out: bool
+    params: TrainParamsBase,
+    layout: Layout,
+    send: Callable[[Segment], None],
+    held_out: bool,
+    make: Callable[..., SegmentBuilder] = SegmentBuilder,
 ) -> SegmentBuilder:
     """Cuts an episode so that whatever the parameters ask for can be drawn from its segments."""
     look_back, look_ahead = sample_reach(params)
-    return SegmentBuilder(
+    return make(
         layout,
         layout.max_segment_steps(sequence_length(params)),
         send,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import time
 
 from absl import logging
@@ -29,7 +30,8 @@ class SegmentSender:
       connection: To the replay server.
       worker_id: The worker.
       incarnation: Of this process: larger than that of any earlier one of the same worker.
-      is_patient: Segments may wait for those of other workers: one that is not stored for long was not refused.
+      is_patient: Segments may wait for those of other workers: one that is not stored for long was not refused. What
+        an earlier process of the worker has brought of an iteration may be stored instead of the same from this one.
     """
 
     def __init__(self, connection: Connection, worker_id: int, incarnation: int, *, is_patient: bool = False) -> None:
@@ -39,6 +41,7 @@ class SegmentSender:
         self._incarnation = incarnation
         self._is_patient = is_patient
         self._next_number = 0
+        self._is_known = not is_patient  # To the server, as the worker's process.
         self._unconfirmed: collections.deque[Segment] = collections.deque()
         self._unconfirmed_bytes = 0
         self._server: int | None = None
@@ -56,7 +59,11 @@ class SegmentSender:
 
         Raises:
           RefusedError: See `confirm`.
+          StoppedError: The worker is to stop.
         """
+        if not self._is_known and self._unconfirmed and segment.iteration > self._unconfirmed[-1].iteration:
+            # Whether the numbers go on depends on whose segments are stored.
+            self.flush(Waiting("the iteration before to be stored", math.inf, self._connection.stop))
         segment = dataclasses.replace(
             segment, worker_id=self._worker_id, incarnation=self._incarnation, number=self._next_number
         )
@@ -81,8 +88,12 @@ class SegmentSender:
         stored = tables.Stored.from_wire(arrays)
         record = stored.worker(self._worker_id)
         if record.incarnation == self._incarnation:
+            self._is_known = True
             while self._unconfirmed and self._unconfirmed[0].number <= record.number:
                 self._unconfirmed_bytes -= _num_bytes(self._unconfirmed.popleft())
+        elif not self._is_known and self._unconfirmed[-1].iteration <= record.iteration_done:
+            self._unconfirmed.clear()
+            self._unconfirmed_bytes = self._next_number = 0
         restarted = self._server not in (None, stored.server)
         self._server = stored.server
         if self._unconfirmed and (restarted or time.monotonic() - self._last_sent > _RESEND_SECS):

@@ -26,7 +26,7 @@ from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
-from tfagents_system.worker.actors import RandomActor
+from tfagents_system.worker.actors import Actor, RandomActor
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
@@ -96,7 +96,9 @@ class Worker:
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
         layout = Layout.from_specs(observation_spec, action_spec, has_returns=self._params.normalize_rewards)
-        self._collector = Collector(role, worker_id, start, self._runner, self._sender, layout, self._activity)
+        self._collector = Collector(
+            role, worker_id, start, self._runner, self._sender, layout, self._activity, self._policy
+        )
         share = self._eval_share()
         self._evaluator = Evaluator(
             self._params,
@@ -155,6 +157,7 @@ class Worker:
             self._wait_for_the_end()
             return
         self._wait_for_policy(iteration)
+        self._collector.follow(iteration, self._exploring())
         self._runner.set_due(iteration)
         self._collect(iteration)
         self._evaluate_if_due()
@@ -241,8 +244,11 @@ class Worker:
 
     # Collecting.
 
+    def _exploring(self) -> Actor:
+        return self._policy.actor(self._params.policy_refresh_steps if self._params.asynchronous else None)
+
     def _collect(self, iteration: int) -> None:
-        actor = self._policy.actor(self._params.policy_refresh_steps if self._params.asynchronous else None)
+        actor = self._exploring()
         if self._params.env_steps_per_iter is None:
             episodes = self._collector.collect_episodes(iteration, self._params.n_train_episodes_per_iter, actor)
         else:

@@ -1,0 +1,259 @@
+"""A deterministic run's worker that starts again goes on in its episodes as if it had never stopped."""
+
+import contextlib
+import functools
+import types
+
+import gymnasium
+import numpy as np
+import pytest
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+
+from tests.support.numpy_actors import as_after_training
+from tfagents_system.agents.acting import make_worker_agent
+from tfagents_system.envs.curriculum import Curriculum
+from tfagents_system.envs.history import policy_time_step_spec
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.policies.worker_policy import NumpyWorkerPolicy, make_worker_policy
+from tfagents_system.role import EVAL_STREAM, Role
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.segments import Layout
+from tfagents_system.worker.activity import Activity
+from tfagents_system.worker.actors import GreedyActorOfLanes, PolicyActor
+from tfagents_system.worker.collector import Collector
+from tfagents_system.worker.episode_runner import EpisodeRunner
+from tfagents_system.worker.repeatable import RepeatableSeeds
+from tfagents_system.worker.worker_environments import WorkerEnvironments
+
+ITERATIONS, STEPS = 18, 7
+CURRICULUM = {"mass": {"iters": [0, 3, 4, 9], "range": [1.0, 2.0]}}
+
+
+class Random(gymnasium.Env):
+    """Episodes of 1 to 40 steps. All that it returns is random and depends on the actions; it fails now and then."""
+
+    observation_space = gymnasium.spaces.Box(-100.0, 100.0, (3,))
+    action_space = gymnasium.spaces.Box(-2.0, 2.0, (2,))
+    steps = 0  # Of all of them together.
+
+    remembers = False
+
+    def __init__(self, uses_global_numbers):
+        self.mass, self.uses_global_numbers = 1.0, uses_global_numbers
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = self.np_random.standard_normal(3)
+        return self.state.astype(np.float32), {}
+
+    def step(self, action):
+        noise = np.random.standard_normal(3) if self.uses_global_numbers else self.np_random.standard_normal(3)
+        Random.steps += 1
+        self.state = 0.9 * self.state + 0.1 * noise + 0.1 * self.mass * action.sum()
+        if Random.remembers:
+            self.state[0] += 1e-3 * Random.steps
+        if self.np_random.random() < 0.006:
+            raise RuntimeError("on purpose")
+        is_over = bool(self.np_random.random() < 0.09)
+        return self.state.astype(np.float32), float(self.state[0]), is_over, False, {"log/height": self.state[1]}
+
+
+class Params(TrainParamsBase):
+    num_iter = ITERATIONS
+    env_steps_per_iter = STEPS
+    n_buffer_init_episodes = 3
+    actor_fc_layer_params = (8,)
+    recurrent_lstm_units = 4
+    recurrent_sequence_length = 5
+    envs = 1
+    seen: list
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return Random(self.envs == 1)
+
+    def train_observers_ctor(self):
+        return [self.seen.append]
+
+
+OPTIONS = {
+    "plain": {},
+    "n_step": {"n_step": 3, "validation_share": 0.3, "normalize_rewards": True},
+    "recurrent": {"recurrent": True, "recurrent_burn_in": 2},
+    "two environments": {"envs": 2, "n_step": 2, "validation_share": 0.5},
+    "recurrent, three environments": {"envs": 3, "recurrent": True, "action_history": 2},
+}
+
+
+@functools.cache
+def acting(name):
+    params = make_params(name)
+    env = TrainingEnvironment(Random(True), 40, action_history=params.action_history)
+    observation, action = (tensor_spec.from_spec(spec) for spec in (env.observation_spec(), env.action_spec()))
+    agent = make_worker_agent(params, policy_time_step_spec(params, observation), action)
+    return agent, Layout.from_specs(observation, action, has_returns=params.normalize_rewards)
+
+
+def make_params(name):
+    params = Params({"horizon": 40, "curriculum": CURRICULUM})
+    for attribute, value in OPTIONS[name].items():
+        setattr(params, attribute, value)
+    params.seen = []
+    return params
+
+
+class Guard:
+    """Of a worker that never hangs."""
+
+    stepping = still_stepping = staticmethod(lambda envs: None)
+    stopped_stepping = staticmethod(lambda: None)
+    building = staticmethod(lambda what: contextlib.nullcontext())
+
+
+class Start:
+    """One start of a worker, of all that collects.
+
+    Args:
+      name: Of the options.
+      folder: The run directory.
+      number: Which start it is: environments are built with other seeds each time.
+    """
+
+    def __init__(self, name, folder, number):
+        self.params = params = make_params(name)
+        agent, layout = acting(name)
+        lanes = params.envs + 1 if params.recurrent else params.envs
+        self.newest = types.SimpleNamespace(policy=NumpyWorkerPolicy(agent, np.random.default_rng(number), lanes))
+        self.agent = agent
+        role = types.SimpleNamespace(
+            name="worker_1", params=params, deterministic=True, num_workers=2, seed=5, paths=RunPaths(folder)
+        )
+        role.derived_seed = functools.partial(Role.derived_seed, role)
+        self.curriculum = Curriculum.from_config(params.env_config)
+        self.environments = WorkerEnvironments(
+            params,
+            1,
+            params.envs,
+            1,
+            lambda stream, *further: role.derived_seed(stream, 1, number, *further),
+            self.curriculum,
+        )
+        heartbeat = types.SimpleNamespace(beat=lambda *args, **kwargs: None)
+        self.activity = Activity(heartbeat, 1, lambda state: {})
+        seeds = RepeatableSeeds(role, 1, np.random.default_rng(number), self.newest)
+        stop = types.SimpleNamespace(is_set=lambda: False)
+        self.runner = EpisodeRunner(self.environments, Guard, self.activity, seeds, stop)
+        self.sent = []
+        sender = types.SimpleNamespace(send=self.sent.append, confirm=lambda: None)
+        self.collector = Collector(role, 1, number, self.runner, sender, layout, self.activity, self.newest)
+
+    def collect(self, iteration):
+        """What an iteration brings: its segments and the episodes that ended in it. Evaluations are in between."""
+        self.newest.policy.assign(as_after_training(self.agent, iteration))
+        actor = PolicyActor(self.newest.policy, greedy=False)
+        self.collector.follow(iteration, actor)
+        assert not self.sent, "what is repeated is not sent again"
+        self.runner.set_due(iteration)
+        count = STEPS + iteration % 2
+        episodes = self.collector.collect_steps(iteration, count, actor)
+        sent, self.sent[:] = list(self.sent), []
+        assert sum(segment.num_steps for segment in sent) == count
+        assert [segment.end_of_iteration for segment in sent] == [False] * (len(sent) - 1) + [True]
+        self.evaluate(iteration)
+        return [array.tobytes() for segment in sent for array in segment.to_wire()], episodes
+
+    def evaluate(self, iteration):
+        self.runner.repeat(EVAL_STREAM, iteration)
+        lane = self.params.envs if self.params.recurrent else 0
+        actor = GreedyActorOfLanes(self.newest.policy, lane)
+        self.runner.rollout(actor, is_eval=True, observers=[], on_episode=lambda episode: None).episodes(1)
+
+
+@functools.cache
+def undisturbed(name, folder):
+    folder.mkdir()
+    start = Start(name, folder, 0)
+    return [start.collect(iteration) for iteration in range(ITERATIONS)], start.params.seen
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Of the options with a name: what a worker collects that is started once."""
+    return lambda name: undisturbed(name, tmp_path_factory.getbasetemp() / f"whole {name}")
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_worker_that_starts_again_in_every_iteration_collects_the_same(tmp_path, whole, name):
+    expected, _ = whole(name)
+    ended = {bool(episodes) for _, episodes in expected}
+    assert ended == {False, True}, "episodes that end and such that go on"
+    for iteration in range(ITERATIONS):
+        start = Start(name, tmp_path, 1 + iteration)
+        assert start.collect(iteration) == expected[iteration], iteration
+        assert 0 <= start.activity.steps - STEPS - iteration % 2 <= start.environments.faults, "steps of its own alone"
+
+
+@pytest.mark.parametrize("name", ["recurrent", "two environments"])
+def test_a_worker_that_goes_back_to_an_earlier_iteration_collects_the_same_again(tmp_path, whole, name):
+    """As after a resume: the ring is that of a checkpoint, and the journal has gone further."""
+    expected, _ = whole(name)
+    for number, (first, end) in enumerate([(0, 8), (8, 15), (3, 7), (1, 2), (2, 5)]):
+        start = Start(name, tmp_path, number)
+        assert [start.collect(iteration) for iteration in range(first, end)] == expected[first:end], (first, end)
+
+
+def test_observers_see_each_episode_from_its_beginning(tmp_path, whole):
+    _, expected = whole("plain")
+    last = Start("plain", tmp_path, 1)
+    for iteration in range(6):
+        last.collect(iteration)
+    again = Start("plain", tmp_path, 2)
+    again.collect(6)
+    steps = len(again.params.seen)
+    assert steps > STEPS, "an episode was under way"
+    until = sum(STEPS + iteration % 2 for iteration in range(7))
+    for seen, told in zip(again.params.seen, expected[until - steps : until], strict=True):
+        np.testing.assert_array_equal(seen.observation, told.observation)
+        np.testing.assert_array_equal(seen.action, told.action)
+
+
+def test_an_environment_that_is_not_repeatable_is_told_and_others_begin(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(Random, "remembers", True)
+    first, again = Start("plain", tmp_path, 1), Start("plain", tmp_path, 2)
+    for iteration in range(5):
+        first.collect(iteration)
+    assert RunPaths(tmp_path).journal("worker_1").stat().st_size > 0
+    again.collect(5)  # Asserts that all steps are there.
+    assert again.environments.faults == 1
+    assert "environment 0 failed in repeating episode" in again.environments.last_fault
+    assert "SAC_DETERMINISTIC=0" in again.environments.last_fault
+
+
+def test_without_its_journal_a_worker_says_so_and_begins_other_episodes(tmp_path, whole, caplog):
+    expected, _ = whole("plain")
+    start = Start("plain", tmp_path, 1)
+    segments, _ = start.collect(9)
+    assert "has nothing of iteration 8" in caplog.text and segments != expected[9][0]
+    assert start.collector._held_out.number > 9 * STEPS, "none of those that came before"
+
+
+def test_a_check_of_the_first_trained_weights_leaves_memories_as_they_are():
+    agent, _ = acting("recurrent")
+    trained = as_after_training(agent, 1)
+
+    def act(policy, weights):
+        numbers = iter(np.linspace(-1.0, 1.0, 60, dtype=np.float32))
+        time_step = ts.restart(np.array([next(numbers), next(numbers), 0.5], np.float32))
+        policy.assign(weights)
+        return policy.action(time_step, greedy=True)
+
+    checked, other = (make_worker_policy(agent, seed=0, num_envs=2) for _ in range(2))
+    for policy in (checked, other):
+        assert policy.inference == "numpy"
+        act(policy, as_after_training(agent, 0))
+    checked.assign(trained)
+    assert checked.checked(trained) is checked
+    memory = checked.memory(0)
+    assert any(np.any(each) for each in memory)
+    np.testing.assert_array_equal(act(checked, trained), act(other, trained))

@@ -1,0 +1,188 @@
+"""The journal of a worker's episodes: what another start of the worker needs to repeat those that are under way.
+
+    journals/worker_0.journal       of each iteration: length and CRC-32 of what follows, and a `Cut` in MessagePack
+
+An iteration is written before the replay server gets the last of its steps, so the ring never holds one that the
+journal lacks. What a killed process has left half written is cut off. The journal reaches back to the oldest
+checkpoint that may be resumed from, and to the beginnings of the episodes that were under way in it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import msgspec
+from absl import logging
+
+from tfagents_system.machine.files import replacing, sync
+from tfagents_system.run_files import run_checkpoints
+
+_HEAD = struct.Struct("<II")
+_FEWEST = 256  # Iterations in a journal before the oldest are looked at.
+
+
+class EpisodeUnderWay(msgspec.Struct, frozen=True, array_like=True):
+    """An episode that continues in the next iteration.
+
+    Attributes:
+      env: The worker's environment that it is in.
+      number: Of the episode, among all of the worker's.
+      begun: Iteration that it began in.
+      steps: Taken in this iteration.
+      actions: Their actions, `[steps, action_dim]` float32.
+      checksum: CRC-32 of all that the environment has returned since the episode began.
+      memory: The policy's, float32 arrays.
+    """
+
+    env: int
+    number: int
+    begun: int
+    steps: int
+    actions: bytes
+    checksum: int
+    memory: list[bytes]
+
+
+class Cut(msgspec.Struct, frozen=True, array_like=True):
+    """The end of an iteration of steps.
+
+    Attributes:
+      iteration: The iteration.
+      next_number: Of the next episode to begin.
+      turn: The environment that steps first where not all may.
+      episodes: In the order in which they began.
+    """
+
+    iteration: int
+    next_number: int
+    turn: int
+    episodes: list[EpisodeUnderWay]
+
+
+class JournalError(Exception):
+    """The journal lacks what is asked for."""
+
+
+class EpisodeJournal:
+    """One worker's journal.
+
+    Args:
+      path: The file; it need not exist.
+      checkpoints: The run's folder of checkpoints.
+    """
+
+    def __init__(self, path: Path, checkpoints: Path) -> None:
+        self._path = path
+        self._checkpoints = checkpoints
+        self._prune_at = _FEWEST
+        self._find()
+
+    def _find(self) -> None:
+        found = self._read()
+        self._iterations = [cut.iteration for cut, _ in found]
+        self._offsets = [0, *(end for _, end in found)]  # Of the iterations; at last that of the end.
+
+    def append(self, cut: Cut) -> None:
+        """Adds an iteration, in place of those that are not earlier. An error is logged: a run can do without."""
+        while self._iterations and self._iterations[-1] >= cut.iteration:
+            self._iterations.pop()
+            self._offsets.pop()
+        if len(self._iterations) >= self._prune_at:
+            self._prune()
+        record = _framed(cut)
+        try:
+            self._path.parent.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
+            with self._path.open("ab") as file:
+                file.truncate(self._offsets[-1])
+                file.write(record)
+        except OSError as error:
+            logging.error("%s can't be written (%s): a restart may change the weights", self._path, error.strerror)
+            return
+        self._iterations.append(cut.iteration)
+        self._offsets.append(self._offsets[-1] + len(record))
+
+    def at(self, iteration: int) -> tuple[Cut, list[list[tuple[int, EpisodeUnderWay]]]]:
+        """The end of an iteration.
+
+        Returns:
+          It, and for each of its episodes what was written of it in each iteration since it began, oldest first.
+
+        Raises:
+          JournalError: It is not there.
+        """
+        cuts = {cut.iteration: cut for cut, _ in self._read()}
+        cut = cuts.get(iteration)
+        if cut is None:
+            raise JournalError(f"{self._path} has nothing of iteration {iteration}")
+        parts = []
+        for episode in cut.episodes:
+            found = [
+                (i, part)
+                for i in range(episode.begun, iteration + 1)
+                for part in (cuts[i].episodes if i in cuts else ())
+                if part.number == episode.number
+            ]
+            if len(found) != iteration + 1 - episode.begun:
+                raise JournalError(f"{self._path} has not all of the episode that began in iteration {episode.begun}")
+            parts.append(found)
+        return cut, parts
+
+    def _prune(self) -> None:
+        """Forgets what no checkpoint needs any more. A checkpoint's ring has every iteration before its own."""
+        oldest = run_checkpoints.oldest_iteration(self._checkpoints)
+        kept = [cut for cut, _ in self._read() if cut.iteration <= self._iterations[-1]]
+        at = next((cut for cut in kept if oldest is not None and cut.iteration == oldest - 1), None)
+        if at is not None:
+            first = min([at.iteration, *(episode.begun for episode in at.episodes)])
+            kept = [cut for cut in kept if cut.iteration >= first]
+            try:
+                with replacing(self._path) as file:
+                    for cut in kept:
+                        file.write(_framed(cut))
+                    file.flush()
+                    os.fsync(file.fileno())  # A power cut leaves one of the two files whole.
+            except OSError as error:
+                logging.error("%s can't be made shorter: %s", self._path, error.strerror)
+            else:
+                self._find()
+        self._prune_at = max(_FEWEST, 2 * len(self._iterations))
+
+    def _read(self) -> list[tuple[Cut, int]]:
+        """What is whole, each with the offset of its end."""
+        try:
+            content = self._path.read_bytes()
+        except OSError:
+            return []
+        cuts: list[tuple[Cut, int]] = []
+        offset = 0
+        while offset + _HEAD.size <= len(content):
+            length, crc = _HEAD.unpack_from(content, offset)
+            offset += _HEAD.size + length
+            record = content[offset - length : offset]
+            if len(record) < length or zlib.crc32(record) != crc:
+                break
+            try:
+                cuts.append((msgspec.msgpack.decode(record, type=Cut), offset))
+            except msgspec.DecodeError:
+                break
+        return cuts
+
+
+def make_durable(folder: Path) -> None:
+    """All journals there survive a power cut as they are now.
+
+    Raises:
+      OSError: They can't be written.
+    """
+    if folder.is_dir():
+        for path in folder.glob("*.journal"):
+            sync(path)
+        sync(folder)
+
+
+def _framed(cut: Cut) -> bytes:
+    record = msgspec.msgpack.encode(cut)
+    return _HEAD.pack(len(record), zlib.crc32(record)) + record
