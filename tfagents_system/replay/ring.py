@@ -161,14 +161,11 @@ class Ring:
         return self.extend([segment]) == 1
 
     def extend(self, segments: Sequence[Segment]) -> int:
-        """Stores segments, each unless it, or a later one of its worker, is stored already.
+        """Stores segments, each unless it, or a later one of its worker, is stored already. Returns how many.
 
         One that is not the next of its worker (the one before it is still to come) is refused as well: the worker
         sends again, in order, all that it does not know to be stored. Those that fit the slack together are stored
         together, all or none of them, with one header.
-
-        Returns:
-          How many were stored.
 
         Raises:
           ValueError: A segment has more than `max_segment_rows`.
