@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import statistics
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from typing import Any
@@ -92,14 +93,14 @@ def wait_for_a_policy(progress: list[Any], senders: list[Any], secs: float) -> i
 class Clients:
     """`count` simulated workers in a few processes."""
 
-    def __init__(self, port: int, count: int) -> None:
+    def __init__(self, port: int, count: int, target: Callable[..., None] = simulate) -> None:
         context = multiprocessing.get_context("spawn")
         self._processes: list[Any] = []
         self._pipes: list[Pipe] = []
         for k in range(min(_PROCESSES, count)):
             ours, theirs = multiprocessing.Pipe()
             share = range(k * count // _PROCESSES, (k + 1) * count // _PROCESSES) if count >= _PROCESSES else range(1)
-            process = context.Process(target=simulate, args=(theirs, port, share), daemon=True)
+            process = context.Process(target=target, args=(theirs, port, share), daemon=True)
             process.start()
             self._processes.append(process)
             self._pipes.append(ours)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import math
 import multiprocessing
 import os
 import socket
@@ -73,11 +74,12 @@ def no_pacing() -> Any:
     return NoPacing()
 
 
-def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu: int) -> None:
+def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu: int, is_lockstep: bool) -> None:
     """A replay server with a full ring, on one CPU; serves until the pipe says so."""
     os.sched_setaffinity(0, {cpu})  # Reverb's threads, which start later, inherit it.
     import reverb
 
+    from tfagents_system.replay.pacing import Lockstep
     from tfagents_system.replay.ring import Ring
     from tfagents_system.replay.sampling import DrawSettings
     from tfagents_system.replay.service import ReplayService
@@ -99,7 +101,10 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu
     connection = Connection(f"localhost:{port}", lambda: False)
     draw = DrawSettings(BATCH, None, _ITERATION, seed=0)
     blocks, snapshots = all_tables[tables.BLOCKS], SnapshotWriter(ring, None, folder / "checkpoints")
-    service = ReplayService(ring, connection, blocks, num_workers, draw, no_pacing(), snapshots)
+    pacing = Lockstep(ring, num_workers, straggler_secs=math.inf) if is_lockstep else no_pacing()
+    if is_lockstep:
+        ring.clear()
+    service = ReplayService(ring, connection, blocks, num_workers, draw, pacing, snapshots)
     pipe.send({"ring_bytes": ring.files.num_bytes, "open_secs": opened_secs, "pid": os.getpid()})
     while not pipe.poll():
         for _ in range(20):
@@ -110,7 +115,9 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu
 
 
 @contextlib.contextmanager
-def replay_server(steps: int, cpu: int, num_workers: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
+def replay_server(
+    steps: int, cpu: int, num_workers: int = 1, is_lockstep: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """A server process on a CPU; gives its port and a dictionary of what it says, complete when the server has ended.
 
     Raises:
@@ -122,7 +129,7 @@ def replay_server(steps: int, cpu: int, num_workers: int = 1) -> Iterator[tuple[
     ours, theirs = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory(dir=os.environ.get("SAC_REPLAY_DIR")) as folder:
         context = multiprocessing.get_context("spawn")
-        arguments = (theirs, port, Path(folder), steps, num_workers, cpu)
+        arguments = (theirs, port, Path(folder), steps, num_workers, cpu, is_lockstep)
         process = context.Process(target=serve, args=arguments, daemon=True)
         process.start()
         theirs.close()  # Now the pipe ends with the server, and nobody waits for one that has died.

@@ -115,10 +115,11 @@ class TrainParamsBase(abc.ABC):
     """True: the loss of alpha takes log pi from the actor's loss, as in the paper's algorithm. False: the actor is
     evaluated once more after its step, as TF-Agents does; 4 to 20 % slower, by CPUs."""
     matmul_precision: Annotated[
-        Literal["float32", "bfloat16"], NotDeterministic("a measurement decides whether it is used")
+        Literal["float32", "bfloat16", "auto"], NotDeterministic("a measurement decides whether it is used")
     ] = "float32"
     """`bfloat16`: hidden layers are multiplied in bfloat16 by the trainer where its CPU does that faster (AMX,
-    AVX512-BF16); elsewhere it logs that and uses float32. Weights, optimizers and losses stay float32."""
+    AVX512-BF16); elsewhere it logs that and uses float32. `auto`: the same without a warning; a run that is resumed
+    keeps what its first start chose. Weights, optimizers and losses stay float32."""
 
     # What the other algorithms have beside that.
     num_critics: Annotated[Count | None, ByAlgorithm(2, redq=10, tqc=5)] = None

@@ -79,9 +79,10 @@ def test_gradients_are_float32_and_close_to_the_exact_ones():
 def test_the_precision_is_chosen_by_what_is_measured(monkeypatch):
     monkeypatch.setattr(matmul_precision, "bfloat16_speedup", lambda: 2.0)
     assert choose_precision("float32") == ("float32", "")
-    assert choose_precision("bfloat16") == ("bfloat16", "")
+    assert choose_precision("bfloat16") == choose_precision("auto") == ("bfloat16", "")
     monkeypatch.setattr(matmul_precision, "bfloat16_speedup", lambda: 0.31)
     precision, reason = choose_precision("bfloat16")
+    assert choose_precision("auto") == (precision, reason)
     assert precision == "float32"
     assert "0.31 times as fast" in reason
 

@@ -202,7 +202,9 @@ BAD: dict[str, Bad] = {
         "must be a tuple of positive integers such as (256, 256)",
         "found 256",
     ),
-    "precision": params("TrainParams.matmul_precision = 'float16'", "must be 'float32' or 'bfloat16', found 'float16'"),
+    "precision": params(
+        "TrainParams.matmul_precision = 'float16'", "must be one of 'float32', 'bfloat16', 'auto', found 'float16'"
+    ),
     "property that raises": params(
         "TrainParams.num_iter = property(lambda self: 1 / 0)",
         "num_iter raises ZeroDivisionError",

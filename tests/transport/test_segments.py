@@ -43,7 +43,7 @@ def test_only_columns_that_would_be_one_file_are_named_otherwise():
 @pytest.mark.parametrize(
     ("index", "change", "message"),
     [
-        (1, lambda reward: reward[:-1], "reward and discount: expected float32"),
+        (1, lambda reward: reward[:-1], "reward: expected float32"),
         (1, lambda reward: reward.astype(np.float64), "but found float64"),
         (3, lambda ids: ids[:, :2], "observation/id: expected float32"),
         (3, lambda ids: np.full_like(ids, np.nan), "observation/id: not all values are finite"),

@@ -85,11 +85,11 @@ def _seconds(function: Any) -> float:
 
 
 def choose_precision(wanted: str) -> tuple[str, str]:
-    """The precision to use, and why it is not the one requested; the reason is empty if it is.
+    """The precision to use, and why it is not bfloat16 where that or `auto` is wanted; elsewhere the reason is empty.
 
     Measured at each start, in the process that trains: a run may continue tomorrow on another CPU.
     """
-    if wanted != "bfloat16":
+    if wanted == "float32":
         return "float32", ""
     speedup = bfloat16_speedup()
     if speedup >= _WORTHWHILE:

@@ -17,6 +17,7 @@ stored (`Ring.verify`).
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from tfagents_system.replay.ring_damage import drop_damaged, oldest_checksum
 from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS
 from tfagents_system.replay.ring_rows import RingRows
+from tfagents_system.transport.bundles import bundled
 from tfagents_system.transport.segments import NEVER, Layout, Segment, WorkerRecord
 
 __all__ = ["INIT_ITERATION", "MAX_WORKERS", "NEVER", "OverwrittenError", "Ring", "WorkerRecord"]
@@ -155,27 +157,38 @@ class Ring:
         return int(self._header["workers"]["init_episodes"].sum())
 
     def append(self, segment: Segment) -> bool:
-        """Stores a segment unless it, or a later one of its worker, is stored already.
+        """Stores one segment; returns whether it was stored. See `extend`."""
+        return self.extend([segment]) == 1
 
-        A segment that is not the next one of its worker (the one before it is still to come) is refused as well:
-        the worker sends again, in order, all that it does not know to be stored.
+    def extend(self, segments: Sequence[Segment]) -> int:
+        """Stores segments, each unless it, or a later one of its worker, is stored already. Returns how many.
 
-        Returns:
-          Whether it was stored.
+        One that is not the next of its worker (the one before it is still to come) is refused as well: the worker
+        sends again, in order, all that it does not know to be stored. Those that fit the slack together are stored
+        together, all or none of them, with one header.
 
         Raises:
-          ValueError: The segment has more than `max_segment_rows`.
+          ValueError: A segment has more than `max_segment_rows`.
         """
-        rows = segment.num_rows
-        if rows > self.max_segment_rows:
-            raise ValueError(f"a segment of {rows} rows does not fit a ring of {self.max_segment_rows}")
         with self.lock:
-            if not self._is_next(segment):
-                return False
-            # Into the slack: a process that dies here leaves all that is held as it was.
-            self.rows.write(segment, self.total_rows)
-            self._commit(segment, rows)
-        return True
+            return sum(self._store(together) for together in bundled(segments, self.max_segment_rows))
+
+    def _store(self, segments: Sequence[Segment]) -> int:
+        """Stores those that come next, which fit the slack together."""
+        written: list[Segment] = []
+        rows = 0
+        for segment in segments:
+            if segment.num_rows > self.max_segment_rows:
+                raise ValueError(f"a segment of {segment.num_rows} rows does not fit a ring of {self.max_segment_rows}")
+            before = next((each for each in reversed(written) if each.worker_id == segment.worker_id), None)
+            if ring_header.is_next(before or self.worker(segment.worker_id), segment):
+                # Into the slack: a process that dies here leaves all that is held as it was.
+                self.rows.write(segment, self.total_rows + rows)
+                written.append(segment)
+                rows += segment.num_rows
+        if written:
+            self._commit(written, rows)
+        return len(written)
 
     def snapshot(self) -> bytes:
         """The header of this moment, for `rollback`; its rows are on disk after a later `make_durable`."""
@@ -230,36 +243,25 @@ class Ring:
         """Writes everything to disk: after this, a power cut loses nothing that a snapshot from before covers."""
         self.files.make_durable()
 
-    def _is_next(self, segment: Segment) -> bool:
-        record = self.worker(segment.worker_id)
-        if segment.incarnation == record.incarnation:
-            return segment.number == record.number + 1
-        return segment.incarnation > record.incarnation and segment.number == 0
-
-    def _commit(self, segment: Segment, rows: int) -> None:
+    def _commit(self, segments: Sequence[Segment], rows: int) -> None:
+        """The ring holds segments that were written behind its newest row, `rows` together."""
         header = self._header
         surplus = max(0, self.filled_rows + rows - self.capacity_rows)
         oldest = self.total_rows - self.filled_rows
-        self.ring_steps += segment.num_starts - self.rows.count_starts(oldest, oldest + surplus)
+        self.ring_steps -= self.rows.count_starts(oldest, oldest + surplus)
         if self.held_out_steps:
             self.held_out_steps -= self.rows.count_held_out(oldest, oldest + surplus)
-        self.held_out_steps += segment.num_starts if segment.held_out else 0
         if self.repeated_steps:
             self.repeated_steps -= self.rows.count_repeated(oldest, oldest + surplus)
-        self.repeated_steps += segment.context + segment.deferred
         header["filled_rows"] += rows - surplus
         header["total_rows"] += rows
         header["written_rows"] = max(int(header["written_rows"]), self.total_rows)
         header["cut_crc"] = -1
-        header["segments"] += 1
-        ring_header.count_steps(header, segment.iteration, segment.num_steps)
-        record = header["workers"][segment.worker_id]
-        if segment.iteration == INIT_ITERATION:
-            record["init_episodes"] += segment.ends_episode
-        record["incarnation"] = segment.incarnation
-        record["number"] = segment.number
-        if segment.end_of_iteration:
-            record["iteration_done"] = max(int(record["iteration_done"]), segment.iteration)
+        for segment in segments:
+            self.ring_steps += segment.num_starts
+            self.held_out_steps += segment.num_starts if segment.held_out else 0
+            self.repeated_steps += segment.context + segment.deferred
+            ring_header.count_segment(header, segment)
         self._write_header()
 
     def _replace_header(self, header: np.ndarray) -> None:

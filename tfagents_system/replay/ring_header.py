@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.transport.segments import NEVER
+from tfagents_system.transport.segments import NEVER, Segment, WorkerRecord
 
 MAX_WORKERS = 4096
 INIT_ITERATION = -1  # The first random episodes are collected in it.
@@ -80,6 +80,26 @@ def count_steps(header: np.ndarray, iteration: int, steps: int) -> None:
         header["newest_iteration"] = newest = iteration
     if iteration > newest - COUNTED_ITERATIONS:  # What comes later than that belongs to all that are still counted.
         counts[iteration % COUNTED_ITERATIONS] += steps
+
+
+def is_next(newest: WorkerRecord | Segment, segment: Segment) -> bool:
+    """Whether a segment comes next after what is stored of its worker."""
+    if segment.incarnation == newest.incarnation:
+        return segment.number == newest.number + 1
+    return segment.incarnation > newest.incarnation and segment.number == 0
+
+
+def count_segment(header: np.ndarray, segment: Segment) -> None:
+    """Counts a segment that was stored, and brings its worker's record up to date."""
+    header["segments"] += 1
+    count_steps(header, segment.iteration, segment.num_steps)
+    record = header["workers"][segment.worker_id]
+    if segment.iteration == INIT_ITERATION:
+        record["init_episodes"] += segment.ends_episode
+    record["incarnation"] = segment.incarnation
+    record["number"] = segment.number
+    if segment.end_of_iteration:
+        record["iteration_done"] = max(int(record["iteration_done"]), segment.iteration)
 
 
 def steps_up_to(header: np.ndarray, iteration: int) -> int:

@@ -1,6 +1,6 @@
 """The work of the replay server: segments arrive and are stored or refused, blocks of minibatches leave.
 
-A segment: `_ingest`, `_read_segment`, `_store`, `Ring.append`. A request: `_accept`, `_next_count`, `make_block`.
+Segments: `_ingest`, `_read_segments`, `_store`, `Ring.extend`. A request: `_accept`, `_next_count`, `make_block`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tfagents_system.replay.pacing import Pacing
 from tfagents_system.replay.ring import MAX_WORKERS, Ring
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files.time_shares import TimeShares
-from tfagents_system.transport import tables
+from tfagents_system.transport import bundles, tables
 from tfagents_system.transport.connection import Connection
 from tfagents_system.transport.segments import MalformedSegmentError, Segment
 
 _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
-_SEGMENTS_A_ROUND = 64  # A flood of segments must not keep the trainer waiting.
+_ITEMS_A_ROUND = 64  # Segments, or bundles of them: A flood of segments must not keep the trainer waiting.
 
 
 class ReplayService:
@@ -68,7 +68,7 @@ class ReplayService:
         self._order = order
         self._blocks = blocks
         self._wake = threading.Event()
-        self._segments = connection.reader(tables.SEGMENTS, prefetch=_SEGMENTS_A_ROUND, wake=self._wake)
+        self._segments = connection.reader(tables.SEGMENTS, prefetch=_ITEMS_A_ROUND, wake=self._wake)
         self._requests = connection.reader(tables.REQUESTS, wake=self._wake)
         self._snapshot_requests = connection.reader(tables.SNAPSHOTS, wake=self._wake)
         self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
@@ -117,11 +117,9 @@ class ReplayService:
         """Stores the segments that have arrived."""
         count = 0
         with self.time_shares.spend("storing"):
-            while count < _SEGMENTS_A_ROUND and (arrays := self._segments.get(0)) is not None:
+            while count < _ITEMS_A_ROUND and (arrays := self._segments.get(0)) is not None:
                 count += 1
-                segment = self._read_segment(arrays)
-                if segment is not None:
-                    self._store(segment)
+                self._store(self._read_segments(arrays))
             self._received += count
             if count == 0 and self._order is not None:
                 count = self._append(self._order.release())
@@ -130,28 +128,32 @@ class ReplayService:
             self._publish_stored()
         return count > 0
 
-    def _read_segment(self, arrays: Sequence[np.ndarray]) -> Segment | None:
-        """What came from a worker, None if it can't be stored."""
+    def _read_segments(self, arrays: Sequence[np.ndarray]) -> list[Segment]:
+        """What came from a worker, up to the first segment that can't be stored."""
+        segments: list[Segment] = []
         try:
-            segment = Segment.from_wire(arrays, self._ring.layout)
-            if segment.worker_id >= min(self._max_workers, MAX_WORKERS):
-                raise MalformedSegmentError(f"worker {segment.worker_id} of at most {self._max_workers}")
-            if segment.num_rows > self._ring.max_segment_rows:
-                raise MalformedSegmentError(f"{segment.num_rows} rows, {self._ring.max_segment_rows} may be")
+            for segment in bundles.from_wire(arrays, self._ring.layout):
+                if segment.worker_id >= min(self._max_workers, MAX_WORKERS):
+                    raise MalformedSegmentError(f"worker {segment.worker_id} of at most {self._max_workers}")
+                if segment.num_rows > self._ring.max_segment_rows:
+                    raise MalformedSegmentError(f"{segment.num_rows} rows, {self._ring.max_segment_rows} may be")
+                segments.append(segment)
         except MalformedSegmentError as error:
             self._refuse("segment", error)
-            return None
-        return segment
+        return segments
 
-    def _store(self, segment: Segment) -> None:
-        self._append(self._order.take(segment) if self._order is not None else [segment])
-        self._pacing.heard(segment.worker_id)
+    def _store(self, segments: Sequence[Segment]) -> None:
+        if self._order is None:
+            self._append(segments)
+        else:
+            for segment in segments:
+                self._append(self._order.take(segment))
+        for worker_id in {segment.worker_id for segment in segments}:
+            self._pacing.heard(worker_id)
 
     def _append(self, segments: Sequence[Segment]) -> int:
         """Stores segments, and returns how many there were."""
-        for segment in segments:
-            if not self._ring.append(segment):
-                self.duplicates += 1
+        self.duplicates += len(segments) - self._ring.extend(segments)
         return len(segments)
 
     def _publish_stored(self) -> None:

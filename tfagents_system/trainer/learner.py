@@ -83,9 +83,7 @@ class Learner:
           UserError: The agent can't be trained as the parameters say.
         """
         params, seed = self._role.params, self._role.derived_seed(TRAIN_STREAM, self.state.recoveries)
-        precision, reason = choose_precision(params.matmul_precision)
-        if reason:
-            logging.warning("matmul_precision=%s is not used: %s", params.matmul_precision, reason)
+        precision = self._choose_precision()
         update = make_block_update(params, self.agent, precision, seed)
         check_sequences(params, update)
         if self._role.deterministic and update.kind != "fused":
@@ -95,6 +93,19 @@ class Learner:
             )
         logging.info("update: %s", update.kind)
         return update
+
+    def _choose_precision(self) -> str:
+        """The precision of matrix products; `auto` chooses once in a run."""
+        wanted, state = self._role.params.matmul_precision, self.state
+        if wanted == "auto":
+            wanted = state.matmul_precision or wanted
+        precision, reason = choose_precision(wanted)
+        if wanted == "auto":
+            state.matmul_precision = precision
+            logging.info("matmul_precision=auto is %s%s", precision, f": {reason}" if reason else "")
+        elif reason:
+            logging.warning("matmul_precision=%s is not used: %s", wanted, reason)
+        return precision
 
 
 def check_gpu() -> None:

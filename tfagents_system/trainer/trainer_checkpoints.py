@@ -42,6 +42,7 @@ class TrainerState:
       ended_early: Why the run ends before its last iteration, where it does.
       ended_for: The settings for which it does, as `settings_of_end` has them.
       recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
+      matmul_precision: What `auto` has chosen at the first start; None before that.
     """
 
     iteration: int = 0
@@ -55,6 +56,7 @@ class TrainerState:
     best_stage: dict[str, int | float] | None = None
     ended_early: str | None = None
     ended_for: str | None = None
+    matmul_precision: str | None = None
     earlier_stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 

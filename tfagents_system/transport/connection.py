@@ -24,6 +24,9 @@ _PUT_TIMEOUT_SECS = 5.0
 _RECONNECT_SECS = 1.0
 _ITEMS_A_FLUSH = 40  # Reverb fills the log with warnings when more items wait for confirmation.
 _SPEAK_SECS = 60.0
+# Consecutive segments of the same shapes share a stream, at half the cost. It keeps the last item in the server, so
+# larger ones get a stream of their own, which ends with them. Workers send segments from one thread.
+_STREAMED, _STREAM_BYTES = "segments", 2**18
 # Older kernels report a connection that our killed server left half closed as root's, for at most a minute.
 _HOLD_SECS = 75.0
 # Sockets that hold the servers' ports for the life of the process: gRPC may reconnect by itself at any time.
@@ -127,6 +130,7 @@ class Connection:
         self._client = reverb.Client(self.address)
         self._closed = threading.Event()
         self._newest: list[NewestReader] = []
+        self._stream: ItemWriter | None = None
 
     def close(self) -> None:
         """Ends the reader threads: those of queues and news at their next item or error, the others now.
@@ -166,6 +170,9 @@ class Connection:
 
     def try_put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
         """Like `put`, once; False if the server has not confirmed it in time (it may still arrive)."""
+        if table == _STREAMED and sum(array.nbytes for array in arrays) <= _STREAM_BYTES:
+            self._stream = self._stream or self.writer(_STREAMED)
+            return self._stream.put([arrays], timeout_secs)
         try:
             # A writer keeps the shapes of its first item, and items differ in length: one writer per item (0.7 ms).
             writer = self._client.trajectory_writer(num_keep_alive_refs=1)

@@ -16,6 +16,7 @@ the steps that such samples start at or look back to. Each step is a start in ex
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from tfagents_system.policies.leaf_names import fit_names
 
 NEVER = -2  # iteration_done of a worker that has completed none.
 WIRE_VERSION = 3
-_HEADER_FIELDS = 11
+HEADER_FIELDS = 11
 _MAX_SEGMENT_STEPS = 1000
 _MAX_SEGMENT_BYTES = 16 * 2**20
 
@@ -56,6 +57,7 @@ class Column:
 
 
 _RETURN = Column("return", (), "float32")
+_OF_STEPS = (Column("reward", (), "float32"), Column("discount", (), "float32"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,16 @@ class Layout:
     def columns(self) -> tuple[Column, ...]:
         """All, in the order of the ring's files and of a segment's arrays."""
         return self.observation + self.action + ((self.returns,) if self.returns else ())
+
+    @functools.cached_property
+    def on_the_wire(self) -> tuple[Column, ...]:
+        """What a segment's arrays hold, in their order, after its header."""
+        return _OF_STEPS + self.columns
+
+    def lengths(self, steps: int, rows: int) -> list[int]:
+        """Of these arrays, for so many transitions and observations."""
+        after = len(self.columns) - len(self.observation)
+        return [steps] * len(_OF_STEPS) + [rows] * len(self.observation) + [steps] * after
 
     @property
     def step_bytes(self) -> int:
@@ -187,8 +199,14 @@ class Segment:
 
     def to_wire(self) -> list[np.ndarray]:
         """The flat list of arrays to send."""
+        arrays = [np.array(self.header, np.int64), self.reward, self.discount, *self.observation, *self.action]
+        return arrays if self.returns is None else [*arrays, self.returns]
+
+    @property
+    def header(self) -> list[int]:
+        """The first array on the wire: all that is no column."""
         flags = self.end_of_iteration | self.starts_episode << 1 | self.ends_episode << 2 | self.held_out << 3
-        header = [
+        return [
             WIRE_VERSION,
             self.worker_id,
             self.incarnation,
@@ -201,8 +219,6 @@ class Segment:
             self.context,
             self.deferred,
         ]
-        arrays = [np.array(header, np.int64), self.reward, self.discount, *self.observation, *self.action]
-        return arrays if self.returns is None else [*arrays, self.returns]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray], layout: Layout) -> Segment:
@@ -211,17 +227,20 @@ class Segment:
         Raises:
           MalformedSegmentError: The number, dtype or shape of an array is wrong, or a float is not finite.
         """
-        count, split = 3 + len(layout.columns), 3 + len(layout.observation)
+        count = 3 + len(layout.columns)
         _require(len(arrays) == count, f"expected {count} arrays but found {len(arrays)}")
-        worker_id, incarnation, number, iteration, flags, new_steps, *parts = _read_header(arrays[0])
-        history, lead, context, deferred = parts
-        steps = lead + new_steps
-        scalar = Column("reward and discount", (), "float32")
-        for array, column in zip(arrays[3:split], layout.observation, strict=True):
-            _check_array(array, column, history + steps + 1)
-        of_steps = [scalar, scalar, *layout.columns[len(layout.observation) :]]
-        for array, column in zip([*arrays[1:3], *arrays[split:]], of_steps, strict=True):
-            _check_array(array, column, steps)
+        fields = read_header(arrays[0])
+        steps, rows = steps_and_rows(fields)
+        for array, column, length in zip(arrays[1:], layout.on_the_wire, layout.lengths(steps, rows), strict=True):
+            check_array(array, column, length)
+            check_finite(array, column)
+        return cls.from_parts(fields, arrays[1:], layout)
+
+    @classmethod
+    def from_parts(cls, fields: Sequence[int], arrays: Sequence[np.ndarray], layout: Layout) -> Segment:
+        """Of what `read_header` returns, and of arrays that were checked."""
+        worker_id, incarnation, number, iteration, flags, _, history, lead, context, deferred = fields
+        split = 2 + len(layout.observation)
         return cls(
             worker_id=worker_id,
             incarnation=incarnation,
@@ -230,10 +249,10 @@ class Segment:
             end_of_iteration=bool(flags & 1),
             starts_episode=bool(flags & 2),
             ends_episode=bool(flags & 4),
-            observation=list(arrays[3:split]),
+            observation=list(arrays[2:split]),
             action=list(arrays[split : split + len(layout.action)]),
-            reward=arrays[1],
-            discount=arrays[2],
+            reward=arrays[0],
+            discount=arrays[1],
             held_out=bool(flags & 8),
             history=history,
             lead=lead,
@@ -243,13 +262,23 @@ class Segment:
         )
 
 
-def _read_header(header: np.ndarray) -> tuple[int, ...]:
-    """What `to_wire` writes into the first array, without the version."""
+def steps_and_rows(fields: Sequence[int]) -> tuple[int, int]:
+    """Transitions and observations of a segment with this header, those of its lead and history included."""
+    _, _, _, _, _, new_steps, history, lead, _, _ = fields
+    return lead + new_steps, history + lead + new_steps + 1
+
+
+def read_header(header: np.ndarray) -> tuple[int, ...]:
+    """What `to_wire` writes into the first array, without the version.
+
+    Raises:
+      MalformedSegmentError: It is anything else.
+    """
     _require(
-        header.dtype == np.int64 and header.shape == (_HEADER_FIELDS,),
-        f"expected a header int64 ({_HEADER_FIELDS},) but found {header.dtype} {header.shape}",
+        header.dtype == np.int64 and header.shape == (HEADER_FIELDS,),
+        f"expected a header int64 ({HEADER_FIELDS},) but found {header.dtype} {header.shape}",
     )
-    version, *fields = (int(value) for value in header)
+    version, *fields = header.tolist()
     _require(version == WIRE_VERSION, f"expected version {WIRE_VERSION} but found {version}")
     worker_id, incarnation, number, iteration, flags, new_steps, *parts = fields
     _require(
@@ -265,14 +294,23 @@ def _read_header(header: np.ndarray) -> tuple[int, ...]:
     return tuple(fields)
 
 
-def _check_array(array: np.ndarray, column: Column, rows: int) -> None:
+def check_array(array: np.ndarray, column: Column, rows: int) -> None:
+    """Raises MalformedSegmentError unless it has so many rows of the column."""
     expected = (rows, *column.shape)
     _require(
         array.dtype == np.dtype(column.dtype) and array.shape == expected,
         f"{column.name}: expected {column.dtype} {expected} but found {array.dtype} {array.shape}",
     )
-    if array.dtype.kind == "f":
-        _require(bool(np.isfinite(array).all()), f"{column.name}: not all values are finite")
+
+
+def check_finite(array: np.ndarray, column: Column) -> None:
+    """Raises MalformedSegmentError where a float is not finite."""
+    _require(is_finite(array), f"{column.name}: not all values are finite")
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Whether no value is a NaN or infinite."""
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def _require(condition: bool, message: str) -> None:

@@ -1,6 +1,6 @@
 """The tables of the Reverb server, through which the roles exchange all data.
 
-    segments      worker  -> replay    queue   experience (transport/segments.py)
+    segments      worker  -> replay    queue   experience (transport/segments.py, bundles.py)
     requests      trainer -> replay    queue   "the minibatches of iteration i" (`Request`)
     blocks        replay  -> trainer   queue   minibatches (`Block`)
     snapshots     trainer -> replay    queue   "your part of this checkpoint" (`Snapshot`)
@@ -236,7 +236,7 @@ class Stored:
       workers: `Ring.worker_rows()`. It is sent unchanged, and each worker reads its own row: making Python objects of
         all rows would be expensive, their bytes are not.
       checkpoint_wanted: A checkpoint is needed early: experience in the last one will be overwritten soon.
-      received: Segments received since the server started, refused ones included.
+      received: Items of the queue `segments` received since the server started, refused ones included.
     """
 
     server: int

@@ -6,10 +6,11 @@ import collections
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 
 from absl import logging
 
-from tfagents_system.transport import tables
+from tfagents_system.transport import bundles, tables
 from tfagents_system.transport.connection import Connection, Waiting
 from tfagents_system.transport.segments import Segment
 
@@ -32,14 +33,26 @@ class SegmentSender:
       incarnation: Of this process: larger than that of any earlier one of the same worker.
       is_patient: Segments may wait for those of other workers: one that is not stored for long was not refused. What
         an earlier process of the worker has brought of an iteration may be stored instead of the same from this one.
+      max_bundle_rows: Segments wait until so many rows go together in one item, or for `confirm`; 0: they do not wait.
     """
 
-    def __init__(self, connection: Connection, worker_id: int, incarnation: int, *, is_patient: bool = False) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        worker_id: int,
+        incarnation: int,
+        *,
+        is_patient: bool = False,
+        max_bundle_rows: int = 0,
+    ) -> None:
         self._connection = connection
         self._status = connection.newest(tables.STATUS)
         self._worker_id = worker_id
         self._incarnation = incarnation
         self._is_patient = is_patient
+        self._max_bundle_rows = max_bundle_rows
+        self._held: list[Segment] = []  # The last unconfirmed ones: not sent yet.
+        self._held_rows = 0
         self._next_number = 0
         self._is_known = not is_patient  # To the server, as the worker's process.
         self._unconfirmed: collections.deque[Segment] = collections.deque()
@@ -55,7 +68,7 @@ class SegmentSender:
         return len(self._unconfirmed)
 
     def send(self, segment: Segment) -> None:
-        """Numbers a segment and sends it.
+        """Numbers a segment and sends it, at once or together with others.
 
         Raises:
           RefusedError: See `confirm`.
@@ -70,18 +83,25 @@ class SegmentSender:
         self._next_number += 1
         self._unconfirmed.append(segment)
         self._unconfirmed_bytes += _num_bytes(segment)
-        self._put(segment)
+        if self._held_rows + segment.num_rows > self._max_bundle_rows:
+            self._send_held()
+        self._held.append(segment)
+        self._held_rows += segment.num_rows
+        if self._held_rows >= self._max_bundle_rows:
+            self._send_held()
         if self._unconfirmed_bytes > _ASK_BYTES:
             self.confirm()
 
     def confirm(self) -> tables.Stored | None:
         """Forgets what is stored; sends the rest again if the server was restarted or has not stored it in time.
 
-        Asks the server only while there is anything to hear: many workers wait, and a question costs it 0.4 ms.
+        Segments that wait for others are sent. Asks the server only while there is anything to hear: many workers
+        wait, and a question costs it 0.4 ms.
 
         Raises:
           RefusedError: A segment was sent again and again to a server that takes in segments, but not this one.
         """
+        self._send_held()
         arrays = self._status.get() if self._unconfirmed else None
         if arrays is None:
             return None
@@ -99,8 +119,8 @@ class SegmentSender:
         if self._unconfirmed and (restarted or time.monotonic() - self._last_sent > _RESEND_SECS):
             self._count_sends(stored, restarted)
             logging.info("sending %d segments again", len(self._unconfirmed))
-            for segment in self._unconfirmed:
-                self._put(segment)
+            for bundle in bundles.bundled(self._unconfirmed, self._max_bundle_rows):
+                self._put(bundle)
         return stored
 
     def flush(self, waiting: Waiting) -> None:
@@ -127,8 +147,13 @@ class SegmentSender:
                 "(logs/replay.log) says what it refused. The steps that it has not stored are given up"
             )
 
-    def _put(self, segment: Segment) -> None:
-        self._connection.put(tables.SEGMENTS, segment.to_wire())
+    def _send_held(self) -> None:
+        held, self._held, self._held_rows = self._held, [], 0
+        if held:
+            self._put(held)
+
+    def _put(self, segments: Sequence[Segment]) -> None:
+        self._connection.put(tables.SEGMENTS, bundles.to_wire(segments))
         self._last_sent = time.monotonic()
 
 

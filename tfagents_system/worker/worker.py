@@ -13,6 +13,7 @@ import tree
 from absl import logging
 
 from tfagents_system.agents.acting import make_worker_agent
+from tfagents_system.agents.sequence_lengths import sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import ProcessSettings
@@ -71,7 +72,13 @@ class Worker:
         self._init_is_complete = stored.init_episodes >= self._params.n_buffer_init_episodes
         self._iteration_done = self._record.iteration_done
         incarnation = max(time.time_ns(), self._record.incarnation + 1)
-        self._sender = SegmentSender(self._connection, worker_id, incarnation, is_patient=role.deterministic)
+        self._sender = SegmentSender(
+            self._connection,
+            worker_id,
+            incarnation,
+            is_patient=role.deterministic,
+            max_bundle_rows=_max_bundle_rows(role),
+        )
         # A restarted worker must not live through the episodes of its first start again.
         start = incarnation if self._record.incarnation else 0
         self._curriculum = Curriculum.from_config(self._params.env_config)
@@ -300,6 +307,14 @@ class Worker:
             "eval_env_faults": environments.eval_faults,
             "last_env_fault": environments.last_fault,
         }
+
+
+def _max_bundle_rows(role: Role) -> int:
+    """Short segments of an iteration of steps go together: at most as many rows as the longest segment has."""
+    if role.params.env_steps_per_iter is None:
+        return 0
+    layout = Layout.from_specs(*specs.load_specs(role.paths.specs), has_returns=role.params.normalize_rewards)
+    return layout.max_segment_steps(sequence_length(role.params))
 
 
 def _first_status(connection: Connection, stop: StopFlag) -> tables.Stored:

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 
 from tfagents_system.report.episodes import Report
-from tfagents_system.transport import tables
+from tfagents_system.transport import bundles, tables
 from tfagents_system.transport.remote.errors import FrameError
-from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
+from tfagents_system.transport.segments import Layout, MalformedSegmentError
 
 _ALL_WORKERS = frozenset({"collect", "expert", "eval", "test"})
 _COLLECTORS = frozenset({"collect", "expert"})
@@ -87,7 +87,8 @@ def check_item(client: Client, table: str, arrays: Sequence[np.ndarray], layout:
     """
     try:
         if table == tables.SEGMENTS:
-            _own(client, Segment.from_wire(arrays, layout).worker_id)
+            for segment in bundles.from_wire(arrays, layout):
+                _own(client, segment.worker_id)
         else:
             _CHECKS[_NEWS if table.startswith(_NEWS) else table](client, arrays)
     except (MalformedSegmentError, tables.MalformedMessageError, msgspec.MsgspecError, UnicodeDecodeError) as error:
