@@ -67,7 +67,9 @@ class ParamsSource:
 
 def _one_for_each_env_step(params: TrainParamsBase) -> int:
     """As many as updates for each environment step, rounded, at least 1."""
-    ratio = params.max_updates_per_env_step if params.asynchronous else params.updates_per_env_step
+    ratio = params.updates_per_env_step
+    if ratio is None and params.asynchronous:
+        ratio = params.max_updates_per_env_step
     return max(1, round(ratio or 1))
 
 
@@ -214,7 +216,7 @@ class TrainParamsBase(abc.ABC):
     num_steps_per_iter: Annotated[
         Count,
         "updates",
-        When("updates_per_env_step", None, of_agent=False),
+        When("updates_per_env_step", None, of_agent=False, or_with="asynchronous"),
         When("env_steps_per_iter", None, of_agent=False),
     ] = 1000
     """Training in an iteration; each update takes one minibatch. One for each environment step is workers * episodes *
@@ -229,19 +231,25 @@ class TrainParamsBase(abc.ABC):
     """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
     asynchronous: Annotated[bool, NotDeterministic("what is collected would depend on timing")] = False
     """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
-    never wait; updates are held back by `max_updates_per_env_step` instead."""
+    wait for no policy; updates are held back by `updates_per_env_step`, workers by `min_updates_per_env_step`."""
     max_policy_lag: Annotated[Literal[0, 1], "iterations", Unless("asynchronous", True, of_agent=False)] = 1
     """How far the policy that collects in lock-step may be behind. 1: an iteration is collected while the one before it
     is trained on. 0: with the newest policy always, and the trainer waits meanwhile; so it is with
     SAC_DETERMINISTIC=1."""
+    min_updates_per_env_step: Annotated[Positive | None, "updates per step", When("asynchronous", of_agent=False)] = (
+        None
+    )
+    """Workers wait while fewer updates have been done for each step after the first random ones. The updates of the
+    iteration under way count as done. None: workers never wait."""
     max_updates_per_env_step: Annotated[Positive, "updates per step", When("asynchronous", of_agent=False)] = 1.0
-    """Most updates for each step collected after the first random episodes."""
+    """The old name of `updates_per_env_step` with `asynchronous`, where that is None."""
 
     # Experience: what is drawn, and how much of it.
     updates_per_env_step: Annotated[Positive | None, "updates per step"] = None
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
-    steps after the first random episodes, however long episodes are. None: 1 with `env_steps_per_iter`, otherwise
-    as many as `num_steps_per_iter` says."""
+    steps after the first random ones, however long episodes are and however many workers there are. With
+    `asynchronous` it is the most that is allowed. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise as
+    many as `num_steps_per_iter` says."""
     n_step: Annotated[Count, "steps"] = 1
     """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
     recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
@@ -380,3 +388,9 @@ class TrainParamsBase(abc.ABC):
 def overrides_any(params: TrainParamsBase, *hooks: str) -> bool:
     """Whether a user's class or object has one of these hooks of its own."""
     return any(getattr(getattr(params, hook), "__func__", None) is not getattr(TrainParamsBase, hook) for hook in hooks)
+
+
+def is_set(params: Any, name: str) -> bool:
+    """Whether the user's class, its constructor or `--set` gives an attribute a value."""
+    own = (cls for cls in type(params).__mro__ if cls not in TrainParamsBase.__mro__)
+    return name in vars(params) or any(name in vars(cls) for cls in own)

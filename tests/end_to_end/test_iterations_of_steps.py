@@ -97,7 +97,7 @@ def test_each_iteration_has_its_steps_and_updates_whoever_collects_them(tmp_path
     "settings",
     [
         ("recurrent=true", "recurrent_sequence_length=5", "recurrent_burn_in=2", "n_step=1", "eval_period_itrs=3"),
-        ("asynchronous=true", "updates_per_env_step=null", "max_updates_per_env_step=0.5"),
+        ("asynchronous=true", "updates_per_env_step=0.5", "min_updates_per_env_step=0.25"),
         ("validation_share=0.3", "normalize_rewards=true", "max_policy_lag=0"),
     ],
     ids=["recurrent", "asynchronous", "held out"],

@@ -35,9 +35,11 @@ SET: dict[str, Any] = {
     "num_steps_per_iter": 7,
     "n_train_episodes_per_iter": 3,
     "max_policy_lag": 0,
+    "min_updates_per_env_step": 0.5,
     "max_updates_per_env_step": 3.0,
     "recurrent_burn_in": 3,
 }
+ASYNCHRONOUS = {"min_updates_per_env_step", "max_updates_per_env_step"}
 RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
 QUANTILES = {"num_quantiles", "num_dropped_quantiles"}
 TARGETS = {"target_update_tau", "target_update_period"}
@@ -80,15 +82,15 @@ def test_defaults_are_never_told(algorithm: str) -> None:
 )
 def test_of_all_attributes_those_without_effect_are_told(algorithm: str, without: set[str]) -> None:
     plain = without | RECURRENT
-    assert names_told(True, algorithm=algorithm, **SET) == plain | {"max_updates_per_env_step"}
+    assert names_told(True, algorithm=algorithm, **SET) == plain | ASYNCHRONOUS
     assert names_told(True, algorithm=algorithm, asynchronous=True, **SET) == plain | {"max_policy_lag"}
     images = {name for name in SET if name.startswith("image_")}
-    assert names_told(False, algorithm=algorithm, **SET) == plain | {"max_updates_per_env_step"} | images
+    assert names_told(False, algorithm=algorithm, **SET) == plain | ASYNCHRONOUS | images
     tuned = {"alpha_learning_rate", "alpha_optimizer", "target_entropy", "share_log_pi"}
     found = names_told(True, algorithm=algorithm, learn_entropy_coef=False, **SET)
-    assert found == plain | {"max_updates_per_env_step"} | tuned
+    assert found == plain | ASYNCHRONOUS | tuned
     if not ALGORITHMS[algorithm].why_not_recurrent:
-        assert names_told(True, algorithm=algorithm, recurrent=True, **SET) == without | {"max_updates_per_env_step"}
+        assert names_told(True, algorithm=algorithm, recurrent=True, **SET) == without | ASYNCHRONOUS
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_a_note_says_what_leaves_it_without_effect(attributes: dict[str, Any], t
 
 def test_what_a_users_own_agent_may_read_is_not_told() -> None:
     hooks: Any = {"agent_ctor": lambda self, *specs: TrainParamsBase.agent_ctor(self, *specs)}
-    assert names_told(False, **SET, **hooks) == RECURRENT | {"max_updates_per_env_step"}
+    assert names_told(False, **SET, **hooks) == RECURRENT | ASYNCHRONOUS
 
 
 def test_what_acts_on_images_alone_is_told_when_the_environment_is_known() -> None:

@@ -276,10 +276,23 @@ def test_several_steps_and_sequences_exclude_each_other() -> None:
     assert "n_step=3" in finding and "recurrent=True" in finding and "set n_step=1" in finding
 
 
-def test_the_asynchronous_mode_has_a_ratio_of_its_own() -> None:
-    assert findings_for(updates_per_env_step=1.0) == []
-    (finding,) = findings_for(updates_per_env_step=1.0, asynchronous=True)
-    assert "updates_per_env_step=1.0" in finding and "max_updates_per_env_step" in finding
+def test_the_ratio_has_an_old_name_in_the_asynchronous_mode() -> None:
+    assert findings_for(updates_per_env_step=2.0, asynchronous=True) == []
+    assert findings_for(updates_per_env_step=2.0, max_updates_per_env_step=2.0, asynchronous=True) == []
+    (finding,) = findings_for(updates_per_env_step=2.0, max_updates_per_env_step=1.0, asynchronous=True)
+    assert "max_updates_per_env_step=1.0 is the old name of updates_per_env_step, which is 2.0" in finding
+    (note,) = params_check.advice(params_with(max_updates_per_env_step=4.0, asynchronous=True))
+    assert "max_updates_per_env_step=4 is the old name" in note
+    assert params_check.advice(params_with(updates_per_env_step=4.0, asynchronous=True)) == []
+
+
+def test_the_least_ratio_is_at_most_the_most() -> None:
+    assert findings_for(min_updates_per_env_step=1.0, asynchronous=True) == []
+    assert findings_for(min_updates_per_env_step=3.0, updates_per_env_step=3.0, asynchronous=True) == []
+    (finding,) = findings_for(min_updates_per_env_step=3.0, max_updates_per_env_step=2.0, asynchronous=True)
+    assert "min_updates_per_env_step=3.0 must be at most updates_per_env_step=2" in finding
+    (note,) = params_check.advice(params_with(min_updates_per_env_step=0.5))
+    assert "min_updates_per_env_step=0.5 has no effect with asynchronous=False" in note
 
 
 @pytest.mark.parametrize(
@@ -479,7 +492,8 @@ def test_iterations_of_steps_leave_the_attributes_of_whole_episodes_without_effe
         ({"updates_per_env_step": 2.5}, 2.5, None),
         ({"env_steps_per_iter": 50}, 1.0, None),
         ({"env_steps_per_iter": 50, "updates_per_env_step": 0.5}, 0.5, None),
-        ({"env_steps_per_iter": 50, "asynchronous": True, "max_updates_per_env_step": 0.5}, 1.0, 25),
+        ({"env_steps_per_iter": 50, "asynchronous": True, "max_updates_per_env_step": 0.5}, None, 25),
+        ({"env_steps_per_iter": 50, "asynchronous": True, "updates_per_env_step": 0.2}, None, 10),
         ({"asynchronous": True, "num_steps_per_iter": 7}, None, 7),
     ],
 )

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfagents_system.agents.iteration_counts import updates_per_iter, updates_ratio
+from tfagents_system.agents.iteration_counts import most_updates_per_env_step, updates_per_iter, updates_ratio
 from tfagents_system.launch.cpus import CpuPlan
 
 # CPU of the replay server: per minibatch drawn and sent, and per step stored; measured by benchmarks/replay.py.
@@ -71,7 +71,7 @@ class Duration:
 def updates_per_step(params: Any, workers: int, steps_per_episode: float) -> float:
     """Updates per environment step of a run with `workers` workers, by its parameters."""
     if params.asynchronous:
-        return float(params.max_updates_per_env_step)
+        return most_updates_per_env_step(params)
     if (ratio := updates_ratio(params)) is not None:
         return ratio
     return float(params.num_steps_per_iter / (params.n_train_episodes_per_iter * workers * steps_per_episode))

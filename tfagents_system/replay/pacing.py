@@ -40,6 +40,10 @@ class Pacing(abc.ABC):
         """The request with the number of its minibatches, which may be 0; None: it is not known yet."""
         return request
 
+    @abc.abstractmethod
+    def env_steps(self, iteration: int) -> int:
+        """Environment steps of the run that count when an iteration is drawn, random ones included."""
+
     def sharings(self, iteration: int) -> tuple[Sharing, ...]:
         """Who collects the steps of the iterations after one that is complete, where these are of steps."""
         del iteration
@@ -116,6 +120,10 @@ class Lockstep(Pacing):
             count = max(0, updates_due(steps, self.updates_per_env_step) - request.first)
         return dataclasses.replace(request, count=count)
 
+    def env_steps(self, iteration: int) -> int:
+        """Without those of later iterations, which some workers may have begun: the number depends on no timing."""
+        return self._ring.init_steps + self._ring.steps_up_to(iteration)
+
     def sharings(self, iteration: int) -> tuple[Sharing, ...]:
         return self._step_shares.after(iteration, self._waited_for) if self._step_shares else ()
 
@@ -174,6 +182,10 @@ class Asynchronous(Pacing):
         self._init_episodes = init_episodes
         self._horizon = horizon
         self._updates_of_lost_steps: int | None = None
+
+    def env_steps(self, iteration: int) -> int:
+        del iteration
+        return self._ring.env_steps
 
     def allowed(self, request: Request, done: int) -> int:
         if self._updates_of_lost_steps is None:

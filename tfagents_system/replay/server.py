@@ -13,7 +13,7 @@ from pathlib import Path
 import reverb
 import reverb.platform.checkpointers_lib
 
-from tfagents_system.agents.iteration_counts import updates_ratio
+from tfagents_system.agents.iteration_counts import most_updates_per_env_step, updates_ratio
 from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
@@ -143,7 +143,7 @@ def _replay_folder(role: Role) -> Path:
 def _pacing(role: Role, ring: Ring) -> Pacing:
     params = role.params
     if params.asynchronous:
-        return Asynchronous(ring, params.max_updates_per_env_step, params.n_buffer_init_episodes, params.horizon)
+        return Asynchronous(ring, most_updates_per_env_step(params), params.n_buffer_init_episodes, params.horizon)
     # A deterministic run waits for every worker, however late it is.
     straggler_secs = math.inf if role.deterministic else float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
     return Lockstep(

@@ -17,10 +17,11 @@ from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError, shown
 from tfagents_system.settings import merge, other_libraries
 from tfagents_system.settings.grid import noting_twice
-from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
+from tfagents_system.train_params_base import ParamsSource, TrainParamsBase, is_set
 
 _PACKAGE_DIR = Path(__file__).resolve().parents[1]
 _MODULE_NAME = "sac_params"
+_OLD_RATIO = "max_updates_per_env_step"
 _EXAMPLE = '{"horizon": 200}'
 
 
@@ -188,6 +189,8 @@ def load_params(
     if unknown or wrong:
         raise UserError(*wrong, *(_unknown_attribute(params, name, origin or params_path) for name in unknown))
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
+    if params.asynchronous and params.updates_per_env_step is not None and not is_set(params, _OLD_RATIO):
+        setattr(params, _OLD_RATIO, params.updates_per_env_step)  # A user's own code may read the old name.
     params._source = ParamsSource(
         params_path, origin, dict(env_config), dict(compute_config or {}), dict(attributes or {})
     )

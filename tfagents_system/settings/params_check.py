@@ -9,7 +9,7 @@ from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.algorithms import value as value_of_algorithm
-from tfagents_system.agents.iteration_counts import updates_ratio
+from tfagents_system.agents.iteration_counts import most_updates_per_env_step, updates_of_run, updates_ratio
 from tfagents_system.agents.network_options import network_findings
 from tfagents_system.agents.optimizer_settings import (
     PARTS,
@@ -24,7 +24,7 @@ from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import shown
 from tfagents_system.settings import learning_notes, other_libraries, own_attributes
 from tfagents_system.settings.effects import without_effect
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.train_params_base import TrainParamsBase, is_set
 
 CONFIG_KEYS = ("horizon", "curriculum")
 _NESTED_HORIZON = '{"horizon": 200}'
@@ -78,6 +78,9 @@ class _RightValues:
         if name in self._wrong:
             raise _AlreadyReported
         return getattr(self._params, name)
+
+    def is_set(self, name: str) -> bool:
+        return is_set(self._params, name)
 
 
 def _check_value(params: TrainParamsBase, described: Hyperparameter) -> str | None:
@@ -140,6 +143,11 @@ def advice(params: TrainParamsBase) -> list[str]:
             f"algorithm={params.algorithm!r} without updates_per_env_step: the actor steps in each update, in the "
             "paper once in 20, once for each step of the environment. Set updates_per_env_step, or actor_update_period"
         )
+    if params.asynchronous and params.updates_per_env_step is None and is_set(params, "max_updates_per_env_step"):
+        notes.append(
+            f"max_updates_per_env_step={params.max_updates_per_env_step:g} is the old name of updates_per_env_step, "
+            "which means the same with and without asynchronous=True"
+        )
     return notes + learning_notes.learning_rates(params) + without_effect(params) + own_attributes.notes(params)
 
 
@@ -169,10 +177,10 @@ def _fixed_findings(params: Any) -> list[str]:
 
 def _optimizer_findings(params: Any) -> list[str]:
     findings = []
-    has_ratio = updates_ratio(params) is not None
+    is_known = updates_of_run(params) is not None
     for name, given in ((f"{part}_optimizer", getattr(params, f"{part}_optimizer", {})) for part in PARTS):
         found = optimizer_findings(name, given)
-        findings += found or (whole_run_findings(name, given) if has_ratio else [])
+        findings += found or ([] if is_known else whole_run_findings(name, given))
     return findings
 
 
@@ -199,11 +207,20 @@ def _sequence_findings(params: Any) -> list[str]:
 
 
 def _ratio_findings(params: Any) -> list[str]:
-    if not params.asynchronous or params.updates_per_env_step is None:
+    if not params.asynchronous:
+        return []
+    new, old, least = params.updates_per_env_step, params.max_updates_per_env_step, params.min_updates_per_env_step
+    if new is not None and params.is_set("max_updates_per_env_step") and new != old:
+        return [
+            f"TrainParams.max_updates_per_env_step={old} is the old name of updates_per_env_step, which is {new}: "
+            "remove it"
+        ]
+    most = most_updates_per_env_step(params)
+    if least is None or least <= most:
         return []
     return [
-        f"TrainParams.updates_per_env_step={params.updates_per_env_step} does not work with asynchronous=True, whose "
-        "workers wait for no updates: set max_updates_per_env_step instead, or asynchronous=False"
+        f"TrainParams.min_updates_per_env_step={least} must be at most updates_per_env_step={most:g}, no more updates "
+        "are allowed: lower it, or raise updates_per_env_step"
     ]
 
 

@@ -32,7 +32,7 @@ class TrainerState:
     Attributes:
       iteration: Iterations completed.
       iteration_start: Train step at which the current iteration began.
-      env_steps: Environment steps stored when the newest block was drawn.
+      env_steps: Environment steps of the run, as the newest block has counted them.
       best_eval_return: Mean return of the best evaluation of the present stage; None before the first.
       best_eval_success: Its success rate; None where the environment reports none.
       best_checkpoint: Name of the policy checkpoint that reached it.

@@ -49,6 +49,7 @@ class Trainer:
     """
 
     _sharings: tuple[Sharing, ...] = ()  # Of the next iterations' steps, as the newest block has them.
+    _policy_steps = 0  # Environment steps after the first random ones, likewise.
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -192,6 +193,7 @@ class Trainer:
         while not plan.is_complete:
             block = self._next_block(iteration, plan.done)
             self._state.env_steps = block.env_steps
+            self._policy_steps = block.env_steps - block.init_steps
             self._log.training_row.begin(self._learner.train_step, block.env_steps)
             is_news = plan.total is None
             count = plan.take(block)
@@ -251,7 +253,9 @@ class Trainer:
                 evaluations.start(version, arrays, train_step, self._state.env_steps)
                 self._evaluated_checkpoints.write(version)
             to_evaluate = evaluations.version if evaluations.arrays else -1
-            progress = tables.Progress(self._session, version, train_step, to_evaluate, self._sharings)
+            progress = tables.Progress(
+                self._session, version, train_step, to_evaluate, self._sharings, self._policy_steps
+            )
             self._publisher.publish(arrays, arrays if is_evaluated else None, progress)
 
     # Evaluations.

@@ -151,12 +151,14 @@ class Block:
       iteration: Of the request.
       first: Index of the block's first minibatch within the iteration.
       count: Minibatches in the block.
-      env_steps: Environment steps stored since the run began, when the block was drawn.
+      env_steps: Environment steps of the run up to this iteration, random ones included; where asynchronous, all that
+        were stored when the block was drawn.
       total: Minibatches of the whole iteration.
       held_out: Minibatches of held-out experience after the others, for measuring only; in an iteration's last block.
       arrays: `Transitions.to_arrays()` or `Sequences.to_arrays()`, each `[count + held_out, B, ...]`. A block without
         minibatches has none: the iteration has no (more) updates.
       sharings: Who collects the steps of the next iterations, see `Progress`.
+      init_steps: Those of `env_steps` before training.
     """
 
     session: int
@@ -168,17 +170,18 @@ class Block:
     held_out: int
     arrays: list[np.ndarray]
     sharings: tuple[Sharing, ...] = ()
+    init_steps: int = 0
 
     def to_wire(self) -> list[np.ndarray]:
         meta = (self.session, self.iteration, self.first, self.count, self.env_steps, self.total, self.held_out)
         rows = [sharing.to_row() for sharing in self.sharings]
-        return [np.array([*meta, len(rows)], np.int64), *rows, *self.arrays]
+        return [np.array([*meta, self.init_steps, len(rows)], np.int64), *rows, *self.arrays]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
-        session, iteration, first, count, env_steps, total, held_out, rows = (int(value) for value in arrays[0])
+        *meta, init_steps, rows = (int(value) for value in arrays[0])
         sharings = tuple(map(Sharing.from_row, arrays[1 : 1 + rows]))
-        return cls(session, iteration, first, count, env_steps, total, held_out, list(arrays[1 + rows :]), sharings)
+        return cls(*meta, list(arrays[1 + rows :]), sharings, init_steps)
 
     @classmethod
     def empty(cls) -> Block:
@@ -197,6 +200,7 @@ class Progress:
       eval_iteration: Version of the newest policy to evaluate; -1 if there is none.
       sharings: Of the iterations that this policy may collect, where these are of steps; none: the planned workers
         share them.
+      policy_steps: Environment steps after the first random ones, as the trainer's newest block has counted them.
     """
 
     session: int
@@ -204,9 +208,10 @@ class Progress:
     train_step: int
     eval_iteration: int
     sharings: tuple[Sharing, ...] = ()
+    policy_steps: int = 0
 
     def to_wire(self) -> list[np.ndarray]:
-        row = (self.session, self.iteration, self.train_step, self.eval_iteration)
+        row = (self.session, self.iteration, self.train_step, self.eval_iteration, self.policy_steps)
         return [np.array(row, np.int64), *(sharing.to_row() for sharing in self.sharings)]
 
     @classmethod
@@ -216,12 +221,12 @@ class Progress:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        session, iteration, train_step, eval_iteration = (int(v) for v in _only_array(arrays[:1], np.int64, 4))
+        *head, policy_steps = (int(value) for value in _only_array(arrays[:1], np.int64, 5))
         try:
             sharings = tuple(map(Sharing.from_row, arrays[1:]))
         except ValueError as error:
             raise MalformedMessageError(f"not a sharing of steps: {error}") from None
-        return cls(session, iteration, train_step, eval_iteration, sharings)
+        return cls(*head, sharings, policy_steps)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ from tfagents_system.transport.connection import Connection, StoppedError, Waiti
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import PolicyActor, RandomActor
+from tfagents_system.worker.back_pressure import BackPressure
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
@@ -66,6 +67,7 @@ class Worker:
         self._connection = role.connect(self._is_stopped)
         self._connection.wait_until_up(_START_DEADLINE_SECS)
         self._progress = ProgressReader(self._connection, worker_id, settings.straggler_secs)
+        self._back_pressure = BackPressure(self._params)
         stored = _first_status(self._connection, role.stop)
         self._record = stored.worker(worker_id)
         self._init_is_complete = stored.init_episodes >= self._params.n_buffer_init_episodes
@@ -217,7 +219,10 @@ class Worker:
         self._evaluate_if_due()
 
     def _wait_for_policy(self, iteration: int) -> None:
-        """Takes the newest policy; in lock-step one that is at most `max_policy_lag` iterations behind."""
+        """Takes the newest policy; in lock-step one that is at most `max_policy_lag` iterations behind.
+
+        Where asynchronous it waits for updates, if `min_updates_per_env_step` asks for more of them.
+        """
         lag = 0 if self._role.deterministic else self._params.max_policy_lag
         oldest = 0 if self._params.asynchronous else max(0, iteration - lag)
         what = f"the policy of iteration {oldest} from the trainer at {self._connection.address}"
@@ -228,7 +233,9 @@ class Worker:
                 if self._policy.is_behind(progress):
                     self._policy.take()
                 if self._policy.version >= oldest:
-                    return
+                    if not self._back_pressure.holds(progress, self._activity.steps):
+                        return
+                    what = "updates (min_updates_per_env_step)"
                 self._activity.beat("waiting", waiting_for=what)
                 self._collector.confirm()
                 waiting.check()
