@@ -207,7 +207,10 @@ class TrainParamsBase(abc.ABC):
 
     # The iteration: collect, push, draw, update, publish.
     num_iter: Annotated[Count, "iterations", MayChange] = 1000
-    """Length of the whole run."""
+    """Length of the whole run; with `num_env_steps` only a bound, and where it is not set none."""
+    num_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
+    """Length of the whole run in environment steps of all workers together, random ones included. It ends with the
+    iteration that reaches it."""
     env_steps_per_iter: Annotated[
         Count | None, "steps in total", NotDeterministic("the episode under way could not be repeated after a restart")
     ] = None
@@ -225,8 +228,13 @@ class TrainParamsBase(abc.ABC):
         Count, "episodes per worker", When("env_steps_per_iter", None, of_agent=False)
     ] = 1
     """What each worker collects in an iteration."""
-    n_buffer_init_episodes: Annotated[CountOrZero, "episodes in total"] = 10
+    n_buffer_init_episodes: Annotated[
+        CountOrZero, "episodes in total", When("env_steps_before_training", None, of_agent=False)
+    ] = 10
     """Experience with uniformly random actions, collected before the first iteration, once in a run."""
+    env_steps_before_training: Annotated[CountOrZero | None, "steps in total"] = None
+    """The same, counted in steps: exactly so many. In iterations of steps the policy continues the episodes under way;
+    with whole episodes these end there. None: `n_buffer_init_episodes` whole episodes."""
     n_episodes_in_buffer: Annotated[Count, "episodes in total"] = 1000
     """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
     asynchronous: Annotated[bool, NotDeterministic("what is collected would depend on timing")] = False
@@ -263,16 +271,23 @@ class TrainParamsBase(abc.ABC):
     """Size of one evaluation with the greedy policy."""
     eval_period_itrs: Annotated[Count, "iterations", MayChange] = 10
     """Interval between two evaluations; the policy before the first and after the last is always evaluated."""
+    eval_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
+    """The same in environment steps: due after the iteration in which their number reaches a multiple. With iterations
+    of steps, if neither period nor `n_eval_episodes` is set, evaluations take at most a tenth of all steps."""
     log_period_itrs: Annotated[Count, "iterations", MayChange] = 1
     """Interval between two rows of metrics."""
+    log_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
+    """The same in environment steps."""
     checkpoint_period_itrs: Annotated[Count, "iterations", MayChange] = 50
     """Interval between two checkpoints of agent, optimizers, counters and policy."""
+    checkpoint_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
+    """The same in environment steps."""
     best_metric: Annotated[Literal["return", "success"], MayChange] = "return"
     """`return`: the best policy is that of the highest mean return of an evaluation. `success`: of the highest success
     rate, and of the highest return among equal ones. It restarts when the task of evaluations changes (a curriculum
     with `apply_to_eval`)."""
 
-    # The end of a run before `num_iter`.
+    # The end of a run before `num_iter` or `num_env_steps`.
     stop_when: Annotated[StopConditions | None, MayChange] = None
     """Ends the run as its normal end does, such as `{"eval_success": 0.95, "evaluations": 3}`: so many evaluations in a
     row (without that key: one) with at least this `eval_success` or `eval_return` or both; or

@@ -116,6 +116,28 @@ def test_other_settings_go_with_them(tmp_path, settings):
         assert policy_steps == ITERATIONS * STEPS and row["train_step"] == int(RATIO * policy_steps)
 
 
+def test_a_run_is_measured_in_steps(tmp_path):
+    """Random steps, length and all three periods."""
+    run = UserRun(tmp_path, PARAMS.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=3)
+    settings = ("env_steps_before_training=50", "num_env_steps=450", "eval_period_env_steps=200")
+    settings += ("log_period_env_steps=100", "checkpoint_period_env_steps=150", "num_iter=1000")
+    code, output = finish(run.start(*(word for setting in settings for word in ("--set", setting))))
+    assert code == 0 and "finished: num_env_steps=450 is reached" in output, f"{output}\n{run.logs()}"
+    ring = open_ring(run)
+    assert ring.init_steps == 50, "exactly so many, shared by the workers"
+    rows = read_metrics(run.exp_dir / "metrics.csv")
+    ends = [50 + STEPS * iteration for iteration in range(1, 11)]
+    crossed = {every: [end for end in ends if end // every > (end - STEPS) // every] for every in (100, 200)}
+    assert [row["env_steps"] for row in rows if row["critic_loss"] is not None] == [*crossed[100], 450]
+    assert [row["env_steps"] for row in rows if row["eval_return"] is not None] == [0, *crossed[200], 450]
+    names = {path.name for path in (RunPaths(run.exp_dir).policies / "checkpoints").iterdir()}
+    for end in [end for end in ends if end // 150 > (end - STEPS) // 150]:
+        assert any(str(int(RATIO * (end - 50))) in name for name in names), (end, names)
+    code, output = finish(run.start("--set", "num_env_steps=570"))
+    assert code == 0 and "finished: num_env_steps=570 is reached" in output, f"{output}\n{run.logs()}"
+    assert run.trainer()["iteration"] == 13 and run.trainer()["train_step"] == int(RATIO * 13 * STEPS)
+
+
 def test_a_killed_worker_changes_who_collects_and_not_how_much_is_learned(tmp_path):
     run = UserRun(tmp_path, PARAMS.format(SECS=0.02), {"horizon": HORIZON})
     process = run.start()

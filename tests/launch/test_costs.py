@@ -31,6 +31,9 @@ def params(**attributes: Any) -> Any:
         "max_updates_per_env_step": 0.5,
         "updates_per_env_step": None,
         "env_steps_per_iter": None,
+        "env_steps_before_training": None,
+        "num_env_steps": None,
+        "eval_period_env_steps": None,
         "n_eval_episodes": 2,
         "eval_period_itrs": 10,
     }

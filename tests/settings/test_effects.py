@@ -36,6 +36,7 @@ SET: dict[str, Any] = {
     "n_train_episodes_per_iter": 3,
     "max_policy_lag": 0,
     "min_updates_per_env_step": 0.5,
+    "n_buffer_init_episodes": 3,
     "max_updates_per_env_step": 3.0,
     "recurrent_burn_in": 3,
 }

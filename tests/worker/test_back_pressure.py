@@ -1,6 +1,7 @@
 """`min_updates_per_env_step`: when a worker waits, by hand-computed numbers."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from tfagents_system.transport.tables import Progress
 from tfagents_system.worker.back_pressure import BackPressure
 
 
-def params(least: float | None, asynchronous: bool = True) -> SimpleNamespace:
+def params(least: float | None, asynchronous: bool = True) -> Any:
     return SimpleNamespace(
         min_updates_per_env_step=least,
         max_updates_per_env_step=1.0,

@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil
 
-from tfagents_system.agents.iteration_counts import updates_ratio
+from tfagents_system.agents.iteration_counts import iterations_of_run, steps_of_run, updates_per_iter, updates_ratio
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import shown
-from tfagents_system.launch import resources
+from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, TAKE, carried
@@ -228,9 +228,11 @@ class Inspector:
         replay_dir = self._paths.replay
         if available is None:  # In a job it may be a node's scratch.
             replay_dir = values.get("replay_dir", replay_dir)
-        run_bytes = resources.disk_of_run(
-            trial.agent_bytes, trial.policy_bytes, params.num_iter, params.checkpoint_period_itrs
-        )
+        planned = values.get("num_collect_workers", 1)
+        iterations = iterations_of_run(params, planned)
+        steps = steps_of_run(params) or iterations * params.n_train_episodes_per_iter * planned * params.horizon
+        checkpoints = int(costs.periods(params, "checkpoint", iterations, steps))
+        run_bytes = resources.disk_of_run(trial.agent_bytes, trial.policy_bytes, checkpoints)
         needed = {self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes)}
         for folder in dict.fromkeys((self._paths.replay, replay_dir)):  # One on scratch is copied to the run directory.
             needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
@@ -260,11 +262,14 @@ def _as_plain(value: Any) -> Any:
 
 
 def _in_words(params: TrainParamsBase) -> str:
-    updates = f"{params.num_iter} iterations of {params.num_steps_per_iter} updates"
+    length = f"{params.num_iter} iterations"
+    if params.num_env_steps is not None:
+        length = f"{params.num_env_steps:,} environment steps in iterations"
+    steps = "" if params.env_steps_per_iter is None else f" of {params.env_steps_per_iter} steps"
+    updates = f"{steps} of {updates_per_iter(params)} updates"
     if (ratio := updates_ratio(params)) is not None:
-        steps = "" if params.env_steps_per_iter is None else f" of {params.env_steps_per_iter} steps"
-        updates = f"{params.num_iter} iterations{steps}, {ratio:g} updates for each step"
-    return f"{updates}, with batches of {params.train_batch_size}"
+        updates = f"{steps}, {ratio:g} updates for each step"
+    return f"{length}{updates}, with batches of {params.train_batch_size}"
 
 
 def _specs_file(specs: Any) -> bytes:

@@ -165,22 +165,22 @@ class Lockstep(Pacing):
 class Asynchronous(Pacing):
     """Updates are held back while there are too many for each environment step.
 
-    Nothing is drawn before the first random episodes are complete, or the workers that have theirs have collected as
-    much experience again: a lost worker does not hold up the others. Updates that were done on experience which the
+    Nothing is drawn before the first random experience is complete, or the workers that have theirs have collected as
+    much again: a lost worker does not hold up the others. Updates that were done on experience which the
     ring has lost, more than its steps allow when the first request comes, are not held against what comes from then on.
 
     Args:
       ring: Knows the environment steps.
-      max_updates_per_env_step: Updates allowed for each step after the first random episodes.
-      init_episodes: How many these are.
-      horizon: Steps of an episode, at most.
+      max_updates_per_env_step: Updates allowed for each step after the first random ones.
+      init_count: How many random episodes there are, or steps (`Ring.counts_init_steps`).
+      init_steps: Steps that these are at most.
     """
 
-    def __init__(self, ring: Ring, max_updates_per_env_step: float, init_episodes: int, horizon: int) -> None:
+    def __init__(self, ring: Ring, max_updates_per_env_step: float, init_count: int, init_steps: int) -> None:
         self._ring = ring
         self._max_updates_per_env_step = max_updates_per_env_step
-        self._init_episodes = init_episodes
-        self._horizon = horizon
+        self._init_count = init_count
+        self._init_steps = init_steps
         self._updates_of_lost_steps: int | None = None
 
     def env_steps(self, iteration: int) -> int:
@@ -196,12 +196,11 @@ class Asynchronous(Pacing):
 
     def waiting_for(self, request: Request) -> str:
         if not self._has_begun():
-            return "the first random episodes"
+            return "the first random steps"
         return f"environment steps: {self._budget()} updates are allowed so far"
 
     def _has_begun(self) -> bool:
-        is_complete = self._ring.init_episodes >= self._init_episodes
-        return is_complete or self._policy_steps() >= self._init_episodes * self._horizon
+        return self._ring.init_episodes >= self._init_count or self._policy_steps() >= self._init_steps
 
     def _policy_steps(self) -> int:
         return self._ring.env_steps - self._ring.init_steps

@@ -48,7 +48,10 @@ class Ring:
       ring_steps: Transitions that it holds now and that samples start at, held out ones included.
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
+      counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
     """
+
+    counts_init_steps = False
 
     def __init__(self, files: RingFiles) -> None:
         self.files = files
@@ -151,7 +154,7 @@ class Ring:
 
     @property
     def init_episodes(self) -> int:
-        """Episodes of the first random ones that are complete, of all workers."""
+        """Episodes of the first random ones that are complete, of all workers; or steps (`counts_init_steps`)."""
         return int(self._header["workers"]["init_episodes"].sum())
 
     def append(self, segment: Segment) -> bool:
@@ -255,7 +258,7 @@ class Ring:
         ring_header.count_steps(header, segment.iteration, segment.num_steps)
         record = header["workers"][segment.worker_id]
         if segment.iteration == INIT_ITERATION:
-            record["init_episodes"] += segment.ends_episode
+            record["init_episodes"] += segment.num_steps if self.counts_init_steps else segment.ends_episode
         record["incarnation"] = segment.incarnation
         record["number"] = segment.number
         if segment.end_of_iteration:

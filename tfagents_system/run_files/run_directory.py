@@ -266,6 +266,9 @@ def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
     num_iter = (wanted or Overrides()).params.get("num_iter", run.get("num_iter"))
     ends_for = run.get("ends_for")
     has_other_end = trainer.get("ended_early") and ends_for is not None and trainer.get("ended_for") != ends_for
+    steps = (wanted or Overrides()).params.get("num_env_steps")
+    if steps is not None and trainer.get("num_env_steps") != steps:
+        return False
     is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
     return is_done and not has_other_end
 

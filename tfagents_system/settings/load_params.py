@@ -21,6 +21,7 @@ from tfagents_system.train_params_base import ParamsSource, TrainParamsBase, is_
 
 _PACKAGE_DIR = Path(__file__).resolve().parents[1]
 _MODULE_NAME = "sac_params"
+_PERIODS = ("eval_period", "log_period", "checkpoint_period")
 _OLD_RATIO = "max_updates_per_env_step"
 _EXAMPLE = '{"horizon": 200}'
 
@@ -191,6 +192,12 @@ def load_params(
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
     if params.asynchronous and params.updates_per_env_step is not None and not is_set(params, _OLD_RATIO):
         setattr(params, _OLD_RATIO, params.updates_per_env_step)  # A user's own code may read the old name.
+    for kind in _PERIODS:
+        if attributes and f"{kind}_itrs" in attributes and f"{kind}_env_steps" not in attributes:
+            setattr(params, f"{kind}_env_steps", None)  # `--set` gives the other kind than the file.
+    steps = params.num_env_steps
+    if isinstance(steps, int) and not is_set(params, "num_iter"):
+        params.num_iter = max(1, steps)  # No bound: an iteration has a step at least.
     params._source = ParamsSource(
         params_path, origin, dict(env_config), dict(compute_config or {}), dict(attributes or {})
     )

@@ -82,6 +82,11 @@ class _RightValues:
     def is_set(self, name: str) -> bool:
         return is_set(self._params, name)
 
+    def is_given(self, name: str, instead_of: str) -> bool:
+        """Whether `--set` gives the one and not the other."""
+        source = self._params._source
+        return source is not None and name in source.attributes and instead_of not in source.attributes
+
 
 def _check_value(params: TrainParamsBase, described: Hyperparameter) -> str | None:
     name, rule = described.name, described.rule
@@ -224,6 +229,19 @@ def _ratio_findings(params: Any) -> list[str]:
     ]
 
 
+def _period_findings(params: Any) -> list[str]:
+    """Both kinds of a period; one that `--set` gives stands for the other one of the file."""
+    kinds = (f"{kind}_period" for kind in ("eval", "log", "checkpoint"))
+    return [
+        f"TrainParams.{kind}_env_steps={steps} and {kind}_itrs={getattr(params, f'{kind}_itrs')} are two lengths of "
+        "one period: remove one"
+        for kind in kinds
+        if (steps := getattr(params, f"{kind}_env_steps")) is not None
+        and params.is_set(f"{kind}_itrs")
+        and not params.is_given(f"{kind}_env_steps", instead_of=f"{kind}_itrs")
+    ]
+
+
 def _share_findings(params: Any) -> list[str]:
     workers = params.compute_config.get("num_collect_workers", 1)
     if params.env_steps_per_iter is None or params.env_steps_per_iter >= workers:
@@ -268,6 +286,7 @@ _TOGETHER: tuple[Callable[[Any], list[str]], ...] = (
     _buffer_findings,
     _sequence_findings,
     _ratio_findings,
+    _period_findings,
     _share_findings,
     _fixed_findings,
     _memory_findings,

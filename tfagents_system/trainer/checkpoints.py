@@ -38,6 +38,8 @@ class TrainerState:
       best_checkpoint: Name of the policy checkpoint that reached it.
       best_iteration: Iterations completed then.
       best_stage: Values of the curriculum that it was evaluated with.
+      end_env_steps, earlier_end_env_steps: `env_steps` when the last iteration ended, and when the one before it did.
+      periodic: Iterations whose evaluated policies were also due by `checkpoint_period_env_steps`.
       earlier_stages: What was best in those before, as best.json has it.
       ended_early: Why the run ends before its last iteration, where it does.
       ended_for: The settings for which it does, as `settings_of_end` has them.
@@ -56,6 +58,9 @@ class TrainerState:
     ended_early: str | None = None
     ended_for: str | None = None
     earlier_stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    end_env_steps: int = 0
+    earlier_end_env_steps: int = -1
+    periodic: list[int] = dataclasses.field(default_factory=list)
 
 
 class _SavedState(tf.train.experimental.PythonState):
@@ -67,7 +72,8 @@ class _SavedState(tf.train.experimental.PythonState):
         return json.dumps(dataclasses.asdict(self.state))
 
     def deserialize(self, string_value: bytes) -> None:
-        for name, value in json.loads(string_value).items():
+        values = json.loads(string_value)
+        for name, value in {"end_env_steps": values.get("env_steps", 0), **values}.items():  # Earlier versions lack it.
             setattr(self.state, name, value)
 
 

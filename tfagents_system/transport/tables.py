@@ -179,9 +179,10 @@ class Block:
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
-        *meta, init_steps, rows = (int(value) for value in arrays[0])
-        sharings = tuple(map(Sharing.from_row, arrays[1 : 1 + rows]))
-        return cls(*meta, list(arrays[1 + rows :]), sharings, init_steps)
+        head = [int(value) for value in arrays[0]]
+        session, iteration, first, count, env_steps, total, held_out, init_steps, rows = head
+        sharings, drawn = tuple(map(Sharing.from_row, arrays[1 : 1 + rows])), list(arrays[1 + rows :])
+        return cls(session, iteration, first, count, env_steps, total, held_out, drawn, sharings, init_steps)
 
     @classmethod
     def empty(cls) -> Block:
@@ -221,12 +222,13 @@ class Progress:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        *head, policy_steps = (int(value) for value in _only_array(arrays[:1], np.int64, 5))
+        head = [int(value) for value in _only_array(arrays[:1], np.int64, 5)]
+        session, iteration, train_step, eval_iteration, policy_steps = head
         try:
             sharings = tuple(map(Sharing.from_row, arrays[1:]))
         except ValueError as error:
             raise MalformedMessageError(f"not a sharing of steps: {error}") from None
-        return cls(*head, sharings, policy_steps)
+        return cls(session, iteration, train_step, eval_iteration, sharings, policy_steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +252,7 @@ class Stored:
 
     @property
     def init_episodes(self) -> int:
-        """How many of the initial random episodes are complete, over all workers."""
+        """How many of the initial random episodes (or steps) are complete, over all workers."""
         return int(self.workers[:, -1].sum())
 
     def worker(self, worker_id: int) -> WorkerRecord:

@@ -13,6 +13,7 @@ import tree
 from absl import logging
 
 from tfagents_system.agents.acting import make_worker_agent
+from tfagents_system.agents.iteration_counts import random_count
 from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import ProcessSettings
@@ -70,7 +71,7 @@ class Worker:
         self._back_pressure = BackPressure(self._params)
         stored = _first_status(self._connection, role.stop)
         self._record = stored.worker(worker_id)
-        self._init_is_complete = stored.init_episodes >= self._params.n_buffer_init_episodes
+        self._init_is_complete = stored.init_episodes >= random_count(self._params)
         self._iteration_done = self._record.iteration_done
         incarnation = max(time.time_ns(), self._record.incarnation + 1)
         self._sender = SegmentSender(self._connection, worker_id, incarnation, is_patient=role.deterministic)
@@ -140,14 +141,14 @@ class Worker:
             self._environments.close()
 
     def _begin(self) -> None:
-        """Collects its share of the first random episodes, without those that it completed before a restart."""
-        total, workers = self._params.n_buffer_init_episodes, self._role.num_workers
+        """Collects its share of the first random experience, without what is stored of it since before a restart."""
+        total, workers = random_count(self._params), self._role.num_workers
         share = total // workers + (self._id < total % workers)
         missing = share - self._record.init_episodes
         if self._id >= workers or missing <= 0 or self._iteration_done >= INIT_ITERATION or self._init_is_complete:
             return
         self._runner.set_due(0)
-        self._collector.collect_episodes(INIT_ITERATION, missing, self._random)
+        self._collector.collect_random(missing, self._random)
         self._iteration_done = INIT_ITERATION
 
     def _go_on(self) -> None:
