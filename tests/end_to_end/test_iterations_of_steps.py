@@ -11,6 +11,7 @@ from tfagents_system.envs import specs
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.run_defaults import ENV_STEPS_PER_ITER
 from tfagents_system.transport.segments import Layout
 
 pytestmark = pytest.mark.slow
@@ -91,6 +92,25 @@ def test_each_iteration_has_its_steps_and_updates_whoever_collects_them(tmp_path
     assert np.all(next_steps == 1), "no transition leads from one episode into another one"
     told = {(float(episode), int(step)) for step, episode in observation[starts]}
     assert len(told) == len(starts), "each step is a start once"
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_so_it_is_where_no_iteration_is_set(tmp_path, workers):
+    """One update a step, in the default's steps, with any number of workers; also after a stop in mid-run."""
+    params = PARAMS.replace("    env_steps_per_iter", "    mine").replace("    updates_per_env_step", "    own")
+    run = UserRun(tmp_path, params.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=workers)
+    code, output = finish(run.start("--set", "num_iter=3", "--set", "log_period_itrs=1"))
+    assert code == 0, f"{output}\n{run.logs()}"
+    if workers == 2:
+        code, output = finish(run.start("--set", "num_iter=5"))
+        assert code == 0, f"{output}\n{run.logs()}"
+    iterations = 5 if workers == 2 else 3
+    ring = open_ring(run)
+    ends = [ENV_STEPS_PER_ITER * iteration for iteration in range(1, iterations + 1)]
+    assert [ring.steps_up_to(iteration) for iteration in range(iterations)] == ends
+    rows = [row for row in read_metrics(run.exp_dir / "metrics.csv") if row["critic_loss"] is not None]
+    assert [row["train_step"] for row in rows] == ends
+    assert [row["env_steps"] - ring.init_steps for row in rows] == ends
 
 
 @pytest.mark.parametrize(

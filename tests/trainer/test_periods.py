@@ -1,6 +1,7 @@
 """Periods in iterations and in environment steps, by hand-computed numbers."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -34,5 +35,6 @@ def test_it_is_due_whenever_a_multiple_is_reached(period: Period, found: list[in
 
 
 def test_kinds_are_read_from_their_attributes() -> None:
-    params = SimpleNamespace(eval_period_itrs=3, eval_period_env_steps=None, log_period_itrs=1, log_period_env_steps=70)
+    values = {"eval_period_itrs": 3, "eval_period_env_steps": None, "log_period_itrs": 1, "log_period_env_steps": 70}
+    params: Any = SimpleNamespace(**values)
     assert Period.of(params, "eval") == (3, None) and Period.of(params, "log") == (1, 70)

@@ -30,6 +30,7 @@ from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import own_attributes, params_check
 from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params, load_params_class
+from tfagents_system.settings.run_defaults import defaults_of
 from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -43,6 +44,7 @@ class Inspection:
 
     Attributes:
       num_iter: Of the params; None if they can't be loaded.
+      defaults: Those that the run has, see `run_defaults`.
       attributes: Of the params, by name, and `config`: with all overrides.
       specs: The content of specs.pbtxt; None if the environment could not be built.
       doing: The current activity; empty once the inspection is complete.
@@ -51,6 +53,7 @@ class Inspection:
 
     checks: Checklist = dataclasses.field(default_factory=Checklist)
     num_iter: int | None = None
+    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
     attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     specs: bytes | None = None
@@ -152,10 +155,15 @@ class Inspector:
                 f"SAC_{name.upper()}": str(self._values[name]) for name in _COMPUTE_FIELDS if name in self._values
             }
             compute_config = compute_config_from(compute | {"SAC_SEED": str(self._seed)})
-            params = load_params(
-                path, config, origin=origin, compute_config=compute_config, attributes=self._overrides.params
-            )
-            check.errors += params_check.check_params(params)
+            attributes = self._overrides.attributes
+            params = load_params(path, config, origin=origin, compute_config=compute_config, attributes=attributes)
+            errors = params_check.check_params(params)
+            self.found.defaults = self._defaults(params) if not errors else {}
+            if self.found.defaults.keys() - attributes.keys():
+                attributes = self.found.defaults | attributes
+                params = load_params(path, config, origin=origin, compute_config=compute_config, attributes=attributes)
+                errors = params_check.check_params(params)
+            check.errors += errors
             # A run that began before these were refused continues.
             (check.notes if self._uses_copies else check.errors).extend(own_attributes.findings(params))
             if self._values.get("deterministic"):
@@ -166,6 +174,15 @@ class Inspector:
                 self.found.num_iter = params.num_iter
                 self.found.attributes, self.found.config = _plain(params_check.resolved_attributes(params)), config
         return params
+
+    def _defaults(self, params: TrainParamsBase) -> dict[str, Any]:
+        """Those that the run began with; of a run that begins now what its params leave open."""
+        if "server" in self._values or run_directory.has_begun(self._run):
+            return self._overrides.defaults
+        if not params.env_config.get("horizon"):
+            return {}
+        workers, deterministic = self._values.get("num_collect_workers", 1), self._values.get("deterministic", False)
+        return defaults_of(params, workers, deterministic=deterministic)
 
     def _choose(self, kind: str) -> Path:
         source: Path = self._values[kind]

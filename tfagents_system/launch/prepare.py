@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import io
 import os
@@ -254,7 +255,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
             paths,
             variables,
             inspection.num_iter,
-            preparation.overrides,
+            dataclasses.replace(preparation.overrides, defaults=inspection.defaults),
             inputs=preparation.files(),
             take_edits=preparation.edits == TAKE,
             ends_for=settings_of_end(inspection.attributes),
