@@ -67,10 +67,8 @@ class ParamsSource:
 
 def _one_for_each_env_step(params: TrainParamsBase) -> int:
     """As many as updates for each environment step, rounded, at least 1."""
-    ratio = params.updates_per_env_step
-    if ratio is None and params.asynchronous:
-        ratio = params.max_updates_per_env_step
-    return max(1, round(ratio or 1))
+    default = params.max_updates_per_env_step if params.asynchronous else 1
+    return max(1, round(params.updates_per_env_step or default))
 
 
 class TrainParamsBase(abc.ABC):
@@ -233,8 +231,7 @@ class TrainParamsBase(abc.ABC):
     ] = 10
     """Experience with uniformly random actions, collected before the first iteration, once in a run."""
     env_steps_before_training: Annotated[CountOrZero | None, "steps in total"] = None
-    """The same, counted in steps: exactly so many. In iterations of steps the policy continues the episodes under way;
-    with whole episodes these end there. None: `n_buffer_init_episodes` whole episodes."""
+    """The same, counted in steps. None: `n_buffer_init_episodes` whole episodes."""
     n_episodes_in_buffer: Annotated[Count, "episodes in total"] = 1000
     """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
     asynchronous: Annotated[bool, NotDeterministic("what is collected would depend on timing")] = False
@@ -403,9 +400,3 @@ class TrainParamsBase(abc.ABC):
 def overrides_any(params: TrainParamsBase, *hooks: str) -> bool:
     """Whether a user's class or object has one of these hooks of its own."""
     return any(getattr(getattr(params, hook), "__func__", None) is not getattr(TrainParamsBase, hook) for hook in hooks)
-
-
-def is_set(params: Any, name: str) -> bool:
-    """Whether the user's class, its constructor or `--set` gives an attribute a value."""
-    own = (cls for cls in type(params).__mro__ if cls not in TrainParamsBase.__mro__)
-    return name in vars(params) or any(name in vars(cls) for cls in own)

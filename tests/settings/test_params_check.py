@@ -477,6 +477,19 @@ def test_every_worker_has_a_step_of_an_iteration_of_steps(steps: int | None, wor
         assert "SAC_NUM_COLLECT_WORKERS=8" in findings[0] and "raise it to at least 8" in findings[0]
 
 
+def test_shares_shorter_than_a_sequence_are_noted() -> None:
+    sequences = {"recurrent": True, "recurrent_sequence_length": 20, "recurrent_burn_in": 10}
+    (note,) = params_check.advice(params_with(env_steps_per_iter=29, **sequences))
+    assert "less than a sequence for each of 1 workers" in note and "Raise it to 30" in note
+    assert params_check.advice(params_with(env_steps_per_iter=30, **sequences)) == []
+
+
+def test_two_lengths_of_one_period_are_refused() -> None:
+    assert findings_for(log_period_env_steps=5) == []
+    (finding,) = findings_for(log_period_env_steps=5, log_period_itrs=1)
+    assert "log_period_env_steps=5 and log_period_itrs=1 are two lengths of one period" in finding
+
+
 def test_iterations_of_steps_leave_the_attributes_of_whole_episodes_without_effect() -> None:
     notes = params_check.advice(params_with(env_steps_per_iter=50, n_train_episodes_per_iter=2, num_steps_per_iter=99))
     told = "\n".join(notes)

@@ -17,7 +17,8 @@ from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError, shown
 from tfagents_system.settings import merge, other_libraries
 from tfagents_system.settings.grid import noting_twice
-from tfagents_system.train_params_base import ParamsSource, TrainParamsBase, is_set
+from tfagents_system.settings.own_attributes import is_set
+from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 _PACKAGE_DIR = Path(__file__).resolve().parents[1]
 _MODULE_NAME = "sac_params"

@@ -24,7 +24,8 @@ from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import shown
 from tfagents_system.settings import learning_notes, other_libraries, own_attributes
 from tfagents_system.settings.effects import without_effect
-from tfagents_system.train_params_base import TrainParamsBase, is_set
+from tfagents_system.settings.own_attributes import is_set
+from tfagents_system.train_params_base import TrainParamsBase
 
 CONFIG_KEYS = ("horizon", "curriculum")
 _NESTED_HORIZON = '{"horizon": 200}'
@@ -153,6 +154,7 @@ def advice(params: TrainParamsBase) -> list[str]:
             f"max_updates_per_env_step={params.max_updates_per_env_step:g} is the old name of updates_per_env_step, "
             "which means the same with and without asynchronous=True"
         )
+    notes += learning_notes.short_shares(params)
     return notes + learning_notes.learning_rates(params) + without_effect(params) + own_attributes.notes(params)
 
 

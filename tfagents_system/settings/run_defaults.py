@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfagents_system.train_params_base import TrainParamsBase, is_set
+from tfagents_system.settings.own_attributes import is_set
+from tfagents_system.train_params_base import TrainParamsBase
 
 ENV_STEPS_PER_ITER = 200  # Costs 2 % of the throughput of iterations of 1000 steps (docs/algorithms.md has figures).
 _OF_ITERATIONS = ("n_train_episodes_per_iter", "num_steps_per_iter", "env_steps_per_iter")
