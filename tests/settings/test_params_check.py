@@ -72,24 +72,24 @@ def test_one_annotated_line_makes_a_hyperparameter() -> None:
     """As docs/contributing.md has it."""
 
     class WithOneMore(TrainParamsBase):
-        num_env_steps: Annotated[Count | None, "steps in total", When("asynchronous", False), MayChange] = None
+        num_lanes: Annotated[Count | None, "steps in total", When("asynchronous", False), MayChange] = None
 
-    described = described_by(WithOneMore)["num_env_steps"]
+    described = described_by(WithOneMore)["num_lanes"]
     assert described.rule.words == "an integer of at least 1, or None"
     assert [is_kept(described.rule, value) for value in (None, 3, np.int64(3), 0, 2.0, True)] == [True] * 3 + [
         False
     ] * 3
     assert (described.default, described.unit, described.may_change) == (None, "steps in total", True)
     assert [described.acts[0].holds(value) for value in (False, True)] == [True, False]
-    assert described_by(WithOneMore).keys() - described_by(TrainParamsBase).keys() == {"num_env_steps"}
+    assert described_by(WithOneMore).keys() - described_by(TrainParamsBase).keys() == {"num_lanes"}
 
 
 def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_one() -> None:
     described = described_by(TrainParamsBase).values()
     rates = {f"{part}_learning_rate" for part in ("actor", "critic", "alpha")}
     ends, periods = (
-        {"num_iter", "stop_when", "max_hours"},
-        {f"{what}_period_itrs" for what in ("eval", "log", "checkpoint")},
+        {"num_iter", "num_env_steps", "stop_when", "max_hours"},
+        {f"{what}_period_{unit}" for what in ("eval", "log", "checkpoint") for unit in ("itrs", "env_steps")},
     )
     assert {each.name for each in described if each.may_change} == rates | ends | periods | {
         "n_eval_episodes",
@@ -479,9 +479,11 @@ def test_every_worker_has_a_step_of_an_iteration_of_steps(steps: int | None, wor
 
 def test_shares_shorter_than_a_sequence_are_noted() -> None:
     sequences = {"recurrent": True, "recurrent_sequence_length": 20, "recurrent_burn_in": 10}
-    (note,) = params_check.advice(params_with(env_steps_per_iter=29, **sequences))
+    told = params_check.advice(params_with(env_steps_per_iter=29, **sequences))
+    (note,) = [each for each in told if "sequence" in each]
     assert "less than a sequence for each of 1 workers" in note and "Raise it to 30" in note
-    assert params_check.advice(params_with(env_steps_per_iter=30, **sequences)) == []
+    told = params_check.advice(params_with(env_steps_per_iter=30, **sequences))
+    assert not any("sequence" in each for each in told)
 
 
 def test_two_lengths_of_one_period_are_refused() -> None:
