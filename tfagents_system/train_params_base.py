@@ -207,8 +207,7 @@ class TrainParamsBase(abc.ABC):
     num_iter: Annotated[Count, "iterations", MayChange] = 1000
     """Length of the whole run; with `num_env_steps` only a bound, and where it is not set none."""
     num_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
-    """Length of the whole run in environment steps of all workers together, random ones included. It ends with the
-    iteration that reaches it."""
+    """Length of the whole run in environment steps of all workers, random ones included, up to an iteration's end."""
     env_steps_per_iter: Annotated[
         Count | None, "steps in total", NotDeterministic("the episode under way could not be repeated after a restart")
     ] = None
@@ -244,8 +243,7 @@ class TrainParamsBase(abc.ABC):
     min_updates_per_env_step: Annotated[Positive | None, "updates per step", When("asynchronous", of_agent=False)] = (
         None
     )
-    """Workers wait while fewer updates have been done for each step after the first random ones. The updates of the
-    iteration under way count as done. None: workers never wait."""
+    """Workers wait while fewer updates have been done for each step after the random ones. None: they never do."""
     max_updates_per_env_step: Annotated[Positive, "updates per step", When("asynchronous", of_agent=False)] = 1.0
     """The old name of `updates_per_env_step` with `asynchronous`, where that is None."""
 
