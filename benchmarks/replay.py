@@ -65,6 +65,9 @@ def no_pacing() -> Any:
     from tfagents_system.replay.pacing import Pacing
 
     class NoPacing(Pacing):
+        def env_steps(self, iteration: int) -> int:
+            return iteration
+
         def allowed(self, request: Any, done: int) -> int:
             return int(request.count - done)
 

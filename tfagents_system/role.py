@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import sys
 import traceback
@@ -18,7 +19,7 @@ from absl import flags, logging
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
 from tfagents_system.machine.signals import StopFlag, die_with_parent
 from tfagents_system.machine.worker_slots import SlotCounts
-from tfagents_system.run_files import run_inputs
+from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.heartbeat import BeatReader, Heartbeat
 from tfagents_system.run_files.run_paths import RunPaths, worker_role
 from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params
@@ -79,12 +80,15 @@ class Role:
             joined = joining.join(name, stop.is_set, os.environ)
             heartbeat.tell_too(joined.tell)
         overrides = Overrides.read(paths.overrides)
+        if joined is not None:
+            defaults = json.loads(os.environ.get(run_directory.DEFAULTS) or "{}")
+            overrides = dataclasses.replace(overrides, defaults=defaults)
         params = load_params(
             paths.params,
             overrides.merged(load_env_config(paths.config)),
             origin=run_inputs.origin_of_run(paths),
             compute_config=compute_config_from(os.environ),
-            attributes=overrides.params,
+            attributes=overrides.attributes,
         )
         return cls(
             name=name,

@@ -22,6 +22,7 @@ from tfagents_system.launch.by_hand import run_by_hand
 from tfagents_system.machine import memory
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.role import Role, run_role
+from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import read_heartbeat, read_json, write_json
 from tfagents_system.run_files.run_paths import GATEWAY, TRAINER
 from tfagents_system.transport.connection import Connection
@@ -103,7 +104,7 @@ def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
         seed=role.seed,
         num_collect_workers=role.num_workers,
         max_workers=role.max_workers,
-        settings=shared | {"SAC_MAX_WORKERS": str(role.max_workers)},
+        settings=shared | {"SAC_MAX_WORKERS": str(role.max_workers)} | run_directory.defaults_of_run(role.paths),
         run=role.paths.run_json.read_text(encoding="utf-8"),
         max_worker_bytes=layout_frame_bytes(layout, sequence_length(role.params), role.params.frame_stack),
     )

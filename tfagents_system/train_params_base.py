@@ -68,8 +68,8 @@ class ParamsSource:
 
 def _one_for_each_env_step(params: TrainParamsBase) -> int:
     """As many as updates for each environment step, rounded, at least 1."""
-    ratio = params.max_updates_per_env_step if params.asynchronous else params.updates_per_env_step
-    return max(1, round(ratio or 1))
+    default = params.max_updates_per_env_step if params.asynchronous else 1
+    return max(1, round(params.updates_per_env_step or default))
 
 
 class TrainParamsBase(abc.ABC):
@@ -207,14 +207,16 @@ class TrainParamsBase(abc.ABC):
 
     # The iteration: collect, push, draw, update, publish.
     num_iter: Annotated[Count, "iterations", MayChange] = 1000
-    """Length of the whole run."""
+    """Length of the whole run; with `num_env_steps` only a bound, and where it is not set none."""
+    num_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
+    """Length of the whole run in environment steps of all workers, random ones included, up to an iteration's end."""
     env_steps_per_iter: Annotated[Count | None, "steps in total"] = None
     """What all workers together collect in an iteration; an episode that is under way continues in the next iteration,
     with the newest policy. None: an iteration is of whole episodes, `n_train_episodes_per_iter`."""
     num_steps_per_iter: Annotated[
         Count,
         "updates",
-        When("updates_per_env_step", None, of_agent=False),
+        When("updates_per_env_step", None, of_agent=False, or_with="asynchronous"),
         When("env_steps_per_iter", None, of_agent=False),
     ] = 1000
     """Training in an iteration; each update takes one minibatch. One for each environment step is workers * episodes *
@@ -223,19 +225,27 @@ class TrainParamsBase(abc.ABC):
         Count, "episodes per worker", When("env_steps_per_iter", None, of_agent=False)
     ] = 1
     """What each worker collects in an iteration."""
-    n_buffer_init_episodes: Annotated[CountOrZero, "episodes in total"] = 10
+    n_buffer_init_episodes: Annotated[
+        CountOrZero, "episodes in total", When("env_steps_before_training", None, of_agent=False)
+    ] = 10
     """Experience with uniformly random actions, collected before the first iteration, once in a run."""
+    env_steps_before_training: Annotated[CountOrZero | None, "steps in total"] = None
+    """The same, counted in steps. None: `n_buffer_init_episodes` whole episodes."""
     n_episodes_in_buffer: Annotated[Count, "episodes in total"] = 1000
     """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
     asynchronous: Annotated[bool, _TIMING] = False
     """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
-    never wait; updates are held back by `max_updates_per_env_step` instead."""
+    wait for no policy; updates are held back by `updates_per_env_step`, workers by `min_updates_per_env_step`."""
     max_policy_lag: Annotated[Literal[0, 1], "iterations", Unless("asynchronous", True, of_agent=False)] = 1
     """How far the policy that collects in lock-step may be behind. 1: an iteration is collected while the one before it
     is trained on. 0: with the newest policy always, and the trainer waits meanwhile; so it is with
     SAC_DETERMINISTIC=1."""
+    min_updates_per_env_step: Annotated[Positive | None, "updates per step", When("asynchronous", of_agent=False)] = (
+        None
+    )
+    """Workers wait while fewer updates have been done for each step after the random ones. None: they never do."""
     max_updates_per_env_step: Annotated[Positive, "updates per step", When("asynchronous", of_agent=False)] = 1.0
-    """Most updates for each step collected after the first random episodes."""
+    """The old name of `updates_per_env_step` with `asynchronous`, where that is None."""
     publish_period_updates: Annotated[
         Count | None, "updates", When("asynchronous", of_agent=False), MayChange, _TIMING
     ] = None
@@ -250,8 +260,9 @@ class TrainParamsBase(abc.ABC):
     # Experience: what is drawn, and how much of it.
     updates_per_env_step: Annotated[Positive | None, "updates per step"] = None
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
-    steps after the first random episodes, however long episodes are. None: 1 with `env_steps_per_iter`, otherwise
-    as many as `num_steps_per_iter` says."""
+    steps after the first random ones, however long episodes are and however many workers there are. With
+    `asynchronous` it is the most that is allowed. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise as
+    many as `num_steps_per_iter` says."""
     n_step: Annotated[Count, "steps"] = 1
     """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
     recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
@@ -265,16 +276,23 @@ class TrainParamsBase(abc.ABC):
     """Size of one evaluation with the greedy policy."""
     eval_period_itrs: Annotated[Count, "iterations", MayChange] = 10
     """Interval between two evaluations; the policy before the first and after the last is always evaluated."""
+    eval_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
+    """The same in environment steps: due after the iteration in which their number reaches a multiple. With iterations
+    of steps, if neither period nor `n_eval_episodes` is set, evaluations take at most a tenth of all steps."""
     log_period_itrs: Annotated[Count, "iterations", MayChange] = 1
     """Interval between two rows of metrics."""
+    log_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
+    """The same in environment steps."""
     checkpoint_period_itrs: Annotated[Count, "iterations", MayChange] = 50
     """Interval between two checkpoints of agent, optimizers, counters and policy."""
+    checkpoint_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
+    """The same in environment steps."""
     best_metric: Annotated[Literal["return", "success"], MayChange] = "return"
     """`return`: the best policy is that of the highest mean return of an evaluation. `success`: of the highest success
     rate, and of the highest return among equal ones. It restarts when the task of evaluations changes (a curriculum
     with `apply_to_eval`)."""
 
-    # The end of a run before `num_iter`.
+    # The end of a run before `num_iter` or `num_env_steps`.
     stop_when: Annotated[StopConditions | None, MayChange] = None
     """Ends the run as its normal end does, such as `{"eval_success": 0.95, "evaluations": 3}`: so many evaluations in a
     row (without that key: one) with at least this `eval_success` or `eval_return` or both; or

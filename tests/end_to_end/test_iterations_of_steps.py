@@ -11,6 +11,7 @@ from tfagents_system.envs import specs
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.run_defaults import ENV_STEPS_PER_ITER
 from tfagents_system.transport.segments import Layout
 
 pytestmark = pytest.mark.slow
@@ -93,11 +94,30 @@ def test_each_iteration_has_its_steps_and_updates_whoever_collects_them(tmp_path
     assert len(told) == len(starts), "each step is a start once"
 
 
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_so_it_is_where_no_iteration_is_set(tmp_path, workers):
+    """One update a step, in the default's steps, with any number of workers; also after a stop in mid-run."""
+    params = PARAMS.replace("    env_steps_per_iter", "    mine").replace("    updates_per_env_step", "    own")
+    run = UserRun(tmp_path, params.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=workers)
+    code, output = finish(run.start("--set", "num_iter=3", "--set", "log_period_itrs=1"))
+    assert code == 0, f"{output}\n{run.logs()}"
+    if workers == 2:
+        code, output = finish(run.start("--set", "num_iter=5"))
+        assert code == 0, f"{output}\n{run.logs()}"
+    iterations = 5 if workers == 2 else 3
+    ring = open_ring(run)
+    ends = [ENV_STEPS_PER_ITER * iteration for iteration in range(1, iterations + 1)]
+    assert [ring.steps_up_to(iteration) for iteration in range(iterations)] == ends
+    rows = [row for row in read_metrics(run.exp_dir / "metrics.csv") if row["critic_loss"] is not None]
+    assert [row["train_step"] for row in rows] == ends
+    assert [row["env_steps"] - ring.init_steps for row in rows] == ends
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         ("recurrent=true", "recurrent_sequence_length=5", "recurrent_burn_in=2", "n_step=1", "eval_period_itrs=3"),
-        ("asynchronous=true", "updates_per_env_step=null", "max_updates_per_env_step=0.5"),
+        ("asynchronous=true", "updates_per_env_step=0.5", "min_updates_per_env_step=0.25"),
         ("validation_share=0.3", "normalize_rewards=true", "max_policy_lag=0"),
     ],
     ids=["recurrent", "asynchronous", "held out"],
@@ -114,6 +134,28 @@ def test_other_settings_go_with_them(tmp_path, settings):
         assert row["train_step"] == ITERATIONS * STEPS // 2 and policy_steps >= 2 * row["train_step"]
     else:
         assert policy_steps == ITERATIONS * STEPS and row["train_step"] == int(RATIO * policy_steps)
+
+
+def test_a_run_is_measured_in_steps(tmp_path):
+    """Random steps, length and all three periods."""
+    run = UserRun(tmp_path, PARAMS.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=3)
+    settings = ("env_steps_before_training=50", "num_env_steps=450", "eval_period_env_steps=200")
+    settings += ("log_period_env_steps=100", "checkpoint_period_env_steps=150", "num_iter=1000")
+    code, output = finish(run.start(*(word for setting in settings for word in ("--set", setting))))
+    assert code == 0 and "finished: num_env_steps=450 is reached" in output, f"{output}\n{run.logs()}"
+    ring = open_ring(run)
+    assert ring.init_steps == 50, "exactly so many, shared by the workers"
+    rows = read_metrics(run.exp_dir / "metrics.csv")
+    ends = [50 + STEPS * iteration for iteration in range(1, 11)]
+    crossed = {every: [end for end in ends if end // every > (end - STEPS) // every] for every in (100, 200)}
+    assert [row["env_steps"] for row in rows if row["critic_loss"] is not None] == [*crossed[100], 450]
+    assert [row["env_steps"] for row in rows if row["eval_return"] is not None] == [0, *crossed[200], 450]
+    names = {path.name for path in (RunPaths(run.exp_dir).policies / "checkpoints").iterdir()}
+    for end in [end for end in ends if end // 150 > (end - STEPS) // 150]:
+        assert any(str(int(RATIO * (end - 50))) in name for name in names), (end, names)
+    code, output = finish(run.start("--set", "num_env_steps=570"))
+    assert code == 0 and "finished: num_env_steps=570 is reached" in output, f"{output}\n{run.logs()}"
+    assert run.trainer()["iteration"] == 13 and run.trainer()["train_step"] == int(RATIO * 13 * STEPS)
 
 
 def test_a_killed_worker_changes_who_collects_and_not_how_much_is_learned(tmp_path):

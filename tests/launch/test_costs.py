@@ -31,6 +31,9 @@ def params(**attributes: Any) -> Any:
         "max_updates_per_env_step": 0.5,
         "updates_per_env_step": None,
         "env_steps_per_iter": None,
+        "env_steps_before_training": None,
+        "num_env_steps": None,
+        "eval_period_env_steps": None,
         "n_eval_episodes": 2,
         "eval_period_itrs": 10,
     }
@@ -76,7 +79,7 @@ def test_ratios_say_how_many_updates_or_steps_an_iteration_has() -> None:
 def test_words_say_how_long_and_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5))
     facts, notes = costs.in_words(foretell(params(num_iter=1000), SLOW_UPDATES, 2, 2), SLOW_UPDATES, params(), 2)
-    assert facts[0] == "about 36 min for 10 iterations of 2.1 s"
+    assert facts[0] == "about 36 min for 1000 iterations of 2.1 s"
     assert "100 updates/s" in facts and "workers wait for the trainer 95% of the time" in facts
     assert facts[-1] == "roles share 2 CPUs (SAC_SHARE_CPUS=1)" and notes == []
     facts, _ = costs.in_words(foretell(params(), SLOW_STEPS, 2, None), SLOW_STEPS, params(), None)

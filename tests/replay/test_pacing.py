@@ -92,7 +92,7 @@ def test_past_iterations_are_served_at_once_after_a_restart_of_the_trainer(ring)
 
 
 def test_a_worker_that_never_collects_its_random_episodes_does_not_hold_up_the_others(ring):
-    pacing = Asynchronous(ring, max_updates_per_env_step=1.0, init_episodes=2, horizon=40)
+    pacing = Asynchronous(ring, max_updates_per_env_step=1.0, init_count=2, init_steps=80)
     ring.append(numbered_segment(0, 0, steps=40, iteration=-1))
     ring.append(numbered_segment(0, 1, steps=79))
     assert pacing.allowed(request(0), 0) == 0
@@ -101,7 +101,7 @@ def test_a_worker_that_never_collects_its_random_episodes_does_not_hold_up_the_o
 
 
 def test_asynchronous_allows_so_many_updates_for_each_step_after_the_random_ones(ring):
-    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_episodes=2, horizon=100)
+    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_count=2, init_steps=200)
     ring.append(numbered_segment(0, 0, steps=70, iteration=-1))
     ring.append(numbered_segment(0, 1, steps=30))
     assert pacing.allowed(request(0), 0) == 0, "one of the two random episodes is missing"
@@ -113,7 +113,7 @@ def test_asynchronous_allows_so_many_updates_for_each_step_after_the_random_ones
 
 
 def test_asynchronous_goes_on_with_a_ring_that_was_lost(ring):
-    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_episodes=1, horizon=100)
+    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_count=1, init_steps=100)
     assert pacing.allowed(request(7, updates=700), 0) == 0
     ring.append(numbered_segment(0, 0, steps=70, iteration=-1))
     ring.append(numbered_segment(0, 1, steps=30))
@@ -127,7 +127,7 @@ def test_asynchronous_goes_on_with_a_ring_that_was_lost(ring):
 def test_asynchronous_forgives_nothing_that_its_steps_allow(ring):
     ring.append(numbered_segment(0, 0, steps=70, iteration=-1))
     ring.append(numbered_segment(0, 1, steps=30))
-    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_episodes=1, horizon=100)
+    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_count=1, init_steps=100)
     assert pacing.allowed(request(1, count=100, updates=12), 0) == 3
     assert pacing.allowed(request(2, count=100, updates=112), 0) == 0, "asked for beforehand"
 
@@ -168,7 +168,7 @@ def test_a_worker_that_has_left_is_not_waited_for_until_it_is_heard_again(ring):
 
 
 def test_random_episodes_of_any_worker_count(ring):
-    pacing = Asynchronous(ring, max_updates_per_env_step=1.0, init_episodes=2, horizon=1000)
+    pacing = Asynchronous(ring, max_updates_per_env_step=1.0, init_count=2, init_steps=2000)
     ring.append(numbered_segment(0, 0, steps=40, iteration=-1))
     ring.append(numbered_segment(99, 0, steps=40, iteration=-1))
     ring.append(numbered_segment(4, 0, steps=3))

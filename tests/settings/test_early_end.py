@@ -266,7 +266,9 @@ def test_a_callback_that_raises_ends_the_run_with_the_users_line_and_all_is_save
 
 def test_a_run_is_finished_early_for_its_own_settings_alone(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
-    ended_for = settings_of_end({"num_iter": 100, "stop_when": {"eval_return": 5}, "max_hours": None})
+    ended_for = settings_of_end(
+        {"num_iter": 100, "stop_when": {"eval_return": 5}, "max_hours": None, "num_env_steps": None}
+    )
     trainer = {"state": "done", "num_iter": 100, "ended_early": "so", "ended_for": ended_for}
 
     def is_finished(trainer: Any, **run: Any) -> bool:
@@ -277,7 +279,13 @@ def test_a_run_is_finished_early_for_its_own_settings_alone(tmp_path: Path) -> N
     assert is_finished(trainer, ends_for=ended_for) and run_directory.why_early(paths) == "so"
     others: list[dict[str, Any]] = [{"stop_when": None}, {"stop_when": {"eval_return": 6}}, {"max_hours": 2}]
     for other in others:
-        settings = {"num_iter": 100, "stop_when": {"eval_return": 5.0}, "max_hours": None, **other}
+        settings = {
+            "num_iter": 100,
+            "stop_when": {"eval_return": 5.0},
+            "max_hours": None,
+            "num_env_steps": None,
+            **other,
+        }
         assert not is_finished(trainer, ends_for=settings_of_end(settings))
     assert not is_finished({**trainer, "state": "saving"}, ends_for=ended_for)
     old = {"state": "done", "num_iter": 100}

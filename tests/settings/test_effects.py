@@ -35,11 +35,14 @@ SET: dict[str, Any] = {
     "num_steps_per_iter": 7,
     "n_train_episodes_per_iter": 3,
     "max_policy_lag": 0,
+    "min_updates_per_env_step": 0.5,
+    "n_buffer_init_episodes": 3,
     "max_updates_per_env_step": 3.0,
     "publish_period_updates": 5,
     "policy_refresh_steps": 5,
     "recurrent_burn_in": 3,
 }
+ASYNCHRONOUS = {"min_updates_per_env_step", "max_updates_per_env_step"}
 RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
 QUANTILES = {"num_quantiles", "num_dropped_quantiles"}
 TARGETS = {"target_update_tau", "target_update_period"}

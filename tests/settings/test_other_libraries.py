@@ -86,8 +86,8 @@ def test_a_learning_rate_is_no_misspelt_alpha_learning_rate(tmp_path: Path) -> N
 
 
 def test_the_units_that_differ_are_told(tmp_path: Path) -> None:
-    (finding,) = own_attributes.findings(loaded(tmp_path, "    learning_starts = 1000\n"))
-    assert "n_buffer_init_episodes: episodes" in finding and "(there steps)" in finding
+    (finding,) = own_attributes.findings(loaded(tmp_path, "    buffer_size = 1000\n"))
+    assert "n_episodes_in_buffer: episodes" in finding and "(there steps)" in finding
 
 
 def test_a_setting_of_this_run_is_told_in_the_same_words(tmp_path: Path) -> None:

@@ -72,16 +72,16 @@ def test_one_annotated_line_makes_a_hyperparameter() -> None:
     """As docs/contributing.md has it."""
 
     class WithOneMore(TrainParamsBase):
-        num_env_steps: Annotated[Count | None, "steps in total", When("asynchronous", False), MayChange] = None
+        num_lanes: Annotated[Count | None, "steps in total", When("asynchronous", False), MayChange] = None
 
-    described = described_by(WithOneMore)["num_env_steps"]
+    described = described_by(WithOneMore)["num_lanes"]
     assert described.rule.words == "an integer of at least 1, or None"
     assert [is_kept(described.rule, value) for value in (None, 3, np.int64(3), 0, 2.0, True)] == [True] * 3 + [
         False
     ] * 3
     assert (described.default, described.unit, described.may_change) == (None, "steps in total", True)
     assert [described.acts[0].holds(value) for value in (False, True)] == [True, False]
-    assert described_by(WithOneMore).keys() - described_by(TrainParamsBase).keys() == {"num_env_steps"}
+    assert described_by(WithOneMore).keys() - described_by(TrainParamsBase).keys() == {"num_lanes"}
 
 
 FRESH = ("publish_period_updates", "policy_refresh_steps")
@@ -91,8 +91,8 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
     described = described_by(TrainParamsBase).values()
     rates = {f"{part}_learning_rate" for part in ("actor", "critic", "alpha")}
     ends, periods = (
-        {"num_iter", "stop_when", "max_hours"},
-        {f"{what}_period_itrs" for what in ("eval", "log", "checkpoint")},
+        {"num_iter", "num_env_steps", "stop_when", "max_hours"},
+        {f"{what}_period_{unit}" for what in ("eval", "log", "checkpoint") for unit in ("itrs", "env_steps")},
     )
     assert {each.name for each in described if each.may_change} == rates | ends | periods | {
         "n_eval_episodes",
@@ -280,10 +280,23 @@ def test_several_steps_and_sequences_exclude_each_other() -> None:
     assert "n_step=3" in finding and "recurrent=True" in finding and "set n_step=1" in finding
 
 
-def test_the_asynchronous_mode_has_a_ratio_of_its_own() -> None:
-    assert findings_for(updates_per_env_step=1.0) == []
-    (finding,) = findings_for(updates_per_env_step=1.0, asynchronous=True)
-    assert "updates_per_env_step=1.0" in finding and "max_updates_per_env_step" in finding
+def test_the_ratio_has_an_old_name_in_the_asynchronous_mode() -> None:
+    assert findings_for(updates_per_env_step=2.0, asynchronous=True) == []
+    assert findings_for(updates_per_env_step=2.0, max_updates_per_env_step=2.0, asynchronous=True) == []
+    (finding,) = findings_for(updates_per_env_step=2.0, max_updates_per_env_step=1.0, asynchronous=True)
+    assert "max_updates_per_env_step=1.0 is the old name of updates_per_env_step, which is 2.0" in finding
+    (note,) = params_check.advice(params_with(max_updates_per_env_step=4.0, asynchronous=True))
+    assert "max_updates_per_env_step=4 is the old name" in note
+    assert params_check.advice(params_with(updates_per_env_step=4.0, asynchronous=True)) == []
+
+
+def test_the_least_ratio_is_at_most_the_most() -> None:
+    assert findings_for(min_updates_per_env_step=1.0, asynchronous=True) == []
+    assert findings_for(min_updates_per_env_step=3.0, updates_per_env_step=3.0, asynchronous=True) == []
+    (finding,) = findings_for(min_updates_per_env_step=3.0, max_updates_per_env_step=2.0, asynchronous=True)
+    assert "min_updates_per_env_step=3.0 must be at most updates_per_env_step=2" in finding
+    (note,) = params_check.advice(params_with(min_updates_per_env_step=0.5))
+    assert "min_updates_per_env_step=0.5 has no effect with asynchronous=False" in note
 
 
 @pytest.mark.parametrize(
@@ -468,6 +481,21 @@ def test_every_worker_has_a_step_of_an_iteration_of_steps(steps: int | None, wor
         assert "SAC_NUM_COLLECT_WORKERS=8" in findings[0] and "raise it to at least 8" in findings[0]
 
 
+def test_shares_shorter_than_a_sequence_are_noted() -> None:
+    sequences = {"recurrent": True, "recurrent_sequence_length": 20, "recurrent_burn_in": 10}
+    told = params_check.advice(params_with(env_steps_per_iter=29, **sequences))
+    (note,) = [each for each in told if "sequence" in each]
+    assert "less than a sequence for each of 1 workers" in note and "Raise it to 30" in note
+    told = params_check.advice(params_with(env_steps_per_iter=30, **sequences))
+    assert not any("sequence" in each for each in told)
+
+
+def test_two_lengths_of_one_period_are_refused() -> None:
+    assert findings_for(log_period_env_steps=5) == []
+    (finding,) = findings_for(log_period_env_steps=5, log_period_itrs=1)
+    assert "log_period_env_steps=5 and log_period_itrs=1 are two lengths of one period" in finding
+
+
 def test_iterations_of_steps_leave_the_attributes_of_whole_episodes_without_effect() -> None:
     notes = params_check.advice(params_with(env_steps_per_iter=50, n_train_episodes_per_iter=2, num_steps_per_iter=99))
     told = "\n".join(notes)
@@ -482,7 +510,8 @@ def test_iterations_of_steps_leave_the_attributes_of_whole_episodes_without_effe
         ({"updates_per_env_step": 2.5}, 2.5, None),
         ({"env_steps_per_iter": 50}, 1.0, None),
         ({"env_steps_per_iter": 50, "updates_per_env_step": 0.5}, 0.5, None),
-        ({"env_steps_per_iter": 50, "asynchronous": True, "max_updates_per_env_step": 0.5}, 1.0, 25),
+        ({"env_steps_per_iter": 50, "asynchronous": True, "max_updates_per_env_step": 0.5}, None, 25),
+        ({"env_steps_per_iter": 50, "asynchronous": True, "updates_per_env_step": 0.2}, None, 10),
         ({"asynchronous": True, "num_steps_per_iter": 7}, None, 7),
     ],
 )

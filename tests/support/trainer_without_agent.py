@@ -84,9 +84,12 @@ class Run:
         params: Any = types.SimpleNamespace(
             asynchronous=True,
             eval_period_itrs=PERIOD,
+            eval_period_env_steps=None,
             n_eval_episodes=num_episodes,
             num_iter=num_iter,
             checkpoint_period_itrs=checkpoint_period_itrs,
+            checkpoint_period_env_steps=None,
+            num_env_steps=None,
             best_metric="return",
             stop_when=stop_when,
             max_hours=None,

@@ -37,7 +37,7 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
     paths = RunPaths(tmp_path)
     beat = {"state": state, "since": now - since_secs, "time": now - silent_secs}
     write_json(paths.heartbeat("worker_3"), beat)
-    params: Any = types.SimpleNamespace(n_eval_episodes=1)
+    params: Any = types.SimpleNamespace(n_eval_episodes=1, eval_period_itrs=1, eval_period_env_steps=None)
     role: Any = types.SimpleNamespace(beats=BeatReader(paths, every_secs=0.01), paths=paths, num_workers=5)
     evaluations = PolicyEvaluations(params, role, STRAGGLER_SECS)
     assert not evaluations._is_gone(3) and not evaluations._is_gone(4), "their heartbeats are being read"

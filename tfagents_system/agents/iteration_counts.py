@@ -7,15 +7,61 @@ from typing import Any
 
 
 def updates_ratio(params: Any) -> float | None:
-    """Updates per environment step in lock-step; None: an iteration has `num_steps_per_iter` updates."""
+    """Updates per environment step in lock-step; None: an iteration's number of updates is fixed."""
+    if params.asynchronous:
+        return None
     if params.updates_per_env_step is None and params.env_steps_per_iter is not None:
         return 1.0
     ratio: float | None = params.updates_per_env_step
     return ratio
 
 
+def most_updates_per_env_step(params: Any) -> float:
+    """Updates that are allowed for each environment step with `asynchronous`."""
+    ratio = params.max_updates_per_env_step if params.updates_per_env_step is None else params.updates_per_env_step
+    return float(ratio)
+
+
 def updates_per_iter(params: Any) -> int | None:
     """Updates of an iteration; None where its experience decides, see `updates_ratio`."""
     if params.asynchronous and params.env_steps_per_iter is not None:
-        return max(1, math.floor(params.env_steps_per_iter * params.max_updates_per_env_step))
-    return params.num_steps_per_iter if params.asynchronous or updates_ratio(params) is None else None
+        return max(1, math.floor(params.env_steps_per_iter * most_updates_per_env_step(params)))
+    return params.num_steps_per_iter if updates_ratio(params) is None else None
+
+
+def updates_of_run(params: Any) -> int | None:
+    """Updates of the whole run; None where they depend on how long episodes are."""
+    ratio = most_updates_per_env_step(params) if params.asynchronous else updates_ratio(params)
+    steps = steps_of_run(params)
+    if ratio is not None and steps is not None:
+        return math.floor(max(0, steps - (params.env_steps_before_training or 0)) * ratio)
+    return params.num_iter * params.num_steps_per_iter if updates_ratio(params) is None else None
+
+
+def steps_of_run(params: Any) -> int | None:
+    """Environment steps of the whole run, without random episodes; None where they depend on how long episodes are."""
+    if params.env_steps_per_iter is None:
+        steps: int | None = params.num_env_steps
+        return steps
+    by_iterations = (params.env_steps_before_training or 0) + params.num_iter * params.env_steps_per_iter
+    return min(by_iterations, params.num_env_steps or by_iterations)
+
+
+def iterations_of_run(params: Any, workers: int) -> int:
+    """Iterations of the whole run, where episodes have their full length."""
+    iterations: int = params.num_iter
+    if params.num_env_steps is None:
+        return iterations
+    steps = params.env_steps_per_iter or params.n_train_episodes_per_iter * workers * params.horizon
+    return min(iterations, math.ceil(params.num_env_steps / steps))
+
+
+def random_count(params: Any) -> int:
+    """Random episodes before the first iteration; or steps, if `env_steps_before_training` says how many."""
+    steps = params.env_steps_before_training
+    return int(params.n_buffer_init_episodes if steps is None else steps)
+
+
+def random_steps(params: Any) -> int:
+    """Steps that these are at most."""
+    return random_count(params) * (params.horizon if params.env_steps_before_training is None else 1)

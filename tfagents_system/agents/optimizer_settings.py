@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS
-from tfagents_system.agents.iteration_counts import updates_ratio
+from tfagents_system.agents.iteration_counts import updates_of_run
 from tfagents_system.checks.rules import Rule, integer_from, is_kept, number_above, number_where, or_none
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import shown
@@ -80,7 +80,7 @@ def optimizer_settings(params: Any, part: str) -> OptimizerSettings:
         defaults["beta_1"] = ALGORITHMS[params.algorithm].adam_beta_1
     settings = OptimizerSettings(**{**defaults, **given})
     if settings.schedule_steps is None:
-        return dataclasses.replace(settings, schedule_steps=params.num_iter * params.num_steps_per_iter)
+        return dataclasses.replace(settings, schedule_steps=updates_of_run(params) or 0)
     return settings
 
 
@@ -119,17 +119,17 @@ def whole_run_findings(attribute: str, given: Mapping[str, Any]) -> list[str]:
     if given.get("schedule", "constant") == "constant" or given.get("schedule_steps") is not None:
         return []
     return [
-        f'TrainParams.{attribute} needs "schedule_steps" where updates_per_env_step or env_steps_per_iter decides how '
-        "many updates the run has: add the train steps that the schedule takes"
+        f'TrainParams.{attribute} needs "schedule_steps" where the lengths of episodes decide how many updates the run '
+        "has: add the train steps that the schedule takes"
     ]
 
 
 def schedule_advice(params: Any, part: str) -> str:
     """A note if a learning rate is 0 for a large part of the run; otherwise empty."""
     settings = optimizer_settings(params, part)
-    if settings.schedule == "constant" or settings.final_learning_rate > 0 or updates_ratio(params) is not None:
+    updates = updates_of_run(params)
+    if settings.schedule == "constant" or settings.final_learning_rate > 0 or updates is None:
         return ""
-    updates = params.num_iter * params.num_steps_per_iter
     if settings.schedule_steps >= updates:
         return ""
     return (

@@ -43,12 +43,14 @@ class When(NamedTuple):
       value: Its value; True and False also match whatever is truthy or falsy, such as an empty tuple.
       of_agent: The toolkit's own agent and networks read it. What a user's hooks build may differ.
       is_equal: If False, it must be anything else.
+      or_with: Another attribute: where that is true, this one has an effect whatever `attribute` is.
     """
 
     attribute: str
     value: Any = True
     of_agent: bool = True
     is_equal: bool = True
+    or_with: str = ""
 
     def holds(self, found: Any) -> bool:
         """Whether this attribute has an effect when the other one is `found`."""

@@ -14,7 +14,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfagents_system.agents.iteration_counts import updates_per_iter, updates_ratio
+from tfagents_system.agents.iteration_counts import (
+    most_updates_per_env_step,
+    random_count,
+    updates_per_iter,
+    updates_ratio,
+)
 from tfagents_system.launch.cpus import CpuPlan
 
 # CPU of the replay server: per minibatch drawn and sent, and per step stored; measured by benchmarks/replay.py.
@@ -56,12 +61,14 @@ class Duration:
 
     Attributes:
       secs: From the command to the end.
+      iterations: How many it has.
       iteration_secs: An iteration, without evaluations.
       train_secs, collect_secs: Updates and collecting in an iteration, each with its CPUs to itself.
       evaluation_secs: Time that evaluations add to the run, in total.
     """
 
     secs: float
+    iterations: int
     iteration_secs: float
     train_secs: float
     collect_secs: float
@@ -71,10 +78,16 @@ class Duration:
 def updates_per_step(params: Any, workers: int, steps_per_episode: float) -> float:
     """Updates per environment step of a run with `workers` workers, by its parameters."""
     if params.asynchronous:
-        return float(params.max_updates_per_env_step)
+        return most_updates_per_env_step(params)
     if (ratio := updates_ratio(params)) is not None:
         return ratio
     return float(params.num_steps_per_iter / (params.n_train_episodes_per_iter * workers * steps_per_episode))
+
+
+def periods(params: Any, kind: str, iterations: int, steps: float) -> float:
+    """How often a period of evaluations, rows of metrics or checkpoints (`eval`, `log`, `checkpoint`) passes."""
+    period_steps = getattr(params, f"{kind}_period_env_steps")
+    return float(iterations / getattr(params, f"{kind}_period_itrs") if period_steps is None else steps / period_steps)
 
 
 def foretell(params: Any, costs: Costs, workers: int, cpus: int | None, *, takes_turns: bool = False) -> Duration:
@@ -109,10 +122,15 @@ def foretell(params: Any, costs: Costs, workers: int, cpus: int | None, *, takes
         iteration = max(iteration, work / cpus)
     episodes = math.ceil(params.n_eval_episodes / workers)
     evaluation = max(0.0, episodes * costs.steps_per_episode * costs.step.secs - max(0.0, iteration - collect))
-    evaluations = (1 + math.ceil(params.num_iter / params.eval_period_itrs)) * evaluation
-    first = params.n_buffer_init_episodes / workers * costs.steps_per_episode * costs.step.secs
-    secs = START_SECS + first + params.num_iter * iteration + evaluations
-    return Duration(secs, iteration, train, collect, evaluations)
+    first_steps = random_count(params) * (costs.steps_per_episode if params.env_steps_before_training is None else 1)
+    iterations = params.num_iter
+    if params.num_env_steps is not None:
+        iterations = min(iterations, math.ceil(max(0.0, params.num_env_steps - first_steps) / steps))
+    all_steps = first_steps + iterations * steps
+    evaluations = (1 + math.ceil(periods(params, "eval", iterations, all_steps))) * evaluation
+    first = first_steps / workers * costs.step.secs
+    secs = START_SECS + first + iterations * iteration + evaluations
+    return Duration(secs, iterations, iteration, train, collect, evaluations)
 
 
 def in_words(duration: Duration, costs: Costs, params: Any, cpus: int | None) -> tuple[list[str], list[str]]:
@@ -123,7 +141,7 @@ def in_words(duration: Duration, costs: Costs, params: Any, cpus: int | None) ->
     verb = "waits" if waits == "the trainer" else "wait"
     other = "the workers" if waits == "the trainer" else "the trainer"
     facts = [
-        f"about {_time(duration.secs)} for {params.num_iter} iterations of {_time(duration.iteration_secs)}",
+        f"about {_time(duration.secs)} for {duration.iterations} iterations of {_time(duration.iteration_secs)}",
         f"{1 / costs.update.secs:,.0f} updates/s",
         f"{1 / costs.step.secs:,.0f} steps/s of a worker with its policy, in episodes of {costs.steps_per_episode:.0f}",
         f"{waits} {verb} for {other} {idle:.0%} of the time",

@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil
 
-from tfagents_system.agents.iteration_counts import updates_ratio
+from tfagents_system.agents.iteration_counts import iterations_of_run, steps_of_run, updates_per_iter, updates_ratio
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import shown
-from tfagents_system.launch import resources
+from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, TAKE, carried
@@ -30,6 +30,7 @@ from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import own_attributes, params_check
 from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params, load_params_class
+from tfagents_system.settings.run_defaults import defaults_of
 from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -43,6 +44,7 @@ class Inspection:
 
     Attributes:
       num_iter: Of the params; None if they can't be loaded.
+      defaults: Those that the run has, see `run_defaults`.
       attributes: Of the params, by name, and `config`: with all overrides.
       specs: The content of specs.pbtxt; None if the environment could not be built.
       doing: The current activity; empty once the inspection is complete.
@@ -51,6 +53,7 @@ class Inspection:
 
     checks: Checklist = dataclasses.field(default_factory=Checklist)
     num_iter: int | None = None
+    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
     attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     specs: bytes | None = None
@@ -152,10 +155,15 @@ class Inspector:
                 f"SAC_{name.upper()}": str(self._values[name]) for name in _COMPUTE_FIELDS if name in self._values
             }
             compute_config = compute_config_from(compute | {"SAC_SEED": str(self._seed)})
-            params = load_params(
-                path, config, origin=origin, compute_config=compute_config, attributes=self._overrides.params
-            )
-            check.errors += params_check.check_params(params)
+            attributes = self._overrides.attributes
+            params = load_params(path, config, origin=origin, compute_config=compute_config, attributes=attributes)
+            errors = params_check.check_params(params)
+            self.found.defaults = self._defaults(params) if not errors else {}
+            if self.found.defaults.keys() - attributes.keys():
+                attributes = self.found.defaults | attributes
+                params = load_params(path, config, origin=origin, compute_config=compute_config, attributes=attributes)
+                errors = params_check.check_params(params)
+            check.errors += errors
             # A run that began before these were refused continues.
             (check.notes if self._uses_copies else check.errors).extend(own_attributes.findings(params))
             if self._values.get("deterministic"):
@@ -166,6 +174,14 @@ class Inspector:
                 self.found.num_iter = params.num_iter
                 self.found.attributes, self.found.config = _plain(params_check.resolved_attributes(params)), config
         return params
+
+    def _defaults(self, params: TrainParamsBase) -> dict[str, Any]:
+        """Those that the run began with; of a run that begins now what its params leave open."""
+        if "server" in self._values or run_directory.has_begun(self._run):
+            return self._overrides.defaults
+        if not params.env_config.get("horizon"):
+            return {}
+        return defaults_of(params, self._values.get("num_collect_workers", 1))
 
     def _choose(self, kind: str) -> Path:
         source: Path = self._values[kind]
@@ -228,9 +244,11 @@ class Inspector:
         replay_dir = self._paths.replay
         if available is None:  # In a job it may be a node's scratch.
             replay_dir = values.get("replay_dir", replay_dir)
-        run_bytes = resources.disk_of_run(
-            trial.agent_bytes, trial.policy_bytes, params.num_iter, params.checkpoint_period_itrs
-        )
+        planned = values.get("num_collect_workers", 1)
+        iterations = iterations_of_run(params, planned)
+        steps = steps_of_run(params) or iterations * params.n_train_episodes_per_iter * planned * params.horizon
+        checkpoints = int(costs.periods(params, "checkpoint", iterations, steps))
+        run_bytes = resources.disk_of_run(trial.agent_bytes, trial.policy_bytes, checkpoints)
         needed = {self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes)}
         for folder in dict.fromkeys((self._paths.replay, replay_dir)):  # One on scratch is copied to the run directory.
             needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
@@ -260,11 +278,14 @@ def _as_plain(value: Any) -> Any:
 
 
 def _in_words(params: TrainParamsBase) -> str:
-    updates = f"{params.num_iter} iterations of {params.num_steps_per_iter} updates"
+    length = f"{params.num_iter} iterations"
+    if params.num_env_steps is not None:
+        length = f"{params.num_env_steps:,} environment steps in iterations"
+    steps = "" if params.env_steps_per_iter is None else f" of {params.env_steps_per_iter} steps"
+    updates = f"{steps} of {updates_per_iter(params)} updates"
     if (ratio := updates_ratio(params)) is not None:
-        steps = "" if params.env_steps_per_iter is None else f" of {params.env_steps_per_iter} steps"
-        updates = f"{params.num_iter} iterations{steps}, {ratio:g} updates for each step"
-    return f"{updates}, with batches of {params.train_batch_size}"
+        updates = f"{steps}, {ratio:g} updates for each step"
+    return f"{length}{updates}, with batches of {params.train_batch_size}"
 
 
 def _specs_file(specs: Any) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import io
 import os
@@ -254,7 +255,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
             paths,
             variables,
             inspection.num_iter,
-            preparation.overrides,
+            dataclasses.replace(preparation.overrides, defaults=inspection.defaults),
             inputs=preparation.files(),
             take_edits=preparation.edits == TAKE,
             ends_for=settings_of_end(inspection.attributes),
@@ -270,7 +271,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
         print(
             f"{variables.exp_name} is finished ({why or f'{inspection.num_iter} iterations'}, {paths.exp_dir}): "
             "nothing to do. Choose another SAC_EXP_NAME for a new run, or go on with this one with --set "
-            f"{'stop_when=... or max_hours=...' if why else 'num_iter=N'}"
+            f"{_what_goes_on(why)}"
         )
         return False
     used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)
@@ -282,6 +283,13 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
     if not quiet_plan:
         print(preparation.plan.table())
     return True
+
+
+def _what_goes_on(why_early: str | None) -> str:
+    """Settings with which a run that ended goes on."""
+    if not why_early:
+        return "num_iter=N"
+    return "num_env_steps=N" if why_early.startswith("num_env_steps") else "stop_when=... or max_hours=..."
 
 
 def check(

@@ -77,9 +77,9 @@ def folder_fault(path: Path, variable: str) -> str | None:
 # Disk.
 
 
-def disk_of_run(agent_bytes: int, policy_bytes: int, num_iter: int, checkpoint_period_itrs: int) -> int:
+def disk_of_run(agent_bytes: int, policy_bytes: int, checkpoints: int) -> int:
     """Bytes of checkpoints, policies, metrics and logs at the end of a run."""
-    policies = num_iter // checkpoint_period_itrs + 2
+    policies = checkpoints + 2
     return (
         _CHECKPOINTS * agent_bytes
         + _MODELS * (policy_bytes + _MODEL_BYTES)

@@ -113,7 +113,8 @@ class RunStatus:
         lost = [*given_up_lines(status), *fault_lines(status["run"])]
         if code == EXIT_DONE:
             why = status["roles"][TRAINER].get("ended_early")
-            finished = f"{name} is finished{f' early: {why}' if why else ''}"
+            early = "" if why is None or why.startswith("num_env_steps") else " early"
+            finished = f"{name} is finished{f'{early}: {why}' if why else ''}"
             return [*_time_lines(status), *lost, *_result_lines("final", status), finished]
         if code == EXIT_RESUMABLE:
             saved = f"{name}: {self.message}; everything is saved, the same command goes on from here"

@@ -269,10 +269,15 @@ def _run_environ(sourced: Mapping[str, str]) -> dict[str, str]:
 
 def _load(variables: RunVariables) -> Any:
     from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params
+    from tfagents_system.settings.run_defaults import defaults_of
 
     config = load_env_config(variables.config)
     compute_config = compute_config_from(variables.to_environ())
-    return load_params(variables.params, config, origin=variables.params, compute_config=compute_config)
+    params = load_params(variables.params, config, origin=variables.params, compute_config=compute_config)
+    defaults = defaults_of(params, variables.num_collect_workers)
+    return load_params(
+        variables.params, config, origin=variables.params, compute_config=compute_config, attributes=defaults
+    )
 
 
 def _print_proposal(variables: RunVariables, params: Any, measured: Measured, cpus: int) -> None:

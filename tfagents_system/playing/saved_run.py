@@ -144,7 +144,7 @@ def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag
     _check(env_config)
     if not _is_same(params_path, paths.params):
         return load_params(params_path, env_config)
-    return load_params(params_path, env_config, origin=origin_of_run(paths), attributes=overrides.params)
+    return load_params(params_path, env_config, origin=origin_of_run(paths), attributes=overrides.attributes)
 
 
 def _check(env_config: dict) -> None:

@@ -35,6 +35,10 @@ class Pacing(abc.ABC):
         """The request with the number of its minibatches, which may be 0; None: it is not known yet."""
         return request
 
+    @abc.abstractmethod
+    def env_steps(self, iteration: int) -> int:
+        """Environment steps of the run that count when an iteration is drawn, random ones included."""
+
     def sharings(self, iteration: int) -> tuple[Sharing, ...]:
         """Who collects the steps of the iterations after one that is complete, where these are of steps."""
         del iteration
@@ -111,6 +115,10 @@ class Lockstep(Pacing):
             count = max(0, updates_due(steps, self.updates_per_env_step) - request.first)
         return dataclasses.replace(request, count=count)
 
+    def env_steps(self, iteration: int) -> int:
+        """Without those of later iterations, which some workers may have begun: the number depends on no timing."""
+        return self._ring.init_steps + self._ring.steps_up_to(iteration)
+
     def sharings(self, iteration: int) -> tuple[Sharing, ...]:
         return self._step_shares.after(iteration, self._waited_for) if self._step_shares else ()
 
@@ -152,23 +160,27 @@ class Lockstep(Pacing):
 class Asynchronous(Pacing):
     """Updates are held back while there are too many for each environment step.
 
-    Nothing is drawn before the first random episodes are complete, or the workers that have theirs have collected as
-    much experience again: a lost worker does not hold up the others. Updates that were done on experience which the
+    Nothing is drawn before the first random experience is complete, or the workers that have theirs have collected as
+    much again: a lost worker does not hold up the others. Updates that were done on experience which the
     ring has lost, more than its steps allow when the first request comes, are not held against what comes from then on.
 
     Args:
       ring: Knows the environment steps.
-      max_updates_per_env_step: Updates allowed for each step after the first random episodes.
-      init_episodes: How many these are.
-      horizon: Steps of an episode, at most.
+      max_updates_per_env_step: Updates allowed for each step after the first random ones.
+      init_count: How many random episodes there are, or steps (`Ring.counts_init_steps`).
+      init_steps: Steps that these are at most.
     """
 
-    def __init__(self, ring: Ring, max_updates_per_env_step: float, init_episodes: int, horizon: int) -> None:
+    def __init__(self, ring: Ring, max_updates_per_env_step: float, init_count: int, init_steps: int) -> None:
         self._ring = ring
         self._max_updates_per_env_step = max_updates_per_env_step
-        self._init_episodes = init_episodes
-        self._horizon = horizon
+        self._init_count = init_count
+        self._init_steps = init_steps
         self._updates_of_lost_steps: int | None = None
+
+    def env_steps(self, iteration: int) -> int:
+        del iteration
+        return self._ring.env_steps
 
     def allowed(self, request: Request, done: int) -> int:
         if self._updates_of_lost_steps is None:
@@ -179,12 +191,11 @@ class Asynchronous(Pacing):
 
     def waiting_for(self, request: Request) -> str:
         if not self._has_begun():
-            return "the first random episodes"
+            return "the first random steps"
         return f"environment steps: {self._budget()} updates are allowed so far"
 
     def _has_begun(self) -> bool:
-        is_complete = self._ring.init_episodes >= self._init_episodes
-        return is_complete or self._policy_steps() >= self._init_episodes * self._horizon
+        return self._ring.init_episodes >= self._init_count or self._policy_steps() >= self._init_steps
 
     def _policy_steps(self) -> int:
         return self._ring.env_steps - self._ring.init_steps

@@ -50,7 +50,10 @@ class Ring:
       ring_steps: Transitions that it holds now and that samples start at, held out ones included.
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
+      counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
     """
+
+    counts_init_steps = False
 
     def __init__(self, files: RingFiles) -> None:
         self.files = files
@@ -153,7 +156,7 @@ class Ring:
 
     @property
     def init_episodes(self) -> int:
-        """Episodes of the first random ones that are complete, of all workers."""
+        """Episodes of the first random ones that are complete, of all workers; or steps (`counts_init_steps`)."""
         return int(self._header["workers"]["init_episodes"].sum())
 
     def append(self, segment: Segment) -> bool:
@@ -261,7 +264,7 @@ class Ring:
             self.ring_steps += segment.num_starts
             self.held_out_steps += segment.num_starts if segment.held_out else 0
             self.repeated_steps += segment.context + segment.deferred
-            ring_header.count_segment(header, segment)
+            ring_header.count_segment(header, segment, counts_init_steps=self.counts_init_steps)
         self._write_header()
 
     def _replace_header(self, header: np.ndarray) -> None:

@@ -89,13 +89,19 @@ def is_next(newest: WorkerRecord | Segment, segment: Segment) -> bool:
     return segment.incarnation > newest.incarnation and segment.number == 0
 
 
-def count_segment(header: np.ndarray, segment: Segment) -> None:
-    """Counts a segment that was stored, and brings its worker's record up to date."""
+def count_segment(header: np.ndarray, segment: Segment, *, counts_init_steps: bool) -> None:
+    """Counts a segment that was stored, and brings its worker's record up to date.
+
+    Args:
+      header: Of the ring.
+      segment: The segment.
+      counts_init_steps: The first random experience is counted in steps, not in episodes.
+    """
     header["segments"] += 1
     count_steps(header, segment.iteration, segment.num_steps)
     record = header["workers"][segment.worker_id]
     if segment.iteration == INIT_ITERATION:
-        record["init_episodes"] += segment.ends_episode
+        record["init_episodes"] += segment.num_steps if counts_init_steps else segment.ends_episode
     record["incarnation"] = segment.incarnation
     record["number"] = segment.number
     if segment.end_of_iteration:

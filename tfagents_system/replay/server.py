@@ -13,7 +13,7 @@ from pathlib import Path
 import reverb
 import reverb.platform.checkpointers_lib
 
-from tfagents_system.agents.iteration_counts import updates_ratio
+from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
 from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
@@ -56,6 +56,7 @@ def serve(role: Role) -> int:
         from_checkpoint=role.deterministic,
         max_workers=role.max_workers,
     )
+    ring.counts_init_steps = params.env_steps_before_training is not None
     snapshots = SnapshotWriter(
         ring, copy, role.paths.trainer_checkpoints, functools.partial(episode_journal.make_durable, role.paths.journals)
     )
@@ -146,7 +147,7 @@ def _replay_folder(role: Role) -> Path:
 def _pacing(role: Role, ring: Ring) -> Pacing:
     params = role.params
     if params.asynchronous:
-        return Asynchronous(ring, params.max_updates_per_env_step, params.n_buffer_init_episodes, params.horizon)
+        return Asynchronous(ring, most_updates_per_env_step(params), random_count(params), random_steps(params))
     # A deterministic run waits for every worker, however late it is.
     straggler_secs = math.inf if role.deterministic else float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
     return Lockstep(
@@ -167,9 +168,9 @@ def _step_shares(role: Role, ring: Ring) -> StepShares | None:
 
 
 def _workers_of(role: Role, iteration: int) -> range:
-    """The workers that collect in an iteration; of the first random episodes there may be few."""
+    """The workers that collect in an iteration; before the first one there may be fewer."""
     is_first = iteration == INIT_ITERATION
-    return range(min(role.num_workers, role.params.n_buffer_init_episodes) if is_first else role.num_workers)
+    return range(min(role.num_workers, random_count(role.params)) if is_first else role.num_workers)
 
 
 def _beat(role: Role, ring: Ring, service: ReplayService, snapshots: SnapshotWriter, state: str) -> None:

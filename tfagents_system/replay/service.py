@@ -188,6 +188,7 @@ class ReplayService:
             return False
         self._lacks = None
         block.sharings = self._pacing.sharings(request.iteration)
+        block.env_steps, block.init_steps = self._pacing.env_steps(request.iteration), self._ring.init_steps
         with self.time_shares.spend("sending minibatches"):
             self._connection.put(tables.BLOCKS, block.to_wire())
         self._pending[0] = (request, done + count)

@@ -153,11 +153,17 @@ def summary(status: dict[str, Any], now: float) -> dict[str, str]:
     cells = numbers(trainer) | {
         "run": str(run.get("name")),
         "state": state_of(status, now),
-        "iteration": f"{trainer.get('iteration', 0)}/{trainer.get('num_iter', '?')}",
+        "iteration": iteration_of(trainer),
         "left": format_secs(trainer.get("time_left_s")) if lives else "-",
         "restarts": str(sum(beat.get("restarts", 0) for beat in status["roles"].values())),
     }
     return {name: cells[name] for name in COLUMNS}
+
+
+def iteration_of(trainer: Mapping[str, Any]) -> str:
+    """`12/25`; without the number of all iterations where the run's length is in environment steps."""
+    done = trainer.get("iteration", 0)
+    return str(done) if trainer.get("num_env_steps") else f"{done}/{trainer.get('num_iter', '?')}"
 
 
 def numbers(trainer: Mapping[str, Any]) -> dict[str, str]:

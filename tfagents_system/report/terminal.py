@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -28,6 +28,7 @@ from tfagents_system.report.status import (
     format_number,
     format_results,
     format_secs,
+    iteration_of,
     label,
     numbers,
     problem_lines,
@@ -166,8 +167,8 @@ def progress_line(status: dict[str, Any]) -> str:
         return f"{head} {_starting_line(status)}"
     texts = numbers(trainer)
     parts = [
-        f"iteration {trainer.get('iteration')}/{trainer.get('num_iter')}",
-        f"env_steps {texts['env steps']}",
+        f"iteration {iteration_of(trainer)}",
+        f"env_steps {texts['env steps']}{_of_all_steps(trainer)}",
         *(f"{name} {texts[name]}" for name in ("updates/s", "steps/s")),
     ]
     if trainer.get("train_return") is not None:
@@ -178,6 +179,10 @@ def progress_line(status: dict[str, Any]) -> str:
         parts.append(f"alpha {texts['alpha']}")
     parts.append(f"left {format_secs(trainer.get('time_left_s'))}")
     return "  ".join([f"{head} {parts[0]}", *parts[1:], *_warnings(status)])
+
+
+def _of_all_steps(trainer: Mapping[str, Any]) -> str:
+    return f"/{trainer['num_env_steps']:,}" if trainer.get("num_env_steps") else ""
 
 
 def _starting_line(status: dict[str, Any]) -> str:
@@ -225,7 +230,10 @@ def render(status: dict[str, Any], width: int = 80, height: int = 50) -> Rendera
 
 
 def _progress(trainer: dict[str, Any]) -> RenderableType:
+    unit = "env steps" if trainer.get("num_env_steps") else "iteration"
     done, total = trainer.get("iteration") or 0, trainer.get("num_iter")
+    if trainer.get("num_env_steps"):
+        done, total = trainer.get("env_steps") or 0, trainer["num_env_steps"]
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
@@ -234,7 +242,7 @@ def _progress(trainer: dict[str, Any]) -> RenderableType:
         grid.add_row("iteration -", ProgressBar(total=1, completed=0), "")
     else:
         bar = ProgressBar(total=total, completed=done)
-        grid.add_row(f"iteration {done:,}/{total:,}", bar, f"{done / total:.0%}")
+        grid.add_row(f"{unit} {done:,}/{total:,}", bar, f"{min(1, done / total):.0%}")
     return grid
 
 

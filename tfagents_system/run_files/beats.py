@@ -40,6 +40,7 @@ class Beat(TypedDict, total=False):
     save_error: str | None
     iteration: _Int
     num_iter: _Int
+    num_env_steps: _Int | None
     train_step: _Int
     env_steps: _Int | None
     episodes: _Int

@@ -37,6 +37,8 @@ SETTINGS = (
     "deterministic",
     "step_timeout_secs",
 )
+# What tells those workers which defaults the run began with, see `Overrides.defaults`.
+DEFAULTS = "SAC_RUN_DEFAULTS"
 # Attributes that `--set` may give a run which has begun.
 MAY_CHANGE = tuple(name for name, each in described_by(TrainParamsBase).items() if each.may_change)
 _PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
@@ -68,7 +70,17 @@ def read_run_json(paths: RunPaths) -> dict[str, Any]:
 def environ_of_run(run: Mapping[str, Any]) -> dict[str, str]:
     """What run.json says of a run, as the variables of a worker that joins it."""
     settings = {name: value for name, value in run["settings"].items() if name in SETTINGS and value is not None}
-    return {variable_name(name): as_text(value) for name, value in [("seed", run["seed"]), *settings.items()]}
+    environ = {variable_name(name): as_text(value) for name, value in [("seed", run["seed"]), *settings.items()]}
+    return environ | _told_defaults(run)
+
+
+def defaults_of_run(paths: RunPaths) -> dict[str, str]:
+    """The defaults that the run began with, as a variable of a worker that joins it; empty without any."""
+    return _told_defaults(read_run_json(paths))
+
+
+def _told_defaults(run: Mapping[str, Any]) -> dict[str, str]:
+    return {DEFAULTS: json.dumps(run["defaults"])} if run.get("defaults") else {}
 
 
 def seed_of_run(paths: RunPaths | None, wanted: int) -> int:
@@ -163,6 +175,7 @@ def write_inputs(
         "params_kept": str(paths.params_folder / variables.params.name) if has_folder else None,
         "params_files": dict(inputs.digests if are_new else before.get("params_files", {})),
         **_of_start(variables, num_iter, ends_for),
+        **({"defaults": kept.defaults} if kept.defaults else {}),
         "edits": edits,
         "seed": seed,
         "created": before.get("created", _now()),
@@ -266,6 +279,9 @@ def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
     num_iter = (wanted or Overrides()).params.get("num_iter", run.get("num_iter"))
     ends_for = run.get("ends_for")
     has_other_end = trainer.get("ended_early") and ends_for is not None and trainer.get("ended_for") != ends_for
+    steps = (wanted or Overrides()).params.get("num_env_steps")
+    if steps is not None and trainer.get("num_env_steps") != steps:
+        return False
     is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
     return is_done and not has_other_end
 

@@ -15,14 +15,16 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 Row = Mapping[str, float | None]  # of metrics.csv
 
-_SETTINGS = ("num_iter", "stop_when", "max_hours")
+_SETTINGS = ("num_iter", "stop_when", "max_hours", "num_env_steps")
 
 
 def settings_of_end(attributes: Mapping[str, Any]) -> str:
     """Attributes that say when a run ends, as one text: a run that ended early ended because of these."""
-    num_iter, stop_when, max_hours = (attributes[name] for name in _SETTINGS)
+    num_iter, stop_when, max_hours, num_env_steps = (attributes[name] for name in _SETTINGS)
     numbers = None if stop_when is None else {name: float(value) for name, value in stop_when.items()}
-    return json.dumps([int(num_iter), numbers, None if max_hours is None else float(max_hours)], sort_keys=True)
+    settings = [int(num_iter), numbers, None if max_hours is None else float(max_hours)]
+    settings += [] if num_env_steps is None else [int(num_env_steps)]  # Earlier versions have none.
+    return json.dumps(settings, sort_keys=True)
 
 
 def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:

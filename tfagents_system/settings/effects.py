@@ -29,5 +29,7 @@ def _why_not(params: TrainParamsBase, when: When, images: bool | None) -> str:
         return ""
     if when.attribute == IMAGES:
         return "with observations without images: remove it" if images is False else ""
+    if when.or_with and getattr(params, when.or_with):
+        return ""
     value = value_of_algorithm(params, when.attribute)
     return "" if when.holds(value) else f"with {when.attribute}={shown(value)}: remove it, or change that"

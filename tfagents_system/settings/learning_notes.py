@@ -59,6 +59,20 @@ def ratio(updates_per_step: float) -> list[str]:
     ]
 
 
+def short_shares(params: TrainParamsBase) -> list[str]:
+    """Notes on workers that collect less than a training sequence in an iteration."""
+    workers, length = params.compute_config.get("num_collect_workers", 1), params.recurrent_sequence_length
+    if not params.recurrent or params.env_steps_per_iter is None:
+        return []
+    needed = workers * (length + params.recurrent_burn_in)
+    if params.env_steps_per_iter >= needed:
+        return []
+    return [
+        f"env_steps_per_iter={params.env_steps_per_iter} is less than a sequence for each of {workers} workers: their "
+        f"segments repeat more steps than they add, which fills the replay buffer. Raise it to {needed} or more"
+    ]
+
+
 def update_cost(params: TrainParamsBase, agent: Any) -> float | None:
     """Multiplications of an update, as a multiple of plain SAC's; None with convolutions, which are not counted."""
     shapes = [tuple(variable.shape) for variable in agent.trainable_variables]

@@ -75,18 +75,15 @@ action_noise | SB3, SBX | remove it: SAC's own policy explores
 buffer_size | SB3, SBX, CleanRL | set n_episodes_in_buffer: episodes of `horizon` steps, so buffer_size / horizon (there
     steps)
 MEMORY_SIZE | TMRL | set n_episodes_in_buffer: episodes of `horizon` steps, so MEMORY_SIZE / horizon (there steps)
-learning_starts | SB3, SBX, CleanRL | set n_buffer_init_episodes: episodes, so learning_starts / steps of an episode
-    (there steps)
-ENVIRONMENT_STEPS_BEFORE_TRAINING | TMRL | set n_buffer_init_episodes: episodes in total (there steps)
+learning_starts | SB3, SBX, CleanRL | set env_steps_before_training
+ENVIRONMENT_STEPS_BEFORE_TRAINING | TMRL | set env_steps_before_training
 train_freq, gradient_steps | SB3, SBX | set updates_per_env_step = gradient_steps / train_freq, of the steps of all
     workers together
-MAX_TRAINING_STEPS_PER_ENVIRONMENT_STEP | TMRL | set asynchronous and max_updates_per_env_step
+MAX_TRAINING_STEPS_PER_ENVIRONMENT_STEP | TMRL | set asynchronous and updates_per_env_step
 replay_buffer_class, replay_buffer_kwargs, optimize_memory_usage | SB3, SBX | remove it, there is no such setting here
 # Length and size of a run.
-total_timesteps | SB3, SBX, CleanRL | set num_iter: iterations of n_train_episodes_per_iter episodes of each worker
-    (there environment steps)
-n_timesteps | SB3 | set num_iter: iterations of n_train_episodes_per_iter episodes of each worker (there environment
-    steps)
+total_timesteps | SB3, SBX, CleanRL | set num_env_steps: of all workers together, random ones included
+n_timesteps | SB3 | set num_env_steps: of all workers together, random ones included
 MAX_EPOCHS, ROUNDS_PER_EPOCH, TRAINING_STEPS_PER_ROUND | TMRL | set num_iter and num_steps_per_iter: their product is
     all updates, as of these three
 UPDATE_MODEL_INTERVAL | TMRL | set publish_period_updates, and policy_refresh_steps, both with asynchronous
@@ -110,7 +107,7 @@ RTGYM_INTERFACE | TMRL | build it in env_ctor
 exp_name | CleanRL | set SAC_EXP_NAME
 RUN_NAME | TMRL | set SAC_EXP_NAME
 # Watching.
-eval_freq | SB3 | set eval_period_itrs, in iterations (there environment steps)
+eval_freq | SB3 | set eval_period_env_steps: of all environments together
 log_interval | SB3, SBX | set log_period_itrs, in iterations (there episodes)
 capture_video | CleanRL | set SAC_VIDEO
 tensorboard_log, tb_log_name | SB3, SBX | remove it: TensorBoard's files are in the run directory

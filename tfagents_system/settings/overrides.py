@@ -28,7 +28,7 @@ CONFIG = "config"
 _SIMILARITY = 0.7  # The name is refused in any case: what is meant may be guessed more freely.
 _VARIABLES = tuple(variable.name for variable in VARIABLES)
 _EARLY_VARIABLES = tuple(variable.name for variable in VARIABLES if variable.is_early)
-_KINDS = ("params", "config", "variables")
+_KINDS = ("params", "config", "variables", "defaults")
 
 
 class Setting(NamedTuple):
@@ -51,11 +51,24 @@ class Overrides:
       params: Values by attribute of TrainParams; objects are merged into dictionaries.
       config: What is merged into the configuration.
       variables: SAC_ variables, as text.
+      defaults: Values by attribute of TrainParams that nobody has given and that the run began with, see
+        `run_defaults`.
     """
 
     params: dict[str, Any] = dataclasses.field(default_factory=dict)
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
+    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """All values by attribute of TrainParams. A period in iterations that is given stands for one in steps."""
+        defaults = {
+            name: value
+            for name, value in self.defaults.items()
+            if name.replace("_period_env_steps", "_period_itrs") not in self.params
+        }
+        return defaults | self.params
 
     @classmethod
     def from_settings(cls, settings: Sequence[Setting], variables: Collection[str] = ()) -> tuple[Overrides, list[str]]:
@@ -101,7 +114,10 @@ class Overrides:
 
     def to_json(self) -> str:
         """Content of overrides.json."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        content = dataclasses.asdict(self)
+        if not self.defaults:
+            del content["defaults"]
+        return json.dumps(content, indent=2) + "\n"
 
     def settings(self) -> dict[str, Any]:
         """Values by name, as --set takes them; one name for each key of the configuration and of dictionaries."""

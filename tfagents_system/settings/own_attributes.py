@@ -31,6 +31,11 @@ def own_names(params: TrainParamsBase, is_hook: bool) -> list[str]:
     return [name for name in names if inspect.isroutine(inspect.getattr_static(params, name)) == is_hook]
 
 
+def is_set(params: TrainParamsBase, name: str) -> bool:
+    """Whether the user's class, its constructor or `--set` gives an attribute a value."""
+    return name in vars(params) or any(name in vars(cls) for cls in _own_classes(params))
+
+
 def findings(params: TrainParamsBase) -> list[str]:
     """Names of other libraries' settings, which would change nothing, one sentence each."""
     names = [name for name in _own_values(params) if other_libraries.meant(name)]

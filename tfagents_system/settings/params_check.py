@@ -9,7 +9,7 @@ from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.algorithms import value as value_of_algorithm
-from tfagents_system.agents.iteration_counts import updates_ratio
+from tfagents_system.agents.iteration_counts import most_updates_per_env_step, updates_of_run, updates_ratio
 from tfagents_system.agents.network_options import network_findings
 from tfagents_system.agents.optimizer_settings import (
     PARTS,
@@ -24,6 +24,7 @@ from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import shown
 from tfagents_system.settings import learning_notes, other_libraries, own_attributes
 from tfagents_system.settings.effects import without_effect
+from tfagents_system.settings.own_attributes import is_set
 from tfagents_system.train_params_base import TrainParamsBase
 
 CONFIG_KEYS = ("horizon", "curriculum")
@@ -78,6 +79,14 @@ class _RightValues:
         if name in self._wrong:
             raise _AlreadyReported
         return getattr(self._params, name)
+
+    def is_set(self, name: str) -> bool:
+        return is_set(self._params, name)
+
+    def is_given(self, name: str, instead_of: str) -> bool:
+        """Whether `--set` gives the one and not the other."""
+        source = self._params._source
+        return source is not None and name in source.attributes and instead_of not in source.attributes
 
 
 def _check_value(params: TrainParamsBase, described: Hyperparameter) -> str | None:
@@ -140,6 +149,12 @@ def advice(params: TrainParamsBase) -> list[str]:
             f"algorithm={params.algorithm!r} without updates_per_env_step: the actor steps in each update, in the "
             "paper once in 20, once for each step of the environment. Set updates_per_env_step, or actor_update_period"
         )
+    if params.asynchronous and params.updates_per_env_step is None and is_set(params, "max_updates_per_env_step"):
+        notes.append(
+            f"max_updates_per_env_step={params.max_updates_per_env_step:g} is the old name of updates_per_env_step, "
+            "which means the same with and without asynchronous=True"
+        )
+    notes += learning_notes.short_shares(params)
     return notes + learning_notes.learning_rates(params) + without_effect(params) + own_attributes.notes(params)
 
 
@@ -169,10 +184,10 @@ def _fixed_findings(params: Any) -> list[str]:
 
 def _optimizer_findings(params: Any) -> list[str]:
     findings = []
-    has_ratio = updates_ratio(params) is not None
+    is_known = updates_of_run(params) is not None
     for name, given in ((f"{part}_optimizer", getattr(params, f"{part}_optimizer", {})) for part in PARTS):
         found = optimizer_findings(name, given)
-        findings += found or (whole_run_findings(name, given) if has_ratio else [])
+        findings += found or ([] if is_known else whole_run_findings(name, given))
     return findings
 
 
@@ -199,11 +214,33 @@ def _sequence_findings(params: Any) -> list[str]:
 
 
 def _ratio_findings(params: Any) -> list[str]:
-    if not params.asynchronous or params.updates_per_env_step is None:
+    if not params.asynchronous:
+        return []
+    new, old, least = params.updates_per_env_step, params.max_updates_per_env_step, params.min_updates_per_env_step
+    if new is not None and params.is_set("max_updates_per_env_step") and new != old:
+        return [
+            f"TrainParams.max_updates_per_env_step={old} is the old name of updates_per_env_step, which is {new}: "
+            "remove it"
+        ]
+    most = most_updates_per_env_step(params)
+    if least is None or least <= most:
         return []
     return [
-        f"TrainParams.updates_per_env_step={params.updates_per_env_step} does not work with asynchronous=True, whose "
-        "workers wait for no updates: set max_updates_per_env_step instead, or asynchronous=False"
+        f"TrainParams.min_updates_per_env_step={least} must be at most updates_per_env_step={most:g}, no more updates "
+        "are allowed: lower it, or raise updates_per_env_step"
+    ]
+
+
+def _period_findings(params: Any) -> list[str]:
+    """Both kinds of a period; one that `--set` gives stands for the other one of the file."""
+    kinds = (f"{kind}_period" for kind in ("eval", "log", "checkpoint"))
+    return [
+        f"TrainParams.{kind}_env_steps={steps} and {kind}_itrs={getattr(params, f'{kind}_itrs')} are two lengths of "
+        "one period: remove one"
+        for kind in kinds
+        if (steps := getattr(params, f"{kind}_env_steps")) is not None
+        and params.is_set(f"{kind}_itrs")
+        and not params.is_given(f"{kind}_env_steps", instead_of=f"{kind}_itrs")
     ]
 
 
@@ -251,6 +288,7 @@ _TOGETHER: tuple[Callable[[Any], list[str]], ...] = (
     _buffer_findings,
     _sequence_findings,
     _ratio_findings,
+    _period_findings,
     _share_findings,
     _fixed_findings,
     _memory_findings,

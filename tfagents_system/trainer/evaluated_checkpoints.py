@@ -9,6 +9,7 @@ from absl import logging
 from tfagents_system.policies.checkpoint_names import checkpoint_name
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.best_policy import BestPolicies
+from tfagents_system.trainer.periods import Period
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.saves import TrainerSaves
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
@@ -34,6 +35,7 @@ class EvaluatedCheckpoints:
         is_last: Callable[[int], bool],
     ) -> None:
         self._params = params
+        self._period = Period.of(params, "checkpoint")
         self._state = state
         self._export = export
         self._saves = saves
@@ -43,6 +45,8 @@ class EvaluatedCheckpoints:
 
     def write(self, iteration: int) -> None:
         """Writes the one of the present policy, before its evaluation; none of iteration 0, which was never trained."""
+        if self._period.env_steps is not None and self._period.is_due(self._state):
+            self._state.periodic.append(iteration)
         if iteration > 0:
             self._saves.try_to_write(lambda: self._export.save_checkpoint(iteration))
 
@@ -66,10 +70,14 @@ class EvaluatedCheckpoints:
         """Those made only to be evaluated go when they are not the best; the first stays, to be compared with."""
         if name == self._state.best_checkpoint:
             return  # Also where there were no updates between two evaluations: both have this name.
-        is_periodic = iteration % self._params.checkpoint_period_itrs == 0
-        if name is None or is_periodic or self._is_last(iteration) or self._export.is_first(name):
+        if name is None or self._is_periodic(iteration) or self._is_last(iteration) or self._export.is_first(name):
             return
         self._export.delete_checkpoint(name)
+
+    def _is_periodic(self, iteration: int) -> bool:
+        if self._period.env_steps is not None:
+            return iteration in self._state.periodic
+        return iteration % self._period.iterations == 0
 
     def _warn_without_success(self, summary: Mapping[str, float]) -> None:
         """Once in a start: an environment may tell of a success only where there is one."""

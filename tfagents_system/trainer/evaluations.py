@@ -14,6 +14,7 @@ from tfagents_system.role import Role
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import RunPaths, worker_role
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.periods import Period
 
 
 class Evaluated(NamedTuple):
@@ -47,6 +48,7 @@ class PolicyEvaluations:
 
     def __init__(self, params: TrainParamsBase, role: Role, straggler_secs: float) -> None:
         self._params = params
+        self._period = Period.of(params, "eval")
         self._role = role
         self._straggler_secs = straggler_secs
         self._published_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps)
@@ -54,8 +56,10 @@ class PolicyEvaluations:
     def begin(self) -> None:
         """A start of the trainer, or going back: what the metrics have of evaluations counts."""
         self._gathered = Evaluations(self._params.n_eval_episodes, self._role.num_workers)
-        # Versions: in the metrics; whose evaluation is over; published to be evaluated.
-        self._logged = self._over = self.version = last_evaluated(self._role.paths)
+        self.version, env_steps = last_evaluated(self._role.paths)
+        self._over = self.version  # The newest policy whose evaluation is over.
+        # Periods that had passed: of the newest one in the metrics; published to be evaluated.
+        self._logged = self._published = self._period.passed(self.version, env_steps)
         self.arrays: list[np.ndarray] = []
         self._began = 0.0
 
@@ -64,15 +68,15 @@ class PolicyEvaluations:
         """Whether none is under way."""
         return self._over >= self.version
 
-    def is_due(self, version: int, is_last: bool) -> bool:
-        """Whether a policy is to be evaluated: one in each period, and the last one."""
-        period = self._params.eval_period_itrs
+    def is_due(self, version: int, env_steps: int, is_last: bool) -> bool:
+        """Whether the policy of that iteration is to be evaluated: one in each period, and the last one."""
         # Not `version % period == 0`: a stop may have lost the evaluation that was under way.
-        return version // period > self.version // period or (is_last and version > self.version)
+        return self._period.passed(version, env_steps) > self._published or (is_last and version > self.version)
 
     def start(self, version: int, arrays: list[np.ndarray], train_step: int, env_steps: int) -> None:
         """A policy is published to be evaluated."""
         self.version, self.arrays, self._began = version, arrays, time.monotonic()
+        self._published = self._period.passed(version, env_steps)
         self._published_at[version] = (train_step, env_steps)
 
     def add(self, report: Report) -> None:
@@ -87,11 +91,12 @@ class PolicyEvaluations:
         """Those that are complete, each once; it counts as over when it is taken."""
         for version, reports in self._gathered.pop_ready():
             summary = summarize("eval", reports)
-            if self._params.asynchronous:
-                period = self._params.eval_period_itrs
-                summary["eval_left_out"] = max(0, version // period - self._logged // period - 1)
             train_step, env_steps = self._published_at.pop(version, (reports[0].train_step, None))
-            self._logged, self._over = version, max(self._over, version)
+            # The steps of a policy that an earlier process has published are not known.
+            passed = max(self._logged, self._period.passed(version, -1 if env_steps is None else env_steps))
+            if self._params.asynchronous:
+                summary["eval_left_out"] = max(0, passed - self._logged - 1)
+            self._logged, self._over = passed, max(self._over, version)
             yield Evaluated(version, train_step, env_steps, summary)
 
     def leave_out_gone(self, since: float | None = None, wait_secs: float = 0.0) -> bool:
@@ -131,7 +136,7 @@ class PolicyEvaluations:
         return time.time() - last > self._straggler_secs + self._role.beats.lag_secs
 
 
-def last_evaluated(paths: RunPaths) -> int:
-    """Version of the newest policy whose evaluation is in the metrics; -1 if there is none."""
+def last_evaluated(paths: RunPaths) -> tuple[int, int]:
+    """Version and environment steps of the newest policy whose evaluation is in the metrics; -1 if there is none."""
     rows = [row for row in read_metrics(paths.metrics_csv) if row.get("eval_return") is not None]
-    return int(max((row["iteration"] or 0 for row in rows), default=-1))
+    return max(((int(row["iteration"] or 0), int(row["env_steps"] or 0)) for row in rows), default=(-1, -1))

@@ -84,5 +84,6 @@ class IterationPlan:
     def end(self) -> None:
         """All updates of the iteration are done."""
         self._state.iteration += 1
+        self._state.earlier_end_env_steps, self._state.end_env_steps = self._state.end_env_steps, self._state.env_steps
         self._state.iteration_start = self._train_step()
         self.total = self._updates_per_iter

@@ -13,6 +13,7 @@ from absl import logging
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.iteration_plan import IterationPlan
+from tfagents_system.trainer.periods import Period
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.trainer_checkpoints import SaveError, TrainerCheckpoints, TrainerState
 
@@ -51,6 +52,7 @@ class TrainerSaves:
         self._checkpoints, self._export, self._shares = checkpoints, export, shares
         self._checkpoint_secs = 60.0 * float(os.environ.get("SAC_CHECKPOINT_MINUTES") or 10)
         self._deadline_secs = float(os.environ.get("SAC_SAVE_DEADLINE_SECS") or 60)
+        self._period = Period.of(params, "checkpoint")
         self._save_at = self._look_at = 0.0
         self._saved_step = -1  # Train step of the last checkpoint.
         self._exported_step = -1  # Train step of the policies on disk.
@@ -63,7 +65,7 @@ class TrainerSaves:
         self._save_at = time.monotonic() + self._checkpoint_secs
 
     def save_if_due(self, further: Mapping[str, Any], is_wanted: Callable[[], bool], tell: Callable[[], None]) -> bool:
-        """All of it every `checkpoint_period_itrs`; a checkpoint also before the first update, after
+        """All of it once in a checkpoint's period; a checkpoint also before the first update, after
         SAC_CHECKPOINT_MINUTES without one, and where the replay server could not keep the older ones any longer.
 
         Args:
@@ -75,7 +77,7 @@ class TrainerSaves:
           Whether it has written a checkpoint.
         """
         iteration, train_step = self._state.iteration, self._train_step()
-        is_period = self._plan.done == 0 and iteration % self._params.checkpoint_period_itrs == 0
+        is_period = self._plan.done == 0 and self._period.is_due(self._state)
         is_due = (
             time.monotonic() >= self._save_at
             or (is_period and train_step != self._saved_step)

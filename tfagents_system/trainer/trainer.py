@@ -23,6 +23,7 @@ from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.learner import Learner
 from tfagents_system.trainer.minibatches import Minibatches
+from tfagents_system.trainer.periods import Period
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.publisher import Publisher
 from tfagents_system.trainer.saves import TrainerSaves
@@ -48,6 +49,7 @@ class Trainer:
     """
 
     _sharings: tuple[Sharing, ...] = ()  # Of the next iterations' steps, as the newest block has them.
+    _policy_steps = 0  # Environment steps after the first random ones, likewise.
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -59,6 +61,7 @@ class Trainer:
         action_spec = specs.load_environment_action_spec(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, action_spec, learner.step_variable, params.frame_stack)
         self._shares = TimeShares()
+        self._log_period = Period.of(params, "log")
         self._saves = TrainerSaves(
             params, self._state, self._plan, lambda: learner.train_step, learner.checkpoints, self._export, self._shares
         )
@@ -177,7 +180,7 @@ class Trainer:
         if self._role.deterministic and self._log.looks_at_evaluations:
             self._wait_for_evaluation()  # When it is over must not depend on how long it takes.
         self._reports.take()
-        if self._state.iteration % self._params.log_period_itrs == 0:
+        if self._log_period.is_due(self._state):
             self._log.write_training_row()
         self._save_if_due()
 
@@ -187,6 +190,7 @@ class Trainer:
         while not plan.is_complete:
             block = self._next_block(iteration, plan.done)
             self._state.env_steps = block.env_steps
+            self._policy_steps = block.env_steps - block.init_steps
             self._log.training_row.begin(self._learner.train_step, block.env_steps)
             is_news = plan.total is None
             count = plan.take(block)
@@ -231,13 +235,13 @@ class Trainer:
     # Publishing.
 
     def _publish(self) -> None:
-        """Publishes policy and progress; every `eval_period_itrs` also a policy to evaluate.
+        """Publishes policy and progress; once in an evaluation's period also a policy to evaluate.
 
         An evaluation begins when the one before is over. In lock-step the trainer waits for that (workers that evaluate
         do not collect); with `asynchronous` it goes on, and evaluates a later policy.
         """
         version, evaluations = self._state.iteration, self._evaluations
-        is_due = evaluations.is_due(version, self._log.is_last(version))
+        is_due = evaluations.is_due(version, self._state.end_env_steps, self._log.is_last(version))
         if is_due and self._params.asynchronous:
             self._reports.leave_out_gone(wait_secs=_BEATS_WAIT_SECS)
         elif is_due:
@@ -253,7 +257,9 @@ class Trainer:
     def _progress(self) -> tables.Progress:
         iteration, train_step = self._state.iteration, self._learner.train_step
         to_evaluate = self._evaluations.version if self._evaluations.arrays else -1
-        return tables.Progress(self._session, iteration, train_step, to_evaluate, self._sharings)
+        return tables.Progress(
+            self._session, iteration, train_step, to_evaluate, self._sharings, policy_steps=self._policy_steps
+        )
 
     # Evaluations.
 

@@ -32,12 +32,14 @@ class TrainerState:
     Attributes:
       iteration: Iterations completed.
       iteration_start: Train step at which the current iteration began.
-      env_steps: Environment steps stored when the newest block was drawn.
+      env_steps: Environment steps of the run, as the newest block has counted them.
       best_eval_return: Mean return of the best evaluation of the present stage; None before the first.
       best_eval_success: Its success rate; None where the environment reports none.
       best_checkpoint: Name of the policy checkpoint that reached it.
       best_iteration: Iterations completed then.
       best_stage: Values of the curriculum that it was evaluated with.
+      end_env_steps, earlier_end_env_steps: `env_steps` when the last iteration ended, and when the one before it did.
+      periodic: Iterations whose evaluated policies were also due by `checkpoint_period_env_steps`.
       earlier_stages: What was best in those before, as best.json has it.
       ended_early: Why the run ends before its last iteration, where it does.
       ended_for: The settings for which it does, as `settings_of_end` has them.
@@ -58,6 +60,9 @@ class TrainerState:
     ended_for: str | None = None
     matmul_precision: str | None = None
     earlier_stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    end_env_steps: int = 0
+    earlier_end_env_steps: int = -1
+    periodic: list[int] = dataclasses.field(default_factory=list)
 
 
 class _SavedState(tf.train.experimental.PythonState):
@@ -69,7 +74,8 @@ class _SavedState(tf.train.experimental.PythonState):
         return json.dumps(dataclasses.asdict(self.state))
 
     def deserialize(self, string_value: bytes) -> None:
-        for name, value in json.loads(string_value).items():
+        values = json.loads(string_value)
+        for name, value in {"end_env_steps": values.get("env_steps", 0), **values}.items():  # Earlier versions lack it.
             setattr(self.state, name, value)
 
 

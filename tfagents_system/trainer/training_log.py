@@ -101,15 +101,19 @@ class TrainingLog:
         state = self._state
         if state.ended_for != self._early_end.settings:  # They were changed, so that the run continues.
             state.ended_early = None
-        if state.ended_early is None and (why := self._early_end.why or self._callbacks.why):
+        if state.ended_early is None and (why := self._early_end.why or self._callbacks.why or self._why_of_steps()):
             state.ended_early, state.ended_for = why, self._early_end.settings
             logging.info("iteration %d is the last: %s", state.iteration, why)
         return state.iteration >= self._params.num_iter or state.ended_early is not None
 
     def is_last(self, iteration: int) -> bool:
         """Whether a policy of that iteration is the result of the run, as far as that is decided."""
-        ends_here = self._state.ended_early is not None and iteration >= self._state.iteration
-        return ends_here or iteration >= self._params.num_iter
+        is_over = self._state.ended_early is not None or self._why_of_steps() is not None
+        return (is_over and iteration >= self._state.iteration) or iteration >= self._params.num_iter
+
+    def _why_of_steps(self) -> str | None:
+        steps = self._params.num_env_steps
+        return None if steps is None or self._state.end_env_steps < steps else f"num_env_steps={steps} is reached"
 
     # Heartbeats.
 
@@ -122,6 +126,7 @@ class TrainingLog:
                 **self.newest,
                 "iteration": training.iteration,
                 "num_iter": self._params.num_iter,
+                "num_env_steps": self._params.num_env_steps,
                 "train_step": learner.train_step,
                 "env_steps": training.env_steps,
                 "best_eval_return": training.best_eval_return,
@@ -138,7 +143,10 @@ class TrainingLog:
         )
 
     def _time_left_secs(self) -> float | None:
-        """At the rate of the last row of metrics, with as many updates in an iteration as there were so far."""
+        """At the rates of the last row of metrics, with as many updates in an iteration as there were so far."""
         rate, updates = self.newest.get("updates_per_s"), self._plan.mean_updates
         iterations_left = self._params.num_iter - self._state.iteration
-        return iterations_left * updates / rate if rate and updates is not None else None
+        found = [iterations_left * updates / rate] if rate and updates is not None else []
+        if self._params.num_env_steps is not None and (rate := self.newest.get("env_steps_per_s")):
+            found.append(max(0, self._params.num_env_steps - self._state.env_steps) / rate)
+        return min(found, default=None)

@@ -326,7 +326,8 @@ class WorkerRecord:
       incarnation: Of the last stored segment; 0 if there is none.
       number: Of the last stored segment; -1 if there is none.
       iteration_done: The last iteration that the worker completed, `NEVER` if there is none.
-      init_episodes: How many of the initial random episodes it has completed.
+      init_episodes: How many of the initial random episodes it has completed; or steps of them, in a run with
+        `env_steps_before_training`.
     """
 
     incarnation: int

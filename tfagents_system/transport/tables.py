@@ -151,12 +151,14 @@ class Block:
       iteration: Of the request.
       first: Index of the block's first minibatch within the iteration.
       count: Minibatches in the block.
-      env_steps: Environment steps stored since the run began, when the block was drawn.
+      env_steps: Environment steps of the run up to this iteration, random ones included; where asynchronous, all that
+        were stored when the block was drawn.
       total: Minibatches of the whole iteration.
       held_out: Minibatches of held-out experience after the others, for measuring only; in an iteration's last block.
       arrays: `Transitions.to_arrays()` or `Sequences.to_arrays()`, each `[count + held_out, B, ...]`. A block without
         minibatches has none: the iteration has no (more) updates.
       sharings: Who collects the steps of the next iterations, see `Progress`.
+      init_steps: Those of `env_steps` before training.
     """
 
     session: int
@@ -168,17 +170,19 @@ class Block:
     held_out: int
     arrays: list[np.ndarray]
     sharings: tuple[Sharing, ...] = ()
+    init_steps: int = 0
 
     def to_wire(self) -> list[np.ndarray]:
         meta = (self.session, self.iteration, self.first, self.count, self.env_steps, self.total, self.held_out)
         rows = [sharing.to_row() for sharing in self.sharings]
-        return [np.array([*meta, len(rows)], np.int64), *rows, *self.arrays]
+        return [np.array([*meta, self.init_steps, len(rows)], np.int64), *rows, *self.arrays]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
-        session, iteration, first, count, env_steps, total, held_out, rows = (int(value) for value in arrays[0])
-        sharings = tuple(map(Sharing.from_row, arrays[1 : 1 + rows]))
-        return cls(session, iteration, first, count, env_steps, total, held_out, list(arrays[1 + rows :]), sharings)
+        head = [int(value) for value in arrays[0]]
+        session, iteration, first, count, env_steps, total, held_out, init_steps, rows = head
+        sharings, drawn = tuple(map(Sharing.from_row, arrays[1 : 1 + rows])), list(arrays[1 + rows :])
+        return cls(session, iteration, first, count, env_steps, total, held_out, drawn, sharings, init_steps)
 
     @classmethod
     def empty(cls) -> Block:
@@ -198,6 +202,7 @@ class Progress:
       sharings: Of the iterations that this policy may collect, where these are of steps; none: the planned workers
         share them.
       memory: Where the trainer shares its policies with the workers on its machine, see policies/shared_weights.py.
+      policy_steps: Environment steps after the first random ones, as the trainer's newest block has counted them.
     """
 
     session: int
@@ -206,9 +211,10 @@ class Progress:
     eval_iteration: int
     sharings: tuple[Sharing, ...] = ()
     memory: tuple[int, int] = (0, 0)
+    policy_steps: int = 0
 
     def to_wire(self) -> list[np.ndarray]:
-        row = (self.session, self.iteration, self.train_step, self.eval_iteration, *self.memory)
+        row = (self.session, self.iteration, self.train_step, self.eval_iteration, *self.memory, self.policy_steps)
         return [np.array(row, np.int64), *(sharing.to_row() for sharing in self.sharings)]
 
     @classmethod
@@ -218,12 +224,14 @@ class Progress:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        session, iteration, train_step, eval_iteration, *memory = _only_array(arrays[:1], np.int64, 6).tolist()
+        session, iteration, train_step, eval_iteration, *memory, policy_steps = _only_array(
+            arrays[:1], np.int64, 7
+        ).tolist()
         try:
             sharings = tuple(map(Sharing.from_row, arrays[1:]))
         except ValueError as error:
             raise MalformedMessageError(f"not a sharing of steps: {error}") from None
-        return cls(session, iteration, train_step, eval_iteration, sharings, (memory[0], memory[1]))
+        return cls(session, iteration, train_step, eval_iteration, sharings, (memory[0], memory[1]), policy_steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,7 +255,7 @@ class Stored:
 
     @property
     def init_episodes(self) -> int:
-        """How many of the initial random episodes are complete, over all workers."""
+        """How many of the initial random episodes (or steps) are complete, over all workers."""
         return int(self.workers[:, -1].sum())
 
     def worker(self, worker_id: int) -> WorkerRecord:

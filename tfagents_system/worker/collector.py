@@ -74,6 +74,22 @@ class Collector:
                 self._send,
             )
 
+    def collect_random(self, count: int, actor: Actor) -> None:
+        """Collects so many of the first random episodes, or steps where `env_steps_before_training` counts them.
+
+        With iterations of whole episodes, those that are under way after these steps are given up.
+
+        Raises:
+          StoppedError, EnvironmentFault, TooLargeError: As of `collect_episodes`.
+        """
+        if self._params.env_steps_before_training is None:
+            self.collect_episodes(INIT_ITERATION, count, actor)
+            return
+        self._runner.repeat(COLLECT_STREAM, INIT_ITERATION)
+        self.collect_steps(INIT_ITERATION, count, actor)
+        if self._params.env_steps_per_iter is None:
+            self._rollout = None
+
     def collect_episodes(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
         """Collects so many whole episodes; all of their steps are sent, and may not be stored yet.
 

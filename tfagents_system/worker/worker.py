@@ -13,6 +13,7 @@ import tree
 from absl import logging
 
 from tfagents_system.agents.acting import make_worker_agent
+from tfagents_system.agents.iteration_counts import random_count
 from tfagents_system.agents.sequence_lengths import sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
@@ -28,6 +29,7 @@ from tfagents_system.transport.connection import Connection, StoppedError, Waiti
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
+from tfagents_system.worker.back_pressure import BackPressure
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
@@ -67,9 +69,10 @@ class Worker:
         self._connection = role.connect(self._is_stopped)
         self._connection.wait_until_up(_START_DEADLINE_SECS)
         self._progress = ProgressReader(self._connection, worker_id, settings.straggler_secs)
+        self._back_pressure = BackPressure(self._params)
         stored = _first_status(self._connection, role.stop)
         self._record = stored.worker(worker_id)
-        self._init_is_complete = stored.init_episodes >= self._params.n_buffer_init_episodes
+        self._init_is_complete = stored.init_episodes >= random_count(self._params)
         self._iteration_done = self._record.iteration_done
         incarnation = max(time.time_ns(), self._record.incarnation + 1)
         self._sender = SegmentSender(
@@ -147,14 +150,14 @@ class Worker:
             self._environments.close()
 
     def _begin(self) -> None:
-        """Collects its share of the first random episodes, without those that it completed before a restart."""
-        total, workers = self._params.n_buffer_init_episodes, self._role.num_workers
+        """Collects its share of the first random experience, without what is stored of it since before a restart."""
+        total, workers = random_count(self._params), self._role.num_workers
         share = total // workers + (self._id < total % workers)
         missing = share - self._record.init_episodes
         if self._id >= workers or missing <= 0 or self._iteration_done >= INIT_ITERATION or self._init_is_complete:
             return
         self._runner.set_due(0)
-        self._collector.collect_episodes(INIT_ITERATION, missing, self._random)
+        self._collector.collect_random(missing, self._random)
         self._iteration_done = INIT_ITERATION
 
     def _go_on(self) -> None:
@@ -227,7 +230,10 @@ class Worker:
         self._evaluate_if_due()
 
     def _wait_for_policy(self, iteration: int) -> None:
-        """Takes the newest policy; in lock-step one that is at most `max_policy_lag` iterations behind."""
+        """Takes the newest policy; in lock-step one that is at most `max_policy_lag` iterations behind.
+
+        Where asynchronous it waits for updates, if `min_updates_per_env_step` asks for more of them.
+        """
         lag = 0 if self._role.deterministic else self._params.max_policy_lag
         oldest = 0 if self._params.asynchronous else max(0, iteration - lag)
         what = f"the policy of iteration {oldest} from the trainer at {self._connection.address}"
@@ -238,7 +244,9 @@ class Worker:
                 self._policy.follow(progress)
                 # Who collects which share comes with the progress, which the policy itself may be ahead of.
                 if progress is not None and min(progress.iteration, self._policy.version) >= oldest:
-                    return
+                    if not self._back_pressure.holds(progress, self._activity.steps):
+                        return
+                    what = "updates (min_updates_per_env_step)"
                 self._activity.beat("waiting", waiting_for=what)
                 self._collector.confirm()
                 waiting.check()

@@ -219,7 +219,9 @@ def identity_of(paths: RunPaths) -> dict[str, str]:
     """SHA-256 of each of a run's inputs by name, for comparison with another machine's."""
     files = {"params": paths.params, "config": paths.config, "specs": paths.specs}
     contents = {name: path.read_bytes() for name, path in files.items()}
-    overrides = Overrides.read(paths.overrides)  # Without the variables, which are each machine's own.
+    overrides = Overrides.read(
+        paths.overrides
+    )  # Without the variables, each machine's own, and defaults, which workers are told.
     contents["settings"] = json.dumps([overrides.params, overrides.config], sort_keys=True).encode()
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 

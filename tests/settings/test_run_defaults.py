@@ -1,0 +1,79 @@
+"""What a run has where neither its params nor `--set` says it, and that a run which began keeps what it had."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfagents_system.settings.load_params import load_params
+from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.run_defaults import ENV_STEPS_PER_ITER, defaults_of
+
+FILE = """
+from tfagents_system.train_params_base import TrainParamsBase
+
+class Base(TrainParamsBase):
+    {base}
+
+class TrainParams(Base):
+    {own}
+
+    def __init__(self, env_config):
+        super().__init__(env_config)
+        {constructor}
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        raise NotImplementedError
+"""
+ALL = {
+    "env_steps_per_iter": ENV_STEPS_PER_ITER,
+    "log_period_env_steps": 1000,
+    "checkpoint_period_env_steps": 50_000,
+    "eval_period_env_steps": 9 * 10 * 50,
+}
+EVALUATIONS = {"eval_period_env_steps": 9 * 10 * 50}
+
+
+def params_of(folder: Path, attributes: Any = None, **places: str) -> Any:
+    path = folder / "my_params.py"
+    path.write_text(FILE.format(**({"base": "pass", "own": "pass", "constructor": "pass"} | places)))
+    return load_params(path, {"horizon": 50, "mine": 7}, attributes=attributes)
+
+
+@pytest.mark.parametrize("name", ["n_train_episodes_per_iter", "num_steps_per_iter"])
+@pytest.mark.parametrize("place", ["base", "own", "constructor", "json", "set"])
+def test_whoever_sets_an_iteration_keeps_whole_episodes(tmp_path: Path, name: str, place: str) -> None:
+    words = {"constructor": f"self.{name} = 1", "json": f"self.{name} = env_config['mine']"}.get(place, f"{name} = 1")
+    where = "constructor" if place == "json" else place
+    params = params_of(tmp_path, {name: 1}) if place == "set" else params_of(tmp_path, **{where: words})
+    assert defaults_of(params, 2) == {}
+
+
+def test_nobody_sets_an_iteration(tmp_path: Path) -> None:
+    assert defaults_of(params_of(tmp_path), 2) == ALL
+    assert defaults_of(params_of(tmp_path), 300) == ALL | {"env_steps_per_iter": 300}
+    own = "log_period_itrs = 1; eval_period_itrs = 3; checkpoint_period_env_steps = 7"
+    assert defaults_of(params_of(tmp_path, own=own), 2) == {"env_steps_per_iter": 200}
+    assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = 40"), 2) == EVALUATIONS
+    assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = None"), 2) == {}
+
+
+def test_defaults_are_values_of_the_run_and_a_period_that_is_given_replaces_them(tmp_path: Path) -> None:
+    began = Overrides(params={"discount": 0.9}, defaults=ALL)
+    assert Overrides(**json.loads(began.to_json())) == began
+    assert began.attributes == {"discount": 0.9, **ALL} and began.settings() == {"discount": 0.9}
+    given = Overrides(params={"eval_period_itrs": 3}, defaults=ALL).attributes
+    assert "eval_period_env_steps" not in given and given["log_period_env_steps"] == 1000
+    assert params_of(tmp_path, began.attributes).env_steps_per_iter == ENV_STEPS_PER_ITER
+
+
+def test_a_length_in_steps_has_no_other_bound(tmp_path: Path) -> None:
+    assert params_of(tmp_path, own="num_env_steps = 5000").num_iter == 5000
+    assert params_of(tmp_path, own="num_env_steps = 5000; num_iter = 3").num_iter == 3
+    assert params_of(tmp_path, {"num_env_steps": 70}, own="num_env_steps = 5000").num_iter == 70
+
+
+def test_the_old_name_of_the_ratio_can_be_read(tmp_path: Path) -> None:
+    assert params_of(tmp_path, own="asynchronous = True; updates_per_env_step = 4").max_updates_per_env_step == 4
+    assert params_of(tmp_path, own="asynchronous = True").max_updates_per_env_step == 1.0

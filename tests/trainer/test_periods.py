@@ -1,0 +1,40 @@
+"""Periods in iterations and in environment steps, by hand-computed numbers."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfagents_system.trainer.checkpoints import TrainerState
+from tfagents_system.trainer.iteration_plan import IterationPlan
+from tfagents_system.trainer.periods import Period
+
+
+def due(period: Period, ends: list[int]) -> list[int]:
+    """Iterations after which it is due, if the run has these numbers of steps at their ends; 0: before the first."""
+    state = TrainerState()
+    plan = IterationPlan(state, lambda: 0, 100, 1)
+    found = [0] if period.is_due(state) else []
+    for state.env_steps in ends:
+        plan.end()
+        found += [state.iteration] if period.is_due(state) else []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("period", "found"),
+    [
+        (Period(3, None), [0, 3, 6]),
+        (Period(1, None), [0, 1, 2, 3, 4, 5, 6]),
+        (Period(3, 100), [0, 2, 4, 5]),
+        (Period(1, 1000), [0]),
+    ],
+)
+def test_it_is_due_whenever_a_multiple_is_reached(period: Period, found: list[int]) -> None:
+    assert due(period, [99, 100, 199, 350, 420, 420]) == found
+
+
+def test_kinds_are_read_from_their_attributes() -> None:
+    values = {"eval_period_itrs": 3, "eval_period_env_steps": None, "log_period_itrs": 1, "log_period_env_steps": 70}
+    params: Any = SimpleNamespace(**values)
+    assert Period.of(params, "eval") == (3, None) and Period.of(params, "log") == (1, 70)
