@@ -389,10 +389,10 @@ def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path) -> No
     other, own = Claims(), Claims()
     assert other.take(claim_of(port, 2))
     with pytest.raises(UserError, match=r"SAC_EXPERT_WORKERS=2 needs slots 1 to 2, .* earlier start .* has 2: end it"):
-        supervise.claim_expert_slots(variables, own, port)
+        supervise.claim_slots_beside(variables, own, port)
     own.release(claim_of(port, 1))
     other.release(claim_of(port, 2))
-    supervise.claim_expert_slots(variables, own, port)
+    supervise.claim_slots_beside(variables, own, port)
     assert not other.take(claim_of(port, 1)) and not other.take(claim_of(port, 2))
     for number in (1, 2):
         own.release(claim_of(port, number))

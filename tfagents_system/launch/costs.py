@@ -77,12 +77,15 @@ def updates_per_step(params: Any, workers: int, steps_per_episode: float) -> flo
     return float(params.num_steps_per_iter / (params.n_train_episodes_per_iter * workers * steps_per_episode))
 
 
-def foretell(params: Any, costs: Costs, workers: int, cpus: int | None, *, takes_turns: bool = False) -> Duration:
+def foretell(
+    params: Any, costs: Costs, workers: int, cpus: int | None, *, takes_turns: bool = False, eval_workers: int = 0
+) -> Duration:
     """How long a run takes.
 
     Collecting an iteration overlaps the updates of the one before (docs/architecture.md, An iteration); where roles
     share CPUs, these must do the work of all. A worker evaluates after its iteration, while the trainer has
-    one iteration's updates to do.
+    one iteration's updates to do. Workers that only evaluate do so beside that: the run waits for the last evaluation,
+    and where it takes turns for those that take longer than their period.
 
     Args:
       params: The run's.
@@ -90,6 +93,7 @@ def foretell(params: Any, costs: Costs, workers: int, cpus: int | None, *, takes
       workers: How many collect.
       cpus: CPUs of all roles together, if they share them; None if each has its own.
       takes_turns: Collecting and updates never overlap, as with SAC_DETERMINISTIC=1.
+      eval_workers: How many only evaluate.
     """
     ratio = updates_per_step(params, workers, costs.steps_per_episode)
     if params.asynchronous:
@@ -107,9 +111,15 @@ def foretell(params: Any, costs: Costs, workers: int, cpus: int | None, *, takes
     if cpus is not None:
         work = updates * costs.update.cpu_secs + steps * costs.step.cpu_secs + replay
         iteration = max(iteration, work / cpus)
-    episodes = math.ceil(params.n_eval_episodes / workers)
-    evaluation = max(0.0, episodes * costs.steps_per_episode * costs.step.secs - max(0.0, iteration - collect))
-    evaluations = (1 + math.ceil(params.num_iter / params.eval_period_itrs)) * evaluation
+    count = 1 + math.ceil(params.num_iter / params.eval_period_itrs)
+    share = math.ceil(params.n_eval_episodes / (eval_workers or workers)) * costs.steps_per_episode
+    if eval_workers:
+        hidden = params.eval_period_itrs * iteration if takes_turns else math.inf
+        evaluations = share * costs.step.secs + (count - 1) * max(0.0, share * costs.step.secs - hidden)
+        if cpus is not None:
+            evaluations += (count - 1) * params.n_eval_episodes * costs.steps_per_episode * costs.step.cpu_secs / cpus
+    else:
+        evaluations = count * max(0.0, share * costs.step.secs - max(0.0, iteration - collect))
     first = params.n_buffer_init_episodes / workers * costs.steps_per_episode * costs.step.secs
     secs = START_SECS + first + params.num_iter * iteration + evaluations
     return Duration(secs, iteration, train, collect, evaluations)

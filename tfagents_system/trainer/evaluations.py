@@ -22,8 +22,8 @@ class Evaluated(NamedTuple):
     Attributes:
       version: Iterations that it was trained for.
       train_step, env_steps: When it was published; `env_steps` is None where an earlier process did that.
-      summary: Columns of metrics. Where asynchronous, `eval_left_out` counts evaluations that were due since the one
-        before and did not take place.
+      summary: Columns of metrics. Where the trainer does not wait, `eval_left_out` counts evaluations that were due
+        since the one before and did not take place.
     """
 
     version: int
@@ -41,6 +41,9 @@ class PolicyEvaluations:
       straggler_secs: SAC_STRAGGLER_SECS.
 
     Attributes:
+      is_awaited: Whether the trainer waits for the one under way before it publishes the next that is due. It does
+        where those who collect evaluate, so that none is passed over, and where every evaluation must be the same in
+        every repetition of the run. Else it goes on, and a later policy is evaluated.
       version: Of the policy that is evaluated, or was last; -1 before the first.
       arrays: That policy as it is published; empty where no evaluation has begun since `begin`.
     """
@@ -50,10 +53,11 @@ class PolicyEvaluations:
         self._role = role
         self._straggler_secs = straggler_secs
         self._published_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps)
+        self.is_awaited = not params.asynchronous and (role.deterministic or not role.slots.evaluators)
 
     def begin(self) -> None:
         """A start of the trainer, or going back: what the metrics have of evaluations counts."""
-        self._gathered = Evaluations(self._params.n_eval_episodes, self._role.num_workers)
+        self._gathered = Evaluations(self._params.n_eval_episodes, self._role.slots.sharing_evaluations)
         # Versions: in the metrics; whose evaluation is over; published to be evaluated.
         self._logged = self._over = self.version = last_evaluated(self._role.paths)
         self.arrays: list[np.ndarray] = []
@@ -65,7 +69,9 @@ class PolicyEvaluations:
         return self._over >= self.version
 
     def is_due(self, version: int, is_last: bool) -> bool:
-        """Whether a policy is to be evaluated: one in each period, and the last one."""
+        """Whether a policy is to be evaluated: one in each period, and the last one; none with n_eval_episodes = 0."""
+        if not self._params.n_eval_episodes:
+            return False
         period = self._params.eval_period_itrs
         # Not `version % period == 0`: a stop may have lost the evaluation that was under way.
         return version // period > self.version // period or (is_last and version > self.version)
@@ -87,7 +93,7 @@ class PolicyEvaluations:
         """Those that are complete, each once; it counts as over when it is taken."""
         for version, reports in self._gathered.pop_ready():
             summary = summarize("eval", reports)
-            if self._params.asynchronous:
+            if not self.is_awaited:
                 period = self._params.eval_period_itrs
                 summary["eval_left_out"] = max(0, version // period - self._logged // period - 1)
             train_step, env_steps = self._published_at.pop(version, (reports[0].train_step, None))
