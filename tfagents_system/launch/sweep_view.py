@@ -115,9 +115,9 @@ def _line(task: Task, settings: str) -> str:
     """`task 3 (SAC_SEED=3): done, eval return -150.2, best -148.0`; without evaluations the last `train return`."""
     cells = row(task, settings, time.time())
     numbers = f", eval return {cells['eval return']}, best {cells['best']}" if task.state == DONE else ""
-    if numbers and cells["eval return"] == "-":
-        trainer = (read_status(task.paths.status_json) or {}).get("roles", {}).get(TRAINER, {})
-        numbers = f", train return {format_number(trainer.get('train_return'))}"
+    trainer = (read_status(task.paths.status_json) or {}).get("roles", {}).get(TRAINER, {})
+    if numbers and cells["eval return"] == "-" and trainer.get("train_return") is not None:
+        numbers = f", train return {format_number(trainer['train_return'])}"
     where = f" (log in {task.log})" if task.state in (RUNNING, FAILED) else ""
     name = f"task {task.number}{f' ({settings})' if settings else ''}"
     return f"{name}: {task.state}{numbers}{f', {task.reason}' if task.reason else ''}{where}"
