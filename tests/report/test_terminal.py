@@ -129,6 +129,8 @@ def test_experts_are_named():
     many = status(workers=64)
     many["roles"]["worker_63"]["kind"] = many["roles"]["worker_62"]["kind"] = "expert"
     assert "worker_0..63 (2 expert) CPU 4-67" in words(rendered(many))
+    many["roles"]["worker_61"]["kind"] = "eval"
+    assert "worker_0..63 (1 eval, 2 expert) CPU 4-67" in words(rendered(many))
 
 
 @pytest.mark.parametrize("width", [40, 58, 80, 200])
