@@ -91,6 +91,9 @@ def test_where_each_roles_time_goes_is_shown_the_workers_on_average():
     content["roles"]["worker_1"]["time_shares"] = {"simulator": 0.8}
     text = words(rendered(content))
     assert "replay's time idle 90% drawing 8% workers' time simulator 70% waiting for the policy 15%" in text
+    content["roles"]["worker_1"] |= {"kind": "eval", "time_shares": {"evaluating": 0.9}}
+    text = words(rendered(content, 200))
+    assert "simulator 60% waiting for the policy 30%" in text and "evaluators' time evaluating 90%" in text
 
 
 def test_restarts_and_problems_are_shown():

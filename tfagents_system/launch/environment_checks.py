@@ -310,7 +310,8 @@ class _Check:
         try:
             with contextlib.ExitStack() as stack:
                 if env is None or hooks.takes_render_mode(self._params):  # Another one: as run.py builds it.
-                    env = stack.enter_context(loading.make_play_env(self._params, self._seed, render=True))
+                    env = loading.make_play_env(self._params, self._seed, render=True)
+                    stack.callback(env.close)
                 rendering.enable_frames(env.user_env)
                 env.reset()
                 frame = env.render_frame()

@@ -18,6 +18,7 @@ import psutil
 
 from tfagents_system.agents.iteration_counts import updates_ratio
 from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import shown
@@ -218,6 +219,8 @@ class Inspector:
     def _check_evaluators(self, params: TrainParamsBase) -> None:
         """Whether there is something to evaluate for workers that do nothing else."""
         check, count = self.found.checks[PARAMS], self._values.get("eval_workers")
+        if not is_kept(integer_from(0), params.n_eval_episodes):
+            return  # Which is reported.
         if params.n_eval_episodes == 0 and count:
             check.errors.append(
                 f"SAC_EVAL_WORKERS={count} does not work with n_eval_episodes=0, nothing is evaluated: unset it, or "
