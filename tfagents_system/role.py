@@ -116,7 +116,8 @@ class Role:
         """Of the run, for its workers."""
         local = int(os.environ.get("SAC_LOCAL_WORKERS") or self.num_workers)
         experts = int(os.environ.get("SAC_EXPERT_WORKERS") or 0)
-        return SlotCounts(local, self.num_workers, self.max_workers, experts)
+        evaluators = int(os.environ.get("SAC_EVAL_WORKERS") or 0)
+        return SlotCounts(local, self.num_workers, self.max_workers, experts, evaluators)
 
     @functools.cached_property
     def beats(self) -> BeatReader:
@@ -128,7 +129,7 @@ class Role:
 
         The first answer takes a moment, and the answer lags a worker by seconds: asking costs nothing.
         """
-        if worker_id < self.slots.local:
+        if worker_id < self.slots.local or worker_id in self.slots.beside:
             return False
         return (self.beats.last(worker_role(worker_id)) or {}).get("state") == "stopped"
 

@@ -272,11 +272,14 @@ class TrainParamsBase(abc.ABC):
     `validation/critic_loss` and so on."""
 
     # Periods.
-    n_eval_episodes: Annotated[Count, "episodes in total", MayChange] = 10
-    """Size of one evaluation with the greedy policy."""
-    eval_period_itrs: Annotated[Count, "iterations", MayChange] = 10
+    n_eval_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 10
+    """Size of one evaluation with the greedy policy. 0: nothing is evaluated, there is no best policy, and curves show
+    the returns of training episodes."""
+    eval_period_itrs: Annotated[Count, "iterations", MayChange, When("n_eval_episodes", of_agent=False)] = 10
     """Interval between two evaluations; the policy before the first and after the last is always evaluated."""
-    eval_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
+    eval_period_env_steps: Annotated[
+        Count | None, "steps in total", MayChange, When("n_eval_episodes", of_agent=False)
+    ] = None
     """The same in environment steps: due after the iteration in which their number reaches a multiple. With iterations
     of steps, if neither period nor `n_eval_episodes` is set, evaluations take at most a tenth of all steps."""
     log_period_itrs: Annotated[Count, "iterations", MayChange] = 1
@@ -287,7 +290,7 @@ class TrainParamsBase(abc.ABC):
     """Interval between two checkpoints of agent, optimizers, counters and policy."""
     checkpoint_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
     """The same in environment steps."""
-    best_metric: Annotated[Literal["return", "success"], MayChange] = "return"
+    best_metric: Annotated[Literal["return", "success"], MayChange, When("n_eval_episodes", of_agent=False)] = "return"
     """`return`: the best policy is that of the highest mean return of an evaluation. `success`: of the highest success
     rate, and of the highest return among equal ones. It restarts when the task of evaluations changes (a curriculum
     with `apply_to_eval`)."""

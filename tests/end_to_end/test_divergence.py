@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.launching import UserRun
+from tests.support.launching import UserRun, finish
+from tfagents_system.report.curves import read_runs
 from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
 
@@ -67,12 +69,16 @@ def start(folder, *poisons):
 
 def test_it_goes_back_once_and_finishes(tmp_path):
     run = start(tmp_path, 6 * UPDATES + 3)
-    code, output = run.finish()
+    code, output = finish(run.start("--set", "n_eval_episodes=0"))
     assert code == 0, f"{output}\n{run.logs()}"
     assert f"Going back to train step {4 * UPDATES}, once" in run.log("trainer")
     assert run.trainer()["train_step"] == ITERATIONS * UPDATES
     assert run.trainer()["recoveries"] == 1
     assert run.status()["roles"]["trainer"]["restarts"] == 0
+    assert "final training return: " in output and "plot:   " in output, "it was not evaluated, and has a curve"
+    assert all(row["eval_return"] is None for row in read_metrics(run.exp_dir / "metrics.csv"))
+    assert not (run.exp_dir / "policies/best.json").exists()
+    assert read_runs([run.exp_dir])[0].is_of_training
 
 
 def test_it_ends_in_words_the_second_time_with_its_last_checkpoint_intact(tmp_path):

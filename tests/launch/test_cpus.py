@@ -113,6 +113,10 @@ def test_experts_have_cpus_like_the_workers_before_them() -> None:
     told = r"\(SAC_NUM_COLLECT_WORKERS=1 \+ SAC_EXPERT_WORKERS=2\) \* SAC_COLLECT_WORKER_CPUS=2 needs 9 CPUs, 8 are"
     with pytest.raises(UserError, match=told):
         plan(1, 2, 1, 2, list(range(8)), expert_workers=2)
+    told = r"SAC_EXPERT_WORKERS=1 \+ SAC_EVAL_WORKERS=1\) \* SAC_COLLECT_WORKER_CPUS=2 needs 9"
+    with pytest.raises(UserError, match=told):
+        plan(1, 2, 1, 2, list(range(8)), expert_workers=1, eval_workers=1)
+    assert plan(1, 2, 1, 2, list(range(9)), expert_workers=1, eval_workers=1).evaluators == 1
 
 
 def test_the_cgroups_quota_counts() -> None:

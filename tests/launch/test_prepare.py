@@ -163,6 +163,53 @@ def test_experts_count_among_the_workers_of_a_start(
     assert (settings["expert_workers"], settings["max_workers"]) == (2, 3)
 
 
+NO_EVALUATIONS = "    n_eval_episodes = 0\n"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "variables", "told"),
+    [
+        (NO_EVALUATIONS, {"SAC_EVAL_WORKERS": "1"}, "SAC_EVAL_WORKERS=1 does not work with n_eval_episodes=0, nothing"),
+        (
+            NO_EVALUATIONS + '    stop_when = {"eval_return": 1.0}\n',
+            {},
+            "TrainParams.stop_when={'eval_return': 1.0} does not work with n_eval_episodes=0, evaluations decide it:",
+        ),
+    ],
+)
+def test_what_needs_evaluations_is_refused_without_any(
+    environ: dict[str, str], tmp_path: Path, attributes: str, variables: dict[str, str], told: str
+) -> None:
+    (tmp_path / "params.py").write_text(PARAMS + attributes)
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ | variables, None)
+    assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
+
+
+def test_without_evaluations_their_environment_is_not_tried(
+    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = "    def eval_env_args_kwargs(self, id=0, collect_env=None):\n        raise ValueError('no licence')\n"
+    (tmp_path / "params.py").write_text(PARAMS + NO_EVALUATIONS + hook)
+    assert prepare.prepare(environ, None, fork_server=server)
+    assert "evaluation " not in capsys.readouterr().out
+
+
+def test_evaluators_count_among_the_workers_of_a_start_but_not_among_those_that_collect(
+    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "params.py").write_text(PARAMS + "    n_eval_episodes = 1\n")
+    environ |= {"SAC_EVAL_WORKERS": "2"}
+    assert prepare.check(environ, None, server) == 0
+    report = capsys.readouterr().out
+    assert re.search(r"ok    memory          about .* for 3 workers of", report)
+    assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
+    assert "an evaluation has n_eval_episodes=1: 1 of these workers have nothing to do" in report
+    assert prepare.prepare(environ, None, fork_server=server)
+    settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
+    assert (settings["eval_workers"], settings["max_workers"]) == (2, 3)
+
+
 def test_a_params_file_is_judged_though_the_configuration_is_broken(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "params.py").write_text("import no_such_module")

@@ -134,6 +134,8 @@ def test_the_job_script_that_is_submitted_is_the_one_that_was_shown(user: User) 
         ("", (), "--mem=4500M"),  # 1500 + 5 * 400 + 1000
         ("SAC_EXPERT_WORKERS=3", (), "--cpus-per-task=24"),  # 3 * 2 more
         ("SAC_EXPERT_WORKERS=3", (), "--mem=5700M"),  # 3 * 400 more
+        ("SAC_EVAL_WORKERS=2", (), "--cpus-per-task=22"),  # 2 * 2 more
+        ("SAC_EVAL_WORKERS=2", (), "--mem=5300M"),  # 2 * 400 more
         ("SAC_WORKER_MEMORY_MB=1000", (), "--mem=7500M"),
         ("SAC_FORK_ROLES=0", (), "--mem=5900M"),  # 200 more for each of 7
         ("SAC_MEM_GB=3", (), "--mem=3072M"),
@@ -246,11 +248,16 @@ def test_further_nodes_get_as_many_workers(user: User) -> None:
     assert (user.snapshot / "package/join_script.sh").exists()
 
 
-def test_experts_are_of_runs_on_one_node(user: User) -> None:
+def test_experts_and_evaluators_are_of_runs_on_one_node(user: User) -> None:
     user.write_vars("SAC_EXPERT_WORKERS=2")
     assert refused(user.submit("--dry_run", "--nodes=2")) == [
         "--nodes=2 does not work with SAC_EXPERT_WORKERS=2: unset it, and let experts join with join_script.sh --role "
         "expert"
+    ]
+    user.write_vars("SAC_EVAL_WORKERS=1")
+    assert refused(user.submit("--dry_run", "--nodes=2")) == [
+        "--nodes=2 does not work with SAC_EVAL_WORKERS=1: unset it, and let workers join with join_script.sh --role "
+        "eval, which add to each evaluation"
     ]
     user.write_vars("SAC_EXPERT_WORKERS=08")
     assert refused(user.submit("--dry_run")) == [

@@ -55,6 +55,7 @@ def make_supervisor(
     plan = plan_cpus(
         reverb_cpus=1, train_cpus=1, num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
         cores=cores_of(allowed_cpus()), share=True, expert_workers=variables.expert_workers,
+        eval_workers=variables.eval_workers,
     )  # fmt: skip
     starter = RoleStarter(command_of(spec))
     return Supervisor(variables, plan, Claims(), 8123, 7, stop, starter, run_rules.RunRules, step_secs=0.02, lock=lock)
@@ -340,14 +341,17 @@ def test_workers_that_all_fail_alike_end_the_run_and_one_that_works_keeps_it(
     assert log(run_dir, "worker_0").count("life") > 4
 
 
-def test_experts_are_started_as_such_and_named(run_dir: Path, stop: StopFlag, fast: None) -> None:
+def test_experts_and_evaluators_are_started_as_such_and_named(run_dir: Path, stop: StopFlag, fast: None) -> None:
     program = f"echo $SLURM_PROCID is ${{SAC_WORKER_ROLE}}, server ${{SAC_SERVER:-none}}; {SAVES}"
-    supervisor = make_supervisor(run_dir, stop, {"worker": program, "trainer": "sleep 0.5; exit 0"}, experts=2)
+    supervisor = make_supervisor(
+        run_dir, stop, {"worker": program, "trainer": "sleep 0.5; exit 0"}, experts=1, evaluators=1
+    )
     assert supervisor.run() == 0
     lines = [log(run_dir, f"worker_{number}").splitlines()[0] for number in range(3)]
-    assert lines == ["0 is collect, server none", "1 is expert, server none", "2 is expert, server none"]
+    assert lines == ["0 is collect, server none", "1 is expert, server none", "2 is eval, server none"]
     roles = supervisor.status.to_json()["roles"]
-    assert [roles[f"worker_{number}"].get("kind") for number in range(3)] == [None, "expert", "expert"]
+    assert [roles[f"worker_{number}"].get("kind") for number in range(3)] == [None, "expert", "eval"]
+    assert [role.name for role in supervisor.collectors] == ["worker_0"]
 
 
 def test_an_expert_that_fails_alike_does_not_end_the_run_and_one_that_works_does_not_keep_it(
@@ -389,10 +393,10 @@ def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path) -> No
     other, own = Claims(), Claims()
     assert other.take(claim_of(port, 2))
     with pytest.raises(UserError, match=r"SAC_EXPERT_WORKERS=2 needs slots 1 to 2, .* earlier start .* has 2: end it"):
-        supervise.claim_expert_slots(variables, own, port)
+        supervise.claim_slots_beside(variables, own, port)
     own.release(claim_of(port, 1))
     other.release(claim_of(port, 2))
-    supervise.claim_expert_slots(variables, own, port)
+    supervise.claim_slots_beside(variables, own, port)
     assert not other.take(claim_of(port, 1)) and not other.take(claim_of(port, 2))
     for number in (1, 2):
         own.release(claim_of(port, number))

@@ -65,6 +65,24 @@ def test_our_runs_are_read_with_their_settings_but_the_seed(tmp_path: Path) -> N
     assert not run.is_unfinished
 
 
+def test_a_run_without_evaluations_is_read_with_its_training_returns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = our_run(tmp_path / "exp", [])
+    rows = ["train_step,env_steps,eval_return,train_return,critic_loss", "100,100,,3.0,0.5", "200,200,,5.0,0.4"]
+    (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
+    with pytest.raises(UserError, match="has no evaluation, although the run is done"):
+        read_runs([folder])
+    (folder / "resolved.json").write_text('{"params": {"n_eval_episodes": 0}}')
+    (run,) = read_runs([folder])
+    assert run.values.tolist() == [3.0, 5.0] and run.is_of_training and run.is_ours
+    compare.print_table(table_of(group_runs([run])), [run])
+    assert f"returns of training episodes, not of evaluations: {folder}" in capsys.readouterr().out
+    assert read_runs([folder], "critic_loss")[0].values.tolist() == [0.5, 0.4]
+    with pytest.raises(UserError, match="has no eval_success: leave it out, or compare what it has"):
+        read_runs([folder], "eval_success")
+
+
 def test_peers_are_read(tmp_path: Path) -> None:
     evaluated = evaluations(tmp_path / "SAC_2", [2000, 1000], [[-1.0, -3.0], [-10.0, -20.0]])
     (run,) = read_runs([evaluated])

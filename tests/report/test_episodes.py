@@ -45,7 +45,7 @@ def versions(ready):
 
 
 def test_an_evaluation_is_ready_when_all_its_episodes_are_there():
-    evaluations = Evaluations(num_episodes=3, num_workers=2)
+    evaluations = Evaluations(num_episodes=3, sharing=range(2))
     evaluations.add(share(2, 0, 1.0, 2.0))
     assert evaluations.pop_ready() == []
     assert evaluations.missing(2) == [1]
@@ -57,7 +57,7 @@ def test_an_evaluation_is_ready_when_all_its_episodes_are_there():
 
 
 def test_a_restarted_worker_counts_once_and_a_share_that_comes_too_late_not_at_all():
-    evaluations = Evaluations(num_episodes=2, num_workers=2)
+    evaluations = Evaluations(num_episodes=2, sharing=range(2))
     evaluations.add(share(2, 0, 1.0))
     evaluations.add(share(2, 0, 5.0))
     assert evaluations.pop_ready() == []
@@ -70,7 +70,7 @@ def test_a_restarted_worker_counts_once_and_a_share_that_comes_too_late_not_at_a
 
 def test_a_part_of_a_share_never_counts():
     """A worker that dies has told its short episodes; those that it was in may be the long ones."""
-    evaluations = Evaluations(num_episodes=10, num_workers=2)
+    evaluations = Evaluations(num_episodes=10, sharing=range(2))
     evaluations.add(share(8, 0, 1.0))
     evaluations.leave_out([0, 1])
     assert evaluations.missing(8) == [] and evaluations.pop_ready() == []
@@ -83,7 +83,7 @@ def test_a_part_of_a_share_never_counts():
 
 
 def test_reports_of_workers_without_a_share_change_nothing():
-    evaluations = Evaluations(num_episodes=1, num_workers=2)
+    evaluations = Evaluations(num_episodes=1, sharing=range(2))
     evaluations.add(share(3, 1))
     assert evaluations.pop_ready() == []
     evaluations.add(share(3, 0, 7.0))
@@ -92,7 +92,7 @@ def test_reports_of_workers_without_a_share_change_nothing():
 
 
 def test_a_worker_that_is_gone_is_not_waited_for_until_it_is_heard_of_again():
-    evaluations = Evaluations(num_episodes=3, num_workers=2)
+    evaluations = Evaluations(num_episodes=3, sharing=range(2))
     evaluations.add(share(2, 0, 1.0, 2.0))
     evaluations.leave_out([1])
     assert versions(evaluations.pop_ready()) == [2]
@@ -109,7 +109,7 @@ def test_a_worker_that_is_gone_is_not_waited_for_until_it_is_heard_of_again():
 
 
 def test_workers_without_a_share_are_never_missing():
-    evaluations = Evaluations(num_episodes=2, num_workers=5)
+    evaluations = Evaluations(num_episodes=2, sharing=range(5))
     assert evaluations.missing(0) == [0, 1]
 
 
@@ -129,7 +129,7 @@ def test_time_is_counted_from_the_first_update_on_and_once():
 
 
 def test_a_worker_that_only_evaluates_adds_a_share_and_is_waited_for():
-    evaluations = Evaluations(num_episodes=3, num_workers=2)
+    evaluations = Evaluations(num_episodes=3, sharing=range(2))
     evaluations.add(share(-1, 7))
     assert evaluations.missing(4) == [0, 1, 7]
     evaluations.add(share(4, 0, 1.0, 2.0))
@@ -145,5 +145,21 @@ def test_a_worker_that_only_evaluates_adds_a_share_and_is_waited_for():
 
 
 def test_shares_of_planned_workers_and_of_others():
-    assert [eval_share(5, 2, worker) for worker in range(4)] == [3, 2, 0, 0]
-    assert extra_share(5, 2) == 3
+    assert [eval_share(5, range(2), worker) for worker in range(4)] == [3, 2, 0, 0]
+    assert extra_share(5, range(2)) == 3
+    evaluators = range(4, 7)
+    assert [eval_share(5, evaluators, worker) for worker in range(9)] == [0, 0, 0, 0, 2, 2, 1, 0, 0]
+    assert extra_share(5, evaluators) == 2
+    assert [eval_share(0, range(2), worker) for worker in range(3)] == [0, 0, 0] and extra_share(0, range(2)) == 0
+
+
+def test_evaluators_make_an_evaluation_complete_and_one_that_joins_adds_its_share():
+    evaluations = Evaluations(num_episodes=3, sharing=range(2, 4))
+    assert evaluations.missing(1) == [2, 3]
+    evaluations.add(share(1, 2, 1.0, 1.0))
+    evaluations.add(share(-1, 9))
+    evaluations.add(share(1, 3, 4.0))
+    assert evaluations.pop_ready() == [] and evaluations.missing(1) == [9]
+    evaluations.add(share(1, 9, 2.0, 2.0))
+    [(_, reports)] = evaluations.pop_ready()
+    assert summarize("eval", reports)["eval_episodes"] == 5 and summarize("eval", reports)["eval_return"] == 2.0

@@ -91,6 +91,9 @@ def test_where_each_roles_time_goes_is_shown_the_workers_on_average():
     content["roles"]["worker_1"]["time_shares"] = {"simulator": 0.8}
     text = words(rendered(content))
     assert "replay's time idle 90% drawing 8% workers' time simulator 70% waiting for the policy 15%" in text
+    content["roles"]["worker_1"] |= {"kind": "eval", "time_shares": {"evaluating": 0.9}}
+    text = words(rendered(content, 200))
+    assert "simulator 60% waiting for the policy 30%" in text and "evaluators' time evaluating 90%" in text
 
 
 def test_restarts_and_problems_are_shown():
@@ -129,6 +132,8 @@ def test_experts_are_named():
     many = status(workers=64)
     many["roles"]["worker_63"]["kind"] = many["roles"]["worker_62"]["kind"] = "expert"
     assert "worker_0..63 (2 expert) CPU 4-67" in words(rendered(many))
+    many["roles"]["worker_61"]["kind"] = "eval"
+    assert "worker_0..63 (1 eval, 2 expert) CPU 4-67" in words(rendered(many))
 
 
 @pytest.mark.parametrize("width", [40, 58, 80, 200])

@@ -41,6 +41,8 @@ SET: dict[str, Any] = {
     "publish_period_updates": 5,
     "policy_refresh_steps": 5,
     "recurrent_burn_in": 3,
+    "eval_period_itrs": 3,
+    "best_metric": "success",
 }
 ASYNCHRONOUS = {"min_updates_per_env_step", "max_updates_per_env_step"}
 RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
@@ -65,6 +67,11 @@ def test_conditions_are_of_attributes_that_there_are_and_all_are_looked_at_here(
     described = described_by(TrainParamsBase)
     assert {each.name for each in described.values() if each.acts} == set(SET)
     assert {when.attribute for each in described.values() for when in each.acts} <= {*described, IMAGES}
+
+
+def test_without_evaluations_their_period_and_what_they_compare_have_no_effect() -> None:
+    given: dict[str, Any] = {"eval_period_itrs": 3, "best_metric": "success"}
+    assert names_told(**given) == set() and names_told(**given, n_eval_episodes=0) == set(given)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -161,7 +161,7 @@ def test_shipped_examples_and_defaults_pass(module: Any) -> None:
         ("n_train_episodes_per_iter", 0),
         ("n_buffer_init_episodes", -1),
         ("n_episodes_in_buffer", 0),
-        ("n_eval_episodes", 0),
+        ("n_eval_episodes", -1),
         ("eval_period_itrs", 0),
         ("log_period_itrs", 0.5),
         ("checkpoint_period_itrs", 0),

@@ -222,6 +222,15 @@ def test_every_field_is_a_variable_with_a_meaning_and_a_kind() -> None:
             {"SAC_EXPERT_WORKERS": "4094"},
             "SAC_NUM_COLLECT_WORKERS=3 + SAC_EXPERT_WORKERS=4094 must be at most 4096: lower one",
         ),
+        (
+            {"SAC_EVAL_WORKERS": "2", "SAC_EXPERT_WORKERS": "1", "SAC_MAX_WORKERS": "5"},
+            "SAC_MAX_WORKERS=5 must be at least SAC_NUM_COLLECT_WORKERS=3 + SAC_EXPERT_WORKERS=1 + SAC_EVAL_WORKERS=2:",
+        ),
+        (
+            {"SAC_EVAL_WORKERS": "1", "SAC_LOCAL_WORKERS": "1"},
+            "SAC_EVAL_WORKERS=1 does not work with SAC_LOCAL_WORKERS=1 below SAC_NUM_COLLECT_WORKERS=3, as with "
+            "--nodes: unset it, and let workers join with join_script.sh --role eval, which add to each evaluation",
+        ),
         ({"SAC_EXPERT_WORKERS": "-1"}, "SAC_EXPERT_WORKERS=-1 must be a whole number of at least 0"),
         ({"SAC_WORKER_ROLE": "play"}, "SAC_WORKER_ROLE=play must be one of collect, eval, expert, test"),
         ({"SAC_SERVER": "node7"}, "SAC_SERVER=node7 must be HOST:PORT, such as node7:8443"),
@@ -247,7 +256,7 @@ def test_slots_for_workers(environ: dict[str, str], tmp_path: Path) -> None:
 
 def test_experts_have_numbers_slots_and_cpus_after_the_planned_workers(environ: dict[str, str], tmp_path: Path) -> None:
     variables = read(environ | {"SAC_EXPERT_WORKERS": "2"}, tmp_path)
-    assert (list(variables.expert_ids), variables.max_workers) == ([3, 4], 5)
+    assert (variables.kinds_beside, variables.max_workers) == ({3: "expert", 4: "expert"}, 5)
     assert variables.to_environ()["SAC_EXPERT_WORKERS"] == "2"
     plan = plan_for(variables, {}, allowed=lambda: list(range(64)))
     assert len(plan.workers) == 5 and len(plan.ids()) == sum(plan.counts.values())
@@ -255,16 +264,31 @@ def test_experts_have_numbers_slots_and_cpus_after_the_planned_workers(environ: 
     assert read(environ | {"SAC_EXPERT_WORKERS": "2", "SAC_MAX_WORKERS": "9"}, tmp_path).max_workers == 9
 
 
+def test_evaluators_come_after_the_experts_also_in_deterministic_runs(environ: dict[str, str], tmp_path: Path) -> None:
+    variables = read(environ | {"SAC_EXPERT_WORKERS": "1", "SAC_EVAL_WORKERS": "2"}, tmp_path)
+    assert (variables.kinds_beside, variables.max_workers) == ({3: "expert", 4: "eval", 5: "eval"}, 6)
+    plan = plan_for(variables, {}, allowed=lambda: list(range(64)))
+    assert (len(plan.workers), plan.evaluators) == (6, 2) and len(plan.ids()) == sum(plan.counts.values())
+    repeatable = read(environ | {"SAC_EVAL_WORKERS": "1", "SAC_DETERMINISTIC": "1"}, tmp_path)
+    assert (repeatable.kinds_beside, repeatable.max_workers) == ({3: "eval"}, 4)
+
+
 def test_workers_that_join_are_experts_by_their_role_alone(environ: dict[str, str], tmp_path: Path) -> None:
     joins = {"SAC_EXPERT_WORKERS": "2", "SAC_LOCAL_WORKERS": "1", "SAC_SERVER": "localhost:1", "SAC_MAX_WORKERS": "5"}
-    variables = read(environ | joins, tmp_path)
-    assert (variables.expert_workers, list(variables.expert_ids)) == (0, [])
+    variables = read(environ | joins | {"SAC_EVAL_WORKERS": "1"}, tmp_path)
+    assert (variables.expert_workers, variables.eval_workers, variables.kinds_beside) == (0, 0, {})
     assert len(plan_for(variables, {}, allowed=lambda: list(range(64))).workers) == 1
 
 
 @pytest.mark.parametrize(
     ("planned", "more", "most"),
-    [(3, {}, 67), (3, {"expert_workers": 2}, 69), (3, {"deterministic": True}, 3), (4090, {}, 4096)],
+    [
+        (3, {}, 67),
+        (3, {"expert_workers": 2}, 69),
+        (3, {"eval_workers": 1}, 68),
+        (3, {"deterministic": True}, 3),
+        (4090, {}, 4096),
+    ],
 )
 def test_a_gateway_makes_room_for_others(planned: int, more: dict[str, bool], most: int) -> None:
     values = {"num_collect_workers": planned, "gateway_port": 0, **more}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tfagents_system.machine.slots import SlotCounts
 from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.run_files.heartbeat import BeatReader
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
@@ -53,6 +54,7 @@ class Run:
     Args:
       folder: The run directory.
       num_workers, num_episodes: Planned workers, and episodes of an evaluation.
+      eval_workers: Further ones, which only evaluate.
     """
 
     def __init__(
@@ -60,6 +62,9 @@ class Run:
         folder: Path,
         num_workers: int = 2,
         num_episodes: int = 4,
+        eval_workers: int = 0,
+        asynchronous: bool = True,
+        deterministic: bool = False,
         num_iter: int = 100,
         session: int = 1,
         checkpoint_period_itrs: int = 1,
@@ -76,13 +81,16 @@ class Run:
         trainer: Any = Trainer.__new__(Trainer)
         self.trainer = trainer
         role: Any = types.SimpleNamespace(
-            paths=self.paths, num_workers=num_workers, deterministic=False, has_left=lambda worker: False
+            paths=self.paths,
+            slots=SlotCounts(num_workers, num_workers, num_workers + eval_workers, evaluators=eval_workers),
+            deterministic=deterministic,
+            has_left=lambda worker: False,
         )
         role.beats = self.beats = BeatReader(self.paths, every_secs=0.01)
         role.stop = types.SimpleNamespace(is_set=lambda: False)
         trainer._role = role
         params: Any = types.SimpleNamespace(
-            asynchronous=True,
+            asynchronous=asynchronous,
             eval_period_itrs=PERIOD,
             eval_period_env_steps=None,
             n_eval_episodes=num_episodes,

@@ -50,7 +50,7 @@ def test_every_row_is_of_all_episodes_however_long_they_take(tmp_path: Path, now
         newest = run.published[-1]
         for worker in range(3):
             if worker not in shares or (shares[worker].is_over and shares[worker].version < newest):
-                lengths = [rng.choice([1, 15]) for _ in range(eval_share(7, 3, worker))]
+                lengths = [rng.choice([1, 15]) for _ in range(eval_share(7, range(3), worker))]
                 shares[worker] = Share(newest, lengths)
                 truth[newest] += lengths
             if not shares[worker].is_over and (returns := shares[worker].step()) is not None:
@@ -219,6 +219,48 @@ def test_a_joined_worker_that_evaluates_adds_its_episodes_and_is_not_waited_for_
     run.iterate(20)
     assert run.published == [0, 10, 20]
     assert [(row["eval_return"], row["eval_episodes"]) for row in run.rows()] == [(2.0, 6), (1.0, 4)]
+
+
+def test_in_lock_step_training_goes_on_while_evaluators_evaluate(tmp_path: Path, now: list[float]) -> None:
+    run = Run(tmp_path, asynchronous=False, eval_workers=1)
+    for iteration in (0, 10, 20):
+        run.iterate(iteration)  # Would wait for ever if those who collect evaluated.
+    assert run.published == [0]
+    run.tell(2, 0, [1.0, 2.0, 3.0, 6.0])
+    run.iterate(21)
+    assert run.published == [0, 21]
+    run.tell(2, 21, [1.0, 1.0, 1.0, 1.0])
+    run.iterate(22)
+    rows = [(row["eval_return"], row["eval_episodes"], row["eval_left_out"]) for row in run.rows()]
+    assert rows == [(3.0, 4, 0), (1.0, 4, 1)], "the evaluation of 10 was left out"
+
+
+def test_a_deterministic_run_waits_for_its_evaluators(tmp_path: Path, now: list[float]) -> None:
+    run = Run(tmp_path, asynchronous=False, deterministic=True, eval_workers=1)
+    run.iterate(0)
+    waited = []
+    leave_out_gone = run.trainer._reports.leave_out_gone
+
+    def is_waited_for(*arguments: float) -> None:
+        waited.append(run.trainer._evaluations.missing())
+        run.tell(2, 0, [1.0, 2.0, 3.0, 6.0])
+        leave_out_gone(*arguments)
+
+    run.trainer._reports.leave_out_gone = is_waited_for
+    run.iterate(10)
+    assert waited == [[2]] and run.published == [0, 10]
+    assert [row["eval_return"] for row in run.rows()] == [3.0]
+
+
+def test_without_episodes_nothing_is_evaluated_and_nobody_waited_for(tmp_path: Path, now: list[float]) -> None:
+    run = Run(tmp_path, asynchronous=False, num_episodes=0, num_iter=20)
+    for iteration in (0, 10, 20):
+        run.iterate(iteration)
+    trainer = run.trainer
+    trainer._connect = trainer._begin = trainer.save_finally = lambda: None
+    trainer._export.has_models = lambda: True
+    trainer.run()
+    assert run.published == [] and run.rows() == [] and run.best == []
 
 
 def test_the_last_policy_is_evaluated_after_the_one_before(tmp_path: Path, now: list[float]) -> None:

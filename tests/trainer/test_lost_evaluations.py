@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tfagents_system.machine.slots import SlotCounts
 from tfagents_system.report.episodes import Episode, Evaluations, Report
 from tfagents_system.run_files.heartbeat import BeatReader, write_json
 from tfagents_system.run_files.run_paths import RunPaths
@@ -37,8 +38,12 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
     paths = RunPaths(tmp_path)
     beat = {"state": state, "since": now - since_secs, "time": now - silent_secs}
     write_json(paths.heartbeat("worker_3"), beat)
-    params: Any = types.SimpleNamespace(n_eval_episodes=1, eval_period_itrs=1, eval_period_env_steps=None)
-    role: Any = types.SimpleNamespace(beats=BeatReader(paths, every_secs=0.01), paths=paths, num_workers=5)
+    params: Any = types.SimpleNamespace(
+        n_eval_episodes=1, asynchronous=True, eval_period_itrs=1, eval_period_env_steps=None
+    )
+    role: Any = types.SimpleNamespace(
+        beats=BeatReader(paths, every_secs=0.01), paths=paths, slots=SlotCounts(5, 5, 5), deterministic=False
+    )
     evaluations = PolicyEvaluations(params, role, STRAGGLER_SECS)
     assert not evaluations._is_gone(3) and not evaluations._is_gone(4), "their heartbeats are being read"
     deadline = time.monotonic() + 10
@@ -101,7 +106,7 @@ def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):
         now[0] += secs
         worker._wait_for_news()
         assert connection.told == [report] * times
-    evaluations = Evaluations(num_episodes=1, num_workers=1)
+    evaluations = Evaluations(num_episodes=1, sharing=range(1))
     complete = msgspec.structs.replace(report, episodes=[Episode(1.0, 10)])
     for evaluation in (complete, complete):
         evaluations.add(evaluation)

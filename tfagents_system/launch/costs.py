@@ -90,12 +90,15 @@ def periods(params: Any, kind: str, iterations: int, steps: float) -> float:
     return float(iterations / getattr(params, f"{kind}_period_itrs") if period_steps is None else steps / period_steps)
 
 
-def foretell(params: Any, costs: Costs, workers: int, cpus: int | None, *, takes_turns: bool = False) -> Duration:
+def foretell(
+    params: Any, costs: Costs, workers: int, cpus: int | None, *, takes_turns: bool = False, eval_workers: int = 0
+) -> Duration:
     """How long a run takes.
 
     Collecting an iteration overlaps the updates of the one before (docs/architecture.md, An iteration); where roles
     share CPUs, these must do the work of all. A worker evaluates after its iteration, while the trainer has
-    one iteration's updates to do.
+    one iteration's updates to do. Workers that only evaluate do so beside that: the run waits for the last evaluation,
+    and where it takes turns for those that take longer than their period.
 
     Args:
       params: The run's.
@@ -103,6 +106,7 @@ def foretell(params: Any, costs: Costs, workers: int, cpus: int | None, *, takes
       workers: How many collect.
       cpus: CPUs of all roles together, if they share them; None if each has its own.
       takes_turns: Collecting and updates never overlap, as with SAC_DETERMINISTIC=1.
+      eval_workers: How many only evaluate.
     """
     ratio = updates_per_step(params, workers, costs.steps_per_episode)
     if params.asynchronous:
@@ -120,14 +124,20 @@ def foretell(params: Any, costs: Costs, workers: int, cpus: int | None, *, takes
     if cpus is not None:
         work = updates * costs.update.cpu_secs + steps * costs.step.cpu_secs + replay
         iteration = max(iteration, work / cpus)
-    episodes = math.ceil(params.n_eval_episodes / workers)
-    evaluation = max(0.0, episodes * costs.steps_per_episode * costs.step.secs - max(0.0, iteration - collect))
     first_steps = random_count(params) * (costs.steps_per_episode if params.env_steps_before_training is None else 1)
     iterations = params.num_iter
     if params.num_env_steps is not None:
         iterations = min(iterations, math.ceil(max(0.0, params.num_env_steps - first_steps) / steps))
-    all_steps = first_steps + iterations * steps
-    evaluations = (1 + math.ceil(periods(params, "eval", iterations, all_steps))) * evaluation
+    passed = periods(params, "eval", iterations, first_steps + iterations * steps)
+    count = 1 + math.ceil(passed)
+    share = math.ceil(params.n_eval_episodes / (eval_workers or workers)) * costs.steps_per_episode
+    if eval_workers:
+        hidden = iterations * iteration / max(1.0, passed) if takes_turns else math.inf
+        evaluations = share * costs.step.secs + (count - 1) * max(0.0, share * costs.step.secs - hidden)
+        if cpus is not None:
+            evaluations += (count - 1) * params.n_eval_episodes * costs.steps_per_episode * costs.step.cpu_secs / cpus
+    else:
+        evaluations = count * max(0.0, share * costs.step.secs - max(0.0, iteration - collect))
     first = first_steps / workers * costs.step.secs
     secs = START_SECS + first + iterations * iteration + evaluations
     return Duration(secs, iterations, iteration, train, collect, evaluations)

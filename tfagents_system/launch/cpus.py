@@ -22,6 +22,7 @@ from tfagents_system.machine.topology import (
     units_of,
 )
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, worker_role
+from tfagents_system.settings.variables import own_workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,7 @@ class CpuPlan:
       counts: Number of CPUs that each role may count on, by role; its threads follow from it.
       pinned: False if ids are left to the cluster's scheduler.
       shared: True if some CPU belongs to more than one role.
+      evaluators: How many of the workers, the last ones, only evaluate.
       notes: What the user should know about the plan, one sentence each.
       spare: A CPU that is free and belongs to no role; None without one, or if not pinned. It is not held: another
         run may take it.
@@ -46,6 +48,7 @@ class CpuPlan:
     counts: Mapping[str, int]
     pinned: bool = True
     shared: bool = False
+    evaluators: int = 0
     notes: tuple[str, ...] = ()
     spare: int | None = None
 
@@ -105,6 +108,7 @@ def plan_cpus(
     collect_worker_cpus: int,
     cores: Sequence[Core],
     expert_workers: int = 0,
+    eval_workers: int = 0,
     whole_cores: bool = False,
     share: bool = False,
     held: Mapping[int, str] | None = None,
@@ -116,7 +120,8 @@ def plan_cpus(
 
     Args:
       reverb_cpus, train_cpus, collect_worker_cpus: CPUs of the replay server, of the trainer, and of each worker.
-      num_collect_workers, expert_workers: How many workers, and experts, which have the numbers after theirs.
+      num_collect_workers, expert_workers, eval_workers: How many workers, and how many experts and evaluators, which
+        have the numbers after theirs in this order.
       cores: What this process may use.
       whole_cores: A CPU is a whole core (SAC_USE_HYPERTHREADS=0), else a hardware thread.
       share: Whether roles may share CPUs where there are too few.
@@ -128,7 +133,8 @@ def plan_cpus(
     Raises:
       UserError: There are too few and `share` is False; with the numbers.
     """
-    workers = [worker_role(number) for number in range(num_collect_workers + expert_workers)]
+    beside = {"SAC_EXPERT_WORKERS": expert_workers, "SAC_EVAL_WORKERS": eval_workers}
+    workers = [worker_role(number) for number in range(num_collect_workers + sum(beside.values()))]
     counts = {REPLAY: reverb_cpus, TRAINER: train_cpus} | dict.fromkeys(workers, collect_worker_cpus)
     is_ours = is_confined(allotment, cores, whole_cores=whole_cores)
     cores, threads = units_of(cores, whole_cores=whole_cores)
@@ -137,14 +143,16 @@ def plan_cpus(
     needed, (available, reason) = sum(counts.values()), _available(threads, quota, allotment)
     free = in_order(only(cores, threads.keys() - held.keys()), needed)
     if not share and (lack := _lack(needed, available, reason, len(free), held)):
-        what, remedy = _wishes(reverb_cpus, train_cpus, num_collect_workers, expert_workers, collect_worker_cpus)
+        what, remedy = _wishes(reverb_cpus, train_cpus, num_collect_workers, beside, collect_worker_cpus)
         raise UserError(f"{what} needs {needed} CPUs, {lack}{remedy}")
     if not is_ours:
-        return _unpinned_plan(counts, available, allotment, unit)
+        plan = _unpinned_plan(counts, available, allotment, unit)
+        return dataclasses.replace(plan, evaluators=eval_workers)
     # One free CPU among held ones would be shared by the trainer and everything else: sharing with others is better.
     usable = free if len(free) >= min(2, available) else free + in_order(only(cores, held), needed)
     room, others = min(len(usable), available), {unit.get(cpu) for cpu in trainers}
-    return _pinned_plan(counts, cores, usable, room, others, held).with_all(threads)
+    plan = _pinned_plan(counts, cores, usable, room, others, held).with_all(threads)
+    return dataclasses.replace(plan, evaluators=eval_workers)
 
 
 def _available(threads: Mapping[int, tuple[int, ...]], quota: float | None, allotment: int | None) -> tuple[int, str]:
@@ -166,14 +174,14 @@ def _lack(needed: int, available: int, reason: str, n_free: int, held: Mapping[i
     return ""
 
 
-def _wishes(reverb: int, train: int, workers: int, experts: int, worker_cpus: int) -> tuple[str, str]:
+def _wishes(reverb: int, train: int, workers: int, beside: Mapping[str, int], worker_cpus: int) -> tuple[str, str]:
     """What was asked for, and how to ask for less."""
     if not reverb and not train:  # Workers that join a run.
         what = f"{workers} workers * SAC_COLLECT_WORKER_CPUS={worker_cpus}"
         return what, "lower --workers or set SAC_SHARE_CPUS=1"
-    all_workers = f"SAC_NUM_COLLECT_WORKERS={workers}"
-    if experts:
-        all_workers = f"({all_workers} + SAC_EXPERT_WORKERS={experts})"
+    all_workers = own_workers(workers, beside)
+    if any(beside.values()):
+        all_workers = f"({all_workers})"
     what = f"SAC_REVERB_CPUS={reverb} + SAC_TRAIN_CPUS={train} + {all_workers} * SAC_COLLECT_WORKER_CPUS={worker_cpus}"
     return what, "lower SAC_NUM_COLLECT_WORKERS or set SAC_SHARE_CPUS=1"
 
@@ -292,6 +300,7 @@ def plan_for(
         collect_worker_cpus=variables.collect_worker_cpus,
         cores=cores(allowed()),
         expert_workers=getattr(variables, "expert_workers", 0),
+        eval_workers=getattr(variables, "eval_workers", 0),
         whole_cores=not variables.use_hyperthreads,
         share=variables.share_cpus,
         held=held,

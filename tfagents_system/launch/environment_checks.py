@@ -134,9 +134,9 @@ class _Check:
                 return None
             specs = collect_env.observation_spec(), collect_env.environment_action_spec
             first = self._try_episode(collect_env)
-            eval_env = self._try_evaluation(stack, collect_env)
-            if eval_env is not None and self._is_fine:
-                self._compare_seeds(eval_env, first)
+            eval_env = self._try_evaluation(stack, collect_env) if self._params.n_eval_episodes else None
+            if self._is_fine:
+                self._compare_seeds(first)
                 self._try_curriculum(collect_env, eval_env)
             if not self._checks.errors:  # In the params, too: networks are built from them.
                 self._enter("building the agent")
@@ -154,7 +154,7 @@ class _Check:
             sizes = sizes_of(agent)  # Before updates, which make the optimizers' variables.
             if plan is not None and agent is not None and self._is_fine:
                 self._foretell(agent, collect_env, plan, deterministic)
-            if render and eval_env is not None and self._is_fine:
+            if render and self._is_fine:
                 self._try_rendering(eval_env)
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
@@ -240,10 +240,10 @@ class _Check:
             return eval_env
         return None
 
-    def _compare_seeds(self, eval_env: TrainingEnvironment, first: list[Any]) -> None:
+    def _compare_seeds(self, first: list[Any]) -> None:
         """Whether the same seed gives the same episode twice."""
         again = self._eval_steps
-        if not _are_alike(self._params):
+        if not again or not _are_alike(self._params):
             if self._build_secs > _CHEAP_SECS:
                 self._checks[SEEDING].facts.append("not looked at: building another environment takes too long")
                 return
@@ -261,7 +261,7 @@ class _Check:
             "from self.np_random or from a generator seeded by reset(seed=...) or by env_ctor's seed"
         )
 
-    def _try_curriculum(self, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment) -> None:
+    def _try_curriculum(self, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment | None) -> None:
         """Sets every parameter to its first and to its last value and takes a few steps with each."""
         if not self._params.env_config.get("curriculum") or check_curriculum(self._params.env_config):
             return  # None, or reported by the check of the JSON.
@@ -272,7 +272,9 @@ class _Check:
             if name in wrong:
                 continue  # Most likely the same again.
             self._enter(f"set_state() of {name} = {value} or step() with it")
-            envs = (collect_env, eval_env) if curriculum.apply_to_eval(name) else (collect_env,)
+            envs = [collect_env]
+            if eval_env is not None and curriculum.apply_to_eval(name):
+                envs.append(eval_env)
             if found := [finding for env in envs for finding in _try_value(env, name, value)]:
                 wrong.add(name)
                 check.errors += dict.fromkeys(found)
@@ -286,7 +288,7 @@ class _Check:
         # With --check alone: many such runs learn all the same.
         self._checks[EPISODE].notes += learning_notes.returns(params, self._return)
         # The plan has experts, too, but not the workers that join from elsewhere; a run has one or the other.
-        workers = max(params.compute_config.get("num_collect_workers", 0), len(plan.workers))
+        workers = max(params.compute_config.get("num_collect_workers", 0), len(plan.workers) - plan.evaluators)
         with self._told(DURATION, "measuring"):
             self._enter("measuring steps with the agent's policy")
             with costs.on_cpus(plan.workers[0]):
@@ -295,18 +297,21 @@ class _Check:
             with costs.on_cpus(plan.trainer):
                 update = costs.time_updates(params, agent, _MEASURING_SECS, self._seed)
             measured = costs.Costs(update, step, length or self._episode_steps or params.horizon)
-            duration = costs.foretell(params, measured, workers, cpus, takes_turns=deterministic)
+            duration = costs.foretell(
+                params, measured, workers, cpus, takes_turns=deterministic, eval_workers=plan.evaluators
+            )
             facts, notes = costs.in_words(duration, measured, params, cpus)
             self._checks[DURATION].facts += facts
             self._checks[DURATION].notes += notes
 
-    def _try_rendering(self, env: TrainingEnvironment) -> None:
+    def _try_rendering(self, env: TrainingEnvironment | None) -> None:
         self._enter(RENDERING)
         check = self._checks[RENDERING]
         try:
             with contextlib.ExitStack() as stack:
-                if hooks.takes_render_mode(self._params):  # Another one: as run.py builds it.
-                    env = stack.enter_context(loading.make_play_env(self._params, self._seed, render=True))
+                if env is None or hooks.takes_render_mode(self._params):  # Another one: as run.py builds it.
+                    env = loading.make_play_env(self._params, self._seed, render=True)
+                    stack.callback(env.close)
                 rendering.enable_frames(env.user_env)
                 env.reset()
                 frame = env.render_frame()

@@ -18,6 +18,7 @@ import psutil
 
 from tfagents_system.agents.iteration_counts import iterations_of_run, steps_of_run, updates_per_iter, updates_ratio
 from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import shown
@@ -25,6 +26,7 @@ from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, TAKE, carried
+from tfagents_system.machine.slots import EVAL
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
@@ -103,6 +105,7 @@ class Inspector:
         params = self.load_inputs()
         if params is not None:
             self._check_experts(params)
+            self._check_evaluators(params)
         if params is not None and params.env_config.get("horizon"):
             # Imported here: TensorFlow takes seconds, and earlier findings should not wait for a broken one.
             from tfagents_system.launch import environment_checks
@@ -229,12 +232,34 @@ class Inspector:
                 "policy checkpoint or an exported file, or have the hook return a function"
             )
 
+    def _check_evaluators(self, params: TrainParamsBase) -> None:
+        """Whether there is something to evaluate for workers that do nothing else."""
+        check, count = self.found.checks[PARAMS], self._values.get("eval_workers")
+        if not is_kept(integer_from(0), params.n_eval_episodes):
+            return  # Which is reported.
+        if params.n_eval_episodes == 0 and count:
+            check.errors.append(
+                f"SAC_EVAL_WORKERS={count} does not work with n_eval_episodes=0, nothing is evaluated: unset it, or "
+                "set n_eval_episodes to at least 1"
+            )
+        elif params.n_eval_episodes == 0 and self._values.get("worker_role") == EVAL:
+            check.errors.append(
+                "workers of kind eval have nothing to do in a run with n_eval_episodes=0: choose another kind, or "
+                "continue the run with --set n_eval_episodes=10"
+            )
+        elif count and params.n_eval_episodes < count:
+            check.notes.append(
+                f"SAC_EVAL_WORKERS={count}, but an evaluation has n_eval_episodes={params.n_eval_episodes}: "
+                f"{count - params.n_eval_episodes} of these workers have nothing to do"
+            )
+
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""
         if self._paths is None or self.found.checks[PARAMS].errors or self.found.checks[CONFIG].errors:
             return
         checks, values = self.found.checks, self._values
-        workers = values.get("local_workers", values.get("num_collect_workers", 1)) + values.get("expert_workers", 0)
+        workers = values.get("local_workers", values.get("num_collect_workers", 1))
+        workers += values.get("expert_workers", 0) + values.get("eval_workers", 0)
         are_forked = values.get("fork_roles", True)
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
             resources.check_memory(checks["memory"], workers, own_bytes, 0, are_forked=are_forked)

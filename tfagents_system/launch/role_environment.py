@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.machine.gpus import gpu_of_trainer
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
-from tfagents_system.machine.worker_slots import EXPERT
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER, is_worker, worker_role
 from tfagents_system.settings.variables import RunVariables
 
 
 def role_environ(role: str, common: dict[str, str], plan: CpuPlan, variables: RunVariables) -> dict[str, str]:
     """All variables of one role."""
-    experts = {worker_role(number) for number in variables.expert_ids}
+    kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
     threads = plan.thread_environ(REPLAY if role == GATEWAY else role)
-    return common | threads | _worker_environ(role, experts) | _gpu_environ(role, variables)
+    return common | threads | _worker_environ(role, kinds) | _gpu_environ(role, variables)
 
 
 def common_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str]:
@@ -35,10 +34,10 @@ def common_environ(variables: RunVariables, port: int, seed: int) -> dict[str, s
     return {**os.environ, **variables.to_environ(), **own}
 
 
-def _worker_environ(role: str, experts: Collection[str]) -> dict[str, str]:
+def _worker_environ(role: str, kinds: Mapping[str, str]) -> dict[str, str]:
     if not is_worker(role):
         return {}
-    return {"SLURM_PROCID": role.removeprefix("worker_")} | ({"SAC_WORKER_ROLE": EXPERT} if role in experts else {})
+    return {"SLURM_PROCID": role.removeprefix("worker_")} | ({"SAC_WORKER_ROLE": kinds[role]} if role in kinds else {})
 
 
 def _gpu_environ(role: str, variables: RunVariables) -> dict[str, str]:

@@ -29,7 +29,9 @@ class RunRules:
         self._failures.take(role, code)
 
     def look(self) -> None:
-        """A run with only experts as workers would wait forever: it fails, unless the trainer is just finishing.
+        """A run without a worker that collects would wait forever: it fails, unless the trainer is just finishing.
+
+        Experts and evaluators alone do not keep it going.
 
         A run without workers of its own (SAC_LOCAL_WORKERS=0) waits for those that join.
         """

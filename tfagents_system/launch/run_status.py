@@ -11,9 +11,15 @@ from typing import Any
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.role_process import RoleProcess
-from tfagents_system.machine.worker_slots import EXPERT
 from tfagents_system.report.env_faults import FaultTally, fault_lines
-from tfagents_system.report.status import format_results, given_up_lines, read_status, time_shares, write_status
+from tfagents_system.report.status import (
+    format_number,
+    format_results,
+    given_up_lines,
+    read_status,
+    time_shares,
+    write_status,
+)
 from tfagents_system.report.terminal import ProgressView
 from tfagents_system.run_files.heartbeat import beat_secs, read_heartbeat, stale_secs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
@@ -39,7 +45,7 @@ class RunStatus:
         self._plan = plan
         self._port = port
         self._roles = roles
-        self._experts = {worker_role(number) for number in variables.expert_ids}
+        self._kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
         self._faults = FaultTally(read_status(paths.status_json))
         self._view = ProgressView()
         self._started_at = time.time()
@@ -85,7 +91,7 @@ class RunStatus:
             | {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
             | ({"given_up_because": role.given_up_because} if role.given_up_because else {})
             | ({"state": "stopped"} if role.has_stopped else {})
-            | ({"kind": EXPERT} if name in self._experts else {})
+            | ({"kind": self._kinds[name]} if name in self._kinds else {})
             for name, role in self._roles.items()
         }
         roles |= _remote_roles(self._paths, known=roles, stale_secs=self.stale_secs)
@@ -130,9 +136,16 @@ def _time_lines(status: dict[str, Any]) -> list[str]:
 
 
 def _result_lines(which: str, status: dict[str, Any]) -> list[str]:
-    """`final evaluation: return -310.2 ± 40.1, best -298.7, success 85%`; none before the first one."""
-    results = format_results(status["roles"].get(TRAINER, {}), "return")
-    return [f"{which} evaluation: {', '.join(results)}"] if results else []
+    """`final evaluation: return -310.2 ± 40.1, best -298.7, success 85%`; none before the first one.
+
+    Of a finished run without evaluations, the last training return.
+    """
+    trainer = status["roles"].get(TRAINER, {})
+    if results := format_results(trainer, "return"):
+        return [f"{which} evaluation: {', '.join(results)}"]
+    if which == "final" and trainer.get("train_return") is not None:
+        return [f"final training return: {format_number(trainer['train_return'])} (nothing was evaluated)"]
+    return []
 
 
 def _remote_roles(paths: RunPaths, known: Collection[str], stale_secs: float) -> dict[str, dict[str, Any]]:

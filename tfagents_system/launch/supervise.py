@@ -62,7 +62,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
         claims = Claims()
         plan = claim_cpus(variables, claims)
         port = claims.take_port(variables.reverb_port)
-        claim_expert_slots(variables, claims, port)
+        claim_slots_beside(variables, claims, port)
         seed = run_directory.read_run_json(paths).get("seed", variables.seed)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, port {port}", flush=True)
@@ -88,18 +88,20 @@ def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
     )
 
 
-def claim_expert_slots(variables: RunVariables, claims: Claims, port: int) -> None:
-    """Takes the slots of the run's experts, unless a worker that joined an earlier start has one.
+def claim_slots_beside(variables: RunVariables, claims: Claims, port: int) -> None:
+    """Takes the slots of the run's experts and evaluators, unless a worker that joined an earlier start has one.
 
     Raises:
       UserError: A worker has one.
     """
-    taken = [str(number) for number in variables.expert_ids if not claims.take(claim_of(port, number))]
+    numbers = list(variables.kinds_beside)
+    taken = [str(number) for number in numbers if not claims.take(claim_of(port, number))]
     if taken:
+        counts = {"SAC_EXPERT_WORKERS": variables.expert_workers, "SAC_EVAL_WORKERS": variables.eval_workers}
+        wished = " + ".join(f"{name}={count}" for name, count in counts.items() if count)
         raise UserError(
-            f"SAC_EXPERT_WORKERS={variables.expert_workers} needs slots {variables.expert_ids[0]} to "
-            f"{variables.expert_ids[-1]}, a worker that has joined an earlier start of the run has {', '.join(taken)}: "
-            "end it, and start again"
+            f"{wished} needs slots {numbers[0]} to {numbers[-1]}, a worker that has joined an earlier start of the run "
+            f"has {', '.join(taken)}: end it, and start again"
         )
 
 

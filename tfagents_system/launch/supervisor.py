@@ -108,9 +108,9 @@ class Supervisor:
 
     @property
     def collectors(self) -> list[RoleProcess]:
-        """The workers that the run needs: experts alone do not keep it going, nor end it."""
-        experts = {worker_role(number) for number in self.variables.expert_ids}
-        return [worker for worker in self.workers if worker.name not in experts]
+        """The workers that the run needs: experts and evaluators alone do not keep it going, nor end it."""
+        beside = {worker_role(number) for number in self.variables.kinds_beside}
+        return [worker for worker in self.workers if worker.name not in beside]
 
     @property
     def exit_code(self) -> int | None:

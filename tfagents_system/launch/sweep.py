@@ -133,7 +133,8 @@ class _Plan:
         needed = max(
             values["reverb_cpus"]
             + values["train_cpus"]
-            + (values["num_collect_workers"] + values.get("expert_workers", 0)) * values["collect_worker_cpus"]
+            + sum(values.get(f"{kind}_workers", 0) for kind in ("num_collect", "expert", "eval"))
+            * values["collect_worker_cpus"]
             for values in self._values
         )
         share = all(values.get("share_cpus", False) for values in self._values)

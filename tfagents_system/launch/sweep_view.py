@@ -14,8 +14,9 @@ from rich.live import Live
 from rich.text import Text
 
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Task
-from tfagents_system.report.status import read_status, summary
+from tfagents_system.report.status import format_number, read_status, summary
 from tfagents_system.report.tables import SurvivingConsole, table
+from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.settings.grid import differing, in_words
 
 COLUMNS = ("task", "settings", "state", "iteration", "env steps", "eval return", "best", "left")
@@ -111,9 +112,12 @@ class SweepView:
 
 
 def _line(task: Task, settings: str) -> str:
-    """`task 3 (SAC_SEED=3): done, eval return -150.2, best -148.0`."""
+    """`task 3 (SAC_SEED=3): done, eval return -150.2, best -148.0`; without evaluations the last `train return`."""
     cells = row(task, settings, time.time())
     numbers = f", eval return {cells['eval return']}, best {cells['best']}" if task.state == DONE else ""
+    trainer = (read_status(task.paths.status_json) or {}).get("roles", {}).get(TRAINER, {})
+    if numbers and cells["eval return"] == "-" and trainer.get("train_return") is not None:
+        numbers = f", train return {format_number(trainer['train_return'])}"
     where = f" (log in {task.log})" if task.state in (RUNNING, FAILED) else ""
     name = f"task {task.number}{f' ({settings})' if settings else ''}"
     return f"{name}: {task.state}{numbers}{f', {task.reason}' if task.reason else ''}{where}"

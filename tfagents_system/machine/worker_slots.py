@@ -1,8 +1,8 @@
 """Assigns slot numbers to workers that join a run.
 
 A run has SAC_MAX_WORKERS slots. The first SAC_NUM_COLLECT_WORKERS are planned ones, and of these the first
-SAC_LOCAL_WORKERS belong to the workers that the run itself starts. The next SAC_EXPERT_WORKERS are its experts'; all
-others are for those who join.
+SAC_LOCAL_WORKERS belong to the workers that the run itself starts. The next SAC_EXPERT_WORKERS are its experts', the
+SAC_EVAL_WORKERS behind them its evaluators'; all others are for those who join.
 
 Whoever talks to the replay server claims the slot on that server's machine (see machine/claims.py): a worker of the
 same machine, or the gateway for a worker of another. The kernel releases it when the process that claimed it ends.
@@ -30,13 +30,15 @@ class SlotCounts:
       local: Workers that the run itself starts.
       planned: Planned workers, including the local ones.
       most: All slots.
-      experts: Experts that the run itself starts, behind the planned ones. Then all planned ones are local.
+      experts, evaluators: Experts, and workers that only evaluate, which the run itself starts; their slots follow
+        the planned ones. With any of these all planned workers are local.
     """
 
     local: int
     planned: int
     most: int
     experts: int = 0
+    evaluators: int = 0
 
     @classmethod
     def of_run(cls, run: Mapping[str, Any]) -> SlotCounts:
@@ -44,14 +46,25 @@ class SlotCounts:
         settings = run["settings"]
         planned = int(settings["num_collect_workers"])
         local, most = settings.get("local_workers"), settings.get("max_workers")
-        experts = int(settings.get("expert_workers") or 0)
-        return cls(planned if local is None else int(local), planned, int(most or planned + experts), experts)
+        experts, evaluators = (int(settings.get(name) or 0) for name in ("expert_workers", "eval_workers"))
+        most = int(most or planned + experts + evaluators)
+        return cls(planned if local is None else int(local), planned, most, experts, evaluators)
+
+    @property
+    def beside(self) -> range:
+        """Slots of the workers that the run starts beside the planned ones."""
+        return range(self.planned, self.planned + self.experts + self.evaluators)
+
+    @property
+    def sharing_evaluations(self) -> range:
+        """Workers among whom each evaluation is divided: the run's evaluators, without any the planned workers."""
+        return self.beside[self.experts :] if self.evaluators else range(self.planned)
 
     def for_kind(self, kind: str) -> range:
         """The slots that a worker of this kind may have when it joins."""
         if kind == COLLECT and self.local < self.planned:
             return range(self.local, self.most)
-        return range(self.planned + self.experts, self.most)
+        return range(self.beside.stop, self.most)
 
     def refusal(self, kind: str) -> str:
         """The message for a worker of this kind that gets no slot."""
@@ -65,7 +78,8 @@ class SlotCounts:
 
     def __str__(self) -> str:
         experts = f", SAC_EXPERT_WORKERS={self.experts}" if self.experts else ""
-        return f"SAC_MAX_WORKERS={self.most}, SAC_NUM_COLLECT_WORKERS={self.planned}{experts}"
+        evaluators = f", SAC_EVAL_WORKERS={self.evaluators}" if self.evaluators else ""
+        return f"SAC_MAX_WORKERS={self.most}, SAC_NUM_COLLECT_WORKERS={self.planned}{experts}{evaluators}"
 
 
 def claim_of(port: int, slot: int) -> str:

@@ -90,7 +90,7 @@ def find_checkpoint(paths: RunPaths, name: str) -> Path:
     elif name == "best":
         best = best_checkpoint(paths)
         if best is None:
-            raise UserError(f"{paths.exp_dir} has no best checkpoint yet: {there_are}")
+            raise UserError(f"{paths.exp_dir} has no best checkpoint, no policy was evaluated yet: {there_are}")
         name = best
     name = name.rstrip("/")
     if name not in found:

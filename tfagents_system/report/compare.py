@@ -24,7 +24,7 @@ import numpy as np
 from tfagents_system.checks.checklist import counted
 from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.machine.files import replacing
-from tfagents_system.report.curves import MONITOR, RETURN, SUCCESS, Run, read_runs
+from tfagents_system.report.curves import RETURN, SUCCESS, Run, read_runs
 from tfagents_system.report.plots import tidy_steps
 from tfagents_system.report.status import aligned, format_number
 from tfagents_system.settings.grid import differing, in_words
@@ -71,7 +71,7 @@ class Group:
     """Runs that differ in nothing but the seed.
 
     Attributes:
-      runs: All of them; some may have no evaluation yet.
+      runs: All of them; some may have no value yet.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Group:
 
     @property
     def begun(self) -> list[Run]:
-        """Runs with an evaluation."""
+        """Runs with a value."""
         return [run for run in self.runs if len(run.steps)]
 
 
@@ -197,7 +197,7 @@ def print_table(rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
     header = ("group", "runs", "env steps", "final IQM", "95 % interval", "best")
     print("\n".join(aligned([header, *map(_cells, rows)], header[:1])))
     for run in runs:
-        if run.source == MONITOR:
+        if run.is_of_training:
             print(f"returns of training episodes, not of evaluations: {run.folder}")
         if run.is_unfinished:
             reached = f"{run.steps[-1]:,.0f} env steps" if len(run.steps) else "no evaluation yet"
@@ -268,7 +268,7 @@ def _facts(group: Group) -> list[str]:
     facts = [counted(len(group.runs), "run")]
     if unfinished := sum(run.is_unfinished for run in group.runs):
         facts.append(f"{unfinished} unfinished")
-    if any(run.source == MONITOR for run in group.runs):
+    if any(run.is_of_training for run in group.runs):
         facts.append("training episodes")
     return facts
 

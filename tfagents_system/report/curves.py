@@ -16,13 +16,15 @@ import numpy as np
 from tfagents_system.errors import UserError
 from tfagents_system.report.status import read_status, state_of
 from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
 
 DONE, UNKNOWN = "done", "-"
 RETURN, SUCCESS = "eval_return", "eval_success"
-METRICS, MONITOR = "metrics.csv", "monitor.csv"
+METRICS, TRAINING, MONITOR = "metrics.csv", "metrics.csv (training)", "monitor.csv"
+_TRAIN_RETURN = "train_return"
 _EVALUATIONS, _MONITORS = "evaluations.npz", "*monitor.csv"
 _MONITOR_WINDOW_EPISODES = 10
 _ALIKE = ("SAC_SEED", "SAC_VIDEO")  # Runs that differ in these alone are runs of one setting.
@@ -53,7 +55,12 @@ class Run:
 
     @property
     def is_ours(self) -> bool:
-        return self.source == METRICS
+        return self.source in (METRICS, TRAINING)
+
+    @property
+    def is_of_training(self) -> bool:
+        """Whether the values are returns of training episodes instead of evaluations."""
+        return self.source in (TRAINING, MONITOR)
 
     @property
     def is_unfinished(self) -> bool:
@@ -110,20 +117,28 @@ def _read_ours(paths: RunPaths, metric: str) -> Run:
         # A run resumed with more iterations is done only when those are.
         state = "stopped" if state == DONE else state
     all_rows = read_metrics(paths.metrics_csv)
-    rows = [row for row in all_rows if row.get(RETURN) is not None]
-    if state == DONE and not rows:
+    source, told = METRICS, [row for row in all_rows if row.get(RETURN) is not None]
+    if not told and _evaluates_nothing(paths):
+        told = [row for row in all_rows if row.get(_TRAIN_RETURN) is not None]
+        source, metric = (TRAINING, _TRAIN_RETURN) if metric == RETURN else (METRICS, metric)
+    if state == DONE and not told:
         fault = "has no evaluation" if paths.metrics_csv.exists() else "is missing"
         raise UserError(f"{paths.metrics_csv} {fault}, although the run is done: restore it, or leave this run out")
-    if metric != RETURN:
-        told, rows = rows, [row for row in all_rows if row.get(metric) is not None]
-        if told and not rows:
-            known = ", ".join(sorted({name for row in all_rows for name, value in row.items() if value is not None}))
-            raise UserError(f"{paths.metrics_csv} has no {metric}: leave it out, or compare what it has ({known})")
+    rows = [row for row in all_rows if row.get(metric) is not None]
+    if told and not rows:
+        known = ", ".join(sorted({name for row in all_rows for name, value in row.items() if value is not None}))
+        raise UserError(f"{paths.metrics_csv} has no {metric}: leave it out, or compare what it has ({known})")
     overridden = Overrides.read(paths.overrides).settings()
     settings = {name: value for name, value in overridden.items() if name not in _ALIKE}
     steps, values = _ordered([(row.get("env_steps") or 0.0, row[metric] or 0.0) for row in rows])
     name = paths.exp_dir.resolve().name
-    return Run(paths.exp_dir, re.sub(_OURS, "", name) or name, settings, state, steps, values, METRICS)
+    return Run(paths.exp_dir, re.sub(_OURS, "", name) or name, settings, state, steps, values, source)
+
+
+def _evaluates_nothing(paths: RunPaths) -> bool:
+    """Whether the run has `n_eval_episodes = 0`."""
+    resolved = read_json(paths.resolved) or {}
+    return (resolved.get("params") or {}).get("n_eval_episodes") == 0
 
 
 def _read_evaluations(path: Path, metric: str) -> tuple[np.ndarray, np.ndarray]:

@@ -88,33 +88,36 @@ def _means(prefix: str, rows: list[dict[str, float]]) -> dict[str, float]:
     return {prefix + name: statistics.fmean(row[name] for row in rows if name in row) for name in names}
 
 
-def eval_share(num_episodes: int, num_workers: int, worker_id: int) -> int:
-    """A planned worker's share of an evaluation's episodes: every `num_workers`-th, from its own number on.
+def eval_share(num_episodes: int, sharing: range, worker_id: int) -> int:
+    """A worker's share of an evaluation's episodes: the workers that share it have them in turn.
 
-    Other workers have none, unless they only evaluate (see `extra_share`).
+    Args:
+      sharing: Their numbers; see `SlotCounts.sharing_evaluations`. Other workers have none, unless they have joined to
+        evaluate (see `extra_share`).
     """
-    return len(range(worker_id, num_episodes, num_workers)) if worker_id < num_workers else 0
+    return len(range(sharing.index(worker_id), num_episodes, len(sharing))) if worker_id in sharing else 0
 
 
-def extra_share(num_episodes: int, num_workers: int) -> int:
-    """Episodes that an evaluation-only worker adds to each evaluation: the largest planned share."""
-    return eval_share(num_episodes, num_workers, 0)
+def extra_share(num_episodes: int, sharing: range) -> int:
+    """Episodes that a worker which has joined to evaluate adds to each evaluation: the largest of the shares."""
+    return eval_share(num_episodes, sharing, sharing.start)
 
 
 class Evaluations:
     """Gathers the evaluations of policies from all workers.
 
-    A worker beyond the planned ones that reports (see eval_worker.py) has a share from then on as well: its episodes
-    are added to theirs.
+    Another worker that reports (see eval_worker.py) has a share from then on as well: its episodes are added to
+    theirs.
 
     Args:
-      num_episodes: Episodes of a whole evaluation by the planned workers; see `eval_share`.
+      num_episodes: Episodes of a whole evaluation by the workers that share it.
+      sharing: The numbers of these; see `eval_share`.
     """
 
-    def __init__(self, num_episodes: int, num_workers: int) -> None:
-        shares = {worker: eval_share(num_episodes, num_workers, worker) for worker in range(num_workers)}
-        self._num_workers = num_workers
-        self._extra_share = extra_share(num_episodes, num_workers)
+    def __init__(self, num_episodes: int, sharing: range) -> None:
+        shares = {worker: eval_share(num_episodes, sharing, worker) for worker in sharing}
+        self._sharing = sharing
+        self._extra_share = extra_share(num_episodes, sharing)
         self._shares = {worker: share for worker, share in shares.items() if share}
         self._reports: dict[int, dict[int, Report]] = {}
         self._closed = -1
@@ -126,7 +129,7 @@ class Evaluations:
         A report of iteration -1 only announces the worker.
         """
         self._absent.discard(report.worker_id)
-        if report.worker_id >= self._num_workers:
+        if report.worker_id not in self._sharing:
             self._shares[report.worker_id] = self._extra_share
         if report.iteration > self._closed:
             self._reports.setdefault(report.iteration, {})[report.worker_id] = report

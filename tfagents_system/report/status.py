@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
+from tfagents_system.machine.slots import EVAL
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, read_status
 from tfagents_system.run_files.heartbeat import read_json, write_json
@@ -182,7 +183,8 @@ def numbers(trainer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def time_shares(status: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Percentages of time by activity for each kind of role, largest first; workers on average.
+    """Percentages of time by activity for each kind of role, largest first; workers, and those that only evaluate, on
+    average.
 
     For example {"trainer's": {"updates": "93%", "waiting": "4%"}, "workers'": {"simulator": "71%", ...}}.
     """
@@ -190,7 +192,8 @@ def time_shares(status: dict[str, Any]) -> dict[str, dict[str, str]]:
     owners = {
         "trainer's": [roles.get(TRAINER, {})],
         "replay's": [roles.get(REPLAY, {})],
-        "workers'": [beat for role, beat in roles.items() if is_worker(role)],
+        "workers'": [beat for role, beat in roles.items() if is_worker(role) and beat.get("kind") != EVAL],
+        "evaluators'": [beat for role, beat in roles.items() if is_worker(role) and beat.get("kind") == EVAL],
     }
     shown = {owner: _mean_shares([beat.get("time_shares") or {} for beat in beats]) for owner, beats in owners.items()}
     return {owner: shares for owner, shares in shown.items() if shares}

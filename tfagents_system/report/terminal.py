@@ -304,8 +304,9 @@ def _collapsed(status: dict[str, Any], max_workers: int) -> list[tuple[str, dict
         "time": min((beat["time"] for beat in workers.values() if beat.get("time")), default=None),  # The oldest.
     }
     others = [(role, beat) for role, beat in roles.items() if role not in workers]
-    experts = sum(beat.get("kind") == EXPERT for beat in workers.values())
-    return [*others, (f"worker_0..{len(workers) - 1}" + (f" ({experts} expert)" if experts else ""), joined)]
+    kinds = collections.Counter(kind for beat in workers.values() if (kind := beat.get("kind")))
+    words = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return [*others, (f"worker_0..{len(workers) - 1}" + (f" ({words})" if words else ""), joined)]
 
 
 def _state(beat: dict[str, Any]) -> str:

@@ -32,6 +32,7 @@ SETTINGS = (
     "num_collect_workers",
     "local_workers",
     "expert_workers",
+    "eval_workers",
     "max_workers",
     "envs_per_worker",
     "deterministic",

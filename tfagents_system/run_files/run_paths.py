@@ -44,7 +44,7 @@ class RunPaths:
     params = _Below("params.py")  # The run's own copy of SAC_PARAMS.
     params_folder = _Below("params")  # That of the folder of SAC_PARAMS, where it is kept (see params_folder.py).
     overrides = _Below("overrides.json")  # Where the run differs from these; absent if nowhere.
-    resolved = _Below("resolved.json")  # Every value that the last start had, for people.
+    resolved = _Below("resolved.json")  # Every value that the last start had, for people and for `report compare`.
     run_json = _Below("run.json")  # Where the run came from: sources of the copies, seed, versions.
     specs = _Below("specs.pbtxt")  # Observation and action specs of the environment, written when the run is prepared.
     lock = _Below("run.lock")  # Held (flock) by the supervisor of the run for as long as it lives.

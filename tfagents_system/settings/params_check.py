@@ -254,6 +254,15 @@ def _share_findings(params: Any) -> list[str]:
     ]
 
 
+def _evaluation_findings(params: Any) -> list[str]:
+    if params.n_eval_episodes or params.stop_when is None:
+        return []
+    return [
+        f"TrainParams.stop_when={shown(params.stop_when)} does not work with n_eval_episodes=0, evaluations decide it: "
+        "set n_eval_episodes to at least 1, or stop_when to None (max_hours and callbacks_ctor end a run without them)"
+    ]
+
+
 def _memory_findings(params: Any) -> list[str]:
     why_not = ALGORITHMS[params.algorithm].why_not_recurrent
     if not why_not or not params.recurrent:
@@ -290,6 +299,7 @@ _TOGETHER: tuple[Callable[[Any], list[str]], ...] = (
     _ratio_findings,
     _period_findings,
     _share_findings,
+    _evaluation_findings,
     _fixed_findings,
     _memory_findings,
     _subset_findings,

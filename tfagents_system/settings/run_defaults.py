@@ -32,6 +32,6 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
             if not (is_set(params, f"{period}_itrs") or is_set(params, f"{period}_env_steps")):
                 found[f"{period}_env_steps"] = steps
     has_steps = "env_steps_per_iter" in found or params.env_steps_per_iter is not None
-    if has_steps and not any(is_set(params, name) for name in _OF_EVALUATIONS):
+    if has_steps and params.n_eval_episodes and not any(is_set(params, name) for name in _OF_EVALUATIONS):
         found["eval_period_env_steps"] = _STEPS_AN_EVALUATION_STEP * params.n_eval_episodes * params.horizon
     return found

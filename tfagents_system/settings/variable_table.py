@@ -51,12 +51,16 @@ class VariableFields:
     train_gpus: Annotated[bool, Variable("flag")] = False
     """1: the policy updates run on a GPU; no other program of the run sees one"""
     num_collect_workers: Annotated[int, Variable("count")]
-    """workers: programs that collect experience and evaluate"""
+    """workers: programs that collect experience and, without SAC_EVAL_WORKERS, evaluate"""
     local_workers: Annotated[int | None, Variable("few", default="all of them")] = None
     """how many of these the run itself starts; the others are waited for and join with join_script.sh"""
     expert_workers: Annotated[int, Variable("few")] = 0
     """workers beside these that the run starts as experts: they collect with SAC_EXPERT_POLICY and ignore updates"""
-    max_workers: Annotated[int | None, Variable("count", default="SAC_NUM_COLLECT_WORKERS + SAC_EXPERT_WORKERS")] = None
+    eval_workers: Annotated[int, Variable("few")] = 0
+    """workers beside these that the run starts to evaluate: they do all evaluations, the others collect only"""
+    max_workers: Annotated[
+        int | None, Variable("count", default="SAC_NUM_COLLECT_WORKERS + SAC_EXPERT_WORKERS + SAC_EVAL_WORKERS")
+    ] = None
     """slots for workers, those that join included; 64 more than the run's own where there is a gateway"""
     envs_per_worker: Annotated[int, Variable("count")] = 1
     """environments that each worker steps together, with one inference for all"""

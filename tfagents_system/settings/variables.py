@@ -15,6 +15,7 @@ from typing import Any
 
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError
+from tfagents_system.machine.slots import EVAL, EXPERT
 from tfagents_system.settings.variable_table import VARIABLES, VariableFields, as_text, documentation, variable_name
 from tfagents_system.settings.variable_values import MOST, shown_value, value_of
 
@@ -22,6 +23,12 @@ from tfagents_system.settings.variable_values import MOST, shown_value, value_of
 JOINED_RUN = "TFAGENTS_JOINED_RUN"
 _JOINED_SLOTS = 64  # For workers that join, where there is a gateway and nothing else is said.
 _NAMES = tuple(variable.name for variable in VARIABLES)
+# Workers that the run itself starts beside the planned ones, and what is possible instead.
+_BESIDE = {"expert_workers": "SAC_EXPERT_WORKERS", "eval_workers": "SAC_EVAL_WORKERS"}
+_JOINING = {
+    "SAC_EXPERT_WORKERS": "experts join with join_script.sh --role expert",
+    "SAC_EVAL_WORKERS": "workers join with join_script.sh --role eval, which add to each evaluation",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,9 +60,10 @@ class RunVariables(VariableFields):
         return cls(**values)
 
     @property
-    def expert_ids(self) -> range:
-        """Numbers of the expert workers that the run starts: the first ones after the planned workers'."""
-        return range(self.num_collect_workers, self.num_collect_workers + self.expert_workers)
+    def kinds_beside(self) -> dict[int, str]:
+        """Kinds of the workers that the run starts beside the planned ones, by number: experts, then evaluators."""
+        kinds = [EXPERT] * self.expert_workers + [EVAL] * self.eval_workers
+        return dict(enumerate(kinds, self.num_collect_workers))
 
     def to_environ(self) -> dict[str, str]:
         """All SAC_ variables of the roles, resolved; what has no value yet (an automatic port) is left out."""
@@ -94,17 +102,18 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
         return []
     planned, is_deterministic = values["num_collect_workers"], values.get("deterministic", False)
     if "server" in values:
-        values.pop("expert_workers", None)  # For workers that join, SAC_WORKER_ROLE says what they do.
-    experts = values.get("expert_workers", 0)
-    own = planned + experts
+        for name in _BESIDE:  # For workers that join, SAC_WORKER_ROLE says what they do.
+            values.pop(name, None)
+    beside = {variable: count for name, variable in _BESIDE.items() if (count := values.get(name, 0))}
+    own = planned + sum(beside.values())
     if "gateway_port" in values:
         values.setdefault("max_workers", own if is_deterministic else min(MOST, own + _JOINED_SLOTS))
-    elif experts:
+    elif beside:
         values.setdefault("max_workers", own)
     findings = []
     local = values.get("local_workers", planned) if "server" not in values else planned
-    if experts:
-        findings += _check_experts(experts, planned, local, is_deterministic)
+    if beside:
+        findings += _check_beside(beside, planned, local, is_deterministic)
     if local > planned:
         findings.append(
             f"SAC_LOCAL_WORKERS={local} must be at most SAC_NUM_COLLECT_WORKERS={planned}: lower it, or raise that"
@@ -116,8 +125,9 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
         )
     most = values.get("max_workers", own)
     if most < own <= MOST:
-        sizes = f"SAC_NUM_COLLECT_WORKERS={planned}" + (f" + SAC_EXPERT_WORKERS={experts}" if experts else "")
-        findings.append(f"SAC_MAX_WORKERS={most} must be at least {sizes}: raise it, or lower that")
+        findings.append(
+            f"SAC_MAX_WORKERS={most} must be at least {own_workers(planned, beside)}: raise it, or lower that"
+        )
     if most > own and is_deterministic:
         findings.append(
             f"SAC_MAX_WORKERS={most} does not work with SAC_DETERMINISTIC=1, where all workers are planned: unset it, "
@@ -126,23 +136,27 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
     return findings
 
 
-def _check_experts(experts: int, planned: int, local: int, is_deterministic: bool) -> list[str]:
+def own_workers(planned: int, beside: Mapping[str, int]) -> str:
+    """`SAC_NUM_COLLECT_WORKERS=3 + SAC_EXPERT_WORKERS=2`: the workers that a run starts, of those kinds that it has."""
+    counts = {"SAC_NUM_COLLECT_WORKERS": planned} | {name: count for name, count in beside.items() if count}
+    return " + ".join(f"{name}={count}" for name, count in counts.items())
+
+
+def _check_beside(beside: Mapping[str, int], planned: int, local: int, is_deterministic: bool) -> list[str]:
     findings = []
-    if is_deterministic:
+    if is_deterministic and (experts := beside.get("SAC_EXPERT_WORKERS")):
         findings.append(
             f"SAC_EXPERT_WORKERS={experts} does not work with SAC_DETERMINISTIC=1, where all workers are planned: "
             "unset it, or set SAC_DETERMINISTIC=0"
         )
     if local < planned:
-        findings.append(
-            f"SAC_EXPERT_WORKERS={experts} does not work with SAC_LOCAL_WORKERS={local} below "
-            f"SAC_NUM_COLLECT_WORKERS={planned}, as with --nodes: unset it, and let experts join with join_script.sh "
-            "--role expert"
-        )
-    if planned + experts > MOST:
-        findings.append(
-            f"SAC_NUM_COLLECT_WORKERS={planned} + SAC_EXPERT_WORKERS={experts} must be at most {MOST}: lower one"
-        )
+        findings += [
+            f"{name}={count} does not work with SAC_LOCAL_WORKERS={local} below SAC_NUM_COLLECT_WORKERS={planned}, as "
+            f"with --nodes: unset it, and let {_JOINING[name]}"
+            for name, count in beside.items()
+        ]
+    if planned + sum(beside.values()) > MOST:
+        findings.append(f"{own_workers(planned, beside)} must be at most {MOST}: lower one")
     return findings
 
 

@@ -23,8 +23,8 @@ class Evaluated(NamedTuple):
     Attributes:
       version: Iterations that it was trained for.
       train_step, env_steps: When it was published; `env_steps` is None where an earlier process did that.
-      summary: Columns of metrics. Where asynchronous, `eval_left_out` counts evaluations that were due since the one
-        before and did not take place.
+      summary: Columns of metrics. Where the trainer does not wait, `eval_left_out` counts evaluations that were due
+        since the one before and did not take place.
     """
 
     version: int
@@ -42,6 +42,9 @@ class PolicyEvaluations:
       straggler_secs: SAC_STRAGGLER_SECS.
 
     Attributes:
+      is_awaited: Whether the trainer waits for the one under way before it publishes the next that is due. It does
+        where those who collect evaluate, so that none is passed over, and where every evaluation must be the same in
+        every repetition of the run. Else it goes on, and a later policy is evaluated.
       version: Of the policy that is evaluated, or was last; -1 before the first.
       arrays: That policy as it is published; empty where no evaluation has begun since `begin`.
     """
@@ -52,10 +55,11 @@ class PolicyEvaluations:
         self._role = role
         self._straggler_secs = straggler_secs
         self._published_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps)
+        self.is_awaited = not params.asynchronous and (role.deterministic or not role.slots.evaluators)
 
     def begin(self) -> None:
         """A start of the trainer, or going back: what the metrics have of evaluations counts."""
-        self._gathered = Evaluations(self._params.n_eval_episodes, self._role.num_workers)
+        self._gathered = Evaluations(self._params.n_eval_episodes, self._role.slots.sharing_evaluations)
         self.version, env_steps = last_evaluated(self._role.paths)
         self._over = self.version  # The newest policy whose evaluation is over.
         # Periods that had passed: of the newest one in the metrics; published to be evaluated.
@@ -69,7 +73,9 @@ class PolicyEvaluations:
         return self._over >= self.version
 
     def is_due(self, version: int, env_steps: int, is_last: bool) -> bool:
-        """Whether the policy of that iteration is to be evaluated: one in each period, and the last one."""
+        """Whether a policy is to be evaluated: one in each period, and the last one; none with n_eval_episodes = 0."""
+        if not self._params.n_eval_episodes:
+            return False
         # Not `version % period == 0`: a stop may have lost the evaluation that was under way.
         return self._period.passed(version, env_steps) > self._published or (is_last and version > self.version)
 
@@ -94,7 +100,7 @@ class PolicyEvaluations:
             train_step, env_steps = self._published_at.pop(version, (reports[0].train_step, None))
             # The steps of a policy that an earlier process has published are not known.
             passed = max(self._logged, self._period.passed(version, -1 if env_steps is None else env_steps))
-            if self._params.asynchronous:
+            if not self.is_awaited:
                 summary["eval_left_out"] = max(0, passed - self._logged - 1)
             self._logged, self._over = passed, max(self._over, version)
             yield Evaluated(version, train_step, env_steps, summary)

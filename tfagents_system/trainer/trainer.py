@@ -95,7 +95,7 @@ class Trainer:
                 self._go_back(error)
         self.save_finally()  # Whatever happens during the last evaluation, the training is done.
         self._wait_for_evaluation()
-        if self._evaluations.version < self._state.iteration:  # Where asynchronous, it had to wait for the one before.
+        if self._evaluations.is_due(self._state.iteration, is_last=True):  # It had to wait for the one before.
             self._publish()
             self._wait_for_evaluation()
         if self._log.training_row.has_losses:
@@ -237,15 +237,15 @@ class Trainer:
     def _publish(self) -> None:
         """Publishes policy and progress; once in an evaluation's period also a policy to evaluate.
 
-        An evaluation begins when the one before is over. In lock-step the trainer waits for that (workers that evaluate
-        do not collect); with `asynchronous` it goes on, and evaluates a later policy.
+        An evaluation begins when the one before is over. The trainer waits for that or goes on, and has a later policy
+        evaluated (`PolicyEvaluations.is_awaited`).
         """
         version, evaluations = self._state.iteration, self._evaluations
         is_due = evaluations.is_due(version, self._state.end_env_steps, self._log.is_last(version))
-        if is_due and self._params.asynchronous:
-            self._reports.leave_out_gone(wait_secs=_BEATS_WAIT_SECS)
-        elif is_due:
+        if is_due and evaluations.is_awaited:
             self._wait_for_evaluation()
+        elif is_due:
+            self._reports.leave_out_gone(wait_secs=_BEATS_WAIT_SECS)
         is_evaluated = is_due and evaluations.is_over
         with self._shares.spend("publishing"):
             arrays = self._learner.read_policy(self._session)

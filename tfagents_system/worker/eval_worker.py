@@ -10,8 +10,9 @@ from tfagents_system.worker.worker import Worker
 class EvalWorker(Worker):
     """Evaluates every policy that the trainer publishes for it, and collects nothing.
 
-    It takes none of the planned workers' share: it adds one of its own, as large as the largest of theirs, to each
-    evaluation that begins after it has joined. From then on an evaluation is complete when its share is, too.
+    The run's own (SAC_EVAL_WORKERS) divide each evaluation among them, and the planned workers have no share of it. One
+    that has joined takes nothing of the others' shares: it adds one of its own, as large as the largest of theirs, to
+    each evaluation that begins after it has joined. From then on an evaluation is complete when its share is, too.
     """
 
     _announced_to = 0  # Session of the trainer that knows of it.
@@ -31,4 +32,4 @@ class EvalWorker(Worker):
         self._idle()
 
     def _eval_share(self) -> int:
-        return extra_share(self._params.n_eval_episodes, self._role.num_workers)
+        return super()._eval_share() or extra_share(self._params.n_eval_episodes, self._role.slots.sharing_evaluations)

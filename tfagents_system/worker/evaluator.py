@@ -29,7 +29,7 @@ class Evaluator:
     Args:
       params: The user's TrainParams.
       worker_id: The worker.
-      share: Episodes of each evaluation that are the worker's.
+      share: Episodes of each evaluation that are the worker's; with 0 it evaluates nothing.
       connection: To the replay server.
       runner: Runs the episodes.
       policy: Acts, with the weights to be evaluated.
@@ -68,7 +68,7 @@ class Evaluator:
         Raises:
           StoppedError, EnvironmentFault: See EpisodeRunner.
         """
-        if progress is None or progress.eval_iteration < 0:
+        if not self._share or progress is None or progress.eval_iteration < 0:
             return  # None to evaluate since the trainer has begun: the server is not asked while waiting for one.
         if (progress.session, progress.eval_iteration) <= self._evaluated:
             return
@@ -76,11 +76,10 @@ class Evaluator:
         if arrays is None or int(arrays[0][0]) != progress.session:
             return
         session, version, train_step = (int(value) for value in arrays[0])
-        if self._share:
-            with self._activity.spend(EVALUATING):
-                self._policy.assign(weights.from_arrays(arrays[1:]), train_step)
-                self._evaluate(session, version, train_step)
-                self._policy.take_back()
+        with self._activity.spend(EVALUATING):
+            self._policy.assign(weights.from_arrays(arrays[1:]), train_step)
+            self._evaluate(session, version, train_step)
+            self._policy.take_back()
         self._evaluated = (session, version)
 
     def play(self, version: int, count: int, on_episode: Callable[[Episode], None], *, repeats: bool = False) -> None:

@@ -54,7 +54,7 @@ class Worker:
     Args:
       role: The process it runs in.
       worker_id: SLURM_PROCID: from 0. Planned workers are numbered below `role.num_workers`; those beyond have no share
-        of the first random episodes and of evaluations.
+        of the first random episodes, nor of evaluations unless they are the run's evaluators.
       settings: How it deals with its environments.
     """
 
@@ -185,7 +185,7 @@ class Worker:
 
     def _eval_share(self) -> int:
         """Episodes of an evaluation that are this worker's."""
-        return eval_share(self._params.n_eval_episodes, self._role.num_workers, self._id)
+        return eval_share(self._params.n_eval_episodes, self._role.slots.sharing_evaluations, self._id)
 
     def _report_collected(self, report: Report) -> None:
         """Called with what an iteration's episodes were like."""
@@ -348,7 +348,7 @@ def _build_environments(
         role.params,
         worker_id,
         count,
-        max(1, min(count, eval_share)),
+        min(count, eval_share),
         lambda stream, *further: role.derived_seed(stream, worker_id, start, *further),
         curriculum,
         process=ProcessSettings(python, settings.step_timeout_secs, on_wait) if python else None,

@@ -59,7 +59,7 @@ class WorkerEnvironments:
       params: The user's TrainParams.
       worker_id: The worker.
       count: Collect environments. Their `id` for the hooks is worker_id * count + index.
-      eval_count: Evaluation environments, at most `count`: each has the collect environment of the same index.
+      eval_count: Evaluation environments, from 0 to `count`: each has the collect environment of the same index.
       derived_seed: From a stream and further numbers to a seed.
       curriculum: Its values are what environments are set to when they are built again.
       process: Where they run; None: as SAC_ENV_PYTHON says.

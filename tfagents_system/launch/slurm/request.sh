@@ -56,9 +56,8 @@ check_request() {
   require_whole SAC_REVERB_CPUS "CPUs of the replay server"
   require_whole SAC_TRAIN_CPUS "CPUs of the policy updates"
   require_whole SAC_NUM_COLLECT_WORKERS "workers"
-  [[ ${SAC_EXPERT_WORKERS:-0} =~ ^(0|[1-9][0-9]{0,5})$ ]] || finding "SAC_EXPERT_WORKERS=$SAC_EXPERT_WORKERS must be a whole number of at least 0 (expert workers)"
-  [[ $tfagents_nodes == 1 || -n $tfagents_add || ${SAC_EXPERT_WORKERS:-0} == 0 ]] \
-    || finding "--nodes=$tfagents_nodes does not work with SAC_EXPERT_WORKERS=$SAC_EXPERT_WORKERS: unset it, and let experts join with join_script.sh --role expert"
+  check_beside SAC_EXPERT_WORKERS "expert workers" "experts join with join_script.sh --role expert"
+  check_beside SAC_EVAL_WORKERS "evaluating workers" "workers join with join_script.sh --role eval, which add to each evaluation"
   require_whole SAC_COLLECT_WORKER_CPUS "CPUs of each worker"
   require_whole SAC_MEM_GB "memory in GiB" 1
   require_whole SAC_WORKER_MEMORY_MB "memory of a worker in MiB" 1
@@ -83,6 +82,14 @@ check_request() {
   if [[ -n $tfagents_add$tfagents_to ]]; then check_added; fi
   [[ -z $tfagents_array || $tfagents_array =~ ^[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?(,[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?)*(%[1-9][0-9]*)?$ ]] \
     || finding "--array=$tfagents_array must be task ids such as 0-9, 0-9:2 or 1,5,7, with %4 behind them for at most 4 at once"
+}
+
+# Workers that the run starts beside SAC_NUM_COLLECT_WORKERS.
+check_beside() { # NAME MEANING INSTEAD
+  local count=${!1:-0}
+  [[ $count =~ ^(0|[1-9][0-9]{0,5})$ ]] || finding "$1=$count must be a whole number of at least 0 ($2)"
+  [[ $tfagents_nodes == 1 || -n $tfagents_add || $count == 0 ]] \
+    || finding "--nodes=$tfagents_nodes does not work with $1=$count: unset it, and let $3"
 }
 
 # Only its form: Python checks whether there is such a setting, in the check of the job.
@@ -113,7 +120,7 @@ added_workers_a_node() {
 }
 
 own_workers() {
-  echo $((SAC_NUM_COLLECT_WORKERS + ${SAC_EXPERT_WORKERS:-0}))
+  echo $((SAC_NUM_COLLECT_WORKERS + ${SAC_EXPERT_WORKERS:-0} + ${SAC_EVAL_WORKERS:-0}))
 }
 
 # CPUs of each node. Further ones have neither a replay server nor a trainer: those CPUs are spare.
