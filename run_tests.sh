@@ -73,9 +73,10 @@ step() {
   echo "== $*"
   "$@"
 }
-# Whole files at once, one process a CPU. With more, tests that kill a run at some moment hit another one than they mean.
+# Whole files at once, in the order of tests/conftest.py, one process a CPU. With more, tests that kill a run at some
+# moment hit another one than they mean.
 processes=$(nproc)
-parallel=(-n "$((processes < 8 ? processes : 8))" --dist loadfile)
+parallel=(-n "$((processes < 8 ? processes : 8))" --dist loadfile --no-loadscope-reorder)
 if [[ $area ]]; then
   PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" step "$python" -m pytest "tests/$area" -m 'not slow' "${parallel[@]}" "${require[@]}" "$@"
   exit

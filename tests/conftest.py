@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import itertools
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -32,12 +33,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes an hour is run where it is asked for."""
-    if "nightly" in config.option.markexpr:
-        return
-    nightly = [item for item in items if item.get_closest_marker("nightly")]
-    config.hook.pytest_deselected(items=nightly)
-    items[:] = [item for item in items if item not in nightly]
+    """What takes an hour is run where it is asked for. With xdist, see `_mixed`."""
+    if "nightly" not in config.option.markexpr:
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+    if hasattr(config, "workerinput"):
+        items[:] = _mixed(items)
+
+
+def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Whole files, by turns one with real runs and one without; many short files are left for the end.
+
+    Real runs wait much of their time, for each other and for moments: what only computes uses the CPUs meanwhile. With
+    the files of few tests last, as xdist has them unless told otherwise, all real runs meet, and one CPU waits for the
+    longest.
+    """
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    by_length = sorted(files.values(), key=len, reverse=True)
+    by_kind: dict[bool, list[list[pytest.Item]]] = {True: [], False: []}
+    for file in by_length:
+        by_kind[any(item.get_closest_marker("slow") for item in file)].append(file)
+    pairs = itertools.zip_longest(by_kind[True], by_kind[False], fillvalue=[])
+    return [item for pair in pairs for file in pair for item in file]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -340,13 +340,15 @@ def script(cwd: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=200)
 
 
-def test_it_runs_as_a_script_from_anywhere(saved: RunPaths) -> None:
+def test_it_runs_as_a_script_from_anywhere_and_plays_the_same_episodes(capsys: Any, saved: RunPaths) -> None:
     # A file that would hide the standard library's or ours if the working directory or the package led sys.path.
     folder = saved.exp_dir.parent
     done = script(folder, "--exp_dir", saved.exp_dir.name, "--no_video", "--seed", "3")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("mean return ")
     assert "Traceback" not in done.stderr
+    here = play(capsys, saved, "--no_video", "--seed", "3")
+    assert returns(done.stdout.splitlines()) == returns(here) != []
 
 
 def test_as_a_script_mistakes_exit_with_2_and_one_line(saved: RunPaths, tmp_path: Path) -> None:

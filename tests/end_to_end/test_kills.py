@@ -1,4 +1,8 @@
-"""Every kind of process is killed, alone and in pairs: the run goes on, ends as asked for, and keeps its promises."""
+"""Every kind of process is killed: the run goes on, ends as asked for, and keeps its promises.
+
+A worker is killed together with the fork server; trainer and replay server are killed in pairs. test_stop_and_resume.py
+kills each of the three roles alone, and `python -m tests.faults` does everything in any order.
+"""
 
 import pytest
 
@@ -6,7 +10,7 @@ from tests.faults.campaign import HORIZON, ITERATION_SECS, UPDATES, Campaign, Nu
 
 pytestmark = pytest.mark.slow
 
-ALONE = ("worker", "replay", "trainer", "fork_server", "supervisor")
+ALONE = ("fork_server", "supervisor")
 PAIRS = ("trainer+replay", "replay+worker_1", "trainer+worker_2", "worker_0+worker_1")
 WHOLE_RUN = ("everything", "interrupt")
 

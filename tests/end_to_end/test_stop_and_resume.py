@@ -66,6 +66,16 @@ def saved_step(run):
     return run_checkpoints.newest_complete(run.exp_dir / "checkpoints").train_step
 
 
+def refuses_a_second_start(run):
+    """While the run is at work in its directory."""
+    code, output = run.finish(60.0)
+    assert code == 2
+    lock = json.loads((run.exp_dir / "run.lock").read_text())
+    assert f"SAC_EXP_DIR={run.exp_dir} is in use by the run with pid {lock['pid']} on {lock['host']}" in output
+    assert psutil.pid_exists(lock["pid"])
+    assert "Traceback" not in output
+
+
 def test_stop_resume_kill_and_finish(tmp_path):
     run = UserRun(tmp_path, PARAMS, {"horizon": 50}, video=1)
 
@@ -88,6 +98,7 @@ def test_stop_resume_kill_and_finish(tmp_path):
     assert run.trainer()["resumed_at_step"] == stopped_at
     assert f"{stored} env steps so far" in run.log("replay")
     assert run.log("worker_0").count("steps again") == 0
+    refuses_a_second_start(run)
     for role in ("worker_1", "trainer", "replay"):
         before = run.trainer()["train_step"]
         os.kill(pid_of(run, role), signal.SIGKILL)
@@ -115,19 +126,3 @@ def test_stop_resume_kill_and_finish(tmp_path):
     assert iterations[-1] == ITERATIONS
     assert (run.exp_dir / "learning_curve.png").stat().st_size > 10_000
     assert len(list((run.exp_dir / "videos").glob("*.mp4"))) == 1
-
-
-def test_a_second_start_in_the_same_directory_is_refused(tmp_path):
-    run = UserRun(tmp_path, PARAMS, {"horizon": 50})
-    process = run.start()
-    try:
-        run.wait_until(process, lambda: run.status().get("run", {}).get("state") == "running")
-        code, output = run.finish(60.0)
-        assert code == 2
-        lock = json.loads((run.exp_dir / "run.lock").read_text())
-        assert f"SAC_EXP_DIR={run.exp_dir} is in use by the run with pid {lock['pid']} on {lock['host']}" in output
-        assert psutil.pid_exists(lock["pid"])
-        assert "Traceback" not in output
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert finish(process)[0] == 75
