@@ -87,6 +87,14 @@ def find_reward_file(text: str) -> Path:
     raise UserError(f"the reward file {text} does not exist (looked for {tried}): {_RECORD}, or correct its path")
 
 
+def recorded_track(path: Path) -> str | None:
+    """The track on which a reward.npz was recorded, after `read_points`; None if it does not say."""
+    if path.suffix == ".pkl":
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        return json.loads(str(file[_ABOUT])).get("track") if _ABOUT in file else None
+
+
 def read_points(path: Path) -> np.ndarray:
     """The points of a reward.npz, or of a reward.pkl of TMRL, `[n, 2]` or `[n, 3]` float64.
 

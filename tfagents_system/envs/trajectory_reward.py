@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import gymnasium
@@ -13,19 +12,25 @@ import numpy as np
 from tfagents_system.checks.hyperparameters import Count, CountOrZero, Number, Positive
 from tfagents_system.checks.rules import Rule
 from tfagents_system.checks.sections import read_section
-from tfagents_system.envs.reward_files import find_reward_file, read_points
+from tfagents_system.envs.reward_files import find_reward_file, read_points, recorded_track
+from tfagents_system.errors import UserError
 
 KEY = "trajectory_reward"  # In the JSON of SAC_CONFIG.
 POSITION = "position"  # In the info of a step: the agent's coordinates, metres.
 FINISHED, STRAYED, NO_PROGRESS = "finished", "strayed", "no progress"
 _POINTS_PER_REWARD = 100.0
+_Path = Annotated[
+    str, Rule("the path of a reward.npz or reward.pkl", lambda value: value != "" and isinstance(value, str))
+]
 
 
 @dataclasses.dataclass(frozen=True)
 class TrajectoryRewardSettings:
     """TMRL's REWARD_CONFIG, under its names in lower case, and the file."""
 
-    file: Annotated[str, Rule("the path of a reward.npz or reward.pkl", lambda value: bool(value + ""))] = "reward.npz"
+    file: Annotated[
+        str, Rule("the path of a reward.npz or reward.pkl", lambda value: isinstance(value, str) and value != "")
+    ] = "reward.npz"
     end_of_track: Number = 100.0
     """Reward at the finish."""
     constant_penalty: Number = 0.0
@@ -176,10 +181,19 @@ def with_trajectory_reward(env: gymnasium.Env, env_config: Mapping[str, Any]) ->
     """The environment with the reward that the JSON names under `trajectory_reward`; without that key, as it is.
 
     Raises:
-      UserError: The settings are wrong, or the file is missing or no trajectory.
+      UserError: The settings are wrong, the file is missing or no trajectory, or it was recorded on a track other than
+        the only one in the environment's `track_names`.
     """
     if KEY not in env_config:
         return env
     settings = TrajectoryRewardSettings.of(env_config[KEY])
-    path: Path = find_reward_file(settings.file)
-    return TrajectoryRewardEnvironment(env, read_points(path), settings)
+    path = find_reward_file(settings.file)
+    points = read_points(path)
+    recorded, tracks = recorded_track(path), getattr(env, "track_names", None)
+    if recorded and tracks is not None and tracks != [recorded]:
+        several = f"{tracks[0]} and {len(tracks) - 1} more" if len(tracks) > 1 else tracks[0]
+        raise UserError(
+            f"{path} was recorded on {recorded}, but the environment has {several}: "
+            f'set "track": "{recorded}" in the JSON, or record another'
+        )
+    return TrajectoryRewardEnvironment(env, points, settings)

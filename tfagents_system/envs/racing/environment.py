@@ -82,7 +82,8 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     finish. Finishing, leaving the road and standing still terminate.
 
     The info of a step has `position` (x, y), `path` (the positions of its five substeps), `metres`, `zone`, `lap_time`
-    (seconds since the start; at the finish, up to its line), `is_success`, and `end` (FINISHED, OFF_TRACK, STUCK, "").
+    (seconds since the start; at the finish, up to its line), `is_success`, `track` (its name) and `end` (FINISHED,
+    OFF_TRACK, STUCK or "").
 
     Args:
       racing: The settings.
@@ -122,6 +123,11 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
     # What is where.
+
+    @property
+    def track_names(self) -> list[str]:
+        """The tracks that it drives on."""
+        return ["/".join(map(str, track)) for track in self._tracks]
 
     @property
     def track(self) -> Track:
@@ -298,6 +304,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
             "zone": now.zone,
             "lap_time": lap_time,
             "is_success": end == FINISHED,
+            "track": self.track.name,
             "end": end,
         }
 

@@ -28,7 +28,8 @@ class Expert:
           UserError: No environment of this process has returned the observation.
         """
         for env in self._environments():
-            if all(np.array_equal(own, observation[name]) for name, own in env.observation.items()):
+            own = env.observation  # Empty before its first episode.
+            if own and all(np.array_equal(own[name], observation[name]) for name in own):
                 return env.driver_action()
         raise UserError(
             "the driver of the racing environment needs an environment in its own process: unset SAC_ENV_PYTHON, "

@@ -44,8 +44,8 @@ class RacingSettings:
     """How far the car's centre may be beyond the edge of the road; None: any distance."""
     stuck_secs: Annotated[Positive | None, "seconds"] = 5.0
     """An episode ends after so long without a new zone; None: only at the horizon."""
-    reward_per_metre: Positive = 0.1
-    finish_reward: Annotated[float, number_where("a number of at least 0", lambda value: value >= 0)] = 10.0
+    reward_per_metre: Positive = 1.0
+    finish_reward: Annotated[float, number_where("a number of at least 0", lambda value: value >= 0)] = 20.0
     action_delay_steps: CountOrZero = 0
     """Steps before an action reaches the car; before the first arrives it rolls."""
     lost_observations: Annotated[float, number_in(0.0, 1.0)] = 0.0

@@ -24,7 +24,7 @@ class TrainParams(TrainParamsBase):
 
     num_iter = 400
     env_steps_per_iter = 1000
-    n_buffer_init_episodes = 20
+    n_buffer_init_episodes = 5
     n_episodes_in_buffer = 400
 
     n_eval_episodes = 5
