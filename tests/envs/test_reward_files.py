@@ -7,6 +7,7 @@ import subprocess
 import gymnasium
 import numpy as np
 import pytest
+from numpy.core.multiarray import _reconstruct  # type: ignore[attr-defined]
 
 from tfagents_system.envs.reward_files import polyline, read_points, recorded_track, write_points
 from tfagents_system.envs.trajectory_reward import with_trajectory_reward
@@ -83,7 +84,7 @@ def array_with(item):
         lambda mark: Runs(os.system, f"touch {mark}"),
         lambda mark: [np.zeros((9, 3)), Runs(subprocess.getoutput, f"touch {mark}")],
         lambda mark: array_with(Runs(eval, f"open({str(mark)!r}, 'w')")),
-        lambda mark: Runs(np.core.multiarray._reconstruct, Runs(getattr, "text", "upper"), (0,), b"b"),
+        lambda mark: Runs(_reconstruct, Runs(getattr, "text", "upper"), (0,), b"b"),
     ],
 )
 def test_a_pickle_that_would_run_something_is_refused(tmp_path, make):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from tfagents_system.checks.hyperparameters import described_by
+from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
 from tfagents_system.checks.rules import is_kept
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError, shown
@@ -27,10 +27,11 @@ def read_section(settings_class: type[_Settings], section: Any, where: str) -> _
     """
     if not isinstance(section, Mapping):
         raise UserError(f'"{where}" must be an object, found {shown(section)}: correct it')
-    described = described_by(settings_class)
+    described = _described(settings_class)
     meant = dict(near_misses(section, described, _SIMILARITY_OF_KEYS))
     findings = [
-        f'"{where}.{key}" is unknown: ' + (f'"{meant[key]}" is meant' if key in meant else "it has " + _all(described))
+        f'"{where}.{key}" is unknown: '
+        + (f'"{meant[key]}" is meant' if key in meant else "it has " + ", ".join(described))
         for key in section
         if key not in described
     ]
@@ -47,5 +48,5 @@ def read_section(settings_class: type[_Settings], section: Any, where: str) -> _
     return settings_class(**values)
 
 
-def _all(names: Any) -> str:
-    return ", ".join(names)
+def _described(settings_class: Any) -> Mapping[str, Hyperparameter]:
+    return described_by(settings_class)  # mypy takes no type variable for hashable.

@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,7 @@ def _remember(frames: dict[str, collections.deque[np.ndarray]], observation: Any
             frames.setdefault(name, collections.deque([leaf] * stack, maxlen=stack)).append(leaf)
 
 
-def _write_pictures(path: Path, frame: np.ndarray, frames: dict[str, Sequence[np.ndarray]]) -> None:
+def _write_pictures(path: Path, frame: np.ndarray, frames: Mapping[str, Sequence[np.ndarray]]) -> None:
     import imageio.v3 as imageio
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -63,8 +63,9 @@ def speed_profile(track: Track, parameters: CarParameters) -> np.ndarray:
     """The largest speeds at the zone centres that the grip allows in bends, before and behind them, `[n]` m/s."""
     grip = parameters.friction * GRAVITY
     window = max(1, round(_CURVATURE_METRES / track.spacing))
-    mode = "wrap" if track.is_closed else "edge"
-    padded = np.pad(np.abs(track.curvatures), (window // 2, window - 1 - window // 2), mode=mode)
+    around = (window // 2, window - 1 - window // 2)
+    turning: np.ndarray = np.abs(track.curvatures)
+    padded = np.pad(turning, around, mode="wrap") if track.is_closed else np.pad(turning, around, mode="edge")
     bends = np.convolve(padded, np.full(window, 1.0 / window), "valid")
     speeds = np.minimum(_TOP_SPEED, np.sqrt(_LATERAL_SHARE * grip / np.maximum(bends, 1e-6)))
     rows = list(range(len(speeds))) * (2 if track.is_closed else 1)

@@ -107,6 +107,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self._path: list[tuple[float, float]] = []
         self.observation_space = gymnasium.spaces.Dict({name: self._space(name) for name in racing.observations})
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+        self._driver: PurePursuit | None = None
         first = self._tracks[0]
         self._now = Snapshot(np.random.default_rng(), first, CarState(0.0, 0.0, 0.0), CarParameters())
         self._enter(first)
@@ -192,7 +193,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
             now.observation = self._observe()
         return now.observation, reward, end != "", False, self._info(end)
 
-    def render(self) -> np.ndarray:  # type: ignore[override]
+    def render(self) -> np.ndarray:
         """The whole track with the car's trail, and beside it the view from above with the rays, `[H, W, 3]` uint8."""
         from tfagents_system.envs.racing import drawing
 
@@ -231,7 +232,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self._circuit = circuit(*track, self._settings.width)
         self._finish = self.track.finish
         self._road = sensors.RoadAhead(self.track, self._settings.centres, self._settings.centre_spacing)
-        self._driver: PurePursuit | None = None
+        self._driver = None
 
     def _applied(self, action: Any) -> tuple[float, ...]:
         """The action that reaches the car in this step."""

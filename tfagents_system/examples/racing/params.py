@@ -11,7 +11,7 @@ import numpy as np
 from tfagents_system.envs.racing.environment import RacingEnvironment
 from tfagents_system.envs.racing.expert import Expert
 from tfagents_system.envs.racing.settings import RacingSettings
-from tfagents_system.envs.racing.track import HELD_OUT, TRAIN
+from tfagents_system.envs.racing.track import HELD_OUT
 from tfagents_system.envs.trajectory_reward import with_trajectory_reward
 from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase
 
@@ -34,11 +34,11 @@ class TrainParams(TrainParamsBase):
     _environments: tuple[RacingEnvironment, ...] = ()
 
     def env_ctor(
-        self, split: str = TRAIN, first_track: int = 0, render_mode: str | None = None, seed: int | None = None
+        self, *args: Any, seed: int | None = None, render_mode: str | None = None, **kwargs: Any
     ) -> gymnasium.Env:
         del seed  # TrainingEnvironment passes it to reset(), as Gymnasium requires.
         racing = RacingSettings.of(self.env_config.get("racing", {}))
-        env = RacingEnvironment(racing, split, first_track, render_mode)
+        env = RacingEnvironment(racing, *args, **{**kwargs, "render_mode": render_mode})
         self._environments += (env,)
         return with_trajectory_reward(env, self.env_config)
 
