@@ -19,6 +19,7 @@ from tfagents_system.examples.{example}.params import TrainParams as Shipped
 
 class TrainParams(Shipped):
     num_iter = 3
+    env_steps_per_iter = None
     num_steps_per_iter = 10
     n_buffer_init_episodes = 2
     n_eval_episodes = 2
@@ -98,6 +99,7 @@ def test_pendulum_is_solved_within_7_000_steps(tmp_path):
         ("minitaur", 20),
         ("halfcheetah", 40),
         ("pendulum_pixels", 25),
+        ("racing", 25),
     ],
 )
 def test_simulators_run_for_real(tmp_path, example, horizon):

@@ -13,7 +13,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.frames_for_tests import recorded_envs
 from tfagents_system.envs.history import single_frame_spec, stacked_spec
-from tfagents_system.playing import play
+from tfagents_system.playing.played_environment import check_fit
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
@@ -85,7 +85,7 @@ def test_policies_on_disk_take_the_environments_own_observations(agent, tmp_path
     export.save_models()
     policy = policy_loader.load(str(tmp_path / "policies" / "greedy_policy"))
     (env,), stacks = recorded_envs(FRAMES, lengths=(5, 12))
-    play._check_fit(policy, env)
+    check_fit(policy, env)
     actions = []
     step_env = env.step_in_environment_units
 

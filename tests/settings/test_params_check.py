@@ -16,6 +16,8 @@ from tfagents_system.examples.halfcheetah import params as halfcheetah
 from tfagents_system.examples.minitaur import params as minitaur
 from tfagents_system.examples.pendulum import params as pendulum
 from tfagents_system.examples.pendulum_pixels import params as pendulum_pixels
+from tfagents_system.examples.racing import params as racing
+from tfagents_system.examples.racing_camera import params as racing_camera
 from tfagents_system.settings import parameters_page, params_check
 from tfagents_system.settings.attribute_docs import attribute_docs
 from tfagents_system.settings.params_check import check_env_config, check_params
@@ -111,7 +113,7 @@ def test_a_type_without_a_rule_is_no_description() -> None:
         described_by(Unruly)
 
 
-@pytest.mark.parametrize("module", [pendulum, minitaur, halfcheetah, pendulum_pixels])
+@pytest.mark.parametrize("module", [pendulum, minitaur, halfcheetah, pendulum_pixels, racing, racing_camera])
 def test_shipped_examples_and_defaults_pass(module: Any) -> None:
     params = module.TrainParams({"horizon": 200})
     assert check_params(params) == [] and params_check.advice(params) == []

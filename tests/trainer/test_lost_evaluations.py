@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from tfagents_system.machine.slots import SlotCounts
+
 from tfagents_system.report.episodes import Episode, Evaluations, Report
 from tfagents_system.run_files.heartbeat import BeatReader, write_json
 from tfagents_system.run_files.run_paths import RunPaths

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from tfagents_system.trainer.checkpoints import TrainerState
+
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.periods import Period
 

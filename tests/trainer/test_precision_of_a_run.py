@@ -3,9 +3,9 @@
 import types
 
 import pytest
+from tfagents_system.trainer.checkpoints import TrainerState
 
 from tfagents_system.trainer import learner as learner_module
-from tfagents_system.trainer.checkpoints import TrainerState
 from tfagents_system.trainer.learner import Learner
 
 

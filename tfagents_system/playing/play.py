@@ -14,8 +14,8 @@ import numpy as np
 
 from tfagents_system.envs.curriculum import EvaluatedTask, Values, values_in_words
 from tfagents_system.envs.info_keys import SUCCESS_KEYS
-from tfagents_system.errors import UserError
 from tfagents_system.playing import montage, video
+from tfagents_system.playing.played_environment import check_fit, make_env
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -60,8 +60,8 @@ def play(
     random.seed(seed)
     np.random.seed(seed % 2**32)  # Makes environments that use the global generators repeatable.
     episodes = []
-    with _make_env(params, seed, render=video_dir is not None) as env:
-        _check_fit(policy, env)
+    with make_env(params, seed, render=video_dir is not None) as env:
+        check_fit(policy, env)
         values = _apply_curriculum(params, env, _iteration(params, path, policy))
         for k in range(1, num_episodes + 1):
             mp4 = video_dir / f"{path.name}_seed_{seed}_episode_{k}.mp4" if video_dir else None
@@ -106,71 +106,6 @@ def _load_policy(path: Path) -> Any:
 
     logging.set_verbosity(logging.ERROR)
     return load_policy(path, "--policy")
-
-
-def _make_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
-    from tfagents_system.envs import loading
-    from tfagents_system.envs.faults import EnvironmentFault, describe_error
-
-    try:
-        return loading.make_play_env(params, seed, render)
-    except (UserError, EnvironmentFault):
-        raise
-    except Exception as error:
-        raise UserError(f"the environment can't be built: {describe_error(error)}") from error
-
-
-def _check_fit(policy: Any, env: Any) -> None:
-    """The policy must have been trained on such an environment."""
-    import tree
-
-    def describe(nest: Any) -> list[tuple[Any, ...]]:
-        leaves = sorted(tree.flatten_with_path(nest), key=lambda leaf: str(leaf[0]))  # Files have dictionaries alone.
-        return [(path, tuple(spec.shape), np.dtype(spec.dtype).name) for path, spec in leaves]
-
-    trained, ours = describe(_as_arrays(policy.time_step_spec.observation)), describe(env.observation_spec())
-    if trained != ours:
-        raise UserError(
-            f"the policy was trained on observations {trained}, but this environment has {ours}: "
-            "give --params and --config of the same run"
-        )
-    acts, takes = (
-        [tuple(spec.shape) for spec in tree.flatten(specs)]
-        for specs in (policy.action_spec, env.environment_action_spec)
-    )
-    if acts != takes:
-        raise UserError(
-            f"the policy gives actions of shapes {acts}, but this environment takes {takes}: "
-            "give --params and --config of the same run"
-        )
-    for acts, takes in zip(tree.flatten(policy.action_spec), tree.flatten(env.environment_action_spec), strict=True):
-        if hasattr(acts, "minimum") and not np.allclose(_bounds(acts), _bounds(takes)):
-            raise UserError(
-                f"the policy gives actions {_bounds_in_words(acts)}, but this environment takes them "
-                f"{_bounds_in_words(takes)}: give --params and --config of the same run"
-            )
-
-
-def _bounds(spec: Any) -> np.ndarray:
-    """The lowest and the highest action, `[2, n]`."""
-    return np.stack([np.broadcast_to(bound, tuple(spec.shape)) for bound in (spec.minimum, spec.maximum)])
-
-
-def _bounds_in_words(spec: Any) -> str:
-    from tfagents_system.envs.specs import short_text
-
-    low, high = map(short_text, _bounds(spec))
-    return f"from {low} to {high}"
-
-
-def _as_arrays(nest: Any) -> Any:
-    import tree
-    from tf_agents.specs import array_spec, tensor_spec
-
-    def convert(spec: Any) -> Any:
-        return spec if isinstance(spec, array_spec.ArraySpec) else tensor_spec.to_array_spec(spec)
-
-    return tree.map_structure(convert, nest)
 
 
 def _iteration(params: TrainParamsBase, path: Path, policy: Any) -> int:

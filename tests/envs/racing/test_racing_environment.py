@@ -1,0 +1,272 @@
+"""Zones, rewards, ends, snapshots, faults and settings of the racing environment."""
+
+import hashlib
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfagents_system.envs.racing.environment import FINISHED, OFF_TRACK, STUCK, RacingEnvironment
+from tfagents_system.envs.racing.settings import OBSERVATIONS, RacingSettings
+from tfagents_system.envs.racing.track import HELD_OUT, TRAIN
+from tfagents_system.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[3]
+GAS, NOTHING = np.array([1.0, -1.0, 0.0], np.float32), np.array([-1.0, -1.0, 0.0], np.float32)
+ONE = "closed/train/1"
+
+
+def build(split=TRAIN, first_track=0, **racing):
+    env = RacingEnvironment(RacingSettings.of({"observations": ["kinematics"], **racing}), split, first_track)
+    env.reset(seed=0)
+    return env
+
+
+def put(env, zone, beside=0.0, speed=0.0):
+    """Puts the car into a zone; the counted zone stays as it is."""
+    snapshot, row = env.snapshot(), env.track.index(zone)
+    (x, y), (dx, dy) = env.track.centres[row], env.track.directions[row]
+    snapshot.car = snapshot.car._replace(
+        x=x - dy * beside,
+        y=y + dx * beside,
+        heading=float(np.arctan2(dy, dx)),
+        forward=speed,
+        sideways=0.0,
+        yaw_rate=0.0,
+    )
+    env.restore(snapshot)
+
+
+def lap(env):
+    rewards, info, is_over = [], {}, False
+    while not is_over:
+        _, reward, is_over, _, info = env.step(env.driver_action())
+        rewards.append(reward)
+    return rewards, info
+
+
+@pytest.mark.parametrize("kinds", ["closed", "point_to_point"])
+def test_a_lap_pays_its_metres_and_the_finish(kinds):
+    env = build(kinds=kinds, reward_per_metre=0.5, finish_reward=7.0)
+    rewards, info = lap(env)
+    assert info["end"] == FINISHED and info["is_success"] and info["zone"] == env.track.finish
+    assert info["metres"] == pytest.approx(env.track.metres)
+    assert sum(rewards) == pytest.approx(0.5 * env.track.metres + 7.0)
+    assert (len(rewards) - 1) * 0.05 - 1e-9 <= info["lap_time"] <= len(rewards) * 0.05
+    assert min(rewards) >= 0.0 and info["position"] == info["path"][-1]
+
+
+def test_zones_count_in_their_order_alone():
+    env = build(track=ONE)
+    put(env, 10)
+    _, reward, _, _, info = env.step(NOTHING)
+    assert (info["zone"], info["metres"]) == (10, pytest.approx(10 * env.track.spacing, abs=0.01))
+    put(env, 40)  # 15 m further, at once.
+    assert env.step(NOTHING)[4]["zone"] == 10
+    env.reset()
+    put(env, env.track.finish // 2)  # Behind no line that is next: the road has turned round.
+    _, reward, is_over, _, info = env.step(NOTHING)
+    assert info["zone"] < 5 and reward < 3.0 and not is_over
+    env.reset()
+    put(env, env.track.finish - 3)  # A closed track's finish is no shortcut from its start backwards.
+    _, _, is_over, _, info = env.step(NOTHING)
+    assert info["zone"] == 0 and not is_over
+
+
+def test_zones_far_beside_the_road_do_not_count():
+    env = build(track=ONE, off_track_metres=None)
+    put(env, 10, beside=7.0)
+    assert env.step(NOTHING)[4]["zone"] == 0
+    put(env, 10, beside=5.0)
+    assert env.step(NOTHING)[4]["zone"] == 0, "zone 1 is further than 6 m from here"
+    put(env, 1, beside=5.0)
+    assert env.step(NOTHING)[4]["zone"] == 1
+
+
+def test_the_way_back_and_forth_is_paid_once():
+    env = build(track=ONE)
+    total = 0.0
+    for zone in (10, 4, 10, 4, 12):
+        put(env, zone)
+        total += env.step(NOTHING)[1]
+    assert total == pytest.approx(12 * env.track.spacing, abs=0.01)
+
+
+def test_ends():
+    env = build(track=ONE, off_track_metres=1.5)
+    put(env, 20, beside=5.2)
+    assert env.step(NOTHING)[2:3] == (False,)
+    put(env, 20, beside=-5.9)
+    _, _, terminated, truncated, info = env.step(NOTHING)
+    assert (terminated, truncated, info["end"], info["is_success"]) == (True, False, OFF_TRACK, False)
+    env.reset()
+    ends = [env.step(NOTHING)[4]["end"] for _ in range(100)]
+    assert ends == [""] * 99 + [STUCK]
+    free = build(track=ONE, off_track_metres=None, stuck_secs=None)
+    put(free, 20, beside=50.0)
+    assert not any(free.step(NOTHING)[2] for _ in range(120))
+
+
+def test_grass_slows_down():
+    env = build(track=ONE, off_track_metres=None)
+    speeds = []
+    for beside in (0.0, 6.0):
+        put(env, 20, beside, speed=12.0)
+        env.step(NOTHING)
+        speeds.append(env.car.forward)
+    assert speeds[0] - speeds[1] == pytest.approx(0.05 * (3.0 - 0.15), rel=0.01)
+
+
+def test_training_draws_tracks_and_evaluations_take_them_in_turn():
+    train = build(train_tracks=4)
+    assert {(train.reset(), train.track.name)[1] for _ in range(40)} == {f"closed/train/{k}" for k in range(4)}
+    held_out = build(HELD_OUT, first_track=2, held_out_tracks=3, kinds="both")
+    names = ["closed/held_out/0", "point_to_point/held_out/0", "closed/held_out/1"]
+    assert held_out.track_names == names and held_out.track.name == names[2]
+    assert [(held_out.reset(), held_out.track.name)[1] for _ in range(3)] == names
+    assert build(HELD_OUT, track=ONE).track_names == [ONE]
+
+
+def observations_digest(steps):
+    """A hash of all that an episode returns; printed by a process of its own, too."""
+    env = RacingEnvironment(RacingSettings.of({"observations": list(OBSERVATIONS), "lost_observations": 0.2}))
+    env.reset(seed=11)
+    rng, digest = np.random.default_rng(5), hashlib.sha256()
+    for _ in range(steps):
+        observation, reward, is_over, _, info = env.step(rng.uniform(-1.0, 1.0, 3).astype(np.float32))
+        for name in OBSERVATIONS:
+            digest.update(observation[name].tobytes())
+        digest.update(repr((reward, info)).encode())
+        if is_over:
+            env.reset()
+    return digest.hexdigest()
+
+
+def test_the_same_seed_and_actions_give_the_same_bits_in_another_process():
+    code = "from tests.envs.racing.test_racing_environment import observations_digest as d; print(d(150))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.stdout.strip() == observations_digest(150), done.stderr
+
+
+def test_a_snapshot_returns_to_the_same_bits():
+    env = build(lost_observations=0.3, action_delay_steps=2, observations=["lidar", "motion"])
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        env.step(GAS)
+    kept = pickle.dumps(env.snapshot())
+    actions = rng.uniform(-0.3, 1.0, (30, 3))
+
+    def play():
+        rows = [env.step(action) for action in actions]
+        env.reset()
+        return [(row[0]["lidar"].tobytes(), row[0]["motion"].tobytes(), *row[1:]) for row in rows], env.track.name
+
+    first = play()
+    env.restore(pickle.loads(kept))
+    assert play() == first
+
+
+def test_delayed_actions_arrive_later():
+    """With a delay of two steps the car does what it did without, two steps later."""
+    actions = np.random.default_rng(1).uniform(-1.0, 1.0, (12, 3))
+    prompt, late = (build(track=ONE, action_delay_steps=delay) for delay in (0, 2))
+    states = {}
+    for name, env, given in (("prompt", prompt, np.concatenate([np.zeros((2, 3)), actions])), ("late", late, actions)):
+        states[name] = []
+        for action in given:
+            env.step(action)
+            states[name].append(env.car)
+    assert states["late"] == states["prompt"][:12]
+
+
+def test_lost_observations_repeat_the_one_before():
+    env = build(lost_observations=1.0)
+    first = env.observation["kinematics"].copy()
+    assert all(np.array_equal(env.step(GAS)[0]["kinematics"], first) for _ in range(5))
+    some = build(lost_observations=0.25)
+    observations = [some.observation["kinematics"]] + [some.step(GAS)[0]["kinematics"] for _ in range(200)]
+    lost = sum(np.array_equal(one, other) for one, other in zip(observations, observations[1:], strict=False))
+    assert 30 < lost < 70
+
+
+def test_a_crash_comes_when_the_settings_say():
+    env = build(crash_at_step=3)
+    env.step(GAS)
+    env.reset()
+    env.step(GAS)
+    with pytest.raises(RuntimeError, match="step 3 crashes"):
+        env.step(GAS)
+
+
+def test_parameters_of_the_car():
+    env = build(track=ONE)
+    speeds = {}
+    for name, state in {
+        "plain": {},
+        "heavy": {"mass": 4000.0},
+        "weak": {"power": 5000.0},
+        "icy": {"friction": 0.3},
+    }.items():
+        env.set_state({"mass": 800.0, "power": 60_000.0, "friction": 1.0})
+        env.set_state(state)
+        env.reset()
+        for _ in range(20):
+            env.step(GAS)
+        speeds[name] = env.car.forward
+    assert speeds["plain"] > speeds["heavy"] > speeds["weak"] and speeds["icy"] == pytest.approx(
+        0.3 * 0.6 * 9.81, rel=0.1
+    )
+    with pytest.raises(UserError, match="no parameter 'colour': it knows mass, friction, power"):
+        env.set_state({"colour": 1.0})
+    with pytest.raises(UserError, match="friction of the car must be a number in"):
+        env.set_state({"friction": 0.0})
+
+
+@pytest.mark.parametrize("action", [[np.nan, 0.0, 0.0], [0.0, 0.0], [[0.0, 0.0, 0.0]]])
+def test_actions_that_are_none(action):
+    with pytest.raises((ValueError, TypeError)):
+        build(track=ONE).step(np.array(action))
+
+
+def test_observations_are_as_the_settings_say_and_within_their_spaces():
+    env = build(observations=["camera", "lidar", "progress"], camera_channels=3, kinds="point_to_point")
+    assert list(env.observation_space) == ["camera", "lidar", "progress"]
+    for _ in range(60):
+        observation, _, is_over, _, _ = env.step(env.driver_action())
+        assert env.observation_space.contains(observation)
+    assert 0.0 < observation["progress"][0] < 1.0
+    _, info = lap(env)
+    assert info["is_success"] and env.observation["progress"][0] == 1.0
+
+
+def test_wrong_settings_are_told_all_at_once():
+    with pytest.raises(UserError) as raised:
+        RacingSettings.of({"observations": ["radar"], "kind": "closed", "width": 2, "track": "monza", "colour": 1})
+    findings = "\n".join(raised.value.findings)
+    for part in (
+        '"racing.kind" is unknown: "kinds" is meant',
+        '"racing.colour" is unknown: it has observations, kinds',
+        '"racing.observations" must be a list of some of lidar, motion',
+        '"racing.width" must be a number in [5, 16], found 2',
+        '"racing.track" must be a track\'s name such as closed/train/3, or None',
+    ):
+        assert part in findings, findings
+    with pytest.raises(UserError, match='"racing" must be an object'):
+        RacingSettings.of([])
+
+
+def test_pictures_for_people_show_where_the_car_has_been():
+    env = build(track=ONE)
+    env.render_mode = "rgb_array"
+    env.reset()
+    first = env.render()
+    for _ in range(80):
+        env.step(env.driver_action())
+    later = env.render()
+    assert first.shape == later.shape == (512, 1024, 3) and later.dtype == np.uint8
+    trail = (later[:, :512] == (250, 210, 40)).all(-1).sum()
+    assert trail > 100 and not (first[:, :512] == (250, 210, 40)).all(-1).any()
+    assert (later[:, 512:] == (250, 40, 40)).all(-1).sum() > 100, "where the rays end"

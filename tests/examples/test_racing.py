@@ -1,0 +1,77 @@
+"""The racing examples: their settings reach the car, evaluations have other tracks, and the checks find nothing."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfagents_system.checks.checklist import Checklist
+from tfagents_system.envs import loading
+from tfagents_system.envs.curriculum import Curriculum
+from tfagents_system.envs.reward_files import polyline, write_points
+from tfagents_system.errors import UserError
+from tfagents_system.examples.racing import params as racing
+from tfagents_system.examples.racing_camera import params as racing_camera
+from tfagents_system.launch import environment_checks
+from tfagents_system.policies.fixed_policy import FixedPolicy
+from tfagents_system.settings.load_params import load_env_config
+
+CONFIGS = Path(__file__).parents[2] / "config"
+EXAMPLES = [(racing, "racing.json"), (racing_camera, "racing_camera.json")]
+
+
+@pytest.mark.parametrize(("module", "config"), EXAMPLES)
+def test_the_check_finds_nothing_wrong(module, config):
+    report = Checklist()
+    trial = environment_checks.check_environment(module.TrainParams(load_env_config(CONFIGS / config)), 0, report)
+    assert report.errors == [] and trial is not None
+    assert trial.specs[1].shape == (3,)
+
+
+@pytest.mark.parametrize(("module", "config"), EXAMPLES)
+def test_the_shipped_curriculum_reaches_the_car(module, config):
+    config = load_env_config(CONFIGS / config)
+    curriculum, seen = Curriculum.from_config(config), []
+    with loading.make_collect_env(module.TrainParams(config), 0, 0) as env:
+        for iteration in range(301):
+            for name, value in curriculum.due(iteration):
+                env.set_state({name: value})
+                seen.append(env.user_env.snapshot().parameters.friction)
+    assert seen == pytest.approx([1.2, 1.1, 1.0, 0.9])
+
+
+def test_evaluations_are_on_other_tracks():
+    params = racing.TrainParams(load_env_config(CONFIGS / "racing.json"))
+    with loading.make_collect_env(params, 1, 0) as collect, loading.make_eval_env(params, 1, collect, 0) as evaluate:
+        evaluate.reset()
+        assert evaluate.user_env.track.name == "closed/held_out/1"
+        assert not set(collect.user_env.track_names) & set(evaluate.user_env.track_names)
+        assert len(collect.user_env.track_names) == 20
+
+
+def test_expert_workers_finish_laps():
+    params = racing.TrainParams(load_env_config(CONFIGS / "racing.json"))
+    with loading.make_collect_env(params, 0, 0) as env:
+        policy = FixedPolicy(params.expert_policy_ctor(), env.environment_action_spec)
+        time_step = env.reset()
+        while not time_step.is_last():
+            time_step = env.step(policy.actions({0: time_step}, greedy=False)[0])
+        assert env.info["is_success"] and time_step.discount == 0.0
+
+
+def test_a_reward_file_that_is_missing_or_of_another_track_is_told_before_a_start(tmp_path):
+    config = load_env_config(CONFIGS / "racing.json") | {"trajectory_reward": {"file": str(tmp_path / "reward.npz")}}
+
+    def errors():
+        report = Checklist()
+        environment_checks.check_environment(racing.TrainParams(config), 0, report)
+        return "\n".join(report.errors)
+
+    assert "reward.npz does not exist" in errors()
+    write_points(tmp_path / "reward.npz", polyline(np.arange(60.0)[:, None] * (0.5, 0.0)), {"track": "closed/train/3"})
+    assert 'set "track": "closed/train/3"' in errors()
+    config["racing"] = {"track": "closed/train/3"}
+    assert errors() == ""
+    config["racing"] = {"track": "closed/train/3", "widht": 9}
+    with pytest.raises(UserError, match='"racing.widht" is unknown: "width" is meant'):
+        racing.TrainParams(config).env_ctor()

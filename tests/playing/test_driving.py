@@ -1,0 +1,97 @@
+"""`python -m tfagents_system.racing`: a recorded lap, what a check prints and draws, and what is refused."""
+
+import json
+
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+
+from tests.support.launching import ROOT
+from tfagents_system import racing
+from tfagents_system.envs.reward_files import read_points, recorded_track
+from tfagents_system.errors import UserError
+
+TRACK = "point_to_point/train/5"
+PARAMS = str(ROOT / "tfagents_system/examples/racing/params.py")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Flags with a config of one track; and where its reward file is."""
+    return lambda **config: configured(tmp_path, config)
+
+
+def configured(folder, config):
+    whole = {
+        "horizon": 1000,
+        "racing": {"observations": ["lidar", "camera"], "track": TRACK, "off_track_metres": None},
+        "trajectory_reward": {"file": str(folder / "reward.npz"), "max_stray": 20.0},
+    }
+    path = folder / "config.json"
+    path.write_text(json.dumps(whole | config))
+    return ["--params", PARAMS, "--config", str(path)], folder / "reward.npz"
+
+
+def test_a_lap_is_recorded_and_then_pays_its_length(files, capsys, tmp_path):
+    flags, reward = files()
+    assert racing.main(["record_reward", *flags]) == 0
+    points = read_points(reward)
+    said = capsys.readouterr().out
+    assert f"{len(points):,} points of {(len(points) - 1) / 10:.1f} m" in said and TRACK in said
+    assert recorded_track(reward) == TRACK
+    assert np.linalg.norm(np.diff(points, axis=0), axis=1) == pytest.approx(np.full(len(points) - 1, 0.1), abs=2e-3)
+
+    with pytest.raises(UserError, match=r"reward.npz exists: give another --out, or --force"):
+        racing.main(["record_reward", *flags])
+    written = reward.stat().st_mtime_ns
+    assert racing.main(["record_reward", *flags, "--force"]) == 0 and reward.stat().st_mtime_ns > written
+    capsys.readouterr()
+
+    assert racing.main(["check_environment", *flags, "--out", str(tmp_path / "check"), "--every", "200"]) == 0
+    *steps, end, _ = capsys.readouterr().out.splitlines()
+    total = sum(float(line.split("reward")[1].split()[0]) for line in steps)
+    assert steps[-1].endswith("finished") and end.startswith(f"end: finished after {len(steps)} steps")
+    assert total == pytest.approx(len(points) / 100 + 100.0, abs=0.05)
+    pictures = {path.name: imageio.imread(path) for path in (tmp_path / "check").iterdir()}
+    assert pictures["step_0001.png"].shape == (512, 1024, 3)
+    assert pictures["step_0201_camera.png"].shape == (256, 260)
+    assert f"step_{len(steps):04d}.png" in pictures
+
+
+def test_stacked_frames_are_drawn_side_by_side(files, tmp_path, capsys):
+    flags, _ = files(trajectory_reward=None)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"horizon": 3, "racing": {"observations": ["camera"]}}))
+    flags[1] = str(ROOT / "tfagents_system/examples/racing_camera/params.py")
+    assert racing.main(["check_environment", *flags, "--out", str(tmp_path / "check")]) == 0
+    picture = imageio.imread(tmp_path / "check" / "step_0003_camera.png")
+    assert picture.shape == (256, 4 * 260)
+    frames = picture.reshape(256, 4, 260)
+    assert (frames[:, 2] != frames[:, 3]).any()
+    assert "end: horizon after 3 steps" in capsys.readouterr().out
+
+
+def test_a_lap_that_is_not_finished_records_nothing(files):
+    """Nor does a horizon that is too short for the driver."""
+    flags, reward = files(horizon=30)
+    with pytest.raises(UserError, match=r"the lap was not finished: it ended after 30 steps at \d+.\d m \(horizon\)"):
+        racing.main(["record_reward", *flags])
+    assert not reward.exists()
+    with pytest.raises(UserError, match="--policy=.*does not exist"):
+        racing.main(["record_reward", *flags, "--policy", str(reward)])
+
+
+def test_a_missing_reward_file_is_an_error(files, tmp_path):
+    flags, _ = files()
+    for command in (["check_environment", "--out", str(tmp_path / "check")], ["benchmark"]):
+        with pytest.raises(UserError, match=r"the reward file .*reward.npz does not exist"):
+            racing.main([*command, *flags])
+
+
+def test_benchmark_prints_times_and_rates(files, capsys, tmp_path):
+    flags, _ = files()
+    (tmp_path / "config.json").write_text('{"horizon": 50, "racing": {"observations": ["lidar"]}}')
+    assert racing.main(["benchmark", *flags, "--steps", "120"]) == 0
+    head, reset, step, rate = capsys.readouterr().out.splitlines()
+    assert "mean abs. deviation" in head and reset.startswith("reset") and 0.0 < float(step.split()[1]) < 50.0
+    assert rate.split()[1:4] == ["steps", "per", "second"]

@@ -1,0 +1,1 @@
+"""A car on drawn tracks: tracks, car, sensors, environment and driver."""

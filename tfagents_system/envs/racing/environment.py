@@ -1,0 +1,317 @@
+"""RacingEnvironment: a car on race tracks, with Gymnasium's interface."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from tfagents_system.checks.rules import Rule, is_kept, number_in
+from tfagents_system.envs.racing import sensors, settings
+from tfagents_system.envs.racing.car import STEP_SECS, CarParameters, CarState, advance
+from tfagents_system.envs.racing.driver import PurePursuit
+from tfagents_system.envs.racing.settings import RacingSettings
+from tfagents_system.envs.racing.track import TRAIN, Track, make_track
+from tfagents_system.envs.racing.track_map import TrackMap
+from tfagents_system.errors import UserError
+
+FINISHED, OFF_TRACK, STUCK = "finished", "off track", "stuck"
+_PASSED_BESIDE_METRES = 2.0  # How far beside the road a zone still counts as passed.
+_NO_ACTION = (0.0, 0.0, 0.0)
+_PARAMETERS: dict[str, Rule] = {
+    "mass": number_in(200.0, 5000.0),
+    "friction": number_in(0.1, 3.0),
+    "power": number_in(1e3, 1e6),
+}
+
+
+class Circuit(NamedTuple):
+    """A track and its raster."""
+
+    track: Track
+    map: TrackMap
+
+
+@functools.lru_cache(maxsize=24)  # All environments of a process share them: 0.4 MB each, or 2 MB from A to B.
+def circuit(kind: str, split: str, number: int, width: float) -> Circuit:
+    """A track, drawn once."""
+    track = make_track(kind, split, number, width)
+    return Circuit(track, TrackMap(track))
+
+
+@dataclasses.dataclass
+class Snapshot:
+    """All that changes while the environment runs; what `restore` needs.
+
+    Attributes:
+      zone: The last zone passed, from 0 at the start.
+      metres: The furthest place reached.
+      steps: Of the episode.
+      steps_in_zone: Since the last new zone.
+      pending: Actions that have not reached the car yet.
+      episodes: Begun since the last seed.
+      all_steps: Since it was built.
+    """
+
+    rng: np.random.Generator
+    track: tuple[str, str, int]
+    car: CarState
+    parameters: CarParameters
+    zone: int = 0
+    metres: float = 0.0
+    steps: int = 0
+    steps_in_zone: int = 0
+    pending: list[tuple[float, ...]] = dataclasses.field(default_factory=list)
+    observation: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    episodes: int = 0
+    all_steps: int = 0
+
+
+class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
+    """Drive from start to finish. A step is 50 ms.
+
+    Actions are `[3]` float32 in [-1, 1]: gas and brake, of which values below 0 press nothing, and steer, positive to
+    the right. Observations are a dictionary of what the settings name. Zones, half a metre apart, count in their order
+    alone. The reward is `reward_per_metre` for each metre further than ever in the episode, and `finish_reward` at the
+    finish. Finishing, leaving the road and standing still terminate.
+
+    The info of a step has `position` (x, y), `path` (the positions of its five substeps), `metres`, `zone`, `lap_time`
+    (seconds since the start; at the finish, up to its line), `is_success`, `track` (its name) and `end` (FINISHED,
+    OFF_TRACK, STUCK or "").
+
+    Args:
+      racing: The settings.
+      split: TRAIN, whose tracks are drawn by the seed, or HELD_OUT, which come one after the other.
+      first_track: Of HELD_OUT: which comes first.
+      render_mode: None or `rgb_array`.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": round(1.0 / STEP_SECS)}
+
+    def __init__(
+        self, racing: RacingSettings, split: str = TRAIN, first_track: int = 0, render_mode: str | None = None
+    ) -> None:
+        self._settings = racing
+        self._is_drawn = split == TRAIN
+        self._tracks = racing.tracks(split)
+        self._first_track = first_track
+        self._camera = sensors.Camera(racing.camera_channels)
+        self.render_mode = render_mode
+        self.trail: list[tuple[float, float]] = []
+        self._path: list[tuple[float, float]] = []
+        self.observation_space = gymnasium.spaces.Dict({name: self._space(name) for name in racing.observations})
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+        self._driver: PurePursuit | None = None
+        first = self._tracks[0]
+        self._now = Snapshot(np.random.default_rng(), first, CarState(0.0, 0.0, 0.0), CarParameters())
+        self._enter(first)
+
+    def _space(self, name: str) -> gymnasium.spaces.Box:
+        if name == settings.CAMERA:
+            side = sensors.CAMERA_PIXELS
+            return gymnasium.spaces.Box(0, 255, (side, side, self._settings.camera_channels), np.uint8)
+        if name == settings.LIDAR:
+            return gymnasium.spaces.Box(0.0, sensors.RAY_METRES, (sensors.RAYS,), np.float32)
+        if name == settings.PROGRESS:
+            return gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+        size = 4 + (2 * self._settings.centres if name == settings.KINEMATICS else 0)
+        return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+    # What is where.
+
+    @property
+    def track_names(self) -> list[str]:
+        """The tracks that it drives on."""
+        return ["/".join(map(str, track)) for track in self._tracks]
+
+    @property
+    def track(self) -> Track:
+        """The track of this episode."""
+        return self._circuit.track
+
+    @property
+    def track_map(self) -> TrackMap:
+        """Its raster."""
+        return self._circuit.map
+
+    @property
+    def car(self) -> CarState:
+        """The car's state."""
+        return self._now.car
+
+    @property
+    def observation(self) -> dict[str, np.ndarray]:
+        """What the last step or reset returned."""
+        return self._now.observation
+
+    def driver_action(self) -> np.ndarray:
+        """What PurePursuit does now, `[3]` float32."""
+        if self._driver is None:
+            self._driver = PurePursuit(self.track, self._now.parameters)
+        return self._driver.action(self._now.car, self._now.zone)
+
+    # Gymnasium's interface.
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], Any]:
+        now = self._now
+        if seed is not None:
+            now.rng, now.episodes = np.random.default_rng(seed), 0
+        place = now.rng.integers(len(self._tracks)) if self._is_drawn else self._first_track + now.episodes
+        self._enter(self._tracks[int(place) % len(self._tracks)])
+        now.car = CarState(*self.track.start())
+        now.zone = now.steps = now.steps_in_zone = 0
+        now.metres = 0.0
+        now.pending = [_NO_ACTION] * self._settings.action_delay_steps
+        now.episodes += 1
+        now.observation = self._observe()
+        self.trail, self._path = [], [(now.car.x, now.car.y)]
+        return now.observation, self._info("")
+
+    def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        now = self._now
+        now.all_steps += 1
+        if now.all_steps == self._settings.crash_at_step:
+            raise RuntimeError(f"step {now.all_steps} crashes, as racing.crash_at_step says")
+        now.steps += 1
+        pedals = self._applied(action)
+        on_grass = self.track_map.edge_metres_at(now.car.x, now.car.y) < 0.0
+        now.car, self._path = advance(now.car, now.parameters, pedals, on_grass)
+        if self.render_mode is not None:
+            self.trail.append((now.car.x, now.car.y))
+        reward = self._settings.reward_per_metre * self._pass_zones()
+        end = self._end()
+        if end == FINISHED:
+            reward += self._settings.finish_reward
+        lost = self._settings.lost_observations
+        if not (lost and now.rng.random() < lost):
+            now.observation = self._observe()
+        return now.observation, reward, end != "", False, self._info(end)
+
+    def render(self) -> np.ndarray:
+        """The whole track with the car's trail, and beside it the view from above with the rays, `[H, W, 3]` uint8."""
+        from tfagents_system.envs.racing import drawing
+
+        return drawing.frame(self._circuit.map, self._now.car, self.trail)
+
+    # What a curriculum and tests use.
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Sets mass (kg), friction or power (W) of the car, at once and for all episodes to come.
+
+        Raises:
+          UserError: It has no such parameter, or the value is impossible.
+        """
+        for name, value in state.items():
+            if name not in _PARAMETERS:
+                raise UserError(f"the car has no parameter {name!r}: it knows {', '.join(_PARAMETERS)}")
+            if not is_kept(_PARAMETERS[name], value):
+                raise UserError(f"{name} of the car must be {_PARAMETERS[name].words}, found {value!r}: correct it")
+        self._now.parameters = dataclasses.replace(self._now.parameters, **{k: float(v) for k, v in state.items()})
+        self._driver = None
+
+    def snapshot(self) -> Snapshot:
+        """A copy of its state, which can be pickled."""
+        return copy.deepcopy(self._now)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Returns to a state: the same actions then have the same results, bit by bit."""
+        self._now = copy.deepcopy(snapshot)
+        self._enter(snapshot.track)
+        self.trail = []
+
+    # The step's parts.
+
+    def _enter(self, track: tuple[str, str, int]) -> None:
+        self._now.track = track
+        self._circuit = circuit(*track, self._settings.width)
+        self._finish = self.track.finish
+        self._road = sensors.RoadAhead(self.track, self._settings.centres, self._settings.centre_spacing)
+        self._driver = None
+
+    def _applied(self, action: Any) -> tuple[float, ...]:
+        """The action that reaches the car in this step."""
+        given = np.asarray(action, np.float64)
+        pedals = tuple(min(1.0, max(-1.0, value)) for value in given.tolist())
+        if given.shape != (3,) or not math.isfinite(given.sum()):
+            raise ValueError(f"an action is three finite numbers, gas, brake and steer, found {action!r}")
+        if not self._settings.action_delay_steps:
+            return pedals
+        self._now.pending.append(pedals)
+        return self._now.pending.pop(0)
+
+    def _pass_zones(self) -> float:
+        """Counts the zones that have been passed; returns the new metres."""
+        now, track = self._now, self.track
+        beside = track.width / 2.0 + _PASSED_BESIDE_METRES
+        now.steps_in_zone += 1
+        ahead = 0.0
+        while now.zone < self._finish:
+            row = track.index(now.zone + 1)
+            (x, y), (dx, dy) = track.centres[row].tolist(), track.directions[row].tolist()
+            x, y = now.car.x - x, now.car.y - y
+            ahead = x * dx + y * dy
+            if ahead < 0.0 or x * x + y * y > beside * beside:
+                break
+            now.zone += 1
+            now.steps_in_zone = 0
+        share = 1.0 + ahead / track.spacing if ahead < 0.0 else 0.0
+        reached = min(now.zone + max(0.0, share), self._finish) * track.spacing
+        gained = max(0.0, reached - now.metres)
+        now.metres += gained
+        return gained
+
+    def _end(self) -> str:
+        """Why the episode is over; empty if it is not."""
+        now, beyond, stuck = self._now, self._settings.off_track_metres, self._settings.stuck_secs
+        if now.zone >= self._finish:
+            return FINISHED
+        if beyond is not None and self.track_map.edge_metres_at(now.car.x, now.car.y) < -beyond:
+            return OFF_TRACK
+        if stuck is not None and now.steps_in_zone * STEP_SECS >= stuck:
+            return STUCK
+        return ""
+
+    def _observe(self) -> dict[str, np.ndarray]:
+        return {name: self._sense(name) for name in self._settings.observations}
+
+    def _sense(self, name: str) -> np.ndarray:
+        now = self._now
+        if name == settings.LIDAR:
+            return sensors.lidar(self.track_map, now.car)
+        if name == settings.CAMERA:
+            return self._camera.observe(self.track_map, now.car)
+        if name == settings.PROGRESS:
+            return np.array((now.zone / self._finish,), np.float32)
+        own = sensors.motion(now.car)
+        if name == settings.MOTION:
+            return own
+        return np.concatenate((own, self._road.observe(now.car, now.zone).ravel()))
+
+    def _info(self, end: str) -> dict[str, Any]:
+        now = self._now
+        lap_time = now.steps * STEP_SECS
+        if end == FINISHED:
+            lap_time -= self._secs_behind_finish()
+        return {
+            "position": (now.car.x, now.car.y),
+            "path": self._path,
+            "metres": now.metres,
+            "zone": now.zone,
+            "lap_time": lap_time,
+            "is_success": end == FINISHED,
+            "track": self.track.name,
+            "end": end,
+        }
+
+    def _secs_behind_finish(self) -> float:
+        """How long ago the car crossed the finish line, within the last step."""
+        track, car = self.track, self._now.car
+        row = track.index(self._finish)
+        ahead = float((np.array((car.x, car.y)) - track.centres[row]) @ track.directions[row])
+        return min(STEP_SECS, max(0.0, ahead / max(car.speed, 1e-3)))

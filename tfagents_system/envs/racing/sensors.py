@@ -1,0 +1,112 @@
+"""What a car observes: its own motion, the road ahead, rays to the edge of the road, a picture."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tfagents_system.envs.racing.car import CAR_WIDTH, LENGTH, CarState
+from tfagents_system.envs.racing.track import Track
+from tfagents_system.envs.racing.track_map import PALETTE, TrackMap
+
+RAYS = 19
+RAY_DEGREES = np.linspace(90.0, -90.0, RAYS)  # From the left to the right, 10 degrees apart.
+RAY_METRES = 60.0  # The length of a ray that meets no edge.
+CAMERA_PIXELS = 64
+_RAY_STEP = 0.5  # metres; the verges are wider
+_PIXEL_METRES = 0.75
+_CAR_ROW = 56  # The car's place in the picture, in pixels from its top.
+_CAR_COLOUR = (40, 80, 220)
+_LUMINANCE = (0.299, 0.587, 0.114)
+
+_RAY_ANGLES = np.radians(RAY_DEGREES)
+_RAY_PLACES = np.arange(0.0, RAY_METRES + _RAY_STEP, _RAY_STEP)
+_FIRST_OF_RAY = np.arange(RAYS) * len(_RAY_PLACES)
+# The pixels' places in the car's frame, the top row first, the leftmost column first.
+_AHEAD = np.repeat((_CAR_ROW - np.arange(CAMERA_PIXELS)) * _PIXEL_METRES, CAMERA_PIXELS)
+_LEFT = np.tile((CAMERA_PIXELS / 2 - 0.5 - np.arange(CAMERA_PIXELS)) * _PIXEL_METRES, CAMERA_PIXELS)
+_IS_CAR = np.flatnonzero((np.abs(_AHEAD) <= LENGTH / 2) & (np.abs(_LEFT) <= CAR_WIDTH / 2))
+
+
+def motion(state: CarState) -> np.ndarray:
+    """Speed forwards and sideways (m/s), yaw rate (rad/s) and the angle of the front wheels (rad), `[4]` float32."""
+    return np.array((state.forward, state.sideways, state.yaw_rate, state.steer), np.float32)
+
+
+class RoadAhead:
+    """The next centres of zones, in the car's frame.
+
+    Args:
+      track: The track.
+      count: Number of centres.
+      spacing: metres between two of them, rounded to whole zones.
+    """
+
+    def __init__(self, track: Track, count: int, spacing: float) -> None:
+        stride = max(1, round(spacing / track.spacing))
+        self._offsets = np.arange(1, count + 1) * stride
+        self._track = track
+
+    def observe(self, state: CarState, zone: int) -> np.ndarray:
+        """Metres ahead and to the left of each centre, `[count, 2]` float32; beyond the end the last one repeats."""
+        rows = self._offsets + zone
+        last = len(self._track.centres)
+        rows = rows % last if self._track.is_closed else np.minimum(rows, last - 1)
+        x, y = (self._track.centres[rows] - (state.x, state.y)).T
+        cos, sin = math.cos(state.heading), math.sin(state.heading)
+        centres = np.empty((len(rows), 2), np.float32)
+        centres[:, 0] = cos * x + sin * y
+        centres[:, 1] = cos * y - sin * x
+        return centres
+
+
+def lidar(track_map: TrackMap, state: CarState) -> np.ndarray:
+    """Metres from the car's centre to the edge of the road along each ray of RAY_DEGREES, `[19]` float32.
+
+    The rays look at the raster every half metre. Where one leaves the road, the edge is interpolated. Away from the
+    road all are 0.
+    """
+    angles = _RAY_ANGLES + state.heading
+    cos, sin = np.cos(angles), np.sin(angles)
+    x, y = np.multiply.outer(cos, _RAY_PLACES), np.multiply.outer(sin, _RAY_PLACES)
+    x += state.x
+    y += state.y
+    is_road = track_map.edge.take(track_map.cells(x, y)) > 0
+    first = is_road.argmin(axis=1)  # The first place that is no road; 0 if there is none, or the car is off the road.
+    if not is_road[0, 0]:
+        return np.zeros(RAYS, np.float32)
+    behind = np.where(first > 0, first, len(_RAY_PLACES) - 1) * _RAY_STEP
+    before = behind - _RAY_STEP
+    inside = track_map.edge_metres(state.x + cos * before, state.y + sin * before)
+    outside = track_map.edge_metres(state.x + cos * behind, state.y + sin * behind)
+    share = inside / np.maximum(inside - outside, 1e-6)
+    metres = before + _RAY_STEP * np.clip(share, 0.0, 1.0)
+    return np.where(first > 0, metres, RAY_METRES).astype(np.float32)
+
+
+class Camera:
+    """Pictures from above, in which the car points upwards.
+
+    Args:
+      channels: 1, luminance, or 3, red, green and blue.
+    """
+
+    def __init__(self, channels: int) -> None:
+        self._palette, self._car = PALETTE, np.array(_CAR_COLOUR, np.uint8)
+        if channels == 1:
+            self._palette = np.round(PALETTE @ np.array(_LUMINANCE)).astype(np.uint8)
+            self._car = np.round(self._car @ np.array(_LUMINANCE)).astype(np.uint8)
+        self._shape = (CAMERA_PIXELS, CAMERA_PIXELS, channels)
+
+    def observe(self, track_map: TrackMap, state: CarState) -> np.ndarray:
+        """The picture, `[64, 64, channels]` uint8: 42 m ahead, 24 m to each side."""
+        cos, sin = math.cos(state.heading), math.sin(state.heading)
+        x, y = cos * _AHEAD, sin * _AHEAD
+        x -= sin * _LEFT
+        y += cos * _LEFT
+        x += state.x
+        y += state.y
+        picture = self._palette.take(track_map.looks.take(track_map.cells(x, y)), axis=0)
+        picture[_IS_CAR] = self._car
+        return picture.reshape(self._shape)

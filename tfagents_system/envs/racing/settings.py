@@ -1,0 +1,73 @@
+"""What the JSON says about the racing environment, under its key `racing`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Annotated, Any, Literal
+
+from tfagents_system.checks.hyperparameters import Count, CountOrZero, Positive
+from tfagents_system.checks.rules import Rule, number_in, number_where
+from tfagents_system.checks.sections import read_section
+from tfagents_system.envs.racing.track import CLOSED, POINT_TO_POINT
+
+LIDAR, MOTION, KINEMATICS, PROGRESS, CAMERA = OBSERVATIONS = ("lidar", "motion", "kinematics", "progress", "camera")
+_TRACK_NAME = re.compile(rf"({CLOSED}|{POINT_TO_POINT})/(train|held_out)/(\d{{1,9}})")
+
+
+def _are_observations(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and 0 < len(value) == len(set(value)) and set(value) <= set(OBSERVATIONS)
+
+
+Observations = Annotated[tuple[str, ...], Rule(f"a list of some of {', '.join(OBSERVATIONS)}", _are_observations)]
+
+
+def _is_track_name(value: Any) -> bool:
+    return isinstance(value, str) and _TRACK_NAME.fullmatch(value) is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class RacingSettings:
+    """Tracks, observations, rewards, ends of episodes, and faults for tests. docs/racing.md has a table."""
+
+    observations: Observations = (LIDAR, MOTION, PROGRESS)
+    kinds: Literal["closed", "point_to_point", "both"] = "closed"
+    train_tracks: Count = 20
+    held_out_tracks: Count = 5
+    track: Annotated[str | None, Rule("a track's name such as closed/train/3", _is_track_name)] = None
+    """The only track, in training and evaluations; None: those of `kinds`."""
+    width: Annotated[float, number_in(5.0, 16.0), "metres"] = 8.0
+    centres: Count = 20
+    centre_spacing: Annotated[Positive, "metres"] = 2.0
+    camera_channels: Literal[1, 3] = 1
+    off_track_metres: Annotated[Positive | None, "metres"] = 2.0
+    """How far the car's centre may be beyond the edge of the road; None: any distance."""
+    stuck_secs: Annotated[Positive | None, "seconds"] = 5.0
+    """An episode ends after so long without a new zone; None: only at the horizon."""
+    reward_per_metre: Positive = 1.0
+    finish_reward: Annotated[float, number_where("a number of at least 0", lambda value: value >= 0)] = 20.0
+    action_delay_steps: CountOrZero = 0
+    """Steps before an action reaches the car; before the first arrives it rolls."""
+    lost_observations: Annotated[float, number_in(0.0, 1.0)] = 0.0
+    """Share of the steps that return the observation of the step before."""
+    crash_at_step: Count | None = None
+    """The step, of all since it was built, that raises an error."""
+
+    @classmethod
+    def of(cls, section: Any) -> RacingSettings:
+        """Reads the object of the JSON.
+
+        Raises:
+          UserError: It has unknown keys or impossible values.
+        """
+        return read_section(cls, section, "racing")
+
+    def tracks(self, split: str) -> list[tuple[str, str, int]]:
+        """Kind, split and number of each track of a split."""
+        if self.track is not None:
+            kind, split, number = self.track.split("/")
+            return [(kind, split, int(number))]
+        count = self.train_tracks if split == "train" else self.held_out_tracks
+        if self.kinds == "both":
+            return [((CLOSED, POINT_TO_POINT)[k % 2], split, k // 2) for k in range(count)]
+        return [(self.kinds, split, number) for number in range(count)]

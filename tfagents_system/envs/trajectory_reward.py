@@ -1,0 +1,199 @@
+"""Reward from a recorded trajectory: how far along it the agent gets, as in TMRL 0.7 (`RewardFunction`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import gymnasium
+import numpy as np
+
+from tfagents_system.checks.hyperparameters import Count, CountOrZero, Number, Positive
+from tfagents_system.checks.rules import Rule
+from tfagents_system.checks.sections import read_section
+from tfagents_system.envs.reward_files import find_reward_file, read_points, recorded_track
+from tfagents_system.errors import UserError
+
+KEY = "trajectory_reward"  # In the JSON of SAC_CONFIG.
+POSITION = "position"  # In the info of a step: the agent's coordinates, metres.
+FINISHED, STRAYED, NO_PROGRESS = "finished", "strayed", "no progress"
+_POINTS_PER_REWARD = 100.0
+_Path = Annotated[
+    str, Rule("the path of a reward.npz or reward.pkl", lambda value: value != "" and isinstance(value, str))
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrajectoryRewardSettings:
+    """TMRL's REWARD_CONFIG, under its names in lower case, and the file."""
+
+    file: Annotated[
+        str, Rule("the path of a reward.npz or reward.pkl", lambda value: isinstance(value, str) and value != "")
+    ] = "reward.npz"
+    end_of_track: Number = 100.0
+    """Reward at the finish."""
+    constant_penalty: Number = 0.0
+    """Added to the reward of each step; a penalty is negative."""
+    check_forward: Count = 500
+    """Points without improvement after which the search ahead ends, the nearest one included: how far a cut may be."""
+    check_backward: Count = 10
+    """The same of the search backwards."""
+    failure_countdown: CountOrZero = 10
+    """An episode ends after more steps than this without progress."""
+    min_steps: CountOrZero = 70
+    """Steps at an episode's begin that can't end it."""
+    max_stray: Positive = 100.0
+    """Metres from the trajectory."""
+    regain: bool = False
+    """TMRL's rule: points that were passed again after moving back are paid again."""
+
+    @classmethod
+    def of(cls, section: Any) -> TrajectoryRewardSettings:
+        """Reads the object of the JSON.
+
+        Raises:
+          UserError: It has unknown keys or impossible values.
+        """
+        return read_section(cls, section, KEY)
+
+
+class TrajectoryReward:
+    """Follows an agent along the points of a trajectory.
+
+    A step looks ahead from the agent's point for the nearest one, the later of equals, until `check_forward` points in
+    a row are no improvement. If that is its own point, the step is no progress, and looks back in the same way, the
+    earlier of equals. The agent's point then moves back, and progress over points that have been paid is not paid
+    again (unless `regain`). Beyond `max_stray` of all points looked at, nothing moves.
+
+    Args:
+      points: Points of the trajectory, 0.1 m apart, `[n, 2]` or `[n, 3]`.
+      settings: The rules.
+
+    Attributes:
+      index: The point where the agent is.
+      end: Why the episode is over: FINISHED, STRAYED, NO_PROGRESS; empty if it is not.
+    """
+
+    def __init__(self, points: np.ndarray, settings: TrajectoryRewardSettings) -> None:
+        self._points = np.ascontiguousarray(points, np.float64)
+        self._settings = settings
+        self._stray_squared = settings.max_stray**2
+        self.reset()
+
+    def reset(self) -> None:
+        """An episode begins at the first point."""
+        self.index = self._paid = self._steps = self._failures = 0
+        self.end = ""
+
+    def step(self, position: Any, *, has_finished: bool = False) -> tuple[float, bool]:
+        """The reward of a step, and whether it terminates the episode.
+
+        Args:
+          position: Where the agent is, as many coordinates as the points have.
+          has_finished: The environment says that the agent is at the finish, wherever its point is.
+        """
+        settings, self.end = self._settings, ""
+        self._steps += 1
+        place = np.asarray(position, np.float64)
+        nearest, distance_squared = self._nearest_ahead(place)
+        is_stray = distance_squared > self._stray_squared
+        reward = settings.constant_penalty
+        if nearest > self.index and not is_stray:
+            reward += self._pay(nearest) / _POINTS_PER_REWARD
+            self.index, self._failures = nearest, 0
+        elif is_stray:
+            self.end = STRAYED if self._steps > settings.min_steps else ""
+        else:
+            self.index = self._nearest_behind(place)
+            self._failures += self._steps > settings.min_steps
+            self.end = NO_PROGRESS if self._failures > settings.failure_countdown else ""
+        if has_finished or self.index == len(self._points) - 1:
+            self.end = FINISHED
+            reward += settings.end_of_track
+        return reward, self.end != ""
+
+    def _pay(self, nearest: int) -> int:
+        """The points from here to `nearest` that have not been paid; all of them if `regain`."""
+        paid = self.index if self._settings.regain else max(self.index, self._paid)
+        self._paid = max(self._paid, nearest)
+        return max(0, nearest - paid)
+
+    def _nearest_ahead(self, place: np.ndarray) -> tuple[int, float]:
+        """The nearest point and its squared distance."""
+        nearest, least = self.index, np.inf
+        start, stop = self.index, self.index + self._settings.check_forward
+        while start < min(stop, len(self._points)):
+            offsets = self._points[start:stop] - place
+            squares = np.einsum("ij,ij->i", offsets, offsets)
+            last = len(squares) - 1 - int(squares[::-1].argmin())
+            if squares[last] > least:
+                break
+            nearest, least = start + last, squares.item(last)
+            start, stop = stop, nearest + self._settings.check_forward
+        return nearest, least
+
+    def _nearest_behind(self, place: np.ndarray) -> int:
+        nearest, least = self.index, np.inf
+        stop, start = self.index + 1, self.index + 1 - self._settings.check_backward
+        while stop > max(start, 0):
+            offsets = self._points[max(start, 0) : stop] - place
+            squares = np.einsum("ij,ij->i", offsets, offsets)
+            first = int(squares.argmin())
+            if squares[first] > least:
+                break
+            nearest, least = max(start, 0) + first, squares.item(first)
+            stop, start = start, nearest + 1 - self._settings.check_backward
+        return nearest
+
+
+class TrajectoryRewardEnvironment(gymnasium.Wrapper):
+    """An environment with the reward and the ends of a trajectory beside its own ends.
+
+    The environment's info names its `position`. Where it says `is_success`, the agent is at the finish. The info then
+    says `end` and `is_success` of the trajectory.
+
+    Args:
+      env: The environment; its own rewards are dropped.
+      points, settings: See TrajectoryReward.
+
+    Raises:
+      KeyError: In a step: the info has no position.
+    """
+
+    def __init__(self, env: gymnasium.Env, points: np.ndarray, settings: TrajectoryRewardSettings) -> None:
+        super().__init__(env)
+        self.trajectory = TrajectoryReward(points, settings)
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.trajectory.reset()
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, _, terminated, truncated, info = self.env.step(action)
+        reward, is_over = self.trajectory.step(info[POSITION], has_finished=bool(info.get("is_success")))
+        end = self.trajectory.end or info.get("end", "")
+        info = {**info, "end": end, "is_success": self.trajectory.end == FINISHED}
+        return observation, reward, is_over or terminated, truncated, info
+
+
+def with_trajectory_reward(env: gymnasium.Env, env_config: Mapping[str, Any]) -> gymnasium.Env:
+    """The environment with the reward that the JSON names under `trajectory_reward`; without that key, as it is.
+
+    Raises:
+      UserError: The settings are wrong, the file is missing or no trajectory, or it was recorded on a track other than
+        the only one in the environment's `track_names`.
+    """
+    if KEY not in env_config:
+        return env
+    settings = TrajectoryRewardSettings.of(env_config[KEY])
+    path = find_reward_file(settings.file)
+    points = read_points(path)
+    recorded, tracks = recorded_track(path), getattr(env, "track_names", None)
+    if recorded and tracks is not None and tracks != [recorded]:
+        several = f"{tracks[0]} and {len(tracks) - 1} more" if len(tracks) > 1 else tracks[0]
+        raise UserError(
+            f"{path} was recorded on {recorded}, but the environment has {several}: "
+            f'set "track": "{recorded}" in the JSON, or record another'
+        )
+    return TrajectoryRewardEnvironment(env, points, settings)

@@ -1,0 +1,50 @@
+"""A car learns to race from 19 rays to the edge of the road, on tracks that it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from tfagents_system.envs.racing.environment import RacingEnvironment
+from tfagents_system.envs.racing.expert import Expert
+from tfagents_system.envs.racing.settings import RacingSettings
+from tfagents_system.envs.racing.track import HELD_OUT
+from tfagents_system.envs.trajectory_reward import with_trajectory_reward
+from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    """400 iterations of 1000 steps, about 5.5 hours of driving, with an update for each step."""
+
+    discount = 0.98
+    normalize_observations = True
+
+    num_iter = 400
+    env_steps_per_iter = 1000
+    n_buffer_init_episodes = 5
+    n_episodes_in_buffer = 400
+
+    n_eval_episodes = 5
+    eval_period_itrs = 10
+    checkpoint_period_itrs = 10
+
+    _environments: tuple[RacingEnvironment, ...] = ()
+
+    def env_ctor(
+        self, *args: Any, seed: int | None = None, render_mode: str | None = None, **kwargs: Any
+    ) -> gymnasium.Env:
+        del seed  # TrainingEnvironment passes it to reset(), as Gymnasium requires.
+        racing = RacingSettings.of(self.env_config.get("racing", {}))
+        env = RacingEnvironment(racing, *args, **{**kwargs, "render_mode": render_mode})
+        self._environments += (env,)
+        return with_trajectory_reward(env, self.env_config)
+
+    def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> EnvArgsKwargs:
+        del collect_env
+        return (), {"split": HELD_OUT, "first_track": id}
+
+    def expert_policy_ctor(self) -> Callable[[Any], np.ndarray]:
+        return Expert(lambda: self._environments)

@@ -1,0 +1,186 @@
+"""Drives in an environment that tells its position: to record a reward, to check it, to measure it."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import tree
+
+from tfagents_system.envs import reward_files
+from tfagents_system.envs.trajectory_reward import KEY, POSITION
+from tfagents_system.errors import UserError
+from tfagents_system.playing.played_environment import check_fit, make_env
+from tfagents_system.train_params_base import TrainParamsBase
+
+_PICTURE_SCALE = 4
+_MS = 1000.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Driven:
+    """One step.
+
+    Attributes:
+      observation: What the environment returned, before frames are stacked.
+      positions: Where the agent was since the step before.
+    """
+
+    step: int
+    reward: float
+    is_last: bool
+    observation: Any
+    info: dict[str, Any]
+    positions: list[Any]
+
+
+def record_reward(params: TrainParamsBase, policy: Any, seed: int, out: Path, is_forced: bool) -> str:
+    """Drives one lap and writes its trajectory.
+
+    Args:
+      policy: A loaded policy; None: the expert of the params.
+
+    Returns:
+      What was written, in a sentence.
+
+    Raises:
+      UserError: The file exists, the lap is not finished, or it is no trajectory (see `reward_files.polyline`).
+    """
+    if out.exists() and not is_forced:
+        raise UserError(f"{out} exists: give another --out, or --force to overwrite it")
+    params.env_config.pop(KEY, None)  # Its file may not exist yet.
+    with make_env(params, seed, render=False) as env:
+        lap = list(_episode(env, _driver(params, policy, env)))
+    last = lap[-1].info
+    if not last.get("is_success"):
+        where = f" at {last['metres']:.1f} m" if "metres" in last else ""
+        raise UserError(
+            f"the lap was not finished: it ended after {len(lap)} steps{where} ({last.get('end') or 'horizon'}): "
+            "let a better driver record it (--policy), or raise the horizon"
+        )
+    points = reward_files.polyline(np.array([place for step in lap for place in step.positions], np.float64))
+    about = {name: last[name] for name in ("track", "lap_time") if name in last}
+    reward_files.write_points(out, points, about)
+    metres = (len(points) - 1) * reward_files.SPACING_METRES
+    more = "".join(f", {name.replace('_', ' ')} {value}" for name, value in about.items())
+    return f"{out}: {len(points):,} points of {metres:.1f} m, driven in {len(lap)} steps{more}"
+
+
+def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path, every: int) -> Iterator[str]:
+    """Drives one episode; yields a line for each step, and writes pictures of what the policy sees.
+
+    Args:
+      policy: A loaded policy; None: the expert of the params, or random actions.
+      out: Folder for the pictures: the environment's own, and images of its observation with those stacked before it.
+      every: Steps between two pictures.
+    """
+    total, step = 0.0, None
+    with make_env(params, seed, render=True) as env:
+        frames: dict[str, collections.deque[np.ndarray]] = {}
+        for step in _episode(env, _driver(params, policy, env, or_random=True)):
+            total += step.reward
+            _remember(frames, step.observation, params.frame_stack)
+            if step.step % every == 1 or every == 1 or step.is_last:
+                _write_pictures(out / f"step_{step.step:04d}", env.render_frame(), frames)
+            yield _line(step)
+    assert step is not None
+    seconds = f", lap time {step.info['lap_time']:.3f} s" if step.info.get("is_success") else ""
+    yield f"end: {step.info.get('end') or 'horizon'} after {step.step} steps, return {total:.3f}{seconds}"
+    yield f"pictures: {out}"
+
+
+def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
+    """Steps with random actions; yields lines with times, rates and memory.
+
+    Args:
+      steps: How many are measured, after as many episodes as there were before the first new one.
+    """
+    from tfagents_system.envs import loading  # noqa: F401 (its packages are not the environment's memory)
+
+    process = psutil.Process()
+    gc.collect()
+    before = process.memory_info().rss
+    with make_env(params, seed, render=False) as env:
+        spec = env.action_spec()
+        rng = np.random.default_rng(seed)
+        times: dict[str, list[float]] = {"reset": [], "step": []}
+        is_last, cpu_secs = True, 0.0
+        while len(times["step"]) < steps:
+            action = tree.map_structure(lambda leaf: rng.uniform(-1.0, 1.0, leaf.shape).astype(np.float32), spec)
+            start, cpu_start = time.perf_counter(), time.process_time()
+            time_step = env.reset() if is_last else env.step(action)
+            cpu = time.process_time() - cpu_start
+            times["reset" if is_last else "step"].append(time.perf_counter() - start)
+            cpu_secs += 0.0 if is_last else cpu
+            is_last = bool(time_step.is_last())
+        memory = process.memory_info().rss - before
+    yield f"{'':12} {'mean':>10} {'mean abs. deviation':>20}"
+    for name, values in times.items():
+        mean = statistics.fmean(values)
+        deviation = statistics.fmean(abs(value - mean) for value in values)
+        yield f"{name:12} {mean * _MS:>7.3f} ms {deviation * _MS:>17.3f} ms"
+    yield f"{steps / cpu_secs:,.0f} steps per second of CPU time, {memory / 2**20:.0f} MiB of memory"
+
+
+def _driver(params: TrainParamsBase, policy: Any, env: Any, *, or_random: bool = False) -> Callable[[Any], Any]:
+    """A function from a time step to an action in [-1, 1]."""
+    from tfagents_system.policies.fixed_policy import FixedPolicy
+
+    chosen = policy if policy is not None else params.expert_policy_ctor()
+    if chosen is None and or_random:
+        rng = np.random.default_rng(0)
+        return lambda time_step: tree.map_structure(lambda leaf: rng.uniform(-1.0, 1.0, leaf.shape), env.action_spec())
+    if chosen is None:
+        raise UserError("nobody drives: give --policy, or have TrainParams.expert_policy_ctor return a driver")
+    if policy is not None:
+        check_fit(policy, env)
+    fixed = FixedPolicy(chosen, env.environment_action_spec)
+    fixed.reset()
+    return lambda time_step: fixed.actions({0: time_step}, greedy=True)[0]
+
+
+def _episode(env: Any, drive: Callable[[Any], Any]) -> Iterator[Driven]:
+    time_step, step = env.reset(), 0
+    while not time_step.is_last():
+        time_step = env.step(drive(time_step))
+        step += 1
+        info = dict(env.info)
+        if POSITION not in info:
+            raise UserError(f'the info of a step has no "{POSITION}", the agent\'s coordinates in metres: add it')
+        positions = list(info.get("path") or [info[POSITION]])
+        yield Driven(step, float(time_step.reward), bool(time_step.is_last()), time_step.observation, info, positions)
+
+
+def _line(step: Driven) -> str:
+    metres = f"  {step.info['metres']:8.2f} m" if "metres" in step.info else ""
+    position = ", ".join(f"{value:.2f}" for value in step.info[POSITION])
+    return (
+        f"step {step.step:5d}  reward {step.reward:9.4f}{metres}  at ({position})  {step.info.get('end', '')}".rstrip()
+    )
+
+
+def _remember(frames: dict[str, collections.deque[np.ndarray]], observation: Any, stack: int) -> None:
+    """Adds the images of an observation to those before; an episode's first is repeated."""
+    for path, leaf in tree.flatten_with_path(observation):
+        if leaf.ndim == 3 and leaf.dtype == np.uint8 and leaf.shape[-1] in (1, 3):
+            name = "_".join(map(str, path)) or "observation"
+            frames.setdefault(name, collections.deque([leaf] * stack, maxlen=stack)).append(leaf)
+
+
+def _write_pictures(path: Path, frame: np.ndarray, frames: Mapping[str, Sequence[np.ndarray]]) -> None:
+    import imageio.v3 as imageio
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    imageio.imwrite(f"{path}.png", frame)
+    for name, stack in frames.items():
+        side_by_side = np.concatenate([np.pad(each, ((0, 0), (0, 1), (0, 0))) for each in stack], axis=1)
+        large = side_by_side.repeat(_PICTURE_SCALE, axis=0).repeat(_PICTURE_SCALE, axis=1)
+        imageio.imwrite(f"{path}_{name}.png", large[..., 0] if large.shape[-1] == 1 else large)
