@@ -13,6 +13,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.frames_for_tests import recorded_envs
 from tfagents_system.envs.history import single_frame_spec, stacked_spec
+from tfagents_system.playing import play
 from tfagents_system.playing.played_environment import check_fit
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.worker_policy import make_worker_policy
