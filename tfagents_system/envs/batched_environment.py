@@ -14,6 +14,8 @@ from tfagents_system.envs.batch_converters import ObservationWriter, action_batc
 from tfagents_system.envs.batched_backends import RawStep, make_batched_backend
 from tfagents_system.envs.faults import EnvironmentFault
 
+_MAX_FLOAT32 = np.finfo(np.float32).max
+
 Infos = list[tuple[Mapping[str, Any], np.ndarray | None]]
 
 
@@ -40,7 +42,7 @@ class BatchStep(NamedTuple):
 
 
 class BatchedEnvironment:
-    """Wraps a vector environment for training, as TrainingEnvironment wraps a single one: by the same rules, in columns.
+    """Wraps a vector environment for training, by the rules of TrainingEnvironment, in columns.
 
     Observations are written as flattened leaves `[N, ...]` into arrays that the caller owns: this is their only copy.
     After a step they are what the step led to: the true last observation where an episode has ended. The arrays of a
@@ -261,12 +263,11 @@ def _column(name: str, values: Any, count: int) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != (count,):
         raise ValueError(f"the {name} has shape {column.shape}: expected one number for each of {count} lanes")
-    with np.errstate(over="ignore"):
-        column = column.astype(np.float32)
-    if not np.isfinite(column).all():
-        lane = int(np.argmin(np.isfinite(column)))
-        raise ValueError(f"lane {lane}: the {name} is {values[lane]}: it must be finite, as float32")
-    return column
+    is_finite = np.abs(column) <= _MAX_FLOAT32
+    if not is_finite.all():
+        lane = int(np.argmin(is_finite))
+        raise ValueError(f"lane {lane}: the {name} is {column[lane]}: it must be finite, as float32")
+    return column.astype(np.float32)
 
 
 def _infos(raw: RawStep) -> Infos:
@@ -276,4 +277,3 @@ def _infos(raw: RawStep) -> Infos:
     if raw.final_info is not None:
         return [(raw.info, ~raw.is_last), (raw.final_info, raw.is_last)]
     return [(raw.info, None if raw.resting is None else ~raw.resting)]
-
