@@ -69,6 +69,7 @@ class BatchedBackend(abc.ABC):
       user_env: What `env_ctor` returned.
       num_lanes: N.
       begins_episodes: Whether a lane that has ended begins its next episode without `reset_lanes`.
+      can_reseed: Whether `reseed` has an effect.
       resets_lanes: Whether `reset_lanes` works; else a lane's episode ends where the environment says so.
       observation_spec, environment_action_spec, own_action_spec, own_observation_spec: Of one lane, as in Backend.
     """
@@ -76,6 +77,7 @@ class BatchedBackend(abc.ABC):
     user_env: Any
     num_lanes: int
     begins_episodes: bool
+    can_reseed: bool = True
     resets_lanes: bool
     observation_spec: Any
     environment_action_spec: Any
@@ -147,7 +149,7 @@ class VectorBackend(BatchedBackend):
         self.own_observation_spec, self.own_action_spec = map(space_nest, (observation_space, action_space))
         inner = list(self.layers())[-1]
         self._lanes = getattr(inner, "envs", None)  # Of Gymnasium's SyncVectorEnv.
-        self._takes_seed = not _is_envpool(inner)  # EnvPool takes it when it is built, and warns of any other.
+        self.can_reseed = not _is_envpool(inner)  # EnvPool takes it when it is built, and warns of any other.
         # In the other modes a class may ignore the mask, and reset all lanes.
         self.resets_lanes = self._mode == DISABLED or _is_envpool(inner) or _is_of_gymnasium(inner)
         self._ended = np.zeros(self.num_lanes, bool)
@@ -157,7 +159,7 @@ class VectorBackend(BatchedBackend):
             self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
-        self._seed_for_reset = seed if self._takes_seed else None
+        self._seed_for_reset = seed if self.can_reseed else None
         for layer in self.layers():
             gym_driver.seed_action_space(layer, seed)
 
@@ -211,6 +213,10 @@ class VectorBackend(BatchedBackend):
             gym_driver.set_state(layers, state)
 
     def render(self) -> Any:
+        if self._lanes is not None:
+            from tfagents_system.envs import rendering
+
+            return rendering.render_gym(self._lanes[0])
         pictures = self.user_env.render()
         return None if pictures is None else pictures[0]
 
@@ -287,10 +293,11 @@ def _set_in_processes(env: Any, state: Mapping[str, Any]) -> None:
 
 
 class PyBatchBackend(BatchedBackend):
-    """A batched PyEnvironment of TF-Agents; a lane that has ended begins anew with the next step."""
+    """A batched PyEnvironment of TF-Agents.
 
-    begins_episodes = True
-    resets_lanes = False
+    Lanes of BatchedPyEnvironment and ParallelPyEnvironment are reset here; those of others begin anew by themselves,
+    with the step after the one that ended their episode.
+    """
 
     def __init__(self, env: py_environment.PyEnvironment, seed: int | None) -> None:
         self.user_env = env
@@ -304,7 +311,9 @@ class PyBatchBackend(BatchedBackend):
         self.environment_action_spec = specs.action_spec_of_array_specs(self.own_action_spec)
         self._ended = np.zeros(self.num_lanes, bool)
         self._discount = np.ones(self.num_lanes, np.float32)
-        self._lanes = list(getattr(env, "envs", []))
+        self._lanes = [] if getattr(env, "_flatten", False) else list(getattr(env, "envs", []))
+        self.resets_lanes = bool(self._lanes)
+        self.begins_episodes = not self.resets_lanes
         if seed is not None:
             self.reseed(seed)
 
@@ -325,7 +334,10 @@ class PyBatchBackend(BatchedBackend):
         return self.user_env.reset().observation
 
     def reset_lanes(self, mask: np.ndarray) -> Any:
-        raise NotImplementedError
+        self._ended = self._ended & ~mask
+        self._discount[mask] = 1.0
+        first = [self._lanes[lane].reset().observation for lane in np.flatnonzero(mask)]
+        return tree.map_structure(lambda *leaves: np.stack(leaves), *first)
 
     def step(self, actions: Any) -> RawStep:
         time_step = self.user_env.step(actions)

@@ -218,6 +218,11 @@ class BatchedEnvironment:
         """Its approximate position, for a message: `environment 0 (about step 12 of its 64 lanes)`."""
         return f"{self._name} (about step {self._steps} of its {self.num_lanes} lanes)"
 
+    @property
+    def can_reseed(self) -> bool:
+        """Whether `reseed` has an effect: EnvPool takes a seed only when it is built."""
+        return self._backend.can_reseed
+
     def reseed(self, seed: int) -> None:
         """Seeds the lanes' episodes from the next reset on."""
         self._backend.reseed(seed)

@@ -85,6 +85,13 @@ def make_worker_env(
     return _training_environment(params, what, worker_id, name, env)
 
 
+def all_lanes(params: TrainParamsBase, env: AnyEnvironment) -> AnyEnvironment:
+    """The environment itself, or a vector environment with all of its lanes where `env` is its first one."""
+    if is_batched(env.user_env):
+        return BatchedEnvironment(env.user_env, params.horizon, action_history=params.action_history)
+    return env
+
+
 def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingEnvironment:
     """An evaluation environment to play a policy in: that of worker 0.
 

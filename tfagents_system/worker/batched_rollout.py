@@ -14,13 +14,14 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.batched_environment import BatchedEnvironment, BatchStep
 from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.report.episodes import Episode
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.lane_columns import LaneColumns, LaneEpisode
 from tfagents_system.worker.lane_logs import LaneLogs
-from tfagents_system.worker.rollout import Observer, StepTimes
+from tfagents_system.worker.rollout import Observer, Rollout, StepTimes
 from tfagents_system.worker.segment_builder import EpisodeCuts, SegmentBuilder
 
 
@@ -253,6 +254,18 @@ class BatchedRollout:
         if self._on_fault is None:
             raise fault
         self._on_fault(0, fault)
+
+
+AnyRollout = Rollout | BatchedRollout
+
+
+def new_rollout(
+    envs: Sequence[AnyEnvironment], actor: Actor, *, must_restart: Callable[[], bool] = lambda: False, **arguments: Any
+) -> AnyRollout:
+    """A rollout in environments of either kind; arguments as of Rollout and BatchedRollout."""
+    if isinstance(envs[0], BatchedEnvironment):
+        return BatchedRollout(envs, actor, must_restart=must_restart, **arguments)  # type: ignore[arg-type]
+    return Rollout(envs, actor, **arguments)  # type: ignore[arg-type]
 
 
 class _Watched:

@@ -12,10 +12,10 @@ from tfagents_system.role import COLLECT_STREAM, HELD_OUT_STREAM, Role
 from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker.activity import COLLECTING, Activity
 from tfagents_system.worker.actors import Actor
+from tfagents_system.worker.batched_rollout import AnyRollout
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.held_out import HeldOutEpisodes
 from tfagents_system.worker.observers import observed
-from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
 from tfagents_system.worker.sender import SegmentSender
 
@@ -54,7 +54,7 @@ class Collector:
         self._activity = activity
         self._observers = list(self._params.train_observers_ctor())
         self._iteration = INIT_ITERATION
-        self._rollout: Rollout | None = None  # Of iterations of steps, with the episodes under way.
+        self._rollout: AnyRollout | None = None  # Of iterations of steps, with the episodes under way.
 
     def collect_episodes(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
         """Collects so many whole episodes; all of their steps are sent, and may not be stored yet.
@@ -94,7 +94,7 @@ class Collector:
                 yield
             self.confirm()
 
-    def _new_rollout(self, actor: Actor) -> Rollout:
+    def _new_rollout(self, actor: Actor) -> AnyRollout:
         return self._runner.rollout(
             actor,
             is_eval=False,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.role import Role
 from tfagents_system.worker.newest_policy import NewestPolicy
 
@@ -30,7 +30,7 @@ class RepeatableSeeds:
         self._policy = policy
         self._seeds: Iterator[int] = iter(())  # Of what is left of an iteration.
 
-    def begin(self, stream: int, iteration: int, envs: Sequence[TrainingEnvironment]) -> None:
+    def begin(self, stream: int, iteration: int, envs: Sequence[AnyEnvironment]) -> None:
         """From here on all that is random depends on seed, worker, stream and iteration, and on nothing before."""
         if not self._role.deterministic:
             return
@@ -44,7 +44,7 @@ class RepeatableSeeds:
         for env in envs:
             self.reseed(env)
 
-    def reseed(self, env: TrainingEnvironment) -> None:
+    def reseed(self, env: AnyEnvironment) -> None:
         """An environment that begins again, or replaces one that failed."""
         if self._role.deterministic:
             env.reseed(next(self._seeds) % 2**31)
