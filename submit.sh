@@ -52,6 +52,8 @@ read_options "$@"
 source "$tfagents_root/tfagents_system/launch/slurm/snapshot.sh"
 # shellcheck source=tfagents_system/launch/slurm/request.sh
 source "$tfagents_root/tfagents_system/launch/slurm/request.sh"
+# shellcheck source=tfagents_system/launch/slurm/job_script.sh
+source "$tfagents_root/tfagents_system/launch/slurm/job_script.sh"
 # shellcheck source=tfagents_system/launch/slurm/check.sh
 source "$tfagents_root/tfagents_system/launch/slurm/check.sh"
 # shellcheck source=tfagents_system/launch/slurm/dry_run.sh

@@ -36,7 +36,7 @@ def serve(pipe: Pipe, reverb_port: int, folder: Path, cpu: int) -> None:
     """A gateway to a replay server; serves until the pipe says so."""
     os.sched_setaffinity(0, {cpu})
     memory.keep_freed_memory()  # As sac_gateway does it.
-    from tfagents_system.machine.slots import SlotCounts
+    from tfagents_system.machine.worker_slots import SlotCounts
     from tfagents_system.run_files.run_paths import RunPaths
     from tfagents_system.transport.connection import Connection
     from tfagents_system.transport.remote import credentials

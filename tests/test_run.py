@@ -23,6 +23,7 @@ from tfagents_system import export, run
 from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
+from tfagents_system.playing import play as play_module
 from tfagents_system.playing.saved_run import milestones
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -151,7 +152,7 @@ def test_checkpoints_are_the_ones_that_are_named(capsys: Any, saved: RunPaths) -
 
 
 def test_actions_are_in_the_environments_own_units(saved: RunPaths) -> None:
-    policy = run._load_policy(run.find_checkpoint(saved, "latest"))
+    policy = play_module._load_policy(run.find_checkpoint(saved, "latest"))
     action = policy.action(ts.restart(np.zeros(2, np.float32)), ()).action
     assert action.dtype == np.float64
     assert np.all(action >= [-2.0, 0.0]) and np.all(action <= [2.0, 1.0])
@@ -263,7 +264,7 @@ def test_a_link_to_a_checkpoint_is_a_policy(capsys: Any, saved: RunPaths, tmp_pa
 def test_recurrent_policy_keeps_its_state(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = save_run(tmp_path / "recurrent", recurrent=True)
     assert len(returns(play(capsys, paths, "--no_video", "--num_episodes", "2"))) == 2
-    policy = run._load_policy(run.find_checkpoint(paths, "latest"))
+    policy = play_module._load_policy(run.find_checkpoint(paths, "latest"))
     states = []
 
     class Recording:
@@ -276,7 +277,7 @@ def test_recurrent_policy_keeps_its_state(capsys: Any, tmp_path: Path, monkeypat
             states.append(state)
             return policy.action(time_step, state)
 
-    monkeypatch.setattr(run, "_load_policy", lambda *_: Recording())
+    monkeypatch.setattr(play_module, "_load_policy", lambda *_: Recording())
     play(capsys, paths, "--no_video")
     flat = [np.concatenate([np.ravel(leaf) for leaf in tf.nest.flatten(state)]) for state in states]
     assert len(flat) == 5 and not flat[0].any() and flat[1].any() and np.any(flat[1] != flat[2])
@@ -287,7 +288,7 @@ def test_curriculum_that_applies_to_evaluation_is_set() -> None:
     for apply, mass in ((True, 2.0), (False, 1.0)):
         config = {"horizon": 7, "curriculum": {"mass": entry, "apply_to_eval": apply}}
         env = TrainingEnvironment(CounterEnv(), 7)
-        played = run._apply_curriculum(FakeParams(config), env, iteration=3)
+        played = play_module._apply_curriculum(FakeParams(config), env, iteration=3)
         assert env.user_env.mass == mass and played == ({"mass": 2.0} if apply else {})
 
 
@@ -316,7 +317,7 @@ def test_a_policy_of_the_end_is_played_with_the_values_of_the_last_iteration() -
     params = FakeParams({"horizon": 7, "curriculum": curriculum})
     params.num_iter = 2
     env = TrainingEnvironment(CounterEnv(), 7)
-    run._apply_curriculum(params, env, iteration=2)
+    play_module._apply_curriculum(params, env, iteration=2)
     assert env.user_env.mass == 2.0
 
 
@@ -327,10 +328,10 @@ def test_the_iteration_of_a_policy_is_the_one_that_was_saved_with_it(tmp_path: P
     policy = types.SimpleNamespace(get_train_step=lambda: 24)  # 8 updates in an iteration: it would be iteration 3.
     for content, iteration in (('{"iteration": 5}', 5), ("torn", 3)):
         (checkpoint / "moment.json").write_text(content)
-        assert run._iteration(params, checkpoint, policy) == iteration
+        assert play_module._iteration(params, checkpoint, policy) == iteration
     for known, iteration in ((6, 6), (None, 3)):
         policy.description = {"iteration": known}
-        assert run._iteration(params, tmp_path / "policy.npz", policy) == iteration
+        assert play_module._iteration(params, tmp_path / "policy.npz", policy) == iteration
 
 
 def script(cwd: Path, *flags: str) -> subprocess.CompletedProcess[str]:

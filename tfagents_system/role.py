@@ -17,7 +17,7 @@ from absl import flags, logging
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
 from tfagents_system.machine.signals import StopFlag, die_with_parent
-from tfagents_system.machine.slots import SlotCounts
+from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.run_files import run_inputs
 from tfagents_system.run_files.heartbeat import BeatReader, Heartbeat
 from tfagents_system.run_files.run_paths import RunPaths, worker_role

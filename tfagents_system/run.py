@@ -20,43 +20,16 @@ if __name__ == "__main__":
     sys.path.insert(0, str(_ROOT))
 
 import argparse
-import dataclasses
 import os
-import random
-import statistics
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from tfagents_system.envs.curriculum import EvaluatedTask, Values, values_in_words
-from tfagents_system.envs.info_keys import SUCCESS_KEYS
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
+from tfagents_system.playing.play import play, play_montage, summary
 from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, milestones, output_folder
 from tfagents_system.run_files.run_directory import read_run_json
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.train_params_base import TrainParamsBase
 
 _EXIT_INTERRUPTED = 130  # The shells' exit code of a program that Ctrl-C ended.
-_MAX_FRAMES_PER_SECOND = 30  # Simulators with finer steps are drawn less often, because drawing is slow.
-
-
-@dataclasses.dataclass(frozen=True)
-class PlayedEpisode:
-    """One episode.
-
-    Attributes:
-      episode_return: Undiscounted sum of rewards.
-      success: As the environment reports it; None where it does not.
-      video: The MP4; None without one.
-    """
-
-    episode_return: float
-    length: int
-    success: bool | None
-    video: Path | None
-    curriculum: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,72 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         if flags.montage:
-            _play_montage(params, policies, flags.seed, _video_dir(flags, paths))
+            play_montage(params, policies, flags.seed, _video_dir(flags, paths))
         else:
             video_dir = None if flags.no_video else _video_dir(flags, paths)
             print(policies[0].name + (f" of {paths.exp_dir}" if paths else ""), flush=True)
-            print(_summary(play(params, policies[0], flags.num_episodes, flags.seed, video_dir)))
+            print(summary(play(params, policies[0], flags.num_episodes, flags.seed, video_dir)))
     except EnvironmentFault as fault:
         print(f"error: {fault}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
     return EXIT_DONE
-
-
-def play(
-    params: TrainParamsBase,
-    path: Path,
-    num_episodes: int,
-    seed: int,
-    video_dir: Path | None = None,
-    on_episode: Callable[[int, PlayedEpisode], None] | None = None,
-) -> list[PlayedEpisode]:
-    """Plays episodes with a greedy policy.
-
-    Args:
-      path: The policy: a checkpoint of a run, a SavedModel, or an exported file.
-      seed: Determines all random numbers.
-      video_dir: Where videos go; None makes none.
-      on_episode: Called with every episode, from 1; the default prints it.
-
-    Raises:
-      UserError: The policy does not fit the environment, or the environment can't be drawn.
-      EnvironmentFault: The environment failed.
-    """
-    policy = _load_policy(path)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # Makes environments that use the global generators repeatable.
-    episodes = []
-    with _make_env(params, seed, render=video_dir is not None) as env:
-        _check_fit(policy, env)
-        values = _apply_curriculum(params, env, _iteration(params, path, policy))
-        for k in range(1, num_episodes + 1):
-            video = video_dir / f"{path.name}_seed_{seed}_episode_{k}.mp4" if video_dir else None
-            episodes.append(dataclasses.replace(_play_episode(env, policy, video), curriculum=values))
-            (on_episode or _print_episode)(k, episodes[-1])
-    return episodes
-
-
-def _play_montage(params: TrainParamsBase, checkpoints: Sequence[Path], seed: int, video_dir: Path) -> None:
-    """One episode of each checkpoint, then all of them side by side in one video."""
-    from tfagents_system.playing import montage
-
-    if len(checkpoints) == 1:
-        print(f"note: {checkpoints[0].name} is the only checkpoint: the montage shows it alone", flush=True)
-    with tempfile.TemporaryDirectory(prefix="montage_") as temporary:
-        parts = []
-        for checkpoint in checkpoints:
-            train_step = int(checkpoint.name.rpartition("_")[2])
-
-            def tell(k: int, episode: PlayedEpisode, name: str = checkpoint.name) -> None:
-                print(f"{name}: return {episode.episode_return:.3f}, {episode.length} steps", flush=True)
-
-            episode = play(params, checkpoint, 1, seed, Path(temporary), tell)[0]
-            assert episode.video is not None
-            played = [f"return {episode.episode_return:.1f}", values_in_words(episode.curriculum)]
-            parts.append(montage.Part(episode.video, f"train step {train_step:,}", ", ".join(filter(None, played))))
-        print(montage.join(parts, video_dir / "montage.mp4"))
 
 
 def _policies(flags: argparse.Namespace, paths: RunPaths | None) -> list[Path]:
@@ -191,153 +109,6 @@ def _integer_from(low: int) -> Callable[[str], int]:
 
     parse.__name__ = "integer"
     return parse
-
-
-def _load_policy(path: Path) -> Any:
-    from absl import logging
-
-    from tfagents_system.policies.policy_files import load_policy
-
-    logging.set_verbosity(logging.ERROR)
-    return load_policy(path, "--policy")
-
-
-def _make_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
-    from tfagents_system.envs import loading
-    from tfagents_system.envs.faults import EnvironmentFault, describe_error
-
-    try:
-        return loading.make_play_env(params, seed, render)
-    except (UserError, EnvironmentFault):
-        raise
-    except Exception as error:
-        raise UserError(f"the environment can't be built: {describe_error(error)}") from error
-
-
-def _check_fit(policy: Any, env: Any) -> None:
-    """The policy must have been trained on such an environment."""
-    import tree
-
-    def describe(nest: Any) -> list[tuple[Any, ...]]:
-        leaves = sorted(tree.flatten_with_path(nest), key=lambda leaf: str(leaf[0]))  # Files have dictionaries alone.
-        return [(path, tuple(spec.shape), np.dtype(spec.dtype).name) for path, spec in leaves]
-
-    trained, ours = describe(_as_arrays(policy.time_step_spec.observation)), describe(env.observation_spec())
-    if trained != ours:
-        raise UserError(
-            f"the policy was trained on observations {trained}, but this environment has {ours}: "
-            "give --params and --config of the same run"
-        )
-    acts, takes = (
-        [tuple(spec.shape) for spec in tree.flatten(specs)]
-        for specs in (policy.action_spec, env.environment_action_spec)
-    )
-    if acts != takes:
-        raise UserError(
-            f"the policy gives actions of shapes {acts}, but this environment takes {takes}: "
-            "give --params and --config of the same run"
-        )
-    for acts, takes in zip(tree.flatten(policy.action_spec), tree.flatten(env.environment_action_spec), strict=True):
-        if hasattr(acts, "minimum") and not np.allclose(_bounds(acts), _bounds(takes)):
-            raise UserError(
-                f"the policy gives actions {_bounds_in_words(acts)}, but this environment takes them "
-                f"{_bounds_in_words(takes)}: give --params and --config of the same run"
-            )
-
-
-def _bounds(spec: Any) -> np.ndarray:
-    """The lowest and the highest action, `[2, n]`."""
-    return np.stack([np.broadcast_to(bound, tuple(spec.shape)) for bound in (spec.minimum, spec.maximum)])
-
-
-def _bounds_in_words(spec: Any) -> str:
-    from tfagents_system.envs.specs import short_text
-
-    low, high = map(short_text, _bounds(spec))
-    return f"from {low} to {high}"
-
-
-def _as_arrays(nest: Any) -> Any:
-    import tree
-    from tf_agents.specs import array_spec, tensor_spec
-
-    def convert(spec: Any) -> Any:
-        return spec if isinstance(spec, array_spec.ArraySpec) else tensor_spec.to_array_spec(spec)
-
-    return tree.map_structure(convert, nest)
-
-
-def _iteration(params: TrainParamsBase, path: Path, policy: Any) -> int:
-    """The iteration in which a policy was saved."""
-    from tfagents_system.policies.checkpoint_names import iteration_of
-
-    known = policy.description["iteration"] if hasattr(policy, "description") else iteration_of(path)
-    if known is None:  # SavedModels and earlier versions' checkpoints: iterations of equal length.
-        return max(0, int(policy.get_train_step())) // max(1, params.num_steps_per_iter)
-    return known
-
-
-def _apply_curriculum(params: TrainParamsBase, env: Any, iteration: int) -> Values:
-    """Sets the values with which the policy of that iteration was evaluated, and prints them."""
-    task = EvaluatedTask(params.env_config, params.num_iter)
-    values = task.stage(iteration)
-    for name, value in values.items():
-        env.set_state({name: value})
-    if stage := task.in_words(iteration):
-        print(f"curriculum of {stage}", flush=True)
-    return values
-
-
-def _play_episode(env: Any, policy: Any, video: Path | None) -> PlayedEpisode:
-    from tfagents_system.envs import rendering
-
-    if video is None:
-        return _run_episode(env, policy, env.reset())
-    time_step = env.reset()
-    frame = env.render_frame()  # Before the file is created: an environment that can't be drawn leaves none.
-    stride = max(1, round(env.frames_per_second / _MAX_FRAMES_PER_SECOND))
-    with rendering.VideoWriter(video, env.frames_per_second / stride) as writer:
-        writer.add(frame)
-
-        def draw(steps: int) -> None:
-            if steps % stride == 0:
-                writer.add(env.render_frame())
-
-        episode = _run_episode(env, policy, time_step, draw)
-    return dataclasses.replace(episode, video=video)
-
-
-def _run_episode(
-    env: Any, policy: Any, time_step: Any, on_step: Callable[[int], None] = lambda steps: None
-) -> PlayedEpisode:
-    policy_state = policy.get_initial_state(1)
-    episode_return, length, success = 0.0, 0, None
-    while not time_step.is_last():
-        step = policy.action(time_step, policy_state)
-        policy_state = step.state
-        time_step = env.step_in_environment_units(step.action)
-        episode_return += float(time_step.reward)
-        length += 1
-        for key in SUCCESS_KEYS:
-            if key in env.info:
-                success = bool(env.info[key])
-        on_step(length)
-    return PlayedEpisode(episode_return, length, success, None)
-
-
-def _print_episode(k: int, episode: PlayedEpisode) -> None:
-    success = "" if episode.success is None else f", {'success' if episode.success else 'no success'}"
-    video = f", {episode.video}" if episode.video else ""
-    print(f"episode {k}: return {episode.episode_return:.3f}, {episode.length} steps{success}{video}", flush=True)
-
-
-def _summary(episodes: Sequence[PlayedEpisode]) -> str:
-    returns = [episode.episode_return for episode in episodes]
-    successes = [episode.success for episode in episodes if episode.success is not None]
-    rate = f", success {statistics.fmean(successes):.0%}" if successes else ""
-    spread = f"min {min(returns):.3f}, max {max(returns):.3f}"
-    mean, std = statistics.fmean(returns), statistics.pstdev(returns)
-    return f"mean return {mean:.3f} +- {std:.3f} (standard deviation; {spread}) over {len(returns)} episodes{rate}"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE, exit_with
-from tfagents_system.machine.slots import COLLECT
+from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import worker_role
 from tfagents_system.transport.joining import ROLE

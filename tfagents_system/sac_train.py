@@ -13,8 +13,8 @@ from tfagents_system.launch.by_hand import run_by_hand
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.settings.early_end import CallbackError
-from tfagents_system.trainer.checkpoints import SaveError
 from tfagents_system.trainer.trainer import Trainer
+from tfagents_system.trainer.trainer_checkpoints import SaveError
 from tfagents_system.transport.connection import StoppedError
 
 

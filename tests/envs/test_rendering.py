@@ -1,4 +1,4 @@
-"""Pictures without a screen, and videos that any player shows."""
+"""Pictures without a screen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import imageio.v2 as imageio
 import numpy as np
 import pytest
 from tf_agents.environments import suite_gym
@@ -22,27 +21,6 @@ from tfagents_system.errors import UserError
 
 def params_for(env: Any) -> Any:
     return type("TrainParams", (FakeParams,), {"env_ctor": lambda self, seed=None: env})({"horizon": 5})
-
-
-def test_video_is_h264_yuv420p_with_even_sides_and_the_environments_rate(tmp_path: Path) -> None:
-    env = loading.make_play_env(params_for(CounterEnv()), 1, render=True)
-    env.reset()
-    with rendering.VideoWriter(tmp_path / "a" / "video.mp4", env.frames_per_second) as writer:
-        for _ in range(5):
-            env.step([0.0, 0.0])
-            writer.add(env.render_frame())  # 33 x 41
-    reader: Any = imageio.get_reader(tmp_path / "a" / "video.mp4")
-    meta = reader.get_meta_data()
-    assert (meta["codec"], meta["pix_fmt"].partition("(")[0]) == ("h264", "yuv420p")
-    assert (meta["fps"], meta["size"], reader.count_frames()) == (25.0, (42, 34), 5)
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["video.mp4"]
-
-
-def test_video_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), rendering.VideoWriter(tmp_path / "video.mp4", 25) as writer:
-        writer.add(np.zeros((16, 16, 3), np.uint8))
-        raise KeyError
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

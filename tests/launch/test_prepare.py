@@ -29,7 +29,7 @@ from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
-from tfagents_system.trainer.checkpoints import signature_of
+from tfagents_system.trainer.trainer_checkpoints import signature_of
 
 PARAMS = """
 import gymnasium

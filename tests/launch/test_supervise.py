@@ -36,8 +36,8 @@ from tfagents_system.machine import memory, processes, signals
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.machine.slots import claim_of
 from tfagents_system.machine.topology import allowed_cpus, cores_of
+from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.report.status import problems, read_status
 from tfagents_system.report.terminal import ProgressView
 from tfagents_system.run_files.heartbeat import write_json

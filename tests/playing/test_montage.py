@@ -6,8 +6,8 @@ from typing import Any
 import imageio.v2 as imageio
 import numpy as np
 
-from tfagents_system.envs.rendering import VideoWriter
 from tfagents_system.playing import montage
+from tfagents_system.playing.video import VideoWriter
 
 
 def video_of(path: Path, grey: int, frames: int) -> Path:

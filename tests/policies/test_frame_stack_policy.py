@@ -12,8 +12,8 @@ from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.frames_for_tests import recorded_envs
-from tfagents_system import run
 from tfagents_system.envs.history import single_frame_spec, stacked_spec
+from tfagents_system.playing import play
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
@@ -85,7 +85,7 @@ def test_policies_on_disk_take_the_environments_own_observations(agent, tmp_path
     export.save_models()
     policy = policy_loader.load(str(tmp_path / "policies" / "greedy_policy"))
     (env,), stacks = recorded_envs(FRAMES, lengths=(5, 12))
-    run._check_fit(policy, env)
+    play._check_fit(policy, env)
     actions = []
     step_env = env.step_in_environment_units
 
@@ -94,7 +94,7 @@ def test_policies_on_disk_take_the_environments_own_observations(agent, tmp_path
         return step_env(action)
 
     env.step_in_environment_units = step
-    lengths = [run._run_episode(env, policy, env.reset()).length for _ in range(3)]
+    lengths = [play._run_episode(env, policy, env.reset()).length for _ in range(3)]
     places = [(0, episode, k) for episode, length in enumerate(lengths) for k in range(length)]
     np.testing.assert_allclose(actions, [expected_action(stacks[place]) for place in places], atol=1e-5)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
-from tfagents_system.replay.pacing import Asynchronous, Lockstep, updates_due
+from tfagents_system.replay.pacing import Asynchronous, Lockstep
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.tables import AS_DUE, Request
 
@@ -182,13 +182,6 @@ def due(pacing, iteration, updates, first=0):
     """Minibatches of an iteration that begins, or goes on, after so many updates; None while that can't be told."""
     settled = pacing.settle(Request(1, iteration, first, AS_DUE, updates))
     return None if settled is None else settled.count
-
-
-@pytest.mark.parametrize(
-    ("steps", "ratio", "updates"), [(7, 1, 7), (30, 0.1, 3), (29, 0.1, 2), (100, 0.29, 29), (3, 20.0, 60), (0, 1.0, 0)]
-)
-def test_updates_due_are_those_of_the_decimal_number(steps, ratio, updates):
-    assert updates_due(steps, ratio) == updates
 
 
 def test_each_iteration_gets_what_its_experience_asks_for_and_rounding_loses_nothing(ring):

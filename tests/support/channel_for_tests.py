@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.machine.slots import SlotCounts
+from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport import tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfagents_system.trainer.checkpoints import TrainerCheckpoints, TrainerState
+from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
 
 
 def checkpoints_of(folder, agent, state=None, answer=True):

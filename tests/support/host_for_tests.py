@@ -16,7 +16,7 @@ from pathlib import Path
 import reverb
 
 from tests.support.channel_for_tests import IDENTITY, LAYOUT, NoClaims
-from tfagents_system.machine.slots import SlotCounts
+from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import DrawSettings

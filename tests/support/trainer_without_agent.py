@@ -16,10 +16,10 @@ from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer import trainer as trainer_module
-from tfagents_system.trainer.checkpoints import TrainerState
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
 from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.trainer.trainer import Trainer
+from tfagents_system.trainer.trainer_checkpoints import TrainerState
 from tfagents_system.trainer.training_log import TrainingLog
 from tfagents_system.trainer.worker_reports import WorkerReports
 from tfagents_system.transport.tables import Progress

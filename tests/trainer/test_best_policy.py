@@ -14,7 +14,7 @@ from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.playing.saved_run import best_checkpoint
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.best_policy import BestPolicies
-from tfagents_system.trainer.checkpoints import TrainerState
+from tfagents_system.trainer.trainer_checkpoints import TrainerState
 
 WIND = {"iters": [0, 20, 40], "range": [0.0, 0.2], "apply_to_eval": True}
 

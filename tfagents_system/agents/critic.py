@@ -1,16 +1,22 @@
-"""The critic: Q-values of an observation and an action."""
+"""The critic: Q-values of an observation and an action. Builds the default one from TrainParams."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
 from tf_agents.networks import network, utils
 from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import nest_utils
 
-from tfagents_system.agents.layered_networks import Layers
+from tfagents_system.agents.layered_networks import Layers, critic_layers
+from tfagents_system.agents.network_options import network_options
+from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec
+from tfagents_system.agents.observation_encoding import build_encoder, is_plain_vector
+from tfagents_system.train_params_base import TrainParamsBase
 
 # Checkpoints of earlier versions have a critic of nested networks, with other names for its layers.
 _NAMES_OF_NESTED_NETWORKS = ("critic", "_critic", "_lstm")
@@ -93,3 +99,33 @@ class Critic(network.Network):
 def _vector(leaf: tf.Tensor) -> tf.Tensor:
     """From `[B, ...]` to `[B, n]` float32."""
     return tf.reshape(tf.cast(leaf, tf.float32), [tf.shape(leaf)[0], leaf.shape[1:].num_elements()])
+
+
+def build_critic(
+    params: TrainParamsBase, observation_spec: Any, action_spec: Any, num_outputs: int = 1
+) -> network.Network:
+    """A Q-network over the concatenation of observation and action.
+
+    Args:
+      params: Its sizes and parts; None there means the value of the algorithm's paper.
+      observation_spec: Of the observation, any nest.
+      action_spec: Of the action.
+      num_outputs: Values of each observation and action: the network gives `[B]`, or `[B, num_outputs]` if not 1;
+        `[B, T]` and `[B, T, num_outputs]` where recurrent.
+    """
+    make_parts = functools.partial(_critic_parts, params, observation_spec, num_outputs)
+    return Critic((observation_spec, action_spec), make_parts, num_outputs)
+
+
+def _critic_parts(params: TrainParamsBase, observation_spec: Any, num_outputs: int) -> CriticParts:
+    options = network_options(params)
+    normalization = encoder = lstm = None
+    if options.normalizes_observations:
+        normalization = ObservationNormalization(observation_spec)
+        observation_spec = normalized_spec(observation_spec)
+    if params.preprocessing_combiner is not None or not is_plain_vector(observation_spec):
+        encoder = build_encoder(params, observation_spec)
+    if params.recurrent:
+        lstm = DynamicUnroll(tf.keras.layers.LSTMCell(params.recurrent_lstm_units))
+    layers = critic_layers(options, tuple(params.critic_joint_fc_layer_params), num_outputs, params.recurrent)
+    return CriticParts(layers, normalization, encoder, lstm)

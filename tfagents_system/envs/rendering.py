@@ -1,6 +1,6 @@
-"""Pictures of environments without a screen, and videos of them.
+"""Pictures of environments without a screen. playing/video.py makes videos of them.
 
-Drawing runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9; writing a video does not.
+Drawing runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -130,47 +128,3 @@ def frames_per_second(layers: list[Any]) -> float:
 
 def _is_rate(value: Any) -> bool:
     return isinstance(value, (int, float)) and value > 0
-
-
-class VideoWriter:
-    """Writes an MP4 (H.264, yuv420p), which gets its final name when it is complete.
-
-    Args:
-      path: The file, replaced if there is one.
-      fps: Frames per second.
-    """
-
-    def __init__(self, path: Path, fps: float) -> None:
-        import imageio.v2 as imageio
-
-        self._path = path
-        self._temporary = path.with_name(f".{path.stem}.{os.getpid()}.mp4")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = imageio.get_writer(
-            self._temporary,
-            format="FFMPEG",
-            fps=fps,
-            codec="libx264",
-            pixelformat="yuv420p",
-            macro_block_size=1,  # imageio would stretch frames to multiples of 16.
-            ffmpeg_log_level="error",
-        )
-
-    def add(self, frame: np.ndarray) -> None:
-        """Appends a frame `[H, W, 3]` uint8; yuv420p needs even sides, so odd ones repeat their last line."""
-        height, width = frame.shape[:2]
-        if height % 2 or width % 2:
-            frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-        self._writer.append_data(frame)
-
-    def __enter__(self) -> VideoWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._writer.close()
-        if kind is None:
-            os.replace(self._temporary, self._path)
-        else:
-            self._temporary.unlink(missing_ok=True)

@@ -46,7 +46,7 @@ from tfagents_system.launch.spec_checks import (
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.settings import learning_notes
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.checkpoints import signature_of
+from tfagents_system.trainer.trainer_checkpoints import signature_of
 
 ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
 SEEDING, EVALUATION, CURRICULUM = "seeding", "evaluation", "curriculum"

@@ -36,7 +36,7 @@ from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.machine.slots import KINDS
+from tfagents_system.machine.worker_slots import KINDS
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.status import is_dead, read_status
 from tfagents_system.run_files import run_directory

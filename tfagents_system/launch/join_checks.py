@@ -21,7 +21,7 @@ from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import resolve
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import held_cpus
-from tfagents_system.machine.slots import COLLECT, EXPERT, SlotCounts
+from tfagents_system.machine.worker_slots import COLLECT, EXPERT, SlotCounts
 from tfagents_system.report.status import read_status
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import read_json

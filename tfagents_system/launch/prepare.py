@@ -39,7 +39,7 @@ from tfagents_system.launch.run_settings import CARRIER, EDITS, FOLDER, FRESH, K
 from tfagents_system.machine import scratch
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS
-from tfagents_system.machine.slots import COLLECT
+from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run

@@ -9,7 +9,7 @@ from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.machine.gpus import gpu_of_trainer
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
-from tfagents_system.machine.slots import EXPERT
+from tfagents_system.machine.worker_slots import EXPERT
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER, is_worker, worker_role
 from tfagents_system.settings.variables import RunVariables
 

@@ -11,7 +11,7 @@ from typing import Any
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.role_process import RoleProcess
-from tfagents_system.machine.slots import EXPERT
+from tfagents_system.machine.worker_slots import EXPERT
 from tfagents_system.report.env_faults import FaultTally, fault_lines
 from tfagents_system.report.status import format_results, given_up_lines, read_status, time_shares, write_status
 from tfagents_system.report.terminal import ProgressView

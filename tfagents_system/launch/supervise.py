@@ -25,7 +25,7 @@ from tfagents_system.launch.run_rules import RunRules
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.machine.slots import claim_of
+from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths

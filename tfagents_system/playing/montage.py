@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.envs.rendering import VideoWriter
+from tfagents_system.playing.video import VideoWriter
 
 _MIN_WIDTH = 240  # Pixels of a part; smaller pictures are enlarged, so that captions fit.
 _GAP = 4

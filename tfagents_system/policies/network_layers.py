@@ -18,8 +18,8 @@ from tf_agents.networks.lstm_encoding_network import LSTMEncodingNetwork
 
 from tfagents_system.agents.layered_networks import LayeredActor
 from tfagents_system.agents.layers import BatchRenormalization, ResidualBlock
-from tfagents_system.agents.networks import FlattenedLeaf
 from tfagents_system.agents.normalization import MAX_NORMALIZED, VARIANCE_EPSILON, NormalizedActor
+from tfagents_system.agents.observation_encoding import FlattenedLeaf
 from tfagents_system.policies.policy_description import shape_and_dtype
 
 Weights = Mapping[str, np.ndarray]

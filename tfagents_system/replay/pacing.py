@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import fractions
 import math
 import time
 from collections.abc import Callable
@@ -13,15 +12,11 @@ from absl import logging
 
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.step_shares import StepShares
+from tfagents_system.replay.updates_due import updates_due
 from tfagents_system.transport.sharing import Sharing
 from tfagents_system.transport.tables import AS_DUE, Request
 
 _ASK_SECS = 1.0
-
-
-def updates_due(steps: int, updates_per_env_step: float) -> int:
-    """floor(updates_per_env_step * steps), of the decimal number that was written: 0.1 * 30 is 3, as for people."""
-    return math.floor(fractions.Fraction(str(updates_per_env_step)) * steps)
 
 
 class Pacing(abc.ABC):

@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tfagents_system.checks.checklist import counted
-from tfagents_system.machine.slots import EXPERT
 from tfagents_system.machine.topology import format_cpu_list
+from tfagents_system.machine.worker_slots import EXPERT
 from tfagents_system.report.env_faults import fault_words
 from tfagents_system.report.status import (
     COLUMNS,

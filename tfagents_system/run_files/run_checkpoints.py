@@ -1,7 +1,7 @@
 """The checkpoints of a run: folders that are complete or absent, each of one moment, each file with its checksum.
 
     checkpoints/checkpoint_0000012000/          complete: it got its name when all of it was on disk
-        agent.index, agent.data-...             agent, optimizers and counters (trainer/checkpoints.py)
+        agent.index, agent.data-...             agent, optimizers and counters (trainer/trainer_checkpoints.py)
         replay.bin                              which rows of the ring belong to it (replay/ring.py)
         manifest.json                           train step, iteration, the agent's signature, size and SHA-256 of files
     checkpoints/checkpoint_0000012400.partial/  being written, or left by a process that was killed meanwhile

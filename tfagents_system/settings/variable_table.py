@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from tfagents_system.machine.slots import COLLECT
+from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.settings.attribute_docs import attribute_docs
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tfagents_system.envs.curriculum import EvaluatedTask, Values
 from tfagents_system.settings.early_end import rank
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.checkpoints import TrainerState
+from tfagents_system.trainer.trainer_checkpoints import TrainerState
 
 
 class BestPolicies:

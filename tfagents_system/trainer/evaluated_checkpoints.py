@@ -9,9 +9,9 @@ from absl import logging
 from tfagents_system.policies.checkpoint_names import checkpoint_name
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.best_policy import BestPolicies
-from tfagents_system.trainer.checkpoints import TrainerState
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.saves import TrainerSaves
+from tfagents_system.trainer.trainer_checkpoints import TrainerState
 
 
 class EvaluatedCheckpoints:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tfagents_system.trainer.checkpoints import TrainerState
+from tfagents_system.trainer.trainer_checkpoints import TrainerState
 from tfagents_system.transport import tables
 
 

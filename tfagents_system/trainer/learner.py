@@ -17,7 +17,7 @@ from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
 from tfagents_system.policies import weights
 from tfagents_system.role import TRAIN_STREAM, Role
-from tfagents_system.trainer.checkpoints import TrainerCheckpoints, TrainerState
+from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
 
 
 class Learner:

@@ -12,9 +12,9 @@ from absl import logging
 
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.checkpoints import SaveError, TrainerCheckpoints, TrainerState
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.policy_export import PolicyExport
+from tfagents_system.trainer.trainer_checkpoints import SaveError, TrainerCheckpoints, TrainerState
 
 _REPLAY_SAVE_SECS = 20.0  # that the replay server may take for its part of a checkpoint
 _SAVE_AGAIN_SECS = 30.0

@@ -19,7 +19,6 @@ from tfagents_system.agents.iteration_counts import updates_per_iter
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
 from tfagents_system.run_files.time_shares import TimeShares
-from tfagents_system.trainer.checkpoints import SaveError
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
 from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.trainer.iteration_plan import IterationPlan
@@ -29,6 +28,7 @@ from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.publisher import Publisher
 from tfagents_system.trainer.saves import TrainerSaves
 from tfagents_system.trainer.session import next_session
+from tfagents_system.trainer.trainer_checkpoints import SaveError
 from tfagents_system.trainer.training_log import TrainingLog
 from tfagents_system.trainer.worker_reports import WorkerReports
 from tfagents_system.transport import tables

@@ -1,4 +1,8 @@
-"""Ends a worker that hangs in one of its environments, and reports what it was doing."""
+"""Ends a worker that hangs in one of its environments, and reports what it was doing.
+
+machine/watchdog.py ends the process. An environment in a process of its own (SAC_ENV_PYTHON) has the deadlines of
+envs/env_process.py instead.
+"""
 
 from __future__ import annotations
 

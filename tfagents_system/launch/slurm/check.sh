@@ -4,6 +4,31 @@
 
 readonly CHECK_SECS=20
 
+check_place() {
+  local ancestor=$tfagents_submit_dir file
+  if is_late "$tfagents_exp_dir"; then
+    finding "the run directory $tfagents_exp_dir must not depend on the job: it holds what is requeued"
+  elif [[ $tfagents_exp_dir == *[[:cntrl:]\"]* ]]; then
+    finding "the run directory $tfagents_exp_dir must not have quotation marks or line breaks in its name"
+  fi
+  while [[ ! -e $ancestor ]]; do ancestor=$(dirname "$ancestor"); done
+  tfagents_existing=$ancestor # Everything below it is made for this submission.
+  [[ -d $ancestor && -w $ancestor && -x $ancestor ]] \
+    || finding "$tfagents_submit_dir can't be made, $ancestor can't be written: set SAC_EXP_DIR to a folder that is yours"
+  [[ ${SAC_VENV:-/} == [/@]* ]] || finding "SAC_VENV=$SAC_VENV must be an absolute path: jobs start in other folders"
+  # The packages may as well come from an image or an archive; the job reports it if they are missing.
+  if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-}${SAC_PACKED_ENV:-}${SAC_EXEC_PREFIX:-}${SAC_JOB_PRELUDE:-}${SAC_PYTHON:-} ]]; then
+    [[ -x ${SAC_VENV:-$tfagents_root/.venv}/bin/python ]] \
+      || finding "the packages are not installed, and jobs install nothing: run ./setup.sh here, once"
+  fi
+  for file in SAC_PACKED_ENV SAC_ENV_PYTHON SAC_GRID; do
+    if [[ -n ${!file:-} ]] && ! find_file "$file" >/dev/null; then finding "$file=${!file} must be an existing file"; fi
+  done
+  if ! ((tfagents_dry_run)) && ! command -v sbatch >/dev/null; then
+    finding "sbatch is not on PATH: this is no SLURM cluster, or its module is not loaded; ./run_script.sh trains right here"
+  fi
+}
+
 # Checks what was frozen, as the job will run it. What follows from the job's machine is left to the job. A dry run has
 # frozen nothing, and checks what would be frozen.
 check_job() { # PACKAGE VARS REPORT [SNAPSHOT]

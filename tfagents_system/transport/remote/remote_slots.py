@@ -1,4 +1,4 @@
-"""Assigns worker slots to remote programs: the gateway claims slots (machine/slots.py) and knows workers by a secret.
+"""Assigns slots (machine/worker_slots.py) to remote programs: the gateway claims them, and knows workers by a secret.
 
 A slot in use is never given twice, and a worker that reconnects or was restarted gets its own slot back.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from absl import logging
 
 from tfagents_system.machine.claims import Claims
-from tfagents_system.machine.slots import SlotCounts, claim_of
+from tfagents_system.machine.worker_slots import SlotCounts, claim_of
 from tfagents_system.run_files.heartbeat import read_json, write_json
 
 KEEP_SECS = 60.0  # How long the slot of a vanished worker is kept for it.

@@ -13,8 +13,8 @@ from tfagents_system.agents.entropy import set_fixed_alpha
 from tfagents_system.agents.normalization import attach_reward_scale
 from tfagents_system.errors import UserError
 from tfagents_system.run_files import run_checkpoints
-from tfagents_system.trainer import checkpoints as checkpoints_module
-from tfagents_system.trainer.checkpoints import SaveError, TrainerState
+from tfagents_system.trainer import trainer_checkpoints as checkpoints_module
+from tfagents_system.trainer.trainer_checkpoints import SaveError, TrainerState
 
 
 def test_a_checkpoint_brings_back_weights_optimizers_and_counters(tmp_path):

@@ -1,4 +1,4 @@
-"""A worker that plays the newest policy and stores nothing."""
+"""A worker of kind `test`: plays the newest policy and stores nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfagents_system.worker.activity import EVALUATING
 from tfagents_system.worker.worker import Worker
 
 
-class PlayWorker(Worker):
+class TestingWorker(Worker):
     """Plays episode after episode of the newest policy, greedily, in its evaluation environment.
 
     Their returns are in its own log. The run learns nothing of them.

@@ -3,7 +3,7 @@
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine.slots import SlotCounts, Slots
+from tfagents_system.machine.worker_slots import SlotCounts, Slots
 
 PORT = 7  # Of no server: claims are machine-wide, and these must meet no run's.
 
