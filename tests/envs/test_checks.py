@@ -15,6 +15,7 @@ from tf_agents.agents.td3 import td3_agent
 from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 
 from tests.support.fakes import CounterEnv, DictEnv, FakeParams, NumberedEnv, OldGymEnv
+from tests.support.lanes_for_tests import NumberedLane, vector_of
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.contract import check_contract
 from tfagents_system.launch import agent_checks, spec_checks
@@ -37,13 +38,17 @@ def report(
     horizon: int = 10,
     render: bool = False,
     deterministic: bool = False,
+    envs_per_worker: int = 1,
     **hooks: Any,
 ) -> tuple[Checklist, Any]:
     config = {"horizon": horizon} | ({"curriculum": curriculum} if curriculum else {})
     attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: env_ctor(*args, **kwargs), **hooks}
     checks = Checklist()
     params = type("TrainParams", (FakeParams,), attributes)(config)
-    return checks, check_environment(params, 0, checks, render=render, deterministic=deterministic)
+    trial = check_environment(
+        params, 0, checks, render=render, deterministic=deterministic, envs_per_worker=envs_per_worker
+    )
+    return checks, trial
 
 
 @pytest.mark.parametrize("kind", [CounterEnv, NumberedEnv, DictEnv])
@@ -522,3 +527,35 @@ def test_an_episode_that_is_cut_off_by_the_check_says_nothing_of_sequences(monke
         monkeypatch.setattr(module, "EPISODE_SECS", 0.0)
     hooks: Any = {"recurrent": True, "recurrent_sequence_length": 6, "agent_ctor": own_agent()}
     assert report(CounterEnv, **hooks)[0].notes == []
+
+
+def three_lanes(**kwargs: Any) -> Any:
+    return vector_of([NumberedLane(lane, (4, 2), **kwargs) for lane in range(3)])
+
+
+def test_a_good_vector_environment_has_no_finding() -> None:
+    checks, trial = report(three_lanes, env_steps_per_iter=50, n_train_episodes_per_iter=None)
+    assert checks.errors == [] and trial.specs[0].shape == (3,), "the spec of one lane"
+    assert "3 lanes, the first episode ends after 2 steps" in checks["reset and step"].facts
+    assert checks["reset and step"].notes == []
+
+
+def test_idle_lanes_are_noted() -> None:
+    checks, _ = report(three_lanes, n_train_episodes_per_iter=1)
+    (note,) = checks["reset and step"].notes
+    assert "2 of its 3 lanes have nothing to do: set env_steps_per_iter" in note
+
+
+def test_vector_environments_that_can_not_be_used_are_refused() -> None:
+    def without_mode() -> Any:
+        env = three_lanes()
+        env.metadata = {}
+        return env
+
+    assert "autoreset mode can't be told" in check(without_mode)[0][0]
+    (error,) = check(lambda: three_lanes(fails=(0, 3)), horizon=9)[0]
+    assert "ZeroDivisionError: the motor is off" in error
+    lanes = [NumberedLane(0, (9,)), NumberedLane(1, (9,), fails=(0, 2))]
+    assert any("the motor is off" in error for error in check(lambda: vector_of(lanes))[0]), "in another lane"
+    (error,) = check(three_lanes, envs_per_worker=4)[0]
+    assert "SAC_ENVS_PER_WORKER=4, but env_ctor returns a vector environment of 3 lanes" in error

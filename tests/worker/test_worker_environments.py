@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tests.support.fakes import FakeParams, NumberedEnv
+from tests.support.lanes_for_tests import NumberedLane, vector_of
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.errors import UserError
 from tfagents_system.machine import memory
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.worker import worker_environments
@@ -267,3 +269,37 @@ def test_an_environment_that_outgrows_its_process_is_built_again(
         environments.begin_episode(COLLECT)
         assert environments.collect[0] is same, "once is enough"
     assert age_secs > 0.0 and environments.faults == 0
+
+
+class VectorParams(Params):
+    """An environment of three lanes."""
+
+    n_train_episodes_per_iter = 3
+
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        self.built.append(vector_of([NumberedLane(lane, (3,)) for lane in range(3)]))
+        return self.built[-1]
+
+    def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> Any:
+        return (), {}
+
+
+def test_a_vector_environment_has_all_of_its_lanes_and_is_replaced_as_a_whole() -> None:
+    params = VectorParams({"mass": {"iters": [0, 5], "range": [1.0, 2.0]}})
+    environments = make(params)
+    assert (environments.lanes, environments.eval_lanes) == (3, 3)
+    environments.set_due(5)
+    assert environments.has_due(COLLECT)
+    environments.begin_episode(COLLECT)
+    assert [lane.mass for lane in environments.collect[0].user_env.envs] == [2.0] * 3
+    before = environments.collect[0]
+    environments.replace(COLLECT, fault())
+    assert environments.collect[0] is not before
+    assert [lane.mass for lane in environments.collect[0].user_env.envs] == [2.0] * 3
+    assert environments.collect[0].position == "environment 0 (about step 0 of its 3 lanes)"
+    environments.close()
+
+
+def test_several_vector_environments_in_a_worker_are_refused() -> None:
+    with pytest.raises(UserError, match="SAC_ENVS_PER_WORKER=2, but env_ctor returns a vector environment of 3 lanes"):
+        make(VectorParams(), count=2)

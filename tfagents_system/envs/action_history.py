@@ -21,13 +21,16 @@ class ActionHistory:
     Args:
       length: Number of actions.
       action_spec: Nest of the environment's own action specs, each of one dimension.
+
+    Attributes:
+      size: Numbers of an action.
     """
 
     def __init__(self, length: int, action_spec: Any) -> None:
         varies = [np.broadcast_to(spec.maximum > spec.minimum, spec.shape) for spec in tree.flatten(action_spec)]
         self._varies = np.concatenate([each.ravel() for each in varies])
-        self._size = len(self._varies)
-        self._values = np.zeros(length * self._size, np.float32)
+        self.size = len(self._varies)
+        self._values = np.zeros(length * self.size, np.float32)
 
     def spec(self, observation_spec: Any) -> Any:
         """The spec of observations with the history: `[length * dim]` float32 under its own key.
@@ -52,8 +55,12 @@ class ActionHistory:
         A number that can have only one value in the environment becomes 0, as in `to_agent_units`.
         """
         latest = np.concatenate([np.ravel(leaf) for leaf in tree.flatten(action)])
-        self._values[: -self._size] = self._values[self._size :]
-        self._values[-self._size :] = np.where(self._varies, np.clip(latest, -1.0, 1.0), 0.0)
+        self._values[: -self.size] = self._values[self.size :]
+        self._values[-self.size :] = self.shown(latest)
+
+    def shown(self, actions: np.ndarray) -> np.ndarray:
+        """Actions `[..., size]` as `add` adds them."""
+        return np.where(self._varies, np.clip(actions, -1.0, 1.0), 0.0)
 
     def joined(self, observation: Any) -> Any:
         """An observation of the environment with a copy of the history."""

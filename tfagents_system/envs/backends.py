@@ -69,7 +69,7 @@ class Backend(abc.ABC):
 
 
 def make_backend(env: Any, seed: int | None) -> Backend:
-    """Wraps what `env_ctor` returned.
+    """Wraps what `env_ctor` returned; of several environments in one the first lane.
 
     Args:
       env: A PyEnvironment, a gym or Gymnasium environment, or an object with the methods of the latter.
@@ -80,10 +80,21 @@ def make_backend(env: Any, seed: int | None) -> Backend:
     """
     if isinstance(env, tf_environment.TFEnvironment):
         raise UserError(f"env_ctor returned the TFEnvironment {env!r}: return the PyEnvironment inside it")
+    if is_batched(env):
+        from tfagents_system.envs.first_lane import FirstLaneBackend
+
+        return FirstLaneBackend(env, seed)
     if isinstance(env, py_environment.PyEnvironment):
         return PyBackend(env, seed)
     gym_driver.check_is_gym(env)
     return GymBackend(env, seed)
+
+
+def is_batched(env: Any) -> bool:
+    """Whether `env_ctor` has returned several environments in one."""
+    if isinstance(env, py_environment.PyEnvironment):
+        return bool(env.batched)
+    return gym_driver.is_vector_env(env)
 
 
 class GymBackend(GymDriver, Backend):
@@ -109,8 +120,6 @@ class PyBackend(Backend):
     """A TF-Agents PyEnvironment; wrappers of gym environments report the time limit in their info."""
 
     def __init__(self, env: py_environment.PyEnvironment, seed: int | None) -> None:
-        if env.batched:
-            raise UserError(f"env_ctor returned the batched environment {env!r}: return a single one")
         self.user_env = env
         self.own_observation_spec, self.own_action_spec = map(
             specs.plain_nest, (env.observation_spec(), env.action_spec())

@@ -85,10 +85,16 @@ def check_is_gym(env: Any) -> None:
             f"env_ctor returned {env!r}, which has no {', '.join(missing)}: "
             "return a TF-Agents PyEnvironment, or a Gymnasium or gym environment"
         )
-    if hasattr(env, "num_envs") and hasattr(env, "single_action_space"):
+    if is_vector_env(env):
         raise UserError(
-            f"env_ctor returned the vector environment {env!r}: return a single one, workers run in parallel"
+            f"env_ctor returned the vector environment {env!r}: with SAC_ENV_PYTHON return a single one, or unset "
+            "SAC_ENV_PYTHON"
         )
+
+
+def is_vector_env(env: Any) -> bool:
+    """Whether it is several environments in one, as Gymnasium's and EnvPool's vector environments are."""
+    return hasattr(env, "num_envs") and hasattr(env, "single_action_space")
 
 
 def set_state(layers: Iterable[Any], state: Mapping[str, Any]) -> None:
@@ -102,12 +108,16 @@ def set_state(layers: Iterable[Any], state: Mapping[str, Any]) -> None:
       UserError: The attribute does not exist or holds no number.
     """
     layers = list(layers)
-    for layer in layers:
-        if _has_own_set_state(layer):
-            layer.set_state(dict(state))
-            return
+    for layer in filter(_has_own_set_state, layers):
+        layer.set_state(dict(state))
+        return
     for name, value in state.items():
         _set_attribute(layers, name, value)
+
+
+def has_own_set_state(layers: Iterable[Any]) -> bool:
+    """Whether `set_state` would find an environment's own."""
+    return any(map(_has_own_set_state, layers))
 
 
 def _set_attribute(layers: list[Any], name: str, value: Any) -> None:

@@ -10,9 +10,13 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.envs import hooks
+from tfagents_system.envs.backends import is_batched
+from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.train_params_base import TrainParamsBase
+
+AnyEnvironment = TrainingEnvironment | BatchedEnvironment
 
 
 def make_collect_env(
@@ -24,7 +28,7 @@ def make_collect_env(
     name: str = "the environment",
     process: ProcessSettings | None = None,
 ) -> TrainingEnvironment:
-    """An environment in which worker `worker_id` collects experience.
+    """An environment in which worker `worker_id` collects experience; of a vector environment the first lane.
 
     Args:
       params: The user's TrainParams.
@@ -38,7 +42,7 @@ def make_collect_env(
       UserError: The hooks return something other than they should.
     """
     what = {"kind": "collect", "env_id": worker_id if env_id is None else env_id, "seed": seed}
-    return _make(params, what, worker_id, name, process)
+    return _training_environment(params, what, worker_id, name, _build(params, what, process))
 
 
 def make_eval_env(
@@ -56,7 +60,36 @@ def make_eval_env(
     In its own process, a hook that takes the collect environment gets another one, built there for it.
     """
     what = {"kind": "eval", "env_id": worker_id if env_id is None else env_id, "seed": seed}
-    return _make(params, what, worker_id, name, process, collect_env.user_env)
+    return _training_environment(params, what, worker_id, name, _build(params, what, process, collect_env.user_env))
+
+
+def make_worker_env(
+    params: TrainParamsBase,
+    worker_id: int,
+    seed: int,
+    env_id: int,
+    *,
+    name: str,
+    process: ProcessSettings | None,
+    collect_env: AnyEnvironment | None = None,
+) -> AnyEnvironment:
+    """An environment of a worker: all lanes of a vector environment. See `make_collect_env`.
+
+    Args:
+      collect_env: The environment is for evaluation, beside this one; None: it is for collecting.
+    """
+    what = {"kind": "collect" if collect_env is None else "eval", "env_id": env_id, "seed": seed}
+    env = _build(params, what, process, None if collect_env is None else collect_env.user_env)
+    if is_batched(env):
+        return BatchedEnvironment(env, params.horizon, **_settings(params, what, worker_id, name))
+    return _training_environment(params, what, worker_id, name, env)
+
+
+def all_lanes(params: TrainParamsBase, env: AnyEnvironment) -> AnyEnvironment:
+    """The environment itself, or a vector environment with all of its lanes where `env` is its first one."""
+    if is_batched(env.user_env):
+        return BatchedEnvironment(env.user_env, params.horizon, action_history=params.action_history)
+    return env
 
 
 def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingEnvironment:
@@ -67,38 +100,41 @@ def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingE
       seed: For the environment.
       render: `render_frame` will be called.
     """
-    return _make(params, {"kind": "play", "seed": seed, "render": render}, 0, "the environment", None)
+    what = {"kind": "play", "seed": seed, "render": render}
+    return _training_environment(params, what, 0, "the environment", _build(params, what, None))
 
 
-def _make(
-    params: TrainParamsBase,
-    what: Mapping[str, Any],
-    worker_id: int,
-    name: str,
-    process: ProcessSettings | None,
-    collect_env: Any = None,
-) -> TrainingEnvironment:
+def _build(
+    params: TrainParamsBase, what: Mapping[str, Any], process: ProcessSettings | None, collect_env: Any = None
+) -> Any:
     """Calls `hooks.build_env`, here or in a process of its own."""
     process = process or ProcessSettings.from_environ(os.environ)
     if process is not None:
-        env = EnvProcess(process, params, what)
-    else:
-        _log_mujoco_warnings()
-        env = hooks.build_env(params, what, collect_env)
-        _log_mujoco_warnings()  # It may have been imported only now.
+        return EnvProcess(process, params, what)
+    _log_mujoco_warnings()
+    env = hooks.build_env(params, what, collect_env)
+    _log_mujoco_warnings()  # It may have been imported only now.
+    return env
+
+
+def _training_environment(
+    params: TrainParamsBase, what: Mapping[str, Any], worker_id: int, name: str, env: Any
+) -> TrainingEnvironment:
     try:
-        return TrainingEnvironment(
-            env,
-            params.horizon,
-            seed=what["seed"] % hooks.SEED_LIMIT,
-            worker_id=worker_id,
-            name=name,
-            action_history=params.action_history,
-        )
+        return TrainingEnvironment(env, params.horizon, **_settings(params, what, worker_id, name))
     except BaseException:
         if isinstance(env, EnvProcess):
             env.close()  # Its spaces can't be used.
         raise
+
+
+def _settings(params: TrainParamsBase, what: Mapping[str, Any], worker_id: int, name: str) -> dict[str, Any]:
+    return {
+        "seed": what["seed"] % hooks.SEED_LIMIT,
+        "worker_id": worker_id,
+        "name": name,
+        "action_history": params.action_history,
+    }
 
 
 def _log_mujoco_warnings() -> None:

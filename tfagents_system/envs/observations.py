@@ -58,6 +58,14 @@ class Bounds:
         """Low and high with the tolerance added."""
         return self.low - self.tolerance, self.high + self.tolerance
 
+    def in_dtype(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+        """Low and high with the tolerance added, to compare arrays of a dtype with."""
+        low, high = self.tolerated()
+        if np.issubdtype(dtype, np.integer):  # Round the bounds to the nearest integers inside them.
+            low = np.where(np.isfinite(low), np.ceil(low), np.iinfo(dtype).min)
+            high = np.where(np.isfinite(high), np.floor(high), np.iinfo(dtype).max)
+        return low.astype(dtype), high.astype(dtype)
+
     def explain(self, name: str, array: np.ndarray) -> str:
         """Names the element that is furthest outside."""
         low, high = self.tolerated()
@@ -155,12 +163,7 @@ def _integer_converter(spec: array_spec.ArraySpec) -> Convert:
 def _bounded(convert: Convert, spec: array_spec.ArraySpec, bounds: Bounds) -> Convert:
     """`convert`, then a check of the bounds."""
     dtype = np.dtype(spec.dtype)
-    low, high = bounds.tolerated()
-    if np.issubdtype(dtype, np.integer):  # Round the bounds to the nearest integers inside them.
-        low = np.where(np.isfinite(low), np.ceil(low), np.iinfo(dtype).min).astype(dtype)
-        high = np.where(np.isfinite(high), np.floor(high), np.iinfo(dtype).max).astype(dtype)
-    else:
-        low, high = low.astype(dtype), high.astype(dtype)
+    low, high = bounds.in_dtype(dtype)
     within = np.empty(tuple(spec.shape), dtype)
 
     def convert_within_bounds(value: Any) -> np.ndarray:

@@ -71,6 +71,8 @@ def enable_frames(env: Any) -> None:
                 layer.render_mode = "rgb_array"
             except AttributeError:
                 pass  # A wrapper, which reports the mode of the environment inside.
+        for lane in getattr(layer, "__dict__", {}).get("envs", []):  # Of a vector environment in one process.
+            enable_frames(lane)
 
 
 def render_gym(env: Any) -> Any:

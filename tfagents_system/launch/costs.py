@@ -210,13 +210,18 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
     Returns:
       What a step costs, and the mean number of steps of an episode; None if none has ended.
     """
+    from tfagents_system.envs import loading
     from tfagents_system.policies.worker_policy import make_worker_policy
     from tfagents_system.transport.segments import Layout
     from tfagents_system.worker.actors import PolicyActor
-    from tfagents_system.worker.rollout import Rollout
+    from tfagents_system.worker.batched_rollout import new_rollout
     from tfagents_system.worker.segment_builder import SegmentBuilder
 
-    actor = PolicyActor(make_worker_policy(agent, seed, len(envs), params.frame_stack), greedy=False)
+    for env in envs:
+        env.reset()  # Some simulators load their model now.
+    envs = [loading.all_lanes(params, env) for env in envs]
+    lanes = sum(getattr(env, "num_lanes", 1) for env in envs)
+    actor = PolicyActor(make_worker_policy(agent, seed, lanes, params.frame_stack), greedy=False)
     layout = Layout.from_specs(envs[0].observation_spec(), envs[0].environment_action_spec)
     steps, lengths = 0, []
 
@@ -226,11 +231,9 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
         if clock.secs > secs:
             raise _TimeIsUp
 
-    for env in envs:
-        env.reset()  # Some simulators load their model now.
     clock = _Clock()
     with contextlib.suppress(_TimeIsUp):
-        Rollout(
+        new_rollout(
             envs,
             actor,
             new_builder=lambda: SegmentBuilder(layout, layout.max_segment_steps(None), lambda segment: None),

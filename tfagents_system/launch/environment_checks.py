@@ -16,6 +16,7 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs import hooks, loading, rendering
+from tfagents_system.envs.backends import is_batched
 from tfagents_system.envs.contract import check_contract
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
@@ -26,6 +27,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import costs
 from tfagents_system.launch.agent_checks import build_agent, sizes_of, try_saving, try_update
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.lane_checks import check_lanes
 from tfagents_system.launch.spec_checks import (
     EPISODE_SECS,
     OWN_NETWORKS,
@@ -38,6 +40,7 @@ from tfagents_system.launch.spec_checks import (
     end_in_words,
     in_words,
     overridden,
+    same_step,
     without_effect_here,
 )
 from tfagents_system.run_files.run_checkpoints import AgentSignature
@@ -86,16 +89,17 @@ def check_environment(
     render: bool = False,
     deterministic: bool = False,
     plan: CpuPlan | None = None,
+    envs_per_worker: int = 1,
 ) -> Trial | None:
     """Builds worker 0's environments and the agent, and tries everything that a run will need of them.
 
     Args:
-      params: The user's TrainParams. With an impossible horizon or action_history nothing is tried: the
-        checks of the JSON and of TrainParams have reported it.
+      params: The user's. With an impossible horizon or action_history, which others report, nothing is tried.
       enter: Called with a description before each call of the user's code that may take long or hang.
       render: A picture is drawn, too, and policies of the toolkit's own networks are saved: it takes seconds.
       deterministic: SAC_DETERMINISTIC=1, which not every policy supports.
       plan: Measures updates and steps on its CPUs, and reports how long the run takes; this takes seconds.
+      envs_per_worker: SAC_ENVS_PER_WORKER: not with a vector environment.
 
     Returns:
       None if the environment could not be built.
@@ -103,17 +107,20 @@ def check_environment(
     horizon, action_history = params.env_config.get("horizon"), params.action_history
     if not is_kept(integer_from(1), horizon) or not is_kept(integer_from(0), action_history):
         return None
-    return _Check(params, seed, checks, enter).run(render, deterministic, plan)
+    return _Check(params, seed, checks, enter, envs_per_worker).run(render, deterministic, plan)
 
 
 class _Check:
     """One check of an environment; the steps of `run` in their order."""
 
-    def __init__(self, params: TrainParamsBase, seed: int, checks: Checklist, enter: Enter) -> None:
+    def __init__(
+        self, params: TrainParamsBase, seed: int, checks: Checklist, enter: Enter, envs_per_worker: int
+    ) -> None:
         self._params = params
         self._seed = seed
         self._checks = checks
         self._enter = enter
+        self._envs_per_worker = envs_per_worker
         self._build_secs = 0.0
         self._eval_steps: list[Any] = []
         self._episode_steps: int | None = None  # Of the episode with random actions, if it has ended,
@@ -134,6 +141,7 @@ class _Check:
                 return None
             specs = collect_env.observation_spec(), collect_env.environment_action_spec
             first = self._try_episode(collect_env)
+            self._try_lanes(collect_env, deterministic)
             eval_env = self._try_evaluation(stack, collect_env) if self._params.n_eval_episodes else None
             if self._is_fine:
                 self._compare_seeds(first)
@@ -188,13 +196,20 @@ class _Check:
         self._enter("reset() and step() of the collect environment")
         # What the environment itself returns explains best why the conversion fails.
         with contextlib.suppress(Exception):
-            if hasattr(env.user_env, "action_space") and not isinstance(env.user_env, EnvProcess):
+            is_single = not is_batched(env.user_env) and not isinstance(env.user_env, EnvProcess)
+            if hasattr(env.user_env, "action_space") and is_single:
                 check_contract(env.user_env, raw)
         if raw.errors:
             self._checks[EPISODE].errors.clear()
         self._checks[CONTRACT].facts += raw.facts
         self._checks[CONTRACT].errors += raw.errors
         return first
+
+    def _try_lanes(self, env: TrainingEnvironment, deterministic: bool) -> None:
+        if is_batched(env.user_env) and self._is_fine:
+            self._enter("reset() or step() of all lanes of the collect environment")
+            with self._told(CONTRACT, "the collect environment"):
+                check_lanes(self._params, env, self._checks[CONTRACT], self._envs_per_worker, deterministic)
 
     def _run_episode(self, env: TrainingEnvironment) -> list[Any]:
         rng = np.random.default_rng(self._seed)
@@ -251,7 +266,7 @@ class _Check:
             with contextlib.ExitStack() as stack, self._told(SEEDING, "a second collect environment"):
                 other = stack.enter_context(loading.make_collect_env(self._params, 0, self._seed))
                 again = _take_steps(other, self._seed, _COMPARED_STEPS)
-        differs = next((k for k, pair in enumerate(zip(first, again, strict=False)) if not _same(*pair)), None)
+        differs = next((k for k, pair in enumerate(zip(first, again, strict=False)) if not same_step(*pair)), None)
         if differs is None:
             self._checks[SEEDING].facts.append("the same seed gives the same episode")
             return
@@ -382,13 +397,6 @@ def _take_steps(env: TrainingEnvironment, seed: int, steps: int) -> list[Any]:
     while len(time_steps) <= steps and time_steps[-1].step_type != ts.StepType.LAST:
         time_steps.append(env.step(_random_action(env, rng)))
     return time_steps
-
-
-def _same(ours: ts.TimeStep, theirs: ts.TimeStep) -> bool:
-    pairs = zip(
-        tree.flatten((ours.observation, ours.reward)), tree.flatten((theirs.observation, theirs.reward)), strict=True
-    )
-    return all(np.array_equal(a, b) for a, b in pairs)
 
 
 def _are_alike(params: TrainParamsBase) -> bool:

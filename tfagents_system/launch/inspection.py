@@ -120,6 +120,7 @@ class Inspector:
                 render=render,
                 deterministic=bool(self._values.get("deterministic")),
                 plan=plan,
+                envs_per_worker=int(self._values.get("envs_per_worker") or 1),
             )
             if trial is not None:
                 self.found.specs = _specs_file(trial.specs)

@@ -148,3 +148,11 @@ def end_in_words(last: ts.TimeStep, steps: int, horizon: int) -> str:
         return f"terminates, with random actions after {steps} steps"
     limit = "time limit of its own" if steps < horizon else f"time limit (horizon={horizon})"
     return f"ends by a {limit} after {steps} steps"
+
+
+def same_step(ours: ts.TimeStep, theirs: ts.TimeStep) -> bool:
+    """Whether two time steps have equal observations and rewards."""
+    pairs = zip(
+        tree.flatten((ours.observation, ours.reward)), tree.flatten((theirs.observation, theirs.reward)), strict=True
+    )
+    return all(np.array_equal(a, b) for a, b in pairs)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,11 +19,12 @@ from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.agent_interface import sampled_actor
 from tfagents_system.errors import UserError
 from tfagents_system.policies.frame_stack_policy import of_single_frames
-from tfagents_system.policies.graph_session import GraphSession
+from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.network_check import NetworkCheck
 from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError
 from tfagents_system.policies.numpy_policy import Network
-from tfagents_system.policies.weights import assign_weights, named_variables, read_weights
+from tfagents_system.policies.policy_runners import FunctionRunner, PolicyRunner, SessionRunner
+from tfagents_system.policies.weights import named_variables, read_weights
 
 _NOISE_BLOCK = 1024  # Drawing few numbers takes about as long as drawing a hundred.
 # From this number on one matrix product for all observations is faster than one matrix-vector product for each.
@@ -91,6 +93,23 @@ class WorkerPolicy(abc.ABC):
     def action(self, time_step: ts.TimeStep, greedy: bool) -> Any:
         """Like `actions`, for environment 0."""
         return self.actions({0: time_step}, greedy)[0]
+
+    def reset_lanes(self, lanes: Sequence[int], first: int = 0) -> None:
+        """Episodes begin in lanes of the vector environment whose lane 0 is environment `first`."""
+        for lane in lanes:
+            self.reset(first + lane)
+
+    def batch(self, steps: LaneSteps, greedy: bool, first: int = 0) -> list[np.ndarray]:
+        """The actions in all lanes of a vector environment: leaves `[N, n]` in [-1, 1].
+
+        Args:
+          steps: Of all lanes.
+          greedy: As of `actions`.
+          first: The environment that is lane 0.
+        """
+        envs = range(first, first + len(steps.step_type))
+        actions = self.actions({env: steps.of_lane(env - first) for env in envs}, greedy)
+        return [np.stack(leaves) for leaves in zip(*(tree.flatten(actions[env]) for env in envs), strict=True)]
 
     def close(self) -> None:
         """Frees its resources; it can't act any more."""
@@ -192,15 +211,17 @@ class NumpyWorkerPolicy(WorkerPolicy):
             raise UnsupportedNetworkError(str(error)) from None
         variables = named_variables(agent.collect_policy)
         self._layers = NetworkLayers(actor, variables)
-        arrays = self._layers.arrays(read_weights(variables))
+        self._arrays = self._layers.arrays(read_weights(variables))
 
         def network(columns: int, like: Network | None = None) -> Network:
-            return Network(self._layers.observation, self._layers.layers, arrays, columns, like)
+            return Network(self._layers.observation, self._layers.layers, self._arrays, columns, like)
 
         first = network(1)
         as_matrix = num_envs >= _MATRIX_BATCH and not first.state
         self._networks = [first, *(network(1, first) for _ in range(0 if as_matrix else num_envs - 1))]
         self._batch = network(num_envs, first) if as_matrix else None
+        self._new_batch = functools.partial(network, like=first)
+        self._of_lanes: dict[tuple[int, int], Network] = {}  # By the first one and their number.
         spec = agent.collect_policy.time_step_spec.observation
         self._is_vector = not tf.nest.is_nested(spec) and spec.shape.rank == 1 and spec.dtype == tf.float32
         self._action_shape = tuple(agent.collect_policy.action_spec.shape)
@@ -209,7 +230,8 @@ class NumpyWorkerPolicy(WorkerPolicy):
         self._check_again = check_again
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
-        self._networks[0].assign(self._layers.arrays(weights))
+        self._arrays = self._layers.arrays(weights)
+        self._networks[0].assign(self._arrays)
 
     def reseed(self, seed: int) -> None:
         self._rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
@@ -257,6 +279,26 @@ class NumpyWorkerPolicy(WorkerPolicy):
         actions = np.ascontiguousarray(self._batch.act(greedy).T)
         return {env: actions[env].reshape(self._action_shape) for env in time_steps}
 
+    def reset_lanes(self, lanes: Sequence[int], first: int = 0) -> None:
+        for (first_of_batch, _), network in self._of_lanes.items():
+            if first_of_batch == first:
+                for memory in network.state:
+                    memory[:, lanes] = 0.0
+
+    def batch(self, steps: LaneSteps, greedy: bool, first: int = 0) -> list[np.ndarray]:
+        network = self._lanes(first, len(steps.step_type))
+        network.load_all(steps.observation)
+        actions = np.ascontiguousarray(network.act(greedy).T)
+        return [actions.reshape(len(actions), *self._action_shape)]
+
+    def _lanes(self, first: int, count: int) -> Network:
+        """For all lanes of a vector environment at once, with memories of their own."""
+        network = self._of_lanes.get((first, count))
+        if network is None:
+            network = self._of_lanes[first, count] = self._new_batch(count)
+            network.noise = self._noise(network)
+        return network
+
     def _act_in(self, env: int, time_step: ts.TimeStep, greedy: bool) -> np.ndarray:
         network = self._networks[env]
         self._load(network, time_step)
@@ -270,32 +312,13 @@ class NumpyWorkerPolicy(WorkerPolicy):
 
     def _draw_noise(self) -> None:
         """Discards numbers drawn ahead."""
-        for network in (*self._networks, *([self._batch] if self._batch else [])):
+        for network in (*self._networks, *([self._batch] if self._batch else []), *self._of_lanes.values()):
             network.noise = self._noise(network)
 
     def _noise(self, network: Network) -> Iterator[np.ndarray]:
         while True:
             shape = (_NOISE_BLOCK, int(np.prod(self._action_shape)), network.columns)
             yield from self._rng.standard_normal(shape, np.float32)
-
-
-class PolicyRunner(Protocol):
-    """Two policies as functions of flat arrays.
-
-    Attributes:
-      inference: As in WorkerPolicy.
-    """
-
-    inference: str
-
-    def assign(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Takes new weights, by name."""
-
-    def run(self, greedy: bool, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """From the leaves of time step and policy state to those of action and next policy state, all batched."""
-
-    def close(self) -> None:
-        """Frees what it holds."""
 
 
 class TensorFlowWorkerPolicy(WorkerPolicy):
@@ -337,6 +360,16 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         self._keep(results[split:], list(time_steps))
         return {env: self._action(results[:split], env) for env in time_steps}
 
+    def batch(self, steps: LaneSteps, greedy: bool, first: int = 0) -> list[np.ndarray]:
+        lanes = slice(first, first + len(steps.step_type))
+        own = [steps.step_type, steps.reward, steps.discount, *steps.observation]
+        for batch, leaf in zip(self._inputs, own, strict=True):
+            batch[lanes] = leaf
+        results = self._runner.run(greedy, [*self._inputs, *self._state])
+        split = len(results) - len(self._state)
+        self._keep(results[split:], list(range(lanes.start, lanes.stop)))
+        return [leaf[lanes] for leaf in results[:split]]
+
     def close(self) -> None:
         self._runner.close()
 
@@ -353,65 +386,3 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         if self._is_one_leaf:
             return leaves[0][env]
         return tf.nest.pack_sequence_as(self._action_spec, [leaf[env] for leaf in leaves])
-
-
-class SessionRunner:
-    """Policies in a session: several times faster than calling their functions.
-
-    Raises:
-      Exception: Of any kind, where a policy can't be moved there.
-    """
-
-    inference = "tensorflow session"
-
-    def __init__(
-        self, collect: tf_policy.TFPolicy, greedy: tf_policy.TFPolicy, num_envs: int, single_threaded: bool = True
-    ) -> None:
-        self._variables = named_variables(collect)
-        functions = {False: _concrete(collect, num_envs), True: _concrete(greedy, num_envs)}
-        self._session = GraphSession(functions, single_threaded)
-
-    def assign(self, weights: Mapping[str, np.ndarray]) -> None:
-        assign_weights(self._variables, weights)  # Checks names and shapes, too.
-        self._session.assign(self._variables, weights)
-
-    def run(self, greedy: bool, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return self._session(greedy, leaves)
-
-    def close(self) -> None:
-        self._session.close()
-
-
-class FunctionRunner:
-    """Policies as TensorFlow's concrete functions, which always work."""
-
-    inference = "tensorflow function"
-
-    def __init__(self, collect: tf_policy.TFPolicy, greedy: tf_policy.TFPolicy, num_envs: int) -> None:
-        self._variables = named_variables(collect)
-        self._functions = {False: _concrete(collect, num_envs), True: _concrete(greedy, num_envs)}
-
-    def assign(self, weights: Mapping[str, np.ndarray]) -> None:
-        assign_weights(self._variables, weights)
-
-    def run(self, greedy: bool, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [result.numpy() for result in self._functions[greedy](*map(tf.constant, leaves))]
-
-    def close(self) -> None:
-        """Has nothing to free."""
-
-
-def _concrete(policy: tf_policy.TFPolicy, num_envs: int) -> Any:
-    """A policy as a concrete function of flat arguments, which spares the checks of nests that cost more than acting.
-
-    It takes the leaves of a TimeStep and of the policy state, `[num_envs, ...]`, and returns those of the action and
-    of the next policy state.
-    """
-    spec = (policy.time_step_spec, policy.policy_state_spec)
-
-    def act(*leaves: tf.Tensor) -> list[tf.Tensor]:
-        step = policy.action(*tf.nest.pack_sequence_as(spec, leaves))
-        return [*tf.nest.flatten(step.action), *tf.nest.flatten(step.state)]
-
-    signature = [tf.TensorSpec((num_envs, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(spec)]
-    return tf.function(act, input_signature=signature).get_concrete_function()

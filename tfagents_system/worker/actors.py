@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.worker_policy import WorkerPolicy
 
 
@@ -25,6 +26,12 @@ class Actor(Protocol):
     def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> Mapping[int, Any]:
         """The actions in several environments."""
 
+    def reset_lanes(self, lanes: Sequence[int]) -> None:
+        """Episodes begin in lanes of a vector environment."""
+
+    def batch(self, steps: LaneSteps) -> list[np.ndarray]:
+        """The actions in all lanes of a vector environment: leaves `[N, n]` float32."""
+
 
 class PolicyActor:
     """A policy's actions.
@@ -38,6 +45,8 @@ class PolicyActor:
         self.reset = policy.reset
         self.action = functools.partial(policy.action, greedy=greedy)
         self.actions = functools.partial(policy.actions, greedy=greedy)
+        self.reset_lanes = policy.reset_lanes
+        self.batch = functools.partial(policy.batch, greedy=greedy)
 
 
 class RefreshingActor:
@@ -51,6 +60,7 @@ class RefreshingActor:
 
     def __init__(self, policy: WorkerPolicy, refresh: Callable[[], None], period_steps: int) -> None:
         self.reset = policy.reset
+        self.reset_lanes = policy.reset_lanes
         self._policy = policy
         self._refresh = refresh
         self._period_steps = self._steps_left = period_steps
@@ -62,6 +72,10 @@ class RefreshingActor:
     def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> Mapping[int, Any]:
         self._look()
         return self._policy.actions(time_steps, greedy=False)
+
+    def batch(self, steps: LaneSteps) -> list[np.ndarray]:
+        self._look()
+        return self._policy.batch(steps, greedy=False)
 
     def _look(self) -> None:
         if not self._steps_left:
@@ -93,6 +107,12 @@ class GreedyActorOfLanes:
         actions = self._policy.actions({first + env: step for env, step in time_steps.items()}, greedy=True)
         return {lane - first: action for lane, action in actions.items()}
 
+    def reset_lanes(self, lanes: Sequence[int]) -> None:
+        self._policy.reset_lanes(lanes, self._first_lane)
+
+    def batch(self, steps: LaneSteps) -> list[np.ndarray]:
+        return self._policy.batch(steps, greedy=True, first=self._first_lane)
+
 
 class RandomActor:
     """Actions drawn uniformly from [-1, 1].
@@ -117,3 +137,13 @@ class RandomActor:
 
     def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> dict[int, Any]:
         return {env: self.action(time_step) for env, time_step in time_steps.items()}
+
+    def reset_lanes(self, lanes: Sequence[int]) -> None:
+        pass
+
+    def batch(self, steps: LaneSteps) -> list[np.ndarray]:
+        count = len(steps.step_type)
+        return [
+            self._rng.uniform(-1.0, 1.0, (count, *spec.shape)).astype(np.float32)
+            for spec in tree.flatten(self._action_spec)
+        ]

@@ -14,12 +14,12 @@ from tfagents_system.run_files.episode_journal import EpisodeJournal
 from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker.activity import COLLECTING, Activity
 from tfagents_system.worker.actors import Actor
+from tfagents_system.worker.batched_rollout import AnyRollout
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.held_out import HeldOutEpisodes
 from tfagents_system.worker.journaled_episodes import JournaledEpisodes
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.observers import observed
-from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
 from tfagents_system.worker.sender import SegmentSender
 
@@ -60,7 +60,7 @@ class Collector:
         self._activity = activity
         self._observers = list(self._params.train_observers_ctor())
         self._iteration = INIT_ITERATION
-        self._rollout: Rollout | None = None  # Of iterations of steps, with the episodes under way.
+        self._rollout: AnyRollout | None = None  # Of iterations of steps, with the episodes under way.
         self._journaled: JournaledEpisodes | None = None
         self._first_number = eval_share(self._params.n_buffer_init_episodes, role.num_workers, worker_id)
         if role.deterministic and self._params.env_steps_per_iter is not None:
@@ -145,7 +145,7 @@ class Collector:
                 yield
             self.confirm()
 
-    def _new_rollout(self, actor: Actor, journaled: JournaledEpisodes | None = None) -> Rollout:
+    def _new_rollout(self, actor: Actor, journaled: JournaledEpisodes | None = None) -> AnyRollout:
         return self._runner.rollout(
             actor,
             is_eval=False,

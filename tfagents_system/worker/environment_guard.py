@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tfagents_system.envs.env_process import build_timeout_secs
-from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.machine.watchdog import Watchdog
 
 
@@ -29,12 +29,12 @@ class EnvironmentGuard:
         self._worker_id = worker_id
         self._build_timeout_secs = build_timeout_secs(step_timeout_secs)
 
-    def stepping(self, envs: Sequence[TrainingEnvironment]) -> None:
+    def stepping(self, envs: Sequence[AnyEnvironment]) -> None:
         """They have their time for a step from now on."""
         where = ", ".join(env.position for env in envs)
         self._watchdog.arm(f"worker {self._worker_id}: {where}")
 
-    def still_stepping(self, envs: Sequence[TrainingEnvironment]) -> None:
+    def still_stepping(self, envs: Sequence[AnyEnvironment]) -> None:
         """As `stepping`, once a second at most."""
         if self._watchdog.is_due():
             self.stepping(envs)

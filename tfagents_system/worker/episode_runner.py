@@ -6,16 +6,17 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.episodes import Episode
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor
+from tfagents_system.worker.batched_rollout import AnyRollout, new_rollout
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.repeatable import RepeatableSeeds
-from tfagents_system.worker.rollout import Observer, Rollout
+from tfagents_system.worker.rollout import Observer
 from tfagents_system.worker.segment_builder import SegmentBuilder
 from tfagents_system.worker.worker_environments import Place, WorkerEnvironments
 
@@ -54,7 +55,7 @@ class EpisodeRunner:
         on_episode: Callable[[Episode], None],
         new_builder: Callable[[], SegmentBuilder] | None = None,
         on_start: Callable[[int], None] = lambda env: None,
-    ) -> Rollout:
+    ) -> AnyRollout:
         """A rollout in the evaluation or the collect environments, to be run within `stepping`.
 
         Arguments as of Rollout. While it runs it raises StoppedError when the worker is to stop, and EnvironmentFault
@@ -70,9 +71,10 @@ class EpisodeRunner:
             self._begin_episode(Place(is_eval, env))
             on_start(env)
 
-        return Rollout(
+        return new_rollout(
             self._envs(is_eval),
             actor,
+            must_restart=lambda: self._environments.has_due(Place(is_eval, 0)),
             new_builder=new_builder,
             observers=observers,
             on_step=on_step,
@@ -118,7 +120,7 @@ class EpisodeRunner:
         """
         self._environments.check_own_memory()
 
-    def _envs(self, is_eval: bool) -> list[TrainingEnvironment]:
+    def _envs(self, is_eval: bool) -> list[AnyEnvironment]:
         return self._environments.evaluation if is_eval else self._environments.collect
 
     def _begin_episode(self, place: Place) -> None:

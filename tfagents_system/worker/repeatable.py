@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.role import EPISODE_STREAM, Role
 from tfagents_system.worker.newest_policy import NewestPolicy
 
@@ -30,7 +30,7 @@ class RepeatableSeeds:
         self._policy = policy
         self._seeds: Iterator[int] = iter(())  # Of what is left of an iteration.
 
-    def begin(self, stream: int, iteration: int, envs: Sequence[TrainingEnvironment]) -> None:
+    def begin(self, stream: int, iteration: int, envs: Sequence[AnyEnvironment]) -> None:
         """From here on all that is random depends on seed, worker, stream and iteration, and on nothing before."""
         if not self._role.deterministic:
             return
@@ -44,14 +44,14 @@ class RepeatableSeeds:
         for env in envs:
             self.reseed(env)
 
-    def begin_episode(self, env: TrainingEnvironment, number: int) -> None:
+    def begin_episode(self, env: AnyEnvironment, number: int) -> None:
         """An episode may continue in later iterations: what is random in its environment depends on its number."""
         seed = self._role.derived_seed(EPISODE_STREAM, self._worker_id, number)
         env.reseed(seed % 2**31)
         random.seed(seed)
         np.random.seed(seed)
 
-    def reseed(self, env: TrainingEnvironment) -> None:
+    def reseed(self, env: AnyEnvironment) -> None:
         """An environment that begins again, or replaces one that failed."""
         if self._role.deterministic:
             env.reseed(next(self._seeds) % 2**31)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tree
@@ -16,8 +16,29 @@ from tfagents_system.transport.segments import Layout, Segment
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-class SegmentBuilder:
-    """Gathers consecutive steps of one episode and cuts them into segments.
+class HeldRows(Protocol):
+    """The steps of an episode that are held for the next segments.
+
+    Attributes:
+      steps: How many there are.
+      observations: How many observations: one behind each step, and those before them.
+    """
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def observations(self) -> int: ...
+
+    def columns(self) -> dict[str, Any]:
+        """All of them, as a Segment's `observation`, `action`, `reward`, `discount` and `returns`."""
+
+    def drop(self, steps: int, observations: int) -> None:
+        """Forgets so many, from the oldest on."""
+
+
+class EpisodeCuts:
+    """Cuts one episode into segments.
 
     However the episode is cut, its samples are those of the whole episode (transport/segments.py).
 
@@ -30,6 +51,10 @@ class SegmentBuilder:
       gamma: Discount of a step, for the returns, where the layout has them.
       look_ahead: Steps behind its first one that a sample needs.
       look_back: Steps before its first one that a sample needs.
+
+    Attributes:
+      layout, max_steps, gamma: As above.
+      lead: Steps held that were sent already.
     """
 
     def __init__(
@@ -43,17 +68,65 @@ class SegmentBuilder:
         look_ahead: int = 0,
         look_back: int = 0,
     ) -> None:
-        self._layout = layout
-        self._max_steps = max_steps
-        self._gamma = gamma
+        self.layout = layout
+        self.max_steps = max_steps
+        self.gamma = gamma
         self._send = send
         self._held_out = held_out
         self._history = history
         self._look_ahead = look_ahead
         self._look_back = look_back
         self._starts_episode = True
-        self._lead = 0  # Steps held that were sent already.
-        self._context = 0  # Those of them at which no sample starts any more.
+        self.lead = 0
+        self._context = 0  # Steps of the lead at which no sample starts any more.
+
+    @property
+    def most_rows(self) -> int:
+        """Observations that are held at most."""
+        return self._history + self._look_ahead + self._look_back + self.max_steps + 1
+
+    def cut(
+        self, rows: HeldRows, *, goes_on: bool = False, ends_episode: bool = False, end_of_iteration: bool = False
+    ) -> None:
+        """Sends the steps that are held; if the episode continues, keeps those that the next segment begins with."""
+        steps = rows.steps
+        deferred = min(self._look_ahead, steps - self._context) if goes_on else 0
+        history = rows.observations - 1 - steps
+        segment = Segment(
+            worker_id=0,  # This and the next three are filled in when it is sent.
+            incarnation=0,
+            number=0,
+            iteration=0,
+            end_of_iteration=end_of_iteration,
+            starts_episode=self._starts_episode,
+            ends_episode=ends_episode,
+            held_out=self._held_out,
+            history=history,
+            lead=self.lead,
+            context=self._context,
+            deferred=deferred,
+            **rows.columns(),
+        )
+        given_up = max(0, steps - deferred - self._look_back)
+        rows.drop(given_up, max(0, history + given_up - self._history))
+        self.lead = steps - given_up
+        self._context = self.lead - deferred
+        self._starts_episode &= given_up == 0
+        self._send(segment)
+
+
+class SegmentBuilder:
+    """Gathers consecutive steps of one episode, one at a time, and cuts them into segments.
+
+    Arguments as of EpisodeCuts.
+
+    Attributes:
+      cuts: Cuts the episode.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.cuts = EpisodeCuts(*args, **kwargs)
+        self._layout, self._max_steps, self._gamma = self.cuts.layout, self.cuts.max_steps, self.cuts.gamma
         self._observations: list[Any] = []
         self._actions: list[Any] = []
         self._rewards: list[Any] = []
@@ -67,8 +140,8 @@ class SegmentBuilder:
 
     def add(self, action: Any, next_time_step: ts.TimeStep) -> None:
         """An action and what it led to. A full segment is cut off; the last one waits for `finish`."""
-        if len(self._rewards) - self._lead >= self._max_steps:
-            self._cut(goes_on=True)
+        if len(self._rewards) - self.cuts.lead >= self._max_steps:
+            self.cuts.cut(self, goes_on=True)
         _, reward, discount, observation = next_time_step
         self._actions.append(action)
         self._observations.append(observation)
@@ -81,12 +154,12 @@ class SegmentBuilder:
     @property
     def has_unsent_steps(self) -> bool:
         """Whether it holds steps that no segment has brought yet."""
-        return len(self._rewards) > self._lead
+        return len(self._rewards) > self.cuts.lead
 
     def pause(self, *, end_of_iteration: bool) -> None:
         """Sends what is left of an iteration; the episode continues."""
         if self.has_unsent_steps:
-            self._cut(goes_on=True, end_of_iteration=end_of_iteration)
+            self.cuts.cut(self, goes_on=True, end_of_iteration=end_of_iteration)
 
     def finish(self, *, ends_episode: bool, end_of_iteration: bool) -> None:
         """Sends what is left.
@@ -96,40 +169,38 @@ class SegmentBuilder:
           end_of_iteration: Nothing more follows in this iteration.
         """
         if self.has_unsent_steps:
-            self._cut(ends_episode=ends_episode, end_of_iteration=end_of_iteration)
+            self.cuts.cut(self, ends_episode=ends_episode, end_of_iteration=end_of_iteration)
 
-    def _cut(self, *, goes_on: bool = False, ends_episode: bool = False, end_of_iteration: bool = False) -> None:
-        """Sends the steps that it holds; if the episode continues, keeps those that the next segment begins with."""
-        steps = len(self._rewards)
-        deferred = min(self._look_ahead, steps - self._context) if goes_on else 0
-        history = len(self._observations) - 1 - steps
-        segment = Segment(
-            worker_id=0,  # This and the next three are filled in when it is sent.
-            incarnation=0,
-            number=0,
-            iteration=0,
-            end_of_iteration=end_of_iteration,
-            starts_episode=self._starts_episode,
-            ends_episode=ends_episode,
-            observation=_stack(self._observations, self._layout.observation),
-            action=_stack(self._actions, self._layout.action),
-            reward=np.array(self._rewards, np.float32),
-            discount=np.array(self._discounts, np.float32),
-            held_out=self._held_out,
-            history=history,
-            lead=self._lead,
-            context=self._context,
-            deferred=deferred,
-            returns=np.clip(self._returns, -_LARGEST, _LARGEST).astype(np.float32) if self._layout.returns else None,
-        )
-        given_up = max(0, steps - deferred - self._look_back)
-        del self._observations[: max(0, history + given_up - self._history)]
+    # What is held.
+
+    @property
+    def steps(self) -> int:
+        return len(self._rewards)
+
+    @property
+    def observations(self) -> int:
+        return len(self._observations)
+
+    def columns(self) -> dict[str, Any]:
+        """See HeldRows."""
+        return {
+            "observation": _stack(self._observations, self._layout.observation),
+            "action": _stack(self._actions, self._layout.action),
+            "reward": np.array(self._rewards, np.float32),
+            "discount": np.array(self._discounts, np.float32),
+            "returns": as_returns(np.array(self._returns)) if self._layout.returns else None,
+        }
+
+    def drop(self, steps: int, observations: int) -> None:
+        """See HeldRows."""
+        del self._observations[:observations]
         for column in (self._actions, self._rewards, self._discounts, self._returns):
-            del column[:given_up]
-        self._lead = steps - given_up
-        self._context = self._lead - deferred
-        self._starts_episode &= given_up == 0
-        self._send(segment)
+            del column[:steps]
+
+
+def as_returns(returns: np.ndarray) -> np.ndarray:
+    """Returns of float64 as the layout has them."""
+    return np.clip(returns, -_LARGEST, _LARGEST).astype(np.float32)
 
 
 def segment_builder(

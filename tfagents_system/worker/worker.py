@@ -95,13 +95,14 @@ class Worker:
 
     def _build_runners(self, start: int) -> None:
         """What runs the episodes, in environments that are there."""
-        role, worker_id, settings = self._role, self._id, self._settings
+        role, worker_id = self._role, self._id
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         rng = np.random.default_rng(role.derived_seed(NOISE_STREAM, worker_id, start))
         self._random = RandomActor(action_spec, rng)
         time_step_spec = policy_time_step_spec(self._params, observation_spec)
         seed = role.derived_seed(NOISE_STREAM, worker_id, start, 1)
-        policy = self._make_policy(time_step_spec, action_spec, seed, settings.envs_per_worker)
+        lanes = max(self._environments.lanes, self._environments.eval_lanes)
+        policy = self._make_policy(time_step_spec, action_spec, seed, lanes)
         self._policy = NewestPolicy(self._connection, policy, self._progress.get)
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
@@ -180,7 +181,7 @@ class Worker:
         if has_state and self._params.env_steps_per_iter is not None:
             # Evaluations come between two parts of an episode, whose state must not be lost.
             self._eval_lane = num_envs
-            num_envs += len(self._environments.evaluation)
+            num_envs += self._environments.eval_lanes
         return make_worker_policy(agent, seed, num_envs, self._params.frame_stack)
 
     def _eval_share(self) -> int:

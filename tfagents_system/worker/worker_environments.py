@@ -12,10 +12,11 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.envs import loading
+from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
-from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.machine import memory
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
@@ -58,7 +59,8 @@ class WorkerEnvironments:
     Args:
       params: The user's TrainParams.
       worker_id: The worker.
-      count: Collect environments. Their `id` for the hooks is worker_id * count + index.
+      count: Collect environments; 1 if that is a vector environment. Their `id` for the hooks is
+        worker_id * count + index.
       eval_count: Evaluation environments, from 0 to `count`: each has the collect environment of the same index.
       derived_seed: From a stream and further numbers to a seed.
       curriculum: Its values are what environments are set to when they are built again.
@@ -100,19 +102,37 @@ class WorkerEnvironments:
         self._look_due = 0.0
         self.faults = self.eval_faults = 0
         self.last_fault = ""
-        self.collect: list[TrainingEnvironment] = []
-        self.evaluation: list[TrainingEnvironment] = []
+        self.collect: list[AnyEnvironment] = []
+        self.evaluation: list[AnyEnvironment] = []
         for index in range(count):
             self.collect.append(self._build(Place(False, index)))
             if index < eval_count:
                 self.evaluation.append(self._build(Place(True, index)))
-        idle = count - params.n_train_episodes_per_iter
-        if idle > 0 and params.env_steps_per_iter is None:
+        self._check_lanes()
+
+    @property
+    def lanes(self) -> int:
+        """Episodes that it collects at the same time: one in each environment or lane."""
+        return sum(map(_lanes_of, self.collect))
+
+    @property
+    def eval_lanes(self) -> int:
+        """The same for evaluation."""
+        return sum(map(_lanes_of, self.evaluation))
+
+    def _check_lanes(self) -> None:
+        """Raises:
+        UserError: There are several vector environments.
+        """
+        if self._count > 1 and self.lanes != self._count:
+            raise UserError(several_vectors(self._count, _lanes_of(self.collect[0])))
+        idle = self.lanes - self._params.n_train_episodes_per_iter
+        if idle > 0 and self._params.env_steps_per_iter is None:
             logging.warning(
-                "SAC_ENVS_PER_WORKER=%d, but a worker collects n_train_episodes_per_iter=%d in an iteration: "
+                "%s, but a worker collects n_train_episodes_per_iter=%d in an iteration: "
                 "%d of its environments have nothing to do",
-                count,
-                params.n_train_episodes_per_iter,
+                f"SAC_ENVS_PER_WORKER={self._count}" if self.lanes == self._count else f"{self.lanes} lanes",
+                self._params.n_train_episodes_per_iter,
                 idle,
             )
 
@@ -214,7 +234,7 @@ class WorkerEnvironments:
         for name, value in (self._eval_values if place.is_eval else self._curriculum.values).items():
             self._set(env, place, name, value)
 
-    def _set(self, env: TrainingEnvironment, place: Place, name: str, value: Any) -> None:
+    def _set(self, env: AnyEnvironment, place: Place, name: str, value: Any) -> None:
         try:
             env.set_state({name: value})
         except (UserError, EnvironmentFault):
@@ -222,10 +242,10 @@ class WorkerEnvironments:
         except Exception as error:
             raise self._fault(place, error, f"set_state({{{name!r}: {value}}})") from error
 
-    def _at(self, place: Place) -> TrainingEnvironment:
+    def _at(self, place: Place) -> AnyEnvironment:
         return (self.evaluation if place.is_eval else self.collect)[place.index]
 
-    def _build(self, place: Place) -> TrainingEnvironment:
+    def _build(self, place: Place) -> AnyEnvironment:
         stream = EVAL_STREAM if place.is_eval else COLLECT_STREAM
         times = self._built[place]
         # The first one's seeds are the same for any number of environments.
@@ -234,13 +254,14 @@ class WorkerEnvironments:
         self._built[place] += 1
         self._built_at[place] = time.monotonic()
         env_id = self._worker_id * self._count + place.index
-        if place.is_eval:
-            beside = self.collect[place.index]
-            return loading.make_eval_env(
-                self._params, self._worker_id, beside, seed, env_id, name=place.name, process=self._process
-            )
-        return loading.make_collect_env(
-            self._params, self._worker_id, seed, env_id, name=place.name, process=self._process
+        return loading.make_worker_env(
+            self._params,
+            self._worker_id,
+            seed,
+            env_id,
+            name=place.name,
+            process=self._process,
+            collect_env=self.collect[place.index] if place.is_eval else None,
         )
 
     # Memory.
@@ -297,7 +318,19 @@ class WorkerEnvironments:
             raise TooLargeError(self._excess)
 
 
-def _close(env: TrainingEnvironment) -> None:
+def several_vectors(envs_per_worker: int, lanes: int) -> str:
+    """The error where SAC_ENVS_PER_WORKER is set and the environment has lanes of its own."""
+    return (
+        f"SAC_ENVS_PER_WORKER={envs_per_worker}, but env_ctor returns a vector environment of {lanes} lanes, and a "
+        "worker steps one of these: unset SAC_ENVS_PER_WORKER, and let env_ctor build as many lanes as it should have"
+    )
+
+
+def _lanes_of(env: AnyEnvironment) -> int:
+    return env.num_lanes if isinstance(env, BatchedEnvironment) else 1
+
+
+def _close(env: AnyEnvironment) -> None:
     try:
         env.close()
     except Exception as error:

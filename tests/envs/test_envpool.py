@@ -1,0 +1,75 @@
+"""EnvPool's environments, where it is installed, have the returns of Gymnasium's own."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tfagents_system.envs.batched_environment import BatchedEnvironment
+from tfagents_system.transport.segments import Layout
+from tfagents_system.worker.batched_rollout import BatchedRollout
+from tfagents_system.worker.segment_builder import SegmentBuilder
+
+envpool = pytest.importorskip("envpool", reason="the extra `envpool` is not installed")
+LANES, HORIZON = 4, 200
+
+
+class Damping:
+    """Turns against the pendulum's speed, each lane by its own strength: episodes that stay predictable."""
+
+    def reset_lanes(self, lanes):
+        pass
+
+    def batch(self, steps):
+        strength = np.linspace(0.05, 0.2, LANES, dtype=np.float32)
+        return [np.clip(-steps.observation[0][:, 2] * strength, -1.0, 1.0)[:, None]]
+
+
+def collect(env, episodes):
+    segments = []
+    layout = Layout.from_specs(env.observation_spec(), env.action_spec())
+    rollout = BatchedRollout([env], Damping(), new_builder=lambda: SegmentBuilder(layout, HORIZON, segments.append))
+    return rollout.episodes(episodes), segments
+
+
+def return_of_gymnasium(first, actions):
+    """Of an episode of Gymnasium's Pendulum-v1 that begins with this observation and takes these actions."""
+    env = gymnasium.make("Pendulum-v1").unwrapped
+    env.reset()
+    env.state = np.array([np.arctan2(first[1], first[0]), first[2]], np.float64)
+    return sum(float(env.step(2.0 * action)[1]) for action in actions)
+
+
+def test_episodes_have_the_returns_of_gymnasium_lengths_and_ends_too():
+    env = BatchedEnvironment(envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=LANES, seed=3), HORIZON)
+    episodes, segments = collect(env, 10)
+    assert len(segments) == len(episodes) == 10
+    for episode, segment in zip(episodes, segments, strict=True):
+        assert episode.length == HORIZON and np.all(segment.discount == 1.0), "a time limit"
+        expected = return_of_gymnasium(segment.observation[0][0], segment.action[0])
+        assert episode.episode_return == pytest.approx(expected, rel=2e-3)
+    assert len({episode.episode_return for episode in episodes}) == 10
+    env.close()
+
+
+def test_a_horizon_below_its_own_limit_resets_single_lanes():
+    env = BatchedEnvironment(envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=LANES, seed=3), 50)
+    episodes, segments = collect(env, 9)
+    assert [episode.length for episode in episodes] == [50] * 9
+    for segment in segments:
+        speed, following = segment.observation[0][:-1, 2], segment.observation[0][1:, 2]
+        assert np.abs(following - speed).max() < 1.5, "no step leads into another episode"
+    env.close()
+
+
+def test_seeds_are_taken_when_it_is_built_and_can_not_be_given_later():
+    returns = []
+    for seed in (3, 3, 4):
+        env = BatchedEnvironment(
+            envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=LANES, seed=seed), HORIZON, seed=7
+        )
+        assert not env.can_reseed
+        returns.append([episode.episode_return for episode in collect(env, 4)[0]])
+        env.close()
+    assert returns[0] == returns[1] != returns[2]

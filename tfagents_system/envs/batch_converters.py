@@ -1,0 +1,217 @@
+"""Converts batches of observations and actions: all lanes of a vector environment at once, in NumPy.
+
+The rules are those of `observations.py` for one environment. A batch that breaks one of them is looked at again lane by
+lane, so that the error names the lane and says what a single environment's error says.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tree
+
+# np.clip without its Python layers, which take four times as long.
+from numpy.core.umath import clip  # type: ignore[attr-defined]
+from tf_agents.specs import array_spec
+
+from tfagents_system.envs.observations import Bounds, nest_converter, observation_converter
+from tfagents_system.envs.spaces import one_hot_sizes, space_kind
+
+# Writes a batch [M, ...] into an array of the same shape; returns whether all of it is as its space says.
+Write = Callable[[np.ndarray, np.ndarray], bool]
+
+
+def as_numpy(value: Any) -> np.ndarray:
+    """A batch as an array: of NumPy itself, and of torch, JAX and others by one copy at most.
+
+    None of these libraries is imported.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "detach"):  # A tensor of torch may need gradients, or be on a GPU.
+        return np.asarray(value.detach().cpu())
+    return np.asarray(value)
+
+
+def as_library_of(batch: np.ndarray, like: Any) -> Any:
+    """A batch of actions as a tensor of torch, on the same device, where observations are such tensors."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(like, torch.Tensor):
+        return batch
+    return torch.as_tensor(batch, device=like.device)
+
+
+class ObservationWriter:
+    """Writes batches of observations into arrays, one for each leaf of the spec in flattened order.
+
+    Args:
+      spec: Nest of ArraySpecs, of one lane.
+      own: Nest of the environment's own spaces or specs, of one lane.
+
+    Attributes:
+      specs: The flattened spec.
+    """
+
+    def __init__(self, spec: Any, own: Any) -> None:
+        self.specs = tree.flatten(spec)
+        paths = [path for path, _ in tree.flatten_with_path(spec)]
+        self._getters = [_getter(path) for path in paths]
+        self._writes = [_leaf_write(leaf, _getter(path)(own)) for path, leaf in zip(paths, self.specs, strict=True)]
+        self._of_one_lane = [
+            observation_converter(leaf, _getter(path)(own)) for path, leaf in zip(paths, self.specs, strict=True)
+        ]
+
+    def empty(self, count: int) -> list[np.ndarray]:
+        """Arrays for so many observations."""
+        return [np.zeros((count, *spec.shape), spec.dtype) for spec in self.specs]
+
+    def write(self, batch: Any, out: Sequence[np.ndarray]) -> None:
+        """Writes a batch of as many observations as `out` has rows.
+
+        Raises:
+          ValueError, TypeError: An observation is not as its space says.
+        """
+        for get, write, one, array in zip(self._getters, self._writes, self._of_one_lane, out, strict=True):
+            leaf = as_numpy(get(batch))
+            if len(leaf) != len(array):
+                raise ValueError(f"expected observations of {len(array)} lanes but found {len(leaf)}")
+            if not write(leaf, array):
+                _explain(leaf, one)
+
+    def rows(self, batch: Any, lanes: np.ndarray) -> list[np.ndarray]:
+        """Some lanes' rows of a batch, or of an array of objects with an observation for each lane."""
+        if isinstance(batch, np.ndarray) and batch.dtype == object:
+            return [np.stack([np.asarray(get(batch[lane])) for lane in lanes]) for get in self._getters]
+        return [_rows(get(batch), lanes) for get in self._getters]
+
+    def write_rows(self, rows: Sequence[np.ndarray], lanes: np.ndarray, out: Sequence[np.ndarray]) -> None:
+        """Writes what `rows` returned into these lanes of `out`. Raises as `write` does."""
+        for leaf, write, one, array in zip(rows, self._writes, self._of_one_lane, out, strict=True):
+            checked = np.empty((len(lanes), *array.shape[1:]), array.dtype)
+            if len(leaf) != len(lanes):
+                raise ValueError(f"expected observations of {len(lanes)} lanes but found {len(leaf)}")
+            if not write(leaf, checked):
+                _explain(leaf, one, lanes)
+            array[lanes] = checked
+
+
+def _rows(leaf: Any, lanes: np.ndarray) -> np.ndarray:
+    array = as_numpy(leaf)
+    if array.dtype == object:
+        return np.stack([np.asarray(array[lane]) for lane in lanes])
+    return array[lanes]
+
+
+def _getter(path: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """From a nest to its leaf at this path."""
+
+    def get(nest: Any) -> Any:
+        for key in path:
+            nest = getattr(nest, key) if isinstance(key, str) and hasattr(nest, "_fields") else nest[key]
+        return nest
+
+    return get
+
+
+def _explain(batch: np.ndarray, one: Callable[[Any], Any], lanes: np.ndarray | None = None) -> None:
+    """Raises the error of the first lane that has one."""
+    for row, value in enumerate(batch):
+        lane = row if lanes is None else int(lanes[row])
+        try:
+            one(value)
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"lane {lane}: {error}") from None
+    raise ValueError("the observations are not as their space says")
+
+
+def _leaf_write(spec: array_spec.ArraySpec, own: Any) -> Write:
+    kind = space_kind(own)
+    if kind in ("Discrete", "MultiDiscrete"):
+        return _one_hot_write(one_hot_sizes(own), np.asarray(getattr(own, "start", 0)).reshape(-1))
+    names = ("low", "high") if kind == "Box" else ("minimum", "maximum")
+    low, high = (getattr(own, name, bound) for name, bound in zip(names, (-np.inf, np.inf), strict=True))
+    bounds = Bounds.of(spec, low, high)
+    is_integer = np.issubdtype(np.dtype(spec.dtype), np.integer)
+    write = _integer_write(np.dtype(spec.dtype)) if is_integer else _float_write
+    return write if bounds is None else _bounded(write, spec, bounds)
+
+
+def _float_write(batch: np.ndarray, out: np.ndarray) -> bool:
+    if batch.shape != out.shape:
+        return False
+    np.copyto(out, batch, casting="unsafe")
+    # The inner product is the quickest test; it may overflow where all numbers are finite.
+    flat = out.reshape(-1)
+    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(out).all())
+
+
+def _integer_write(dtype: np.dtype) -> Write:
+    def write(batch: np.ndarray, out: np.ndarray) -> bool:
+        if batch.shape != out.shape or batch.dtype.kind not in "iub":
+            return False
+        np.copyto(out, batch, casting="unsafe")
+        return batch.dtype == dtype or bool((out == batch).all())
+
+    return write
+
+
+def _bounded(write: Write, spec: array_spec.ArraySpec, bounds: Bounds) -> Write:
+    low, high = bounds.in_dtype(np.dtype(spec.dtype))
+
+    def write_within_bounds(batch: np.ndarray, out: np.ndarray) -> bool:
+        return write(batch, out) and bool((clip(out, low, high) == out).all())
+
+    return write_within_bounds
+
+
+def _one_hot_write(sizes: np.ndarray, first: np.ndarray) -> Write:
+    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+
+    def write(batch: np.ndarray, out: np.ndarray) -> bool:
+        index = np.asarray(batch, np.int64).reshape(len(batch), -1) - first
+        if index.shape[1:] != sizes.shape or (index < 0).any() or (index >= sizes).any():
+            return False
+        out[:] = 0.0
+        np.put_along_axis(out, offsets + index, np.float32(1.0), axis=1)
+        return True
+
+    return write
+
+
+def action_batch_converter(spec: Any, own: Any, *, scaled: bool) -> Callable[[Any], Any]:
+    """The function from batches of actions, `[N, n]` each, to those that the environment takes, `[N, ...]`.
+
+    Args:
+      spec: Nest of the environment's own bounds, each of one dimension.
+      own: Nest of its own spaces or specs, with their shapes.
+      scaled: Actions are in [-1, 1] rather than in the environment's units.
+    """
+    return nest_converter(lambda leaf, own_leaf: _action_leaf(leaf, own_leaf, scaled), spec, own)
+
+
+def _action_leaf(spec: array_spec.BoundedArraySpec, own: Any, scaled: bool) -> Callable[[Any], np.ndarray]:
+    dtype, shape = np.dtype(spec.dtype), tuple(int(size) for size in own.shape)
+    low, high = np.asarray(spec.minimum, dtype), np.asarray(spec.maximum, dtype)
+    low32, high32 = low.astype(np.float32), high.astype(np.float32)
+    half_range, middle = (high32 - low32) * np.float32(0.5), (high32 + low32) * np.float32(0.5)
+    is_scaled = scaled and not (np.all(low32 == -1.0) and np.all(high32 == 1.0))
+
+    def convert(batch: Any) -> np.ndarray:
+        batch = np.ascontiguousarray(batch, np.float32)
+        flat = batch.reshape(-1)
+        if not math.isfinite(flat.dot(flat)) and not np.isfinite(flat).all():
+            lane = int(np.flatnonzero(~np.isfinite(batch).all(axis=1))[0])
+            raise FloatingPointError(
+                f"the policy's action is not finite ({batch[lane]}): training has diverged, lower the learning rates"
+            )
+        if is_scaled:
+            batch = batch * half_range
+            np.add(batch, middle, batch)
+        # Rounding may exceed the bounds by one unit in the last place, which some environments refuse.
+        return clip(batch.astype(dtype, copy=False), low, high).reshape(len(batch), *shape)
+
+    return convert

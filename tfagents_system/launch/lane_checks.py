@@ -1,0 +1,70 @@
+"""Tries all lanes of a user's vector environment before any process starts."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import tree
+
+from tfagents_system.checks.checklist import Check
+from tfagents_system.envs.batched_environment import BatchedEnvironment
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.launch.spec_checks import EPISODE_SECS
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.worker.worker_environments import several_vectors
+
+_MORE_STEPS = 3  # Behind an end: the next episode's first ones.
+
+
+def check_lanes(
+    params: TrainParamsBase, env: TrainingEnvironment, check: Check, envs_per_worker: int, deterministic: bool
+) -> None:
+    """Steps all lanes at random until an episode has ended and another one begun; adds what was found to `check`.
+
+    Args:
+      params: The user's.
+      env: The first lane.
+      check: Gets facts, notes and errors.
+      envs_per_worker: SAC_ENVS_PER_WORKER.
+      deterministic: SAC_DETERMINISTIC=1.
+
+    Raises:
+      EnvironmentFault: It has failed.
+      UserError: It can't be used.
+    """
+    lanes = BatchedEnvironment(env.user_env, params.horizon, action_history=params.action_history)
+    count = lanes.num_lanes
+    if envs_per_worker > 1:
+        check.errors.append(several_vectors(envs_per_worker, count))
+    if deterministic and not lanes.can_reseed:
+        check.errors.append(
+            "SAC_DETERMINISTIC=1 seeds the environment anew for each iteration, and EnvPool takes a seed only when it "
+            "is built: use SAC_DETERMINISTIC=0, or gymnasium.make_vec"
+        )
+    if params.env_steps_per_iter is None and params.n_train_episodes_per_iter < count:
+        check.notes.append(
+            f"a worker collects n_train_episodes_per_iter={params.n_train_episodes_per_iter} episodes in an iteration, "
+            f"so {count - params.n_train_episodes_per_iter} of its {count} lanes have nothing to do: set "
+            f"env_steps_per_iter instead, or n_train_episodes_per_iter to a multiple of {count}"
+        )
+    steps = _try(lanes)
+    check.facts.append(f"{count} lanes" + (f", the first episode ends after {steps} steps" if steps else ""))
+
+
+def _try(lanes: BatchedEnvironment) -> int | None:
+    """The step in which the first episode ended; None if none did in time."""
+    rng = np.random.default_rng(0)
+    out = [np.zeros((lanes.num_lanes, *spec.shape), spec.dtype) for spec in tree.flatten(lanes.observation_spec())]
+    lanes.reset(out)
+    until, steps, ended = time.perf_counter() + EPISODE_SECS, 0, None
+    while time.perf_counter() < until and (ended is None or steps < ended + _MORE_STEPS):
+        actions = [
+            rng.uniform(-1.0, 1.0, (lanes.num_lanes, *spec.shape)).astype(np.float32)
+            for spec in tree.flatten(lanes.action_spec())
+        ]
+        step = lanes.step(actions, out)
+        steps += 1
+        if ended is None and step.is_last.any():
+            ended = steps
+    return ended
