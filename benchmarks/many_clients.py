@@ -106,15 +106,15 @@ class Clients:
             self._pipes.append(ours)
         self._answers()
 
-    def ask(self, order: str, secs: float) -> list[Any]:
+    def ask(self, order: str, details: Any) -> list[Any]:
         """The answers of all processes."""
-        self.begin(order, secs)
+        self.begin(order, details)
         return self._answers()
 
-    def begin(self, order: str, secs: float) -> None:
+    def begin(self, order: str, details: Any) -> None:
         """Gives an order; `finish` takes the answers."""
         for pipe in self._pipes:
-            pipe.send((order, secs))
+            pipe.send((order, details))
 
     def finish(self) -> list[Any]:
         """The answers to `begin`."""

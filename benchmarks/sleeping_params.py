@@ -29,7 +29,7 @@ class Sleeping(gymnasium.Env):
         super().reset(seed=seed)
         self._due = time.perf_counter()
         if self._lengths is not None:
-            self._left = int(self.np_random.integers(*self._lengths, endpoint=True))
+            self._left = int(self.np_random.integers(self._lengths[0], self._lengths[1], endpoint=True))
         return self.np_random.standard_normal(28).astype(np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

@@ -56,7 +56,7 @@ def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
     by_kind: dict[bool, list[list[pytest.Item]]] = {True: [], False: []}
     for file in by_length:
         by_kind[any(item.get_closest_marker("slow") for item in file)].append(file)
-    pairs = itertools.zip_longest(by_kind[True], by_kind[False], fillvalue=[])
+    pairs: Iterator[Any] = itertools.zip_longest(by_kind[True], by_kind[False], fillvalue=[])
     return [item for pair in pairs for file in pair for item in file]
 
 

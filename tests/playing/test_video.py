@@ -15,7 +15,7 @@ from tfagents_system.playing.video import VideoWriter
 
 
 class PlayParams(FakeParams):
-    def env_ctor(self, seed: int | None = None) -> CounterEnv:
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> CounterEnv:
         return CounterEnv()
 
 

@@ -44,11 +44,15 @@ SET: dict[str, Any] = {
     "eval_period_itrs": 3,
     "best_metric": "success",
 }
-ASYNCHRONOUS = {"min_updates_per_env_step", "max_updates_per_env_step"}
 RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
 QUANTILES = {"num_quantiles", "num_dropped_quantiles"}
 TARGETS = {"target_update_tau", "target_update_period"}
-ASYNCHRONOUS = {"max_updates_per_env_step", "publish_period_updates", "policy_refresh_steps"}
+ASYNCHRONOUS = {
+    "min_updates_per_env_step",
+    "max_updates_per_env_step",
+    "publish_period_updates",
+    "policy_refresh_steps",
+}
 WARMUP = {"batch_renormalization_warmup_steps"}
 
 
@@ -65,13 +69,14 @@ def names_told(images: bool | None = None, **attributes: Any) -> set[str]:
 
 def test_conditions_are_of_attributes_that_there_are_and_all_are_looked_at_here() -> None:
     described = described_by(TrainParamsBase)
-    assert {each.name for each in described.values() if each.acts} == set(SET)
+    assert {each.name for each in described.values() if each.acts} == {*SET, "eval_period_env_steps"}
     assert {when.attribute for each in described.values() for when in each.acts} <= {*described, IMAGES}
 
 
 def test_without_evaluations_their_period_and_what_they_compare_have_no_effect() -> None:
     given: dict[str, Any] = {"eval_period_itrs": 3, "best_metric": "success"}
     assert names_told(**given) == set() and names_told(**given, n_eval_episodes=0) == set(given)
+    assert names_told(eval_period_env_steps=500, n_eval_episodes=0) == {"eval_period_env_steps"}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tfagents_system.machine.slots import SlotCounts
 
+from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.run_files.heartbeat import BeatReader
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics

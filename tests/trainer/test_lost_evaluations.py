@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tfagents_system.machine.slots import SlotCounts
 
+from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.report.episodes import Episode, Evaluations, Report
 from tfagents_system.run_files.heartbeat import BeatReader, write_json
 from tfagents_system.run_files.run_paths import RunPaths
@@ -127,6 +127,8 @@ def test_a_worker_that_never_waits_tells_again_between_iterations_but_rarely(mon
         _wait_for_policy=lambda iteration: None,
         _runner=types.SimpleNamespace(set_due=lambda iteration: None),
         _collect=lambda iteration: None,
+        _collector=types.SimpleNamespace(follow=lambda iteration, actor: None),
+        _exploring=lambda: None,
         _params=types.SimpleNamespace(asynchronous=True, num_iter=10),
     )
     worker._go_on()
@@ -166,7 +168,7 @@ def test_random_numbers_of_an_evaluation_follow_the_curriculums_values():
         stepping=lambda is_eval: contextlib.nullcontext(),
     )
     evaluator._activity = types.SimpleNamespace(beat=lambda state, iteration: None)
-    policy = types.SimpleNamespace(reset=None, action=print, actions=print)
+    policy = types.SimpleNamespace(reset=None, reset_lanes=None, action=print, actions=print, batch=print)
     evaluator._policy = types.SimpleNamespace(policy=policy)
     evaluator._evaluate(7, 4, 40)
     assert told == ["set_state", "seeds", "episodes"]

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tfagents_system.trainer.checkpoints import TrainerState
 
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.periods import Period
+from tfagents_system.trainer.trainer_checkpoints import TrainerState
 
 
 def due(period: Period, ends: list[int]) -> list[int]:

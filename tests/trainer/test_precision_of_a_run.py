@@ -3,10 +3,10 @@
 import types
 
 import pytest
-from tfagents_system.trainer.checkpoints import TrainerState
 
 from tfagents_system.trainer import learner as learner_module
 from tfagents_system.trainer.learner import Learner
+from tfagents_system.trainer.trainer_checkpoints import TrainerState
 
 
 def choice(wanted, state, monkeypatch, fast):

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.fakes import FakeParams
 from tfagents_system.policies import weights
 from tfagents_system.policies.shared_weights import NOWHERE, SharedWeights
 from tfagents_system.transport import tables
 from tfagents_system.worker import newest_policy as module
+from tfagents_system.worker.back_pressure import BackPressure
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.worker import Worker
 
@@ -36,6 +38,12 @@ class Policy:
 
     def reset(self, env: int = 0) -> None:
         pass
+
+    def reset_lanes(self, lanes: Any, first: int = 0) -> None:
+        pass
+
+    def batch(self, steps: Any, greedy: bool, first: int = 0) -> list[np.ndarray]:
+        return [np.array(self.assigned[-1:])]
 
     def action(self, time_step: Any, greedy: bool = False) -> float:
         return self.assigned[-1]
@@ -243,6 +251,7 @@ def test_a_worker_waits_for_the_word_of_a_policy_that_memory_has_already(run: Ru
         SimpleNamespace(tell_again=lambda: None),
     )
     worker._evaluate_if_due = lambda: None
+    worker._back_pressure = BackPressure(FakeParams({}))
 
     def get(wait_secs: float = 0.0) -> tables.Progress:
         heard.append(run.worker.version)

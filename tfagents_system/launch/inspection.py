@@ -26,7 +26,7 @@ from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, TAKE, carried
-from tfagents_system.machine.slots import EVAL
+from tfagents_system.machine.worker_slots import EVAL
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths

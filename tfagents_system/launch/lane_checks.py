@@ -42,6 +42,12 @@ def check_lanes(
             "SAC_DETERMINISTIC=1 seeds the environment anew for each iteration, and EnvPool takes a seed only when it "
             "is built: use SAC_DETERMINISTIC=0, or gymnasium.make_vec"
         )
+    if deterministic and params.env_steps_per_iter is not None:
+        check.errors.append(
+            "SAC_DETERMINISTIC=1 repeats the episodes under way after a restart, which lanes of a vector environment "
+            "can't: set n_train_episodes_per_iter instead of env_steps_per_iter, or return single environments and set "
+            "SAC_ENVS_PER_WORKER"
+        )
     if params.env_steps_per_iter is None and params.n_train_episodes_per_iter < count:
         check.notes.append(
             f"a worker collects n_train_episodes_per_iter={params.n_train_episodes_per_iter} episodes in an iteration, "

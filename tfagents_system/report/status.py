@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
-from tfagents_system.machine.slots import EVAL
+from tfagents_system.machine.worker_slots import EVAL
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, read_status
 from tfagents_system.run_files.heartbeat import read_json, write_json

@@ -15,7 +15,7 @@ from typing import Any
 
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError
-from tfagents_system.machine.slots import EVAL, EXPERT
+from tfagents_system.machine.worker_slots import EVAL, EXPERT
 from tfagents_system.settings.variable_table import VARIABLES, VariableFields, as_text, documentation, variable_name
 from tfagents_system.settings.variable_values import MOST, shown_value, value_of
 

@@ -96,7 +96,8 @@ class Learner:
 
     def _choose_precision(self) -> str:
         """The precision of matrix products; `auto` chooses once in a run."""
-        wanted, state = self._role.params.matmul_precision, self.state
+        wanted: str = self._role.params.matmul_precision
+        state = self.state
         if wanted == "auto":
             wanted = state.matmul_precision or wanted
         precision, reason = choose_precision(wanted)

@@ -95,7 +95,9 @@ class Trainer:
                 self._go_back(error)
         self.save_finally()  # Whatever happens during the last evaluation, the training is done.
         self._wait_for_evaluation()
-        if self._evaluations.is_due(self._state.iteration, is_last=True):  # It had to wait for the one before.
+        if self._evaluations.is_due(
+            self._state.iteration, self._state.end_env_steps, is_last=True
+        ):  # It had to wait for the one before.
             self._publish()
             self._wait_for_evaluation()
         if self._log.training_row.has_losses:

@@ -20,6 +20,7 @@ from tfagents_system.worker.held_out import HeldOutEpisodes
 from tfagents_system.worker.journaled_episodes import JournaledEpisodes
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.observers import observed
+from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
 from tfagents_system.worker.sender import SegmentSender
 
@@ -62,7 +63,7 @@ class Collector:
         self._iteration = INIT_ITERATION
         self._rollout: AnyRollout | None = None  # Of iterations of steps, with the episodes under way.
         self._journaled: JournaledEpisodes | None = None
-        self._first_number = eval_share(self._params.n_buffer_init_episodes, role.num_workers, worker_id)
+        self._first_number = eval_share(self._params.n_buffer_init_episodes, range(role.num_workers), worker_id)
         if role.deterministic and self._params.env_steps_per_iter is not None:
             self._journaled = JournaledEpisodes(
                 EpisodeJournal(role.paths.journal(role.name), role.paths.trainer_checkpoints),
@@ -77,7 +78,7 @@ class Collector:
     def collect_random(self, count: int, actor: Actor) -> None:
         """Collects so many of the first random episodes, or steps where `env_steps_before_training` counts them.
 
-        With iterations of whole episodes, those that are under way after these steps are given up.
+        With iterations of whole episodes, or a journal, those that are under way after these steps are given up.
 
         Raises:
           StoppedError, EnvironmentFault, TooLargeError: As of `collect_episodes`.
@@ -87,7 +88,7 @@ class Collector:
             return
         self._runner.repeat(COLLECT_STREAM, INIT_ITERATION)
         self.collect_steps(INIT_ITERATION, count, actor)
-        if self._params.env_steps_per_iter is None:
+        if self._params.env_steps_per_iter is None or self._journaled is not None:
             self._rollout = None
 
     def collect_episodes(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
@@ -114,10 +115,11 @@ class Collector:
         """
         if self._journaled is None or self._rollout is not None:
             return
-        self._rollout = self._new_rollout(actor, self._journaled)
+        rollout = self._rollout = self._new_rollout(actor, self._journaled)
+        assert isinstance(rollout, Rollout), "vector environments are refused before the start"
         with self._collecting(iteration):
             first_number = self._first_number + iteration * (self._params.env_steps_per_iter or 0)
-            self._journaled.follow(self._rollout, iteration, first_number)
+            self._journaled.follow(rollout, iteration, first_number)
 
     def collect_steps(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
         """Collects so many steps, of all of the worker's environments together, in the episodes that are under way.
