@@ -68,7 +68,7 @@ class CartPole(CartPoleEnv):
         super().__init__()
         self.action_space: Any = spaces.Box(-1.0, 1.0, (1,), np.float32)
         self.observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
-        self._pushes = spaces.Discrete(2)
+        self._pushes: Any = spaces.Discrete(2)
 
     def step(self, action: Any) -> Any:
         self.action_space, own = self._pushes, self.action_space

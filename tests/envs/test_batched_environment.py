@@ -163,7 +163,7 @@ def test_what_a_lane_must_not_observe_is_a_fault_that_names_the_lane(spoil: Any,
     right = env.step
 
     def wrong(actions: Any) -> Any:
-        result = right(actions)
+        result: Any = right(actions)
         spoil(result[0])
         return result
 
@@ -178,7 +178,12 @@ def test_rewards_of_a_wrong_shape_or_value_are_faults() -> None:
     for reward, words in ((np.zeros((3, 1)), "shape"), (np.array([0.0, np.inf, 0.0]), "lane 1: the reward is inf")):
         env = vector_of([NumberedLane(lane, (9,)) for lane in range(3)])
         right = env.step
-        env.step = lambda actions, r=right, v=reward: (r(actions)[0], v, *r(actions)[2:])  # type: ignore[method-assign]
+
+        def wrong(actions: Any, right: Any = right, reward: Any = reward) -> Any:
+            observation, _, *ends = right(actions)
+            return observation, reward, *ends
+
+        env.step = wrong  # type: ignore[method-assign]
         driven = Driven(env)
         driven.reset()
         with pytest.raises(EnvironmentFault, match=words):
@@ -354,7 +359,8 @@ def test_batched_environments_of_tf_agents() -> None:
 class Autoreset(batched_py_environment.BatchedPyEnvironment):
     """Begins anew in lanes that have ended by itself, and lets nobody see them."""
 
-    envs = ()  # type: ignore[assignment]
+    envs = ()
+    _over: list[bool]
 
     def _step(self, actions: Any) -> Any:
         steps = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -59,6 +61,11 @@ class NumberedLane(gymnasium.Env):
         return self._observation(), self.steps * 0.5, is_over and terminates, is_over and not terminates, info
 
 
-def vector_of(lanes: list[gymnasium.Env], mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> SyncVectorEnv:
+def vector_of(lanes: Sequence[gymnasium.Env], mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> SyncVectorEnv:
     """The lanes as one environment."""
-    return SyncVectorEnv([lambda lane=lane: lane for lane in lanes], autoreset_mode=mode)
+    ctors = [functools.partial(_itself, lane) for lane in lanes]
+    return SyncVectorEnv(ctors, autoreset_mode=mode)
+
+
+def _itself(lane: gymnasium.Env) -> gymnasium.Env:
+    return lane

@@ -137,6 +137,12 @@ class _Led:
         self._is_first = True
         self._actor.reset(env)
 
+    def reset_lanes(self, lanes: Any) -> None:
+        raise NotImplementedError
+
+    def batch(self, steps: Any) -> Any:
+        raise NotImplementedError
+
     def action(self, time_step: ts.TimeStep) -> Any:
         chosen = self._actor.action(time_step)  # Its memory sees each step.
         if self._is_first:

@@ -11,6 +11,7 @@ from tests.support.fakes import FakeParams, NumberedEnv
 from tests.support.lanes_for_tests import NumberedLane, vector_of
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.machine import memory
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
@@ -67,6 +68,7 @@ def make(params: Any, worker: int = 0, count: int = 1, eval_count: int = 1, **mo
 
 def run_episode(environments: WorkerEnvironments, place: Place = COLLECT) -> None:
     env = (environments.evaluation if place.is_eval else environments.collect)[place.index]
+    assert isinstance(env, TrainingEnvironment)
     time_step = env.reset()
     while not time_step.is_last():
         time_step = env.step(np.zeros(2, np.float32))

@@ -13,13 +13,14 @@ import tomllib
 from pathlib import Path
 
 _PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+_SIMULATORS = ("envpool",)  # Extras that `.venv` does not have.
 
 
 def pinned(dev: bool, pyproject: Path = _PYPROJECT) -> dict[str, str]:
-    """Versions by package, as pyproject.toml pins them; `dev` includes the extras, with the development tools."""
+    """Versions by package, as pyproject.toml pins them; `dev` includes the extras, except simulators."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"].values() if dev else ()
-    lines = [*project["dependencies"], *(line for extra in extras for line in extra)]
+    extras = project["optional-dependencies"].items() if dev else ()
+    lines = [*project["dependencies"], *(line for name, extra in extras if name not in _SIMULATORS for line in extra)]
     requirements = (line.partition(";") for line in lines)
     return dict(requirement.strip().split("==") for requirement, _, _ in requirements)
 

@@ -169,7 +169,7 @@ class Network:
         for fill in self._fills:
             fill(arrays)
 
-    def load_all(self, leaves: list[np.ndarray]) -> None:
+    def load_all(self, leaves: Iterable[np.ndarray]) -> None:
         """Takes the arrays of all observations, `[columns, ...]` each."""
         for leaf, rows, is_pixels in zip(leaves, self._rows, self._is_pixels):
             rows[:] = leaf.reshape(self.columns, -1).T

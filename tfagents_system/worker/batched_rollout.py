@@ -264,7 +264,7 @@ def new_rollout(
 ) -> AnyRollout:
     """A rollout in environments of either kind; arguments as of Rollout and BatchedRollout."""
     if isinstance(envs[0], BatchedEnvironment):
-        return BatchedRollout(envs, actor, must_restart=must_restart, **arguments)  # type: ignore[arg-type]
+        return BatchedRollout(envs, actor, must_restart=must_restart, **arguments)
     return Rollout(envs, actor, **arguments)  # type: ignore[arg-type]
 
 
