@@ -253,9 +253,11 @@ BAD: dict[str, Bad] = {
         "TrainParams.env_ctor = lambda self, **k: None", "env_ctor returned None, which has no action_space", "return a"
     ),
     "vector environment": params(
-        "TrainParams.env_ctor = lambda self, **k: gymnasium.vector.SyncVectorEnv([Env])",
+        "Vector = type('Vector', (gymnasium.vector.SyncVectorEnv,), {'metadata': {}})\n"
+        "TrainParams.env_ctor = lambda self, **k: setattr(v := Vector([Env]), 'metadata', {}) or v",
         "vector environment",
-        "return a single one",
+        "autoreset mode can't be told",
+        "return a single environment",
     ),
     "arguments": params(
         "TrainParams.collect_env_args_kwargs = lambda self: {}",

@@ -134,7 +134,8 @@ def test_the_users_files_are_loaded_in_the_environment_of_a_run(tmp_path):
     assert done.returncode == 2, done.stderr
     assert "SAC_TRAIN_CPUS=none" in done.stderr
     assert "error: SAC_COLLECT_WORKER_CPUS=1000 and at least one CPU of the trainer do not fit on 6 CPUs" in done.stderr
-    (told,) = [json.loads(line) for line in done.stdout.splitlines()]
+    told, *again = [json.loads(line) for line in done.stdout.splitlines()]
+    assert again == [told], "once for what the params leave open, once with that"
     assert (told["gl"], told["pwd"]) == ("osmesa", str(home))
     own = [entry for entry in told["path"] if entry in map(str, (ROOT, elsewhere, home))]
     assert own == [str(ROOT), str(elsewhere), str(home)], "in the order of run_script.sh"
