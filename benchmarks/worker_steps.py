@@ -299,8 +299,10 @@ def look_micros(rounds: int) -> float:
     connection: Any = types.SimpleNamespace(newest=lambda table: None)
     policy: Any = types.SimpleNamespace(
         reset=lambda env: None,
+        reset_lanes=lambda lanes: None,
         action=lambda time_step, greedy: None,
         actions=lambda time_steps, greedy: {},
+        batch=lambda steps, greedy: [],
         assign=lambda weights: None,
     )
     policy.checked = lambda weights: policy
