@@ -44,9 +44,10 @@ train_step, partial, number = (newest.train_step if newest else 0), None, run.ri
 rng = np.random.default_rng(number + 1)
 while True:
     steps = int(rng.integers(1, 8))
-    assert run.ring.append(numbered_segment(number=number, steps=steps))
-    stored.write(f"{number} {steps}\\n")
-    number += 1
+    if run.snapshots.has_room(steps + 1):
+        assert run.ring.append(numbered_segment(number=number, steps=steps))
+        stored.write(f"{number} {steps}\\n")
+        number += 1
     time.sleep(0.003)  # A copy of the folder must take less time than the slack lasts.
     if partial is None and run.snapshots.is_wanted:
         train_step += 1
@@ -95,6 +96,14 @@ def moments(exp_dir):
     return {name: (digest, env_steps) for name, digest, env_steps in map(json.loads, lines)}
 
 
+def rows_after(exp_dir, env_steps):
+    """At most so many rows have been stored behind the first `env_steps` steps: one more a segment than its steps."""
+    lines = [line.split() for line in (exp_dir / "stored.txt").read_text().splitlines()]
+    steps = np.array([int(count) for _, count in lines])
+    in_hand = 8  # Stored, and not noted yet.
+    return int((steps + 1)[steps.cumsum() > env_steps].sum()) + in_hand
+
+
 def digest(ring):
     return hashlib.sha256(json.dumps(content(ring), default=str).encode()).hexdigest()
 
@@ -115,20 +124,19 @@ def test_a_copy_of_any_moment_opens_as_its_newest_checkpoint_exactly(tmp_path, o
         wait_for_checkpoints(exp_dir, process, 2)
         for number in range(COPIES):
             time.sleep(float(rng.uniform(0, 0.2)))
-            began = time.monotonic()
             copied = copy_while_it_changes(exp_dir, tmp_path / f"copy_{number}")
-            if time.monotonic() - began < 0.1:  # Else the slack may have been used up meanwhile.
+            newest = run_checkpoints.newest_complete(copied / "checkpoints")
+            # Else both were deleted, or the slack was used up, while they were copied.
+            if newest is not None and rows_after(exp_dir, moments(exp_dir)[newest.name][1]) <= SIZE["slack"]:
                 copies.append(copied)
         assert process.poll() is None, process.stderr.read().decode()[-2000:]
     finally:
         end(process)
     expected, found = moments(exp_dir), set()
-    for number, copied in enumerate(copies):
+    for copied in copies:
         newest = run_checkpoints.newest_complete(copied / "checkpoints")
-        if newest is None:  # Both were deleted while they were copied.
-            continue
-        assert newest.has_replay
-        run = RunFolders(copied, tmp_path / f"scratch_{number}" if on_scratch else None, **SIZE)
+        assert newest is not None and newest.has_replay
+        run = RunFolders(copied, tmp_path / f"{copied.name}_scratch" if on_scratch else None, **SIZE)
         assert (digest(run.ring), run.ring.env_steps) == expected[newest.name], f"{copied}: {newest.name}"
         found.add(newest.name)
     assert len(found) > COPIES // 5, "of different moments"

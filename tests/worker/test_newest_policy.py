@@ -245,7 +245,8 @@ def test_a_worker_waits_for_the_word_of_a_policy_that_memory_has_already(run: Ru
     worker._role = SimpleNamespace(deterministic=False, stop=SimpleNamespace(is_set=lambda: False))
     worker._params = SimpleNamespace(asynchronous=False, max_policy_lag=1)
     worker._connection = SimpleNamespace(address="localhost:1")
-    worker._policy, worker._activity = run.worker, SimpleNamespace(spend=nullcontext, beat=lambda *_, **__: None)
+    worker._policy = run.worker
+    worker._activity = SimpleNamespace(spend=nullcontext, beat=lambda *_, **__: None, steps=0)
     worker._collector, worker._evaluator = (
         SimpleNamespace(confirm=lambda: None),
         SimpleNamespace(tell_again=lambda: None),
