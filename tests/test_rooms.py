@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -40,3 +41,25 @@ def test_no_test_imports_another_test() -> None:
         or re.match(r"\s*from tests(\.\w+)* import (.*, )?test_\w+", line)
     ]
     assert not found
+
+
+# Its class is the list of all hyperparameters, with their docstrings.
+_DECLARATIONS = "TrainParamsBase"
+_LIMITS = {ast.ClassDef: 250, ast.FunctionDef: 50, ast.AsyncFunctionDef: 50}
+# To be cut when they change next.
+_KNOWN = {"Worker": 268, "WorkerEnvironments": 266}
+
+
+def test_no_file_class_or_function_is_long() -> None:
+    """Files of at most 400 lines, classes of 250, functions of 50."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text()
+        if (lines := len(text.splitlines())) > 400:
+            found.append(f"{path.relative_to(ROOT)} has {lines} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.name != _DECLARATIONS:
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > _KNOWN.get(node.name, _LIMITS[type(node)]):
+                    found.append(f"{path.relative_to(ROOT)}: {node.name} has {lines} lines")
+    assert not found, "cut by subject: " + "; ".join(found)

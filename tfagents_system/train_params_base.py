@@ -19,9 +19,7 @@ This module needs nothing but Python 3.9: the defaults that need TensorFlow or R
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tfagents_system.checks.hyperparameters import (
@@ -38,6 +36,7 @@ from tfagents_system.checks.hyperparameters import (
     Unless,
     When,
 )
+from tfagents_system.checks.params_source import ParamsSource
 from tfagents_system.checks.rules import Rule, integer_from, layers_such_as, number_above, number_in, number_where
 from tfagents_system.checks.stop_conditions import StopConditions
 
@@ -46,24 +45,6 @@ if TYPE_CHECKING:
 
 _TIMING = NotDeterministic("what is collected would depend on timing")
 EnvArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class ParamsSource:
-    """The source of TrainParams, from which another process can load the same.
-
-    Attributes:
-      path: The file.
-      origin: Where it was copied from; None: it is the original.
-      env_config, compute_config: What the constructor got, and what was filled in.
-      attributes: What was overridden.
-    """
-
-    path: Path
-    origin: Path | None
-    env_config: dict[str, Any]
-    compute_config: dict[str, Any]
-    attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def _one_for_each_env_step(params: TrainParamsBase) -> int:

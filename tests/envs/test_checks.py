@@ -559,3 +559,11 @@ def test_vector_environments_that_can_not_be_used_are_refused() -> None:
     assert any("the motor is off" in error for error in check(lambda: vector_of(lanes))[0]), "in another lane"
     (error,) = check(three_lanes, envs_per_worker=4)[0]
     assert "SAC_ENVS_PER_WORKER=4, but env_ctor returns a vector environment of 3 lanes" in error
+
+
+def test_what_can_not_be_repeated_is_refused_where_runs_are_deterministic() -> None:
+    steps = {"env_steps_per_iter": 50, "n_train_episodes_per_iter": None}
+    (error,) = report(three_lanes, deterministic=True, **steps)[0].errors
+    assert "set n_train_episodes_per_iter instead of env_steps_per_iter, or return single environments" in error
+    assert report(three_lanes, deterministic=True, n_train_episodes_per_iter=3)[0].errors == []
+    assert report(CounterEnv, deterministic=True, **steps)[0].errors == []

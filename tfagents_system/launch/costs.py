@@ -108,16 +108,7 @@ def foretell(
       takes_turns: Collecting and updates never overlap, as with SAC_DETERMINISTIC=1.
       eval_workers: How many only evaluate.
     """
-    ratio = updates_per_step(params, workers, costs.steps_per_episode)
-    if params.asynchronous:
-        updates = float(updates_per_iter(params) or 0)
-        steps = updates / ratio
-    elif params.env_steps_per_iter is not None:
-        steps = float(params.env_steps_per_iter)
-        updates = steps * ratio
-    else:
-        steps = params.n_train_episodes_per_iter * workers * costs.steps_per_episode
-        updates = steps * ratio
+    steps, updates = _counts_of_iteration(params, workers, costs.steps_per_episode)
     train, collect = updates * costs.update.secs, steps * costs.step.secs / workers
     replay = updates * REPLAY_SECS_A_MINIBATCH + steps * REPLAY_SECS_A_STEP
     iteration = train + collect if takes_turns or params.max_policy_lag == 0 else max(train, collect, replay)
@@ -129,18 +120,33 @@ def foretell(
     if params.num_env_steps is not None:
         iterations = min(iterations, math.ceil(max(0.0, params.num_env_steps - first_steps) / steps))
     passed = periods(params, "eval", iterations, first_steps + iterations * steps)
-    count = 1 + math.ceil(passed)
-    share = math.ceil(params.n_eval_episodes / (eval_workers or workers)) * costs.steps_per_episode
-    if eval_workers:
-        hidden = iterations * iteration / max(1.0, passed) if takes_turns else math.inf
-        evaluations = share * costs.step.secs + (count - 1) * max(0.0, share * costs.step.secs - hidden)
-        if cpus is not None:
-            evaluations += (count - 1) * params.n_eval_episodes * costs.steps_per_episode * costs.step.cpu_secs / cpus
+    later = math.ceil(passed)  # After the one of the first policy.
+    share_secs = (
+        math.ceil(params.n_eval_episodes / (eval_workers or workers)) * costs.steps_per_episode * costs.step.secs
+    )
+    if not eval_workers:
+        evaluations = (1 + later) * max(0.0, share_secs - max(0.0, iteration - collect))
     else:
-        evaluations = count * max(0.0, share * costs.step.secs - max(0.0, iteration - collect))
+        hidden = iterations * iteration / max(1.0, passed) if takes_turns else math.inf
+        evaluations = share_secs + later * max(0.0, share_secs - hidden)
+        if cpus is not None:
+            evaluations += later * params.n_eval_episodes * costs.steps_per_episode * costs.step.cpu_secs / cpus
     first = first_steps / workers * costs.step.secs
     secs = START_SECS + first + iterations * iteration + evaluations
     return Duration(secs, iterations, iteration, train, collect, evaluations)
+
+
+def _counts_of_iteration(params: Any, workers: int, steps_per_episode: float) -> tuple[float, float]:
+    """Environment steps and updates of an iteration."""
+    ratio = updates_per_step(params, workers, steps_per_episode)
+    if params.asynchronous:
+        updates = float(updates_per_iter(params) or 0)
+        return updates / ratio, updates
+    if params.env_steps_per_iter is not None:
+        steps = float(params.env_steps_per_iter)
+    else:
+        steps = params.n_train_episodes_per_iter * workers * steps_per_episode
+    return steps, steps * ratio
 
 
 def in_words(duration: Duration, costs: Costs, params: Any, cpus: int | None) -> tuple[list[str], list[str]]:

@@ -119,23 +119,20 @@ def plan_cpus(
     """Gives every role its CPUs.
 
     Args:
-      reverb_cpus, train_cpus, collect_worker_cpus: CPUs of the replay server, of the trainer, and of each worker.
-      num_collect_workers, expert_workers, eval_workers: How many workers, and how many experts and evaluators, which
-        have the numbers after theirs in this order.
-      cores: What this process may use.
-      whole_cores: A CPU is a whole core (SAC_USE_HYPERTHREADS=0), else a hardware thread.
+      reverb_cpus, train_cpus, collect_worker_cpus: CPUs of the replay server, the trainer, and each worker.
+      num_collect_workers, expert_workers, eval_workers: How many there are; their numbers are in this order.
+      cores, whole_cores: What this process may use; a CPU is a core (SAC_USE_HYPERTHREADS=0) or a hardware thread.
       share: Whether roles may share CPUs where there are too few.
       held: Holders of CPUs, by CPU id: other runs on this machine.
       trainers: Those of them on which a trainer runs: where CPUs are shared with it, this run's trainer takes others.
-      quota: CPUs' worth of time that the cgroup may use, None without a limit.
-      allotment: CPUs that SLURM allotted on this node, None outside a job.
+      quota, allotment: CPUs' worth of time that the cgroup allows, and CPUs that SLURM allotted; None without them.
 
     Raises:
       UserError: There are too few and `share` is False; with the numbers.
     """
     beside = {"SAC_EXPERT_WORKERS": expert_workers, "SAC_EVAL_WORKERS": eval_workers}
-    workers = [worker_role(number) for number in range(num_collect_workers + sum(beside.values()))]
-    counts = {REPLAY: reverb_cpus, TRAINER: train_cpus} | dict.fromkeys(workers, collect_worker_cpus)
+    counts = {REPLAY: reverb_cpus, TRAINER: train_cpus}
+    counts |= {worker_role(number): collect_worker_cpus for number in range(num_collect_workers + sum(beside.values()))}
     is_ours = is_confined(allotment, cores, whole_cores=whole_cores)
     cores, threads = units_of(cores, whole_cores=whole_cores)
     unit = {cpu: first for first, ids in threads.items() for cpu in ids}
@@ -145,13 +142,13 @@ def plan_cpus(
     if not share and (lack := _lack(needed, available, reason, len(free), held)):
         what, remedy = _wishes(reverb_cpus, train_cpus, num_collect_workers, beside, collect_worker_cpus)
         raise UserError(f"{what} needs {needed} CPUs, {lack}{remedy}")
-    if not is_ours:
+    if is_ours:
+        # One free CPU among held ones would be shared by the trainer and all else: sharing with others is better.
+        usable = free if len(free) >= min(2, available) else free + in_order(only(cores, held), needed)
+        room, others = min(len(usable), available), {unit.get(cpu) for cpu in trainers}
+        plan = _pinned_plan(counts, cores, usable, room, others, held).with_all(threads)
+    else:
         plan = _unpinned_plan(counts, available, allotment, unit)
-        return dataclasses.replace(plan, evaluators=eval_workers)
-    # One free CPU among held ones would be shared by the trainer and everything else: sharing with others is better.
-    usable = free if len(free) >= min(2, available) else free + in_order(only(cores, held), needed)
-    room, others = min(len(usable), available), {unit.get(cpu) for cpu in trainers}
-    plan = _pinned_plan(counts, cores, usable, room, others, held).with_all(threads)
     return dataclasses.replace(plan, evaluators=eval_workers)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-import tree
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.checks.checklist import Check, Checklist
@@ -28,6 +27,7 @@ from tfagents_system.launch import costs
 from tfagents_system.launch.agent_checks import build_agent, sizes_of, try_saving, try_update
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.lane_checks import check_lanes
+from tfagents_system.launch.random_steps import random_action, take_steps
 from tfagents_system.launch.spec_checks import (
     EPISODE_SECS,
     OWN_NETWORKS,
@@ -219,7 +219,7 @@ class _Check:
         self._enter("step() of the collect environment")
         began, steps, episode_return = time.perf_counter(), 0, 0.0
         while time_step.step_type != ts.StepType.LAST and time.perf_counter() - began < EPISODE_SECS:
-            time_step = env.step(_random_action(env, rng))
+            time_step = env.step(random_action(env, rng))
             episode_return += float(time_step.reward)
             steps += 1
             if len(first) <= _COMPARED_STEPS:
@@ -250,7 +250,7 @@ class _Check:
             check.errors += check_same_specs(collect_env, eval_env)
             if was_fine and not check.errors:  # Else most likely the same again.
                 self._enter("reset() or step() of the evaluation environment")
-                self._eval_steps = _take_steps(eval_env, self._seed, _COMPARED_STEPS)
+                self._eval_steps = take_steps(eval_env, self._seed, _COMPARED_STEPS)
                 check.facts.append("the same observations and actions as for collecting")
             return eval_env
         return None
@@ -265,7 +265,7 @@ class _Check:
             self._enter("building the collect environment again")
             with contextlib.ExitStack() as stack, self._told(SEEDING, "a second collect environment"):
                 other = stack.enter_context(loading.make_collect_env(self._params, 0, self._seed))
-                again = _take_steps(other, self._seed, _COMPARED_STEPS)
+                again = take_steps(other, self._seed, _COMPARED_STEPS)
         differs = next((k for k, pair in enumerate(zip(first, again, strict=False)) if not same_step(*pair)), None)
         if differs is None:
             self._checks[SEEDING].facts.append("the same seed gives the same episode")
@@ -368,7 +368,7 @@ def _try_value(env: TrainingEnvironment, name: str, value: Any) -> list[str]:
         ]
     findings: list[str] = []
     with _told(findings, f"the environment with {name} = {value}"):
-        _take_steps(env, 0, _FEW_STEPS)
+        take_steps(env, 0, _FEW_STEPS)
     return findings
 
 
@@ -384,19 +384,6 @@ def _resident_bytes() -> int:
         with contextlib.suppress(psutil.Error):  # It has just ended.
             total += process.memory_info().rss
     return total
-
-
-def _random_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
-    return tree.map_structure(lambda spec: rng.uniform(-1.0, 1.0, spec.shape), env.action_spec())
-
-
-def _take_steps(env: TrainingEnvironment, seed: int, steps: int) -> list[Any]:
-    """Time steps of the first episode, at most `steps`; the actions are those of `_run_episode`."""
-    rng = np.random.default_rng(seed)
-    time_steps = [env.reset()]
-    while len(time_steps) <= steps and time_steps[-1].step_type != ts.StepType.LAST:
-        time_steps.append(env.step(_random_action(env, rng)))
-    return time_steps
 
 
 def _are_alike(params: TrainParamsBase) -> bool:

@@ -113,7 +113,7 @@ class Ring:
 
     @property
     def filled_rows(self) -> int:
-        """Rows that hold an observation now."""
+        """Rows that hold an observation."""
         return int(self._header["filled_rows"])
 
     @property
@@ -142,17 +142,15 @@ class Ring:
             return WorkerRecord(*self._header["workers"][worker_id].item())
 
     def worker_rows(self) -> np.ndarray:
-        """`[n, 5]` int64: number and record of each worker that has stored anything, in the order of their numbers."""
+        """See `ring_header.worker_rows`."""
         with self.lock:
-            records = self._header["workers"]
-            used = np.flatnonzero(records["incarnation"])
-            return np.column_stack([used, *(records[name][used] for name in records.dtype.names or ())])
+            return ring_header.worker_rows(self._header)
 
     @property
     def iterations_done(self) -> np.ndarray:
         """`[max_workers]` int64: the last iteration that each worker completed, `NEVER` of one that has none."""
         with self.lock:
-            return np.array(self._header["workers"]["iteration_done"])
+            return self._header["workers"]["iteration_done"].copy()
 
     @property
     def init_episodes(self) -> int:
@@ -178,8 +176,7 @@ class Ring:
 
     def _store(self, segments: Sequence[Segment]) -> int:
         """Stores those that come next, which fit the slack together."""
-        written: list[Segment] = []
-        rows = 0
+        written, rows = list[Segment](), 0
         for segment in segments:
             if segment.num_rows > self.max_segment_rows:
                 raise ValueError(f"a segment of {segment.num_rows} rows does not fit a ring of {self.max_segment_rows}")

@@ -118,6 +118,13 @@ def steps_up_to(header: np.ndarray, iteration: int) -> int:
     return int(header["env_steps"]) - int(header["init_steps"]) - int(counts[later].sum())
 
 
+def worker_rows(header: np.ndarray) -> np.ndarray:
+    """`[n, 5]` int64: number and record of each worker that has stored anything, in the order of their numbers."""
+    records = header["workers"]
+    used = np.flatnonzero(records["incarnation"])
+    return np.column_stack([used, *(records[name][used] for name in records.dtype.names or ())])
+
+
 def is_whole(header: np.ndarray, layout: int) -> bool:
     """Whether it is what was sealed, for a ring of this layout."""
     return bool(header["valid"] == 1 and header["layout"] == layout and header["crc"] == _checksum(header))

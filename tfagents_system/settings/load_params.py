@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.checks.params_source import ParamsSource
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError, shown
 from tfagents_system.settings import merge, other_libraries
 from tfagents_system.settings.grid import noting_twice
 from tfagents_system.settings.own_attributes import is_set
-from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
+from tfagents_system.train_params_base import TrainParamsBase
 
 _PACKAGE_DIR = Path(__file__).resolve().parents[1]
 _MODULE_NAME = "sac_params"
@@ -191,18 +192,23 @@ def load_params(
     if unknown or wrong:
         raise UserError(*wrong, *(_unknown_attribute(params, name, origin or params_path) for name in unknown))
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
-    if params.asynchronous and params.updates_per_env_step is not None and not is_set(params, _OLD_RATIO):
-        setattr(params, _OLD_RATIO, params.updates_per_env_step)  # A user's own code may read the old name.
-    for kind in _PERIODS:
-        if attributes and f"{kind}_itrs" in attributes and f"{kind}_env_steps" not in attributes:
-            setattr(params, f"{kind}_env_steps", None)  # `--set` gives the other kind than the file.
-    steps = params.num_env_steps
-    if isinstance(steps, int) and not is_set(params, "num_iter"):
-        params.num_iter = max(1, steps)  # No bound: an iteration has a step at least.
+    _follow_each_other(params, attributes or {})
     params._source = ParamsSource(
         params_path, origin, dict(env_config), dict(compute_config or {}), dict(attributes or {})
     )
     return params
+
+
+def _follow_each_other(params: TrainParamsBase, overridden: Mapping[str, Any]) -> None:
+    """Sets those attributes that others say."""
+    if params.asynchronous and params.updates_per_env_step is not None and not is_set(params, _OLD_RATIO):
+        setattr(params, _OLD_RATIO, params.updates_per_env_step)  # A user's own code may read the old name.
+    for kind in _PERIODS:
+        if f"{kind}_itrs" in overridden and f"{kind}_env_steps" not in overridden:
+            setattr(params, f"{kind}_env_steps", None)  # `--set` gives the other kind than the file.
+    steps = params.num_env_steps
+    if isinstance(steps, int) and not is_set(params, "num_iter"):
+        params.num_iter = max(1, steps)  # No bound: an iteration has a step at least.
 
 
 def _check_env_config(params: TrainParamsBase, origin: Path) -> None:

@@ -26,6 +26,7 @@ from tfagents_system.trainer.minibatches import Minibatches
 from tfagents_system.trainer.periods import Period
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.publisher import Publisher
+from tfagents_system.trainer.replay_snapshots import ReplaySnapshots
 from tfagents_system.trainer.saves import TrainerSaves
 from tfagents_system.trainer.session import next_session
 from tfagents_system.trainer.trainer_checkpoints import SaveError
@@ -38,7 +39,6 @@ from tfagents_system.transport.sharing import Sharing
 _START_DEADLINE_SECS = 600.0
 _EVALUATION_POLL_SECS = 0.02
 _BEATS_WAIT_SECS = 1.0  # For heartbeats, once an iteration while a worker is late; reading them takes milliseconds.
-_POLL_SECS = 0.2
 
 
 class Trainer:
@@ -55,7 +55,8 @@ class Trainer:
         self._role = role
         self._params = params = role.params
         self._connection = role.connect(role.stop.is_set)
-        learner = self._learner = Learner(role, self._ask_for_replay)
+        self._snapshots = ReplaySnapshots(self._connection)
+        learner = self._learner = Learner(role, self._snapshots.ask)
         self._state = learner.state
         self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, updates_per_iter(params))
         action_spec = specs.load_environment_action_spec(role.paths.specs)
@@ -95,10 +96,8 @@ class Trainer:
                 self._go_back(error)
         self.save_finally()  # Whatever happens during the last evaluation, the training is done.
         self._wait_for_evaluation()
-        if self._evaluations.is_due(
-            self._state.iteration, self._state.end_env_steps, is_last=True
-        ):  # It had to wait for the one before.
-            self._publish()
+        if self._evaluations.is_due(self._state.iteration, self._state.end_env_steps, is_last=True):
+            self._publish()  # It had to wait for the one before.
             self._wait_for_evaluation()
         if self._log.training_row.has_losses:
             self._log.write_training_row()
@@ -128,8 +127,7 @@ class Trainer:
     def _connect(self) -> None:
         self._connection.wait_until_up(_START_DEADLINE_SECS)
         self._minibatches = Minibatches(self._connection, self._plan, self._role.stop.is_set)
-        self._status = self._connection.newest(tables.STATUS)
-        self._publisher.watch(self._status)
+        self._publisher.watch(self._snapshots.status)
         self._reports = WorkerReports(
             self._connection, self._log, self._evaluations, self._evaluated_checkpoints, self._shares
         )
@@ -283,17 +281,9 @@ class Trainer:
     # Saving.
 
     def _save_if_due(self) -> None:
-        if self._saves.save_if_due(self._moment(), self._is_checkpoint_wanted, lambda: self._log.beat("saving")):
+        if self._saves.save_if_due(self._moment(), self._snapshots.is_wanted, lambda: self._log.beat("saving")):
             self._log.tell_callbacks("checkpoint", {})
 
     def _moment(self) -> dict[str, Any]:
         """For people who read a checkpoint's manifest."""
         return {"env_steps": self._state.env_steps, "curriculum": self._log.training_row.curriculum}
-
-    def _is_checkpoint_wanted(self) -> bool:
-        """Whether the ring is about to overwrite what older checkpoints need."""
-        arrays = self._status.get(timeout_secs=1.0)
-        return arrays is not None and tables.Stored.from_wire(arrays).checkpoint_wanted
-
-    def _ask_for_replay(self, name: str) -> None:
-        self._connection.try_put(tables.SNAPSHOTS, tables.Snapshot(name).to_wire(), _POLL_SECS)

@@ -1,0 +1,25 @@
+"""Where a TrainParams came from."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class ParamsSource:
+    """The source of TrainParams, from which another process can load the same.
+
+    Attributes:
+      path: The file.
+      origin: Where it was copied from; None: it is the original.
+      env_config, compute_config: What the constructor got, and what was filled in.
+      attributes: What was overridden.
+    """
+
+    path: Path
+    origin: Path | None
+    env_config: dict[str, Any]
+    compute_config: dict[str, Any]
+    attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
