@@ -562,7 +562,7 @@ def test_vector_environments_that_can_not_be_used_are_refused() -> None:
 
 
 def test_what_can_not_be_repeated_is_refused_where_runs_are_deterministic() -> None:
-    steps = {"env_steps_per_iter": 50, "n_train_episodes_per_iter": None}
+    steps: Any = {"env_steps_per_iter": 50, "n_train_episodes_per_iter": None}
     (error,) = report(three_lanes, deterministic=True, **steps)[0].errors
     assert "set n_train_episodes_per_iter instead of env_steps_per_iter, or return single environments" in error
     assert report(three_lanes, deterministic=True, n_train_episodes_per_iter=3)[0].errors == []
