@@ -12,7 +12,7 @@ from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
 
-HORIZON, ITERATIONS, UPDATES, PERIOD = 600, 12, 500, 10
+HORIZON, ITERATIONS, UPDATES, PERIOD = 600, 18, 500, 10
 
 PARAMS = f"""
 import time
@@ -71,5 +71,7 @@ def test_they_stay_fresh_within_episodes_and_when_the_trainer_is_killed(tmp_path
     assert open_shared(place) is None and not list(Path("/dev/shm").glob("sac_*"))
     rows = read_metrics(run.exp_dir / "metrics.csv")
     ages = {int(row["iteration"]): row["policy_age_updates"] for row in rows if row.get("policy_age_updates")}
-    # Of the policies at the ends of episodes, during each of which 2400 updates are done.
-    assert max(ages) > ITERATIONS / 2 and max(ages.values()) < UPDATES / 2, ages
+    # Of the policies at the ends of episodes, during each of which 2400 updates are done. Workers look for another
+    # trainer's memory once a second, in which that may do four iterations.
+    before, after = [[age for k, age in ages.items() if cond(k)] for cond in (lambda k: k <= 2, lambda k: k > 10)]
+    assert after and max(before + after) < UPDATES / 2, ages
