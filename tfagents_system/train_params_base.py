@@ -1,4 +1,4 @@
-"""TrainParamsBase: every hyperparameter and every hook that a user may override.
+"""TrainParamsBase: what a user's params file derives from, with every hook that it may override.
 
 A user writes one file with `class TrainParams(TrainParamsBase)`, implements `env_ctor`, and changes other attributes:
 
@@ -8,10 +8,8 @@ A user writes one file with `class TrainParams(TrainParamsBase)`, implements `en
         def env_ctor(self, *args, seed=None, **kwargs):
             return gymnasium.make("Pendulum-v1", **kwargs)
 
-Attributes may be set on the class, as above, or in `__init__` after `super().__init__(env_config)`. One line here
-defines everything about an attribute: its type with the rule for its values, its unit, the values of other attributes
-with which it has an effect (`When`, `Unless`; otherwise always), and the values that replace None (`ByAlgorithm`).
-docs/parameters.md shows the same as tables.
+Attributes may be set on the class, as above, or in `__init__` after `super().__init__(env_config)`. hyperparameters.py
+describes each of them.
 
 This module needs nothing but Python 3.9: the defaults that need TensorFlow or Reverb import them when they are called.
 """
@@ -20,43 +18,19 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from tfagents_system.checks.hyperparameters import (
-    IMAGES,
-    ByAlgorithm,
-    Count,
-    CountOrZero,
-    Layers,
-    MayChange,
-    NotDeterministic,
-    Number,
-    Optimizer,
-    Positive,
-    Unless,
-    When,
-)
 from tfagents_system.checks.params_source import ParamsSource
-from tfagents_system.checks.rules import Rule, integer_from, layers_such_as, number_above, number_in, number_where
-from tfagents_system.checks.stop_conditions import StopConditions
+from tfagents_system.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
     from tfagents_system.settings.early_end import Logged
 
-_TIMING = NotDeterministic("what is collected would depend on timing")
 EnvArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def _one_for_each_env_step(params: TrainParamsBase) -> int:
-    """As many as updates for each environment step, rounded, at least 1."""
-    default = params.max_updates_per_env_step if params.asynchronous else 1
-    return max(1, round(params.updates_per_env_step or default))
-
-
-class TrainParamsBase(abc.ABC):
-    """Hyperparameters of SAC and the hooks that build its parts.
-
-    "In total" and "per worker" say how a count is shared: 10 episodes in total with 4 workers are 3, 3, 2 and 2.
+class TrainParamsBase(Hyperparameters, abc.ABC):
+    """Hyperparameters of an algorithm and the hooks that build its parts.
 
     Args:
       env_config: The dictionary read from SAC_CONFIG. Its key `horizon` is the maximum number of steps of an episode.
@@ -64,228 +38,6 @@ class TrainParamsBase(abc.ABC):
         and `seed`. A constructor with this argument gets it, otherwise it is filled in after the constructor. Empty
         where a policy is only played: ask it by `get`.
     """
-
-    algorithm: Literal["sac", "redq", "droq", "tqc", "crossq"] = "sac"
-    """See docs/algorithms.md. Attributes of None with values `ByAlgorithm` are as in the algorithm's paper."""
-
-    # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
-    discount: Annotated[float, number_in(0, 1), "per environment step"] = 0.99
-    """Discount factor gamma of later rewards."""
-    critic_learning_rate: Annotated[Positive, MayChange] = 3e-4
-    """Learning rate of the critics; where a schedule of `critic_optimizer` begins."""
-    actor_learning_rate: Annotated[Positive, MayChange] = 3e-4
-    """Learning rate of the actor; where a schedule of `actor_optimizer` begins."""
-    alpha_learning_rate: Annotated[Positive, When("learn_entropy_coef"), MayChange] = 3e-4
-    """Learning rate of log(alpha), of the entropy coefficient; where a schedule of `alpha_optimizer` begins."""
-    target_update_tau: Annotated[float, number_above(0, at_most=1), Unless("algorithm", "crossq")] = 0.005
-    """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
-    target_update_period: Annotated[Count, "updates", Unless("algorithm", "crossq")] = 1
-    """Interval between two soft updates of the target critics."""
-    gradient_clipping: Positive | None = None
-    """Maximum norm of each variable's gradient, of critics, actor and log(alpha) alike; None does not clip.
-    `global_clipnorm` of an optimizer is one for all variables of its part together."""
-    learn_entropy_coef: bool = True
-    """True: alpha, the entropy coefficient, is tuned. False: it stays exp(sac_log_alpha), also after a resume."""
-    sac_log_alpha: Annotated[float, number_where("a number of at most 50", lambda value: value <= 50)] = 0.0
-    """log(alpha) before the first update."""
-    target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef")] = None
-    """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action)."""
-    train_batch_size: Annotated[Count, "samples"] = 256
-    """Size of a minibatch, in transitions, or in sequences where `recurrent`."""
-    share_log_pi: Annotated[bool, When("learn_entropy_coef")] = True
-    """True: the loss of alpha takes log pi from the actor's loss, as in the paper's algorithm. False: the actor is
-    evaluated once more after its step, as TF-Agents does; 4 to 20 % slower, by CPUs."""
-    matmul_precision: Annotated[
-        Literal["float32", "bfloat16", "auto"], NotDeterministic("a measurement decides whether it is used")
-    ] = "float32"
-    """`bfloat16`: hidden layers are multiplied in bfloat16 by the trainer where its CPU does that faster (AMX,
-    AVX512-BF16); elsewhere it logs that and uses float32. `auto`: the same without a warning; a run that is resumed
-    keeps what its first start chose. Weights, optimizers and losses stay float32."""
-
-    # What the other algorithms have beside that.
-    num_critics: Annotated[Count | None, ByAlgorithm(2, redq=10, tqc=5)] = None
-    """N, the critics of the ensemble."""
-    num_target_critics: Annotated[Count | None, ByAlgorithm(redq=2, droq=2)] = None
-    """M: the minimum is over M of the N critics, drawn anew in each update."""
-    actor_update_period: Annotated[
-        Count | None, "updates", ByAlgorithm(1, redq=_one_for_each_env_step, droq=_one_for_each_env_step, crossq=3)
-    ] = None
-    """Actor and alpha step in every so many updates, the critics in each."""
-    num_quantiles: Annotated[int, integer_from(2), When("algorithm", "tqc")] = 25
-    """Quantiles of each critic."""
-    num_dropped_quantiles: Annotated[CountOrZero, "per critic", When("algorithm", "tqc")] = 2
-    """Largest quantiles that the target leaves out, dropped from those of all critics together."""
-
-    # Networks.
-    actor_fc_layer_params: Layers = (256, 256)
-    """Units of the actor's hidden layers (behind the LSTM where `recurrent`)."""
-    critic_joint_fc_layer_params: Layers = (256, 256)
-    """Units of each critic's hidden layers, over observation and action together."""
-    recurrent: bool = False
-    """Actor and critics with an LSTM, trained on sequences."""
-    recurrent_sequence_length: Annotated[Count, "transitions", When("recurrent", of_agent=False)] = 20
-    """Length of a training sequence; a shorter episode is one whole sequence."""
-    recurrent_lstm_units: Annotated[Count, When("recurrent", of_agent=False)] = 64
-    """Units of the LSTM of actor and critics."""
-    preprocessing_combiner: Annotated[Any | None, Rule("a Keras layer, a function that returns one", callable)] = None
-    """Turns the observations into one tensor `[B, n]`. Merging layers (Concatenate, Add) get the list of leaves, all
-    others the nest as the environment gives it. None concatenates all leaves, flattened; images are encoded before that
-    (`image_encoder_filters`), other integers of 8 bits divided by 255."""
-    network: Literal["mlp", "simba"] = "mlp"
-    """`mlp`: plain layers. `simba`: normalised observations and residual blocks (Lee et al., arXiv 2410.09754), whose
-    width is the first entry of the layer sizes and whose number is how many entries there are. The paper has
-    `actor_fc_layer_params = (128,)` and `critic_joint_fc_layer_params = (512, 512)`."""
-    critic_layer_norm: Annotated[bool | None, ByAlgorithm(False, droq=True)] = None
-    """Layer normalisation before each activation of the critics."""
-    # Dropout draws in steps of 1/65536: a smaller rate would be none at all, a larger one would keep nothing.
-    critic_dropout: Annotated[
-        float | None,
-        number_where("0 or a number in [0.0001, 0.99]", lambda rate: rate == 0 or 1e-4 <= rate <= 0.99),
-        ByAlgorithm(0.0, droq=0.01),
-    ] = None
-    """Rate of the dropout behind each hidden layer's product in the critics, always on."""
-    batch_renormalization: Annotated[bool | None, ByAlgorithm(False, crossq=True)] = None
-    """Batch renormalisation in front of the first and behind each hidden layer of actor and critics (Ioffe, arXiv
-    1702.03275)."""
-    batch_renormalization_warmup_steps: Annotated[CountOrZero, "updates", When("batch_renormalization")] = 100_000
-    """Time with plain batch normalisation before batch renormalisation begins, as CrossQ has it."""
-
-    # Images and histories.
-    frame_stack: Count = 1
-    """Frames of an image (uint8, `[height, width, channels]`) that networks see at once, along the channel axis, the
-    oldest first. Each is stored once."""
-    image_encoder_filters: Annotated[
-        Sequence[int], layers_such_as("(32, 32, 32, 32), or ()"), When("preprocessing_combiner", None), When(IMAGES)
-    ] = (32, 32, 32, 32)
-    """Filters of the convolutions (3 x 3, the first with stride 2) that the default actor and critics share, as in
-    DrQ-v2 (Yarats et al., arXiv 2107.09645). `()`: images are flattened, as those are that are too small for them."""
-    image_encoder_features: Annotated[
-        Count, When("image_encoder_filters"), When("preprocessing_combiner", None), When(IMAGES)
-    ] = 50
-    """Units that actor and critics each make of the encoder's features, with layer normalisation and tanh."""
-    image_augmentation_pixels: Annotated[CountOrZero | None, "pixels", When(IMAGES)] = None
-    """Largest random shift of images in minibatches; 0 shifts none. None: 4 where images are encoded, else 0."""
-    action_history: CountOrZero = 0
-    """Actions before the current one that are part of the observation, in [-1, 1], oldest first, zeros before an
-    episode's start: for systems that act with a delay."""
-
-    # Optimizers.
-    critic_optimizer: Optimizer = {}
-    """Optimizer of the critics, such as `{"name": "adamw", "weight_decay": 0.01, "schedule": "cosine"}`:
-    docs/algorithms.md has the settings; {} is Adam."""
-    actor_optimizer: Optimizer = {}
-    """Optimizer of the actor; {} is Adam."""
-    alpha_optimizer: Annotated[Optimizer, When("learn_entropy_coef")] = {}
-    """Optimizer of log(alpha); {} is Adam."""
-
-    # Normalisation.
-    normalize_observations: Annotated[bool, Unless("network", "simba")] = False
-    """Observations reach the networks with mean 0 and variance 1, by running statistics of the experience that is
-    learned from, clipped to [-10, 10]; pixels (uint8) are left alone. SimBa always normalises them."""
-    normalize_rewards: bool = False
-    """Rewards (with `n_step` > 1: their sums over n steps) are divided by the running standard deviation of the
-    discounted return, and clipped to [-10, 10], before they are learned from. Can't be switched within a run."""
-
-    # The iteration: collect, push, draw, update, publish.
-    num_iter: Annotated[Count, "iterations", MayChange] = 1000
-    """Length of the whole run; with `num_env_steps` only a bound, and where it is not set none."""
-    num_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
-    """Length of the whole run in environment steps of all workers, random ones included, up to an iteration's end."""
-    env_steps_per_iter: Annotated[Count | None, "steps in total"] = None
-    """What all workers together collect in an iteration; an episode that is under way continues in the next iteration,
-    with the newest policy. None: an iteration is of whole episodes, `n_train_episodes_per_iter`."""
-    num_steps_per_iter: Annotated[
-        Count,
-        "updates",
-        When("updates_per_env_step", None, of_agent=False, or_with="asynchronous"),
-        When("env_steps_per_iter", None, of_agent=False),
-    ] = 1000
-    """Training in an iteration; each update takes one minibatch. One for each environment step is workers * episodes *
-    steps of an episode."""
-    n_train_episodes_per_iter: Annotated[
-        Count, "episodes per worker", When("env_steps_per_iter", None, of_agent=False)
-    ] = 1
-    """What each worker collects in an iteration."""
-    n_buffer_init_episodes: Annotated[
-        CountOrZero, "episodes in total", When("env_steps_before_training", None, of_agent=False)
-    ] = 10
-    """Experience with uniformly random actions, collected before the first iteration, once in a run."""
-    env_steps_before_training: Annotated[CountOrZero | None, "steps in total"] = None
-    """The same, counted in steps. None: `n_buffer_init_episodes` whole episodes."""
-    n_episodes_in_buffer: Annotated[Count, "episodes in total"] = 1000
-    """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
-    asynchronous: Annotated[bool, _TIMING] = False
-    """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
-    wait for no policy; updates are held back by `updates_per_env_step`, workers by `min_updates_per_env_step`."""
-    max_policy_lag: Annotated[Literal[0, 1], "iterations", Unless("asynchronous", True, of_agent=False)] = 1
-    """How far the policy that collects in lock-step may be behind. 1: an iteration is collected while the one before it
-    is trained on. 0: with the newest policy always, and the trainer waits meanwhile; so it is with
-    SAC_DETERMINISTIC=1."""
-    min_updates_per_env_step: Annotated[Positive | None, "updates per step", When("asynchronous", of_agent=False)] = (
-        None
-    )
-    """Workers wait while fewer updates have been done for each step after the random ones. None: they never do."""
-    max_updates_per_env_step: Annotated[Positive, "updates per step", When("asynchronous", of_agent=False)] = 1.0
-    """The old name of `updates_per_env_step` with `asynchronous`, where that is None."""
-    publish_period_updates: Annotated[
-        Count | None, "updates", When("asynchronous", of_agent=False), MayChange, _TIMING
-    ] = None
-    """Interval between two policies that are published within an iteration; the one at its end is always published.
-    None: that one alone."""
-    policy_refresh_steps: Annotated[
-        Count | None, "steps of each environment", When("asynchronous", of_agent=False), MayChange, _TIMING
-    ] = None
-    """Interval at which a worker looks for a newer policy within episodes. None: it collects a whole iteration with the
-    newest one at its start."""
-
-    # Experience: what is drawn, and how much of it.
-    updates_per_env_step: Annotated[Positive | None, "updates per step"] = None
-    """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
-    steps after the first random ones, however long episodes are and however many workers there are. With
-    `asynchronous` it is the most that is allowed. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise as
-    many as `num_steps_per_iter` says."""
-    n_step: Annotated[Count, "steps"] = 1
-    """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
-    recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
-    """Transitions before each training sequence that only produce the LSTMs' state."""
-    validation_share: Annotated[float, number_in(0, 0.5)] = 0.0
-    """Share of each worker's episodes that is never trained on: the losses on them are logged beside the others, as
-    `validation/critic_loss` and so on."""
-
-    # Periods.
-    n_eval_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 10
-    """Size of one evaluation with the greedy policy. 0: nothing is evaluated, there is no best policy, and curves show
-    the returns of training episodes."""
-    eval_period_itrs: Annotated[Count, "iterations", MayChange, When("n_eval_episodes", of_agent=False)] = 10
-    """Interval between two evaluations; the policy before the first and after the last is always evaluated."""
-    eval_period_env_steps: Annotated[
-        Count | None, "steps in total", MayChange, When("n_eval_episodes", of_agent=False)
-    ] = None
-    """The same in environment steps: due after the iteration in which their number reaches a multiple. With iterations
-    of steps, if neither period nor `n_eval_episodes` is set, evaluations take at most a tenth of all steps."""
-    log_period_itrs: Annotated[Count, "iterations", MayChange] = 1
-    """Interval between two rows of metrics."""
-    log_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
-    """The same in environment steps."""
-    checkpoint_period_itrs: Annotated[Count, "iterations", MayChange] = 50
-    """Interval between two checkpoints of agent, optimizers, counters and policy."""
-    checkpoint_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
-    """The same in environment steps."""
-    best_metric: Annotated[Literal["return", "success"], MayChange, When("n_eval_episodes", of_agent=False)] = "return"
-    """`return`: the best policy is that of the highest mean return of an evaluation. `success`: of the highest success
-    rate, and of the highest return among equal ones. It restarts when the task of evaluations changes (a curriculum
-    with `apply_to_eval`)."""
-
-    # The end of a run before `num_iter` or `num_env_steps`.
-    stop_when: Annotated[StopConditions | None, MayChange] = None
-    """Ends the run as its normal end does, such as `{"eval_success": 0.95, "evaluations": 3}`: so many evaluations in a
-    row (without that key: one) with at least this `eval_success` or `eval_return` or both; or
-    `{"no_improvement_env_steps": 200_000}`: none was better, by `best_metric`, for so many environment steps. Only
-    evaluations count that have the last values of a curriculum with `apply_to_eval`. None never does."""
-    max_hours: Annotated[
-        Positive | None, "hours", MayChange, NotDeterministic("a clock would decide how long the run is")
-    ] = None
-    """Training time of a run, all of its starts together; it ends with the iteration. None: no limit."""
 
     _source: ParamsSource | None = None
 

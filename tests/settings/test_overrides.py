@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tfagents_system.errors import UserError
+from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
-from tfagents_system.train_params_base import TrainParamsBase
 
 
 def sorted_out(*texts: str, variables: tuple[str, ...] = ()) -> tuple[Overrides, list[str]]:
@@ -32,7 +32,7 @@ def test_each_setting_goes_where_it_belongs() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in TrainParamsBase.__annotations__ if not name.startswith("_")])
+@pytest.mark.parametrize("name", [name for name in Hyperparameters.__annotations__ if not name.startswith("_")])
 def test_every_attribute_can_be_set(name: str) -> None:
     overrides, findings = sorted_out(f"{name}=0.5")
     assert (overrides, findings) == (Overrides(params={name: 0.5}), [])

@@ -18,6 +18,7 @@ from tfagents_system.examples.pendulum import params as pendulum
 from tfagents_system.examples.pendulum_pixels import params as pendulum_pixels
 from tfagents_system.examples.racing import params as racing
 from tfagents_system.examples.racing_camera import params as racing_camera
+from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.settings import parameters_page, params_check
 from tfagents_system.settings.attribute_docs import attribute_docs
 from tfagents_system.settings.params_check import check_env_config, check_params
@@ -46,14 +47,14 @@ def notes_for(**attributes: Any) -> list[str]:
 def test_every_attribute_has_a_rule() -> None:
     values = [
         name
-        for name, value in vars(TrainParamsBase).items()
+        for name, value in vars(Hyperparameters).items()
         if not name.startswith("_") and not callable(value) and not isinstance(value, property)
     ]
     described = described_by(TrainParamsBase)
     assert values == list(described)
     for each in described.values():
         assert each.rule.words and is_kept(each.rule, each.default) and not is_kept(each.rule, object()), each.name
-        assert each.default is getattr(TrainParamsBase, each.name) is vars(TrainParamsBase)[each.name], (
+        assert each.default is getattr(TrainParamsBase, each.name) is vars(Hyperparameters)[each.name], (
             "a plain attribute"
         )
 
@@ -63,7 +64,7 @@ def test_every_attribute_is_in_the_document_with_what_its_line_says() -> None:
     assert page == parameters_page.documentation()
     rows = {row.split("`")[1]: row for row in page.splitlines() if row.startswith("| `")}
     assert list(rows) == list(described_by(TrainParamsBase)) and all(
-        attribute_docs(TrainParamsBase)[name] for name in rows
+        attribute_docs(Hyperparameters)[name] for name in rows
     )
     assert "`None`: `10` with redq, `5` with tqc, else `2` | an integer of at least 1, or None" in rows["num_critics"]
     assert "Acts with `recurrent`." in rows["recurrent_burn_in"] and "episodes in total" in rows["n_eval_episodes"]

@@ -16,7 +16,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-    """Facts of an algorithm that need no agent; train_params_base.py has its paper's values of attributes.
+    """Facts of an algorithm that need no agent; hyperparameters.py has its paper's values of attributes.
 
     Attributes:
       fixed: Attributes that the algorithm fixes, and why; they must be None.

@@ -1,4 +1,4 @@
-"""`python -m tfagents_system.settings.parameters_page` prints docs/parameters.md, from train_params_base.py."""
+"""`python -m tfagents_system.settings.parameters_page` prints docs/parameters.md, from hyperparameters.py."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from typing import Any
 
 from tfagents_system.checks.hyperparameters import IMAGES, Hyperparameter, When, described_by
+from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.settings.attribute_docs import attribute_docs
-from tfagents_system.train_params_base import TrainParamsBase
 
 _HEAD = """# Parameters
 
-The attributes of `TrainParams`, from [train_params_base.py](../tfagents_system/train_params_base.py). A params file or
+The attributes of `TrainParams`, from [hyperparameters.py](../tfagents_system/hyperparameters.py). A params file or
 `--set` gives them other values, those with \\* also in a run that has begun. A start reports those that are set
 but have no effect beside the others.
 """
@@ -21,12 +21,12 @@ _TABLE = "| attribute | default | must be | unit | meaning |\n| --- | --- | --- 
 
 def documentation() -> str:
     """docs/parameters.md."""
-    docs = attribute_docs(TrainParamsBase)
+    docs = attribute_docs(Hyperparameters)
     # A comment below an empty line heads a group; here by the name of the group's first attribute.
-    groups = re.findall(r"\n\n    # (.+?)\.?\n    (\w+):", inspect.getsource(TrainParamsBase))
+    groups = re.findall(r"\n\n    # (.+?)\.?\n    (\w+):", inspect.getsource(Hyperparameters))
     headings = {name: f"\n## {text}\n\n{_TABLE}" for text, name in groups}
     lines = [_HEAD, _TABLE]
-    for name, each in described_by(TrainParamsBase).items():
+    for name, each in described_by(Hyperparameters).items():
         lines += [headings[name]] if name in headings else []
         star, meaning = " \\*" if each.may_change else "", f"{docs[name]}{_conditions(each)}"
         lines.append(f"| `{name}`{star} | {_default(each)} | {each.rule.words} | {each.unit} | {meaning} |")

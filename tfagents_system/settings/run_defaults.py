@@ -1,6 +1,6 @@
 """What a new run has where neither the user's class nor `--set` says it: its iterations, and periods that fit them.
 
-Other defaults are one value each, in train_params_base.py. These follow from other attributes. They are decided once,
+Other defaults are one value each, in hyperparameters.py. These follow from other attributes. They are decided once,
 when a run begins, and recorded in its overrides.json: a run keeps them, and one that began without them has none.
 """
 
