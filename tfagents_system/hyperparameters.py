@@ -9,7 +9,7 @@ This module needs nothing but Python 3.9.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from tfagents_system.checks.hyperparameters import (
@@ -26,7 +26,7 @@ from tfagents_system.checks.hyperparameters import (
     Unless,
     When,
 )
-from tfagents_system.checks.rules import Rule, integer_from, layers_such_as, number_above, number_in, number_where
+from tfagents_system.checks.rules import Rule, integer_from, layers_such_as, number_above, number_in, number_where, shares_such_as
 from tfagents_system.checks.stop_conditions import StopConditions
 
 _TIMING = NotDeterministic("what is collected would depend on timing")
@@ -69,7 +69,7 @@ class Hyperparameters:
     """log(alpha) before the first update."""
     target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef")] = None
     """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action)."""
-    train_batch_size: Annotated[Count, "samples"] = 256
+    train_batch_size: Annotated[Count, "samples", MayChange] = 256
     """Size of a minibatch, in transitions, or in sequences where `recurrent`."""
     share_log_pi: Annotated[bool, When("learn_entropy_coef")] = True
     """True: the loss of alpha takes log pi from the actor's loss, as in the paper's algorithm. False: the actor is
@@ -129,6 +129,15 @@ class Hyperparameters:
     batch_renormalization_warmup_steps: Annotated[CountOrZero, "updates", When("batch_renormalization")] = 100_000
     """Time with plain batch normalisation before batch renormalisation begins, as CrossQ has it."""
 
+    # Networks drawn anew, against the primacy bias.
+    reset_period_updates: Annotated[Count | None, "updates"] = None
+    """Interval at which actor, critics and encoder are drawn anew while replay, counters and settings stay (Nikishin et
+    al., arXiv 2205.07802; BRO, arXiv 2405.16158): for many updates per environment step. None never does."""
+    reset_kept_shares: Annotated[Mapping[str, Any], shares_such_as('{"encoder": 0.8}')] = {}
+    """What stays of the weights then, by part: `actor`, `critics`, `encoder`, each a number in [0, 1); the rest is drawn
+    anew, as in Shrink-and-Perturb (arXiv 1910.08475). 0 where it does not say. `--reset_training networks` uses it, too.
+    """
+
     # Images and histories.
     frame_stack: Count = 1
     """Frames of an image (uint8, `[height, width, channels]`) that networks see at once, along the channel axis, the
@@ -178,6 +187,7 @@ class Hyperparameters:
         "updates",
         When("updates_per_env_step", None, of_agent=False, or_with="asynchronous"),
         When("env_steps_per_iter", None, of_agent=False),
+        MayChange,
     ] = 1000
     """Training in an iteration; each update takes one minibatch. One for each environment step is workers * episodes *
     steps of an episode."""
@@ -191,7 +201,7 @@ class Hyperparameters:
     """Experience with uniformly random actions, collected before the first iteration, once in a run."""
     env_steps_before_training: Annotated[CountOrZero | None, "steps in total"] = None
     """The same, counted in steps. None: `n_buffer_init_episodes` whole episodes."""
-    n_episodes_in_buffer: Annotated[Count, "episodes in total"] = 1000
+    n_episodes_in_buffer: Annotated[Count, "episodes in total", MayChange] = 1000
     """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
     asynchronous: Annotated[bool, _TIMING] = False
     """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
@@ -200,11 +210,11 @@ class Hyperparameters:
     """How far the policy that collects in lock-step may be behind. 1: an iteration is collected while the one before it
     is trained on. 0: with the newest policy always, and the trainer waits meanwhile; so it is with
     SAC_DETERMINISTIC=1."""
-    min_updates_per_env_step: Annotated[Positive | None, "updates per step", When("asynchronous", of_agent=False)] = (
+    min_updates_per_env_step: Annotated[Positive | None, "updates per step", When("asynchronous", of_agent=False), MayChange] = (
         None
     )
     """Workers wait while fewer updates have been done for each step after the random ones. None: they never do."""
-    max_updates_per_env_step: Annotated[Positive, "updates per step", When("asynchronous", of_agent=False)] = 1.0
+    max_updates_per_env_step: Annotated[Positive, "updates per step", When("asynchronous", of_agent=False), MayChange] = 1.0
     """The old name of `updates_per_env_step` with `asynchronous`, where that is None."""
     publish_period_updates: Annotated[
         Count | None, "updates", When("asynchronous", of_agent=False), MayChange, _TIMING
@@ -218,7 +228,7 @@ class Hyperparameters:
     newest one at its start."""
 
     # Experience: what is drawn, and how much of it.
-    updates_per_env_step: Annotated[Positive | None, "updates per step"] = None
+    updates_per_env_step: Annotated[Positive | None, "updates per step", MayChange] = None
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
     steps after the first random ones, however long episodes are and however many workers there are. With
     `asynchronous` it is the most that is allowed. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise as

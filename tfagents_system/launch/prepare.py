@@ -36,12 +36,25 @@ from tfagents_system.launch.kept_folder import KeptFolder
 from tfagents_system.launch.machine_checks import check_machine, check_packages
 from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.run_settings import CARRIER, EDITS, FOLDER, FRESH, KEEP, TAKE, RunSettings, resolve
+from tfagents_system.launch.reset_checks import finish_interrupted, reset_in_words
+from tfagents_system.launch.run_settings import (
+    CARRIER,
+    CATCH_UP,
+    EDITS,
+    FOLDER,
+    FRESH,
+    KEEP,
+    RESET,
+    TAKE,
+    RunSettings,
+    resolve,
+)
 from tfagents_system.machine import scratch
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS
 from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.run_files import run_directory, run_inputs
+from tfagents_system.run_files.resets import AGENT, NETWORKS, Reset
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
@@ -112,6 +125,11 @@ class Preparation:
         self._kept.close()
 
     @property
+    def environ(self) -> Mapping[str, str]:
+        """With all overridden variables."""
+        return self._environ
+
+    @property
     def edits(self) -> str | None:
         """What to do with files that were edited since the run began; see run_settings.py."""
         return self._environ.get(EDITS)
@@ -120,6 +138,14 @@ class Preparation:
     def _run_before(self) -> RunPaths | None:
         """The run to continue, if there is one."""
         return None if self.edits == FRESH else self._paths
+
+    @property
+    def reset(self) -> Reset | None:
+        """What this start resets of the run; None where there is nothing to reset."""
+        kind = self._environ.get(RESET)
+        if kind is None or self._paths is None or not run_directory.has_begun(self._run_before):
+            return None
+        return run_directory.new_reset(self._paths, kind, catch_up=CATCH_UP in self._environ)
 
     def files(self) -> Inputs:
         """The user's files, for the run."""
@@ -172,6 +198,8 @@ class Preparation:
     def _state_of_run(self, paths: RunPaths) -> str:
         if self.edits == FRESH or not paths.run_json.exists():
             return "a new run" + (", the one that is there is moved aside" if paths.run_json.exists() else "")
+        if self._environ.get(RESET) and run_directory.has_begun(paths):
+            return f"a run that is reset: {reset_in_words(self._environ)}"
         if not run_directory.has_begun(paths):
             return "a run without any update yet, which takes files and settings as they are now"
         return "finished" if run_directory.is_finished(paths, self.overrides) else "a run that goes on"
@@ -210,6 +238,8 @@ def prepare(
     Raises:
       UserError: With all findings.
     """
+    if settings is None:
+        finish_interrupted(environ, vars_file)
     preparation = Preparation(environ, vars_file, settings)
     with _closed_on_signals(preparation):
         preparation.run(fork_server)
@@ -250,7 +280,16 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
         print(f"the run that was in {paths.exp_dir} is in {run_inputs.move_aside(paths)} now")
     with RunLock(paths):
         uses_copies = run_directory.has_begun(paths) and preparation.edits != TAKE
-        changes = run_directory.changes(paths, preparation.overrides)
+        changes = " ".join(
+            filter(
+                None,
+                (
+                    run_directory.changes(paths, preparation.overrides),
+                    run_directory.changed_variables(paths, variables),
+                ),
+            )
+        )
+        reset = preparation.reset
         run_directory.write_inputs(
             paths,
             variables,
@@ -259,6 +298,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
             inputs=preparation.files(),
             take_edits=preparation.edits == TAKE,
             ends_for=settings_of_end(inspection.attributes),
+            reset=reset,
         )
         run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
         write_atomically(paths.specs, inspection.specs)
@@ -276,6 +316,8 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
         return False
     used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)
     print(f"{variables.exp_name}: params {used[0]}, config {used[1]}, run directory {paths.exp_dir}")
+    if reset is not None:
+        print(f"reset: {reset_in_words(preparation.environ)}. What was there before is in {paths.exp_dir / reset.before}")
     if changes:
         print(f"changed for this run from now on: {changes}")
     if words := preparation.overrides.in_words():
@@ -319,6 +361,8 @@ def main() -> int:
     add_choice("--fresh", const=FRESH, help="start over; the existing run is moved aside")
     add_choice("--keep", const=KEEP, help="continue with the run's own copies of files edited since")
     add_choice("--take_edits", const=TAKE, help="continue with the files as they are now")
+    parser.add_argument("--reset_training", nargs="?", const=AGENT, choices=(AGENT, NETWORKS), help="see run_script.sh")
+    parser.add_argument("--catch_up", action="store_true", help="with --reset_training: kept steps count for the ratio")
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # TensorFlow's own messages would hide what the user must read.
@@ -327,11 +371,17 @@ def main() -> int:
             stream.reconfigure(errors="backslashreplace")  # Names may hold any bytes.
     if args.check:
         os.environ[SHOW_TRACES] = "1"
-    if args.edits in (TAKE, FRESH) and int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:
-        print("note: the job was requeued: what --fresh or --take_edits asked for was done by its first start")
-        args.edits = None
+    if int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 and (args.edits in (TAKE, FRESH) or args.reset_training):
+        print(
+            "note: the job was requeued: what --fresh, --take_edits or --reset_training asked for was done by its "
+            "first start"
+        )
+        args.edits, args.reset_training, args.catch_up = None, None, False
     if args.edits is not None:
         os.environ[EDITS] = args.edits
+    _tell_of_reset(parser, args)
+    if not args.check:
+        finish_interrupted(os.environ, args.vars_file)
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
     os.environ.update(settings.environ)
     fork_server = start_fork_server(os.environ, args.vars_file)
@@ -348,10 +398,22 @@ def main() -> int:
     _become(args.then, args.vars_file, fork_server)
 
 
+def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Puts what is to be reset into the environment, for all that this start does."""
+    if args.reset_training and args.edits == FRESH:
+        parser.error("--reset_training keeps the run's experience, and --fresh starts over without it: give one of them")
+    if args.catch_up and args.reset_training != AGENT:
+        parser.error("--catch_up is for --reset_training, whose new agent may catch up on the steps that are kept")
+    if args.reset_training:
+        os.environ[RESET] = args.reset_training
+    if args.catch_up:
+        os.environ[CATCH_UP] = "1"
+
+
 def _become(program: Path, vars_file: Path | None, fork_server: ForkServer | None) -> NoReturn:
     """The program replaces this process, and gets its fork server."""
     sys.stdout.flush()
-    for name in (CARRIER, EDITS):  # From here on the run directory says it.
+    for name in (CARRIER, EDITS, RESET, CATCH_UP):  # From here on the run directory says it.
         os.environ.pop(name, None)
     handed_over = 2
     if fork_server is not None:

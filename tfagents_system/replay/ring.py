@@ -209,6 +209,25 @@ class Ring:
         with self.lock:
             self._replace_header(self.check_covered(snapshot))
 
+    @property
+    def epoch(self) -> int:
+        """Which of the run's agents it is filled for, from 1; see `begin_epoch`."""
+        return int(self._header["epoch"])
+
+    def begin_epoch(self, epoch: int, *, counts_kept_steps: bool) -> None:
+        """Another agent of the run learns from what the ring holds, see `ring_header.begin_epoch`.
+
+        It is one write of the header, so a process that dies meanwhile leaves the ring before or after it.
+
+        Args:
+          epoch: Of that agent.
+          counts_kept_steps: Whether the steps that the ring holds count for its ratio of updates to steps.
+        """
+        with self.lock:
+            kept = min(self.ring_steps, self.env_steps - self.init_steps) if counts_kept_steps else 0
+            ring_header.begin_epoch(self._header, epoch, kept)
+            self._write_header()
+
     def clear(self) -> None:
         """Forgets all experience, and what is stored of each worker."""
         with self.lock:

@@ -31,6 +31,7 @@ from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.role import Role
 from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.resets import catches_up, earlier_checkpoints
 from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import loopback, tables
@@ -49,12 +50,16 @@ def serve(role: Role) -> int:
     params = role.params
     layout = Layout.from_specs(*specs.load_specs(role.paths.specs), has_returns=params.normalize_rewards)
     ring, copy = open_ring(
-        RingFolders(_replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints),
+        RingFolders(
+            _replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints, earlier_checkpoints(role.paths)
+        ),
         layout,
         capacity_rows(params, layout),
         slack_rows(params, layout),
         from_checkpoint=role.deterministic,
         max_workers=role.max_workers,
+        epoch=1 + role.agents_before,
+        counts_kept_steps=catches_up(role.paths),
     )
     ring.counts_init_steps = params.env_steps_before_training is not None
     snapshots = SnapshotWriter(
@@ -67,7 +72,7 @@ def serve(role: Role) -> int:
         Connection(role.server_address, role.stop.is_set),
         all_tables[tables.BLOCKS],
         role.max_workers,
-        draw_settings(params, layout, role.seed),
+        draw_settings(params, layout, role.epoch_seed),
         _pacing(role, ring),
         snapshots,
         WorkerOrder(ring, functools.partial(_workers_of, role), snapshots.has_room) if role.deterministic else None,

@@ -306,4 +306,5 @@ _TOGETHER: tuple[Callable[[Any], list[str]], ...] = (
     _quantile_findings,
     _optimizer_findings,
     network_findings,
+    reset_findings,
 )

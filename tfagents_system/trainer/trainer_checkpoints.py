@@ -44,6 +44,7 @@ class TrainerState:
       ended_early: Why the run ends before its last iteration, where it does.
       ended_for: The settings for which it does, as `settings_of_end` has them.
       recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
+      network_resets, commanded_resets: How often networks were drawn anew, and by how many commands of these.
       matmul_precision: What `auto` has chosen at the first start; None before that.
     """
 
@@ -62,6 +63,8 @@ class TrainerState:
     earlier_stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     end_env_steps: int = 0
     earlier_end_env_steps: int = -1
+    network_resets: int = 0
+    commanded_resets: int = 0
     periodic: list[int] = dataclasses.field(default_factory=list)
 
 
