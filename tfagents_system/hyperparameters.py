@@ -26,7 +26,15 @@ from tfagents_system.checks.hyperparameters import (
     Unless,
     When,
 )
-from tfagents_system.checks.rules import Rule, integer_from, layers_such_as, number_above, number_in, number_where, shares_such_as
+from tfagents_system.checks.rules import (
+    Rule,
+    integer_from,
+    layers_such_as,
+    number_above,
+    number_in,
+    number_where,
+    shares_such_as,
+)
 from tfagents_system.checks.stop_conditions import StopConditions
 
 _TIMING = NotDeterministic("what is collected would depend on timing")
@@ -134,9 +142,9 @@ class Hyperparameters:
     """Interval at which actor, critics and encoder are drawn anew while replay, counters and settings stay (Nikishin et
     al., arXiv 2205.07802; BRO, arXiv 2405.16158): for many updates per environment step. None never does."""
     reset_kept_shares: Annotated[Mapping[str, Any], shares_such_as('{"encoder": 0.8}')] = {}
-    """What stays of the weights then, by part: `actor`, `critics`, `encoder`, each a number in [0, 1); the rest is drawn
-    anew, as in Shrink-and-Perturb (arXiv 1910.08475). 0 where it does not say. `--reset_training networks` uses it, too.
-    """
+    """What stays of the weights then, by part (`actor`, `critics`, `encoder`), each a number in [0, 1), 0 where it does
+    not say; the rest is drawn anew, as in Shrink-and-Perturb (arXiv 1910.08475). `--reset_training networks` uses it,
+    too."""
 
     # Images and histories.
     frame_stack: Count = 1
@@ -201,7 +209,7 @@ class Hyperparameters:
     """Experience with uniformly random actions, collected before the first iteration, once in a run."""
     env_steps_before_training: Annotated[CountOrZero | None, "steps in total"] = None
     """The same, counted in steps. None: `n_buffer_init_episodes` whole episodes."""
-    n_episodes_in_buffer: Annotated[Count, "episodes in total", MayChange] = 1000
+    n_episodes_in_buffer: Annotated[Count, "episodes in total"] = 1000
     """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
     asynchronous: Annotated[bool, _TIMING] = False
     """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
@@ -210,11 +218,13 @@ class Hyperparameters:
     """How far the policy that collects in lock-step may be behind. 1: an iteration is collected while the one before it
     is trained on. 0: with the newest policy always, and the trainer waits meanwhile; so it is with
     SAC_DETERMINISTIC=1."""
-    min_updates_per_env_step: Annotated[Positive | None, "updates per step", When("asynchronous", of_agent=False), MayChange] = (
-        None
-    )
+    min_updates_per_env_step: Annotated[
+        Positive | None, "updates per step", When("asynchronous", of_agent=False), MayChange
+    ] = None
     """Workers wait while fewer updates have been done for each step after the random ones. None: they never do."""
-    max_updates_per_env_step: Annotated[Positive, "updates per step", When("asynchronous", of_agent=False), MayChange] = 1.0
+    max_updates_per_env_step: Annotated[
+        Positive, "updates per step", When("asynchronous", of_agent=False), MayChange
+    ] = 1.0
     """The old name of `updates_per_env_step` with `asynchronous`, where that is None."""
     publish_period_updates: Annotated[
         Count | None, "updates", When("asynchronous", of_agent=False), MayChange, _TIMING

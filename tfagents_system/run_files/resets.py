@@ -16,7 +16,7 @@ import itertools
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from tfagents_system.machine.files import sync, write_atomically
 from tfagents_system.run_files import run_checkpoints

@@ -124,27 +124,25 @@ def overrides_of_run(
     return dataclasses.replace(began, params=began.params | params, variables=began.variables | given.variables)
 
 
-def changes(paths: RunPaths, overrides: Overrides) -> str:
-    """`num_iter=250 (was 100)`: settings that a start changes in a run that has begun; empty if none."""
+def changes(paths: RunPaths, overrides: Overrides, variables: RunVariables) -> str:
+    """`num_iter=250 (was 100)`: what a start changes in a run that has begun; empty if nothing."""
     if not has_begun(paths):
         return ""
     before = Overrides.read(paths.overrides).params
     resolved = (read_json(paths.resolved) or {}).get("params", {})
+    settings = read_run_json(paths).get("settings", {})
+    workers = {name: getattr(variables, name) for name in SETTINGS}
     return " ".join(
-        f"{in_words({name: value})} (was {shown(before.get(name, resolved.get(name)))})"
-        for name, value in overrides.params.items()
-        if name in MAY_CHANGE and before.get(name, resolved.get(name)) != value
-    )
-
-
-def changed_variables(paths: RunPaths, variables: RunVariables) -> str:
-    """`SAC_NUM_COLLECT_WORKERS=4 (was 2)`: what a start changes of the workers of a run that has begun."""
-    before = read_run_json(paths).get("settings", {}) if has_begun(paths) else {}
-    now = {name: getattr(variables, name) for name in SETTINGS}
-    return " ".join(
-        f"{variable_name(name)}={as_text(now[name])} (was {as_text(value)})"
-        for name, value in before.items()
-        if value is not None and now.get(name) is not None and now[name] != value
+        [
+            f"{in_words({name: value})} (was {shown(before.get(name, resolved.get(name)))})"
+            for name, value in overrides.params.items()
+            if name in MAY_CHANGE and before.get(name, resolved.get(name)) != value
+        ]
+        + [
+            f"{variable_name(name)}={as_text(workers[name])} (was {as_text(value)})"
+            for name, value in settings.items()
+            if value is not None and workers.get(name) is not None and workers[name] != value
+        ]
     )
 
 

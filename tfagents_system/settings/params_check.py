@@ -26,6 +26,7 @@ from tfagents_system.errors import shown
 from tfagents_system.settings import learning_notes, other_libraries, own_attributes
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.settings.own_attributes import is_set
+from tfagents_system.settings.reset_rules import reset_findings
 from tfagents_system.train_params_base import TrainParamsBase
 
 CONFIG_KEYS = ("horizon", "curriculum")

@@ -12,6 +12,6 @@ def reset_findings(params: Any) -> list[str]:
     if params.reset_period_updates is None or not overrides_any(params, "agent_ctor"):
         return []
     return [
-        f"TrainParams.reset_period_updates={params.reset_period_updates} draws the networks of the toolkit's own agents "
-        "anew, and agent_ctor builds another one: set it to None, or remove the hook"
+        f"TrainParams.reset_period_updates={params.reset_period_updates} draws the networks of the toolkit's own "
+        "agents anew, and agent_ctor builds another one: set it to None, or remove the hook"
     ]

@@ -11,8 +11,8 @@ from absl import logging
 
 from tfagents_system.agents import entropy
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.network_parts import redraw
 from tfagents_system.agents.matmul_precision import choose_precision
+from tfagents_system.agents.network_parts import redraw
 from tfagents_system.agents.training_agent import check_sequences, make_agent, make_block_update
 from tfagents_system.envs import specs
 from tfagents_system.errors import UserError

@@ -14,7 +14,7 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.agents.block_update import DivergedError
-from tfagents_system.agents.iteration_counts import updates_per_iter
+from tfagents_system.agents.iteration_counts import ratio_of_run, updates_per_iter
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
 from tfagents_system.run_files.time_shares import TimeShares
@@ -58,7 +58,9 @@ class Trainer:
         self._snapshots = ReplaySnapshots(self._connection)
         learner = self._learner = Learner(role, self._snapshots.ask)
         self._state = learner.state
-        self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, updates_per_iter(params))
+        self._plan = IterationPlan(
+            self._state, lambda: learner.train_step, params.num_iter, updates_per_iter(params), ratio_of_run(params)
+        )
         action_spec = specs.load_environment_action_spec(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, action_spec, learner.step_variable, params.frame_stack)
         self._shares = TimeShares()
@@ -258,7 +260,13 @@ class Trainer:
         iteration, train_step = self._state.iteration, self._learner.train_step
         to_evaluate = self._evaluations.version if self._evaluations.arrays else -1
         return tables.Progress(
-            self._session, iteration, train_step, to_evaluate, self._sharings, policy_steps=self._policy_steps
+            self._session,
+            iteration,
+            train_step,
+            to_evaluate,
+            self._sharings,
+            policy_steps=self._policy_steps,
+            agents_before=self._role.agents_before,
         )
 
     # Evaluations.
