@@ -12,7 +12,7 @@ from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
 
-PARAMS = '''
+PARAMS = """
 import gymnasium
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -30,7 +30,7 @@ class TrainParams(TrainParamsBase):
 
     def env_ctor(self, *args, seed=None, **kwargs):
         return gymnasium.make("Pendulum-v1")
-'''
+"""
 
 
 def test_a_reset_keeps_each_step_once_and_a_kill_loses_nothing(tmp_path):
@@ -42,7 +42,7 @@ def test_a_reset_keeps_each_step_once_and_a_kill_loses_nothing(tmp_path):
     before = run.status()["roles"]["replay"]["env_steps"]
     process = run.start("--reset_training", "--set", "algorithm=redq", "--set", "num_critics=3")
     run.wait_until(process, lambda: "resets" in json.loads((run.exp_dir / "run.json").read_text()))
-    run.wait_until(process, lambda: 0 < (run.trainer().get("train_step") or 0))
+    run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) > 0)
     process.kill()  # Its roles save and end.
     finish(process)
     code, output = finish(run.start())
