@@ -298,13 +298,16 @@ def test_a_reset_takes_another_agent_and_keeps_experience_once(
     paths = RunPaths(tmp_path / "run")
     assert prepare.prepare(environ, None)
     train(paths)
+    paths.replay.mkdir(exist_ok=True)
+    (paths.replay / "header.bin").write_bytes(b"experience")
     assert resolve(environ, ["discount=0.5"], vars_file=None, root=tmp_path).findings, "another agent is refused"
     again = {**environ, "TFAGENTS_RESET": "agent"}
     settings = resolve(again, ["discount=0.5"], vars_file=None, root=tmp_path)
     assert settings.findings == () and prepare.prepare(settings.environ, None, settings=settings)
     assert "reset: a new agent learns from the experience that is there" in capsys.readouterr().out
     assert json.loads(paths.overrides.read_text())["params"] == {"discount": 0.5}
-    assert paths.replay.exists() and (paths.exp_dir / "before_reset_1").is_dir()
+    assert (paths.exp_dir / "before_reset_1").is_dir()
+    assert (paths.replay / "header.bin").read_bytes() == b"experience"
     assert prepare.prepare(environ, None) and len(run_directory.read_run_json(paths)["resets"]) == 1
 
 
