@@ -174,12 +174,30 @@ class Ring:
         with self.lock:
             return sum(self._store(together) for together in bundled(segments, self.max_segment_rows))
 
+    def take_over(self, segments: Sequence[Segment]) -> None:
+        """Stores experience of other runs. It counts neither as environment steps of this run nor as a worker's.
+
+        Raises:
+          ValueError: A segment has more than `max_segment_rows`.
+        """
+        with self.lock:
+            for together in bundled(segments, self.max_segment_rows):
+                rows = 0
+                for segment in together:
+                    self._check_size(segment)
+                    self.rows.write(segment, self.total_rows + rows)
+                    rows += segment.num_rows
+                self._commit(together, rows, are_counted=False)
+
+    def _check_size(self, segment: Segment) -> None:
+        if segment.num_rows > self.max_segment_rows:
+            raise ValueError(f"a segment of {segment.num_rows} rows does not fit a ring of {self.max_segment_rows}")
+
     def _store(self, segments: Sequence[Segment]) -> int:
         """Stores those that come next, which fit the slack together."""
         written, rows = list[Segment](), 0
         for segment in segments:
-            if segment.num_rows > self.max_segment_rows:
-                raise ValueError(f"a segment of {segment.num_rows} rows does not fit a ring of {self.max_segment_rows}")
+            self._check_size(segment)
             before = next((each for each in reversed(written) if each.worker_id == segment.worker_id), None)
             if ring_header.is_next(before or self.worker(segment.worker_id), segment):
                 # Into the slack: a process that dies here leaves all that is held as it was.
@@ -243,7 +261,7 @@ class Ring:
         """Writes everything to disk: after this, a power cut loses nothing that a snapshot from before covers."""
         self.files.make_durable()
 
-    def _commit(self, segments: Sequence[Segment], rows: int) -> None:
+    def _commit(self, segments: Sequence[Segment], rows: int, *, are_counted: bool = True) -> None:
         """The ring holds segments that were written behind its newest row, `rows` together."""
         header = self._header
         surplus = max(0, self.filled_rows + rows - self.capacity_rows)
@@ -261,7 +279,8 @@ class Ring:
             self.ring_steps += segment.num_starts
             self.held_out_steps += segment.num_starts if segment.held_out else 0
             self.repeated_steps += segment.context + segment.deferred
-            ring_header.count_segment(header, segment, counts_init_steps=self.counts_init_steps)
+            if are_counted:
+                ring_header.count_segment(header, segment, counts_init_steps=self.counts_init_steps)
         self._write_header()
 
     def _replace_header(self, header: np.ndarray) -> None:
