@@ -66,7 +66,9 @@ def test_a_new_run_has_the_experience_and_none_of_its_counts(tmp_path: Path) -> 
     assert episodes == [0] * 5 + [1] * 5 + [0] * 5 + [1] * 5 + [2] * 5
     assert ring.verify() == 0, "checksums are of the new places"
     append_more(ring, 1)
-    assert (ring.ring_steps, ring.env_steps, ring.worker(0).number) == (30, 5, 0), "a worker's first segment is its first"
+    assert (ring.ring_steps, ring.env_steps, ring.worker(0).number) == (30, 5, 0), (
+        "a worker's first segment is its first"
+    )
 
 
 def test_it_is_done_once(tmp_path: Path) -> None:
@@ -81,7 +83,8 @@ def test_it_is_done_once(tmp_path: Path) -> None:
 def test_a_server_that_was_killed_meanwhile_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, run = run_with(tmp_path / "source"), tmp_path / "new"
     monkeypatch.setattr(filling, "_SEGMENTS_AT_ONCE", 1)
-    taken, take_over = [], Ring.take_over
+    taken: list[list[Segment]] = []
+    take_over = Ring.take_over
 
     def killed(self: Ring, segments: list[Segment]) -> None:
         if len(taken) == 2:
@@ -141,7 +144,9 @@ def test_a_cut_oldest_segment_is_no_damage_and_a_small_ring_keeps_the_newest(tmp
 
 
 def test_no_sample_starts_where_frames_before_it_are_missing(tmp_path: Path) -> None:
-    layout = dataclasses.replace(LAYOUT, observation=(LAYOUT.observation[0], Column("observation/i", (1, 1, 1), "uint8")))
+    layout = dataclasses.replace(
+        LAYOUT, observation=(LAYOUT.observation[0], Column("observation/i", (1, 1, 1), "uint8"))
+    )
 
     def segment(number: int, first_step: int) -> Segment:
         made = numbered_segment(number=number, first_step=first_step, episode=0, ends_episode=False)
@@ -161,7 +166,9 @@ def test_no_sample_starts_where_frames_before_it_are_missing(tmp_path: Path) -> 
 
 
 def test_other_layouts_are_told_column_by_column(tmp_path: Path) -> None:
-    other = dataclasses.replace(LAYOUT, action=(Column("action", (4,), "float32"),), returns=Column("return", (), "float32"))
+    other = dataclasses.replace(
+        LAYOUT, action=(Column("action", (4,), "float32"),), returns=Column("return", (), "float32")
+    )
     told = differences(LAYOUT, other)
     assert told == ["action: here float32 [2], there float32 [4]", "return: here none, there float32 []"]
     Ring.open(tmp_path / "other", other, 60, 24)

@@ -53,8 +53,8 @@ def check_sources(
         check.facts.append(f"{source}: {stored.rows:,} rows")
     if rows > (most := capacity_rows(params, layout)):
         check.notes.append(
-            f"SAC_REPLAY_FROM has {rows:,} rows, the replay buffer holds {most:,}: the newest of the last ones are kept. "
-            "Raise n_episodes_in_buffer to keep all"
+            f"SAC_REPLAY_FROM has {rows:,} rows, and the replay buffer holds {most:,}: the last ones are kept. Raise "
+            "n_episodes_in_buffer to keep all"
         )
 
 

@@ -1,6 +1,6 @@
 """Fills the ring of a new run with experience of other runs, before the replay server serves.
 
-It happens once, before the run's first checkpoint: what was filled in belongs to every checkpoint from then on. A server
+It happens once, before the run's first checkpoint. Every checkpoint from then on includes what was filled in. A server
 that is killed meanwhile begins again with an empty ring.
 """
 

@@ -17,8 +17,6 @@ from tfagents_system.replay.ring_files import VERSION, RingFiles, row_ranges
 from tfagents_system.replay.ring_rows import HISTORY, STEP_FIRST, STEP_LAST, RingRows
 from tfagents_system.transport.segments import Column, Layout, Segment
 
-_IMPORTED = {"worker_id": 0, "incarnation": 1, "number": 0, "iteration": 0, "end_of_iteration": False}
-
 
 class StoredRing:
     """The experience in a folder, as of the moment it was opened. A run may go on writing to it.
@@ -48,7 +46,9 @@ class StoredRing:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"the replay ring in {folder} can't be read ({error}): give another run") from None
         if header is None:
-            raise UserError(f"the replay ring in {folder} is damaged, its header has a wrong checksum: give another run")
+            raise UserError(
+                f"the replay ring in {folder} is damaged, its header has a wrong checksum: give another run"
+            )
         self._files = files
         self._columns = RingRows(files, mode="r")
         self._first, self._end = int(header["total_rows"] - header["filled_rows"]), int(header["total_rows"])
@@ -98,7 +98,11 @@ class StoredRing:
         deferred = int(np.argmin(np.append(not_starts[context:][::-1], False)))
         kind = columns.without_flags(step_type)
         return Segment(
-            **_IMPORTED,
+            worker_id=0,  # Of whom it is, and the next four, is not in the ring.
+            incarnation=1,
+            number=0,
+            iteration=0,
+            end_of_iteration=False,
             starts_episode=bool(kind[0] == STEP_FIRST),
             ends_episode=bool(kind[-1] == STEP_LAST),
             observation=observation,
