@@ -111,6 +111,23 @@ class WorkerPolicy(abc.ABC):
         actions = self.actions({env: steps.of_lane(env - first) for env in envs}, greedy)
         return [np.stack(leaves) for leaves in zip(*(tree.flatten(actions[env]) for env in envs), strict=True)]
 
+    def explored(self, env: int) -> bool:
+        """Whether the last action in an environment is another one than the greedy one.
+
+        Known where actions have values; other policies say False.
+        """
+        del env
+        return False
+
+    def explored_lanes(self, count: int, first: int = 0) -> np.ndarray:
+        """`explored` after `batch`, `[count]` bool: of all lanes of the vector environment whose lane 0 is `first`."""
+        return np.array([self.explored(first + lane) for lane in range(count)], np.bool_)
+
+    def q_values(self, env: int) -> np.ndarray | None:
+        """The values of all actions `[num_actions]` float32 at an environment's last observation; None if unknown."""
+        del env
+        return None
+
     def close(self) -> None:
         """Frees its resources; it can't act any more."""
         return
