@@ -19,6 +19,7 @@ from tfagents_system.experience.episodes import StoredEpisode, episodes_of, writ
 from tfagents_system.playing.saved_run import find_path, load_run_params
 from tfagents_system.replay.stored_ring import StoredRing, ring_folder
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.transport.segments import Layout
 
 _SPECS = "specs.pbtxt"
@@ -133,8 +134,7 @@ def _conversion_for(exp_dir: str | None, params_flag: str | None, config_flag: s
     else:
         with contextlib.closing(loading.make_play_env(params, 0, render=False)) as env:
             specs.save_specs(file, env.observation_spec(), env.environment_action_spec)
-    layout = Layout.from_specs(*specs.load_specs(file), has_returns=params.normalize_rewards)
-    return Conversion(layout, _leaves(file), params.discount)
+    return Conversion(run_layout(params, *specs.load_specs(file)), _leaves(file), params.discount)
 
 
 def _action_specs(stored: StoredRing) -> list[Any]:
