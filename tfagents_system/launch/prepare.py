@@ -142,10 +142,8 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
         )
         run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
         write_atomically(paths.specs, inspection.specs)
-    if preparation.seed != variables.seed:
-        print(
-            f"note: this run began with SAC_SEED={preparation.seed}, which stays; SAC_SEED={variables.seed} is ignored"
-        )
+    if (seed := preparation.seed) != variables.seed:
+        print(f"note: this run began with SAC_SEED={seed}, which stays; SAC_SEED={variables.seed} is ignored")
     if run_directory.is_finished(paths):
         why = run_directory.why_early(paths)
         print(

@@ -98,18 +98,18 @@ def open_ring(
         _recover(ring, copy if has_copy else None, places.newest_checkpoint())
     elif copy is not None and has_copy:
         _begin_copying(copy, places.newest_checkpoint())
-    if ring.epoch < epoch:  # Also where it went back to a checkpoint of the agent before.
+    _begin_epoch(ring, epoch, counts_kept_steps)
+    _write_origin(places)
+    secs, rows = time.monotonic() - began, f"{ring.filled_rows} of {ring.capacity_rows} rows"
+    logging.info("ring: %s filled, %d env steps so far, opened in %.1f s", rows, ring.env_steps, secs)
+    return ring, copy
+
+
+def _begin_epoch(ring: Ring, epoch: int, counts_kept_steps: bool) -> None:
+    """Where the ring is of an agent before, also since it went back to a checkpoint of that one."""
+    if ring.epoch < epoch:
         ring.begin_epoch(epoch, counts_kept_steps=counts_kept_steps)
         logging.info("the ring counts iterations anew, for agent %d of the run", epoch)
-    _write_origin(places)
-    logging.info(
-        "ring: %d of %d rows filled, %d env steps so far, opened in %.1f s",
-        ring.filled_rows,
-        ring.capacity_rows,
-        ring.env_steps,
-        time.monotonic() - began,
-    )
-    return ring, copy
 
 
 def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -> None:

@@ -211,14 +211,7 @@ class Ring:
         return int(self._header["epoch"])
 
     def begin_epoch(self, epoch: int, *, counts_kept_steps: bool) -> None:
-        """Another agent of the run learns from what the ring holds, see `ring_header.begin_epoch`.
-
-        It is one write of the header, so a process that dies meanwhile leaves the ring before or after it.
-
-        Args:
-          epoch: Of that agent.
-          counts_kept_steps: Whether the steps that the ring holds count for its ratio of updates to steps.
-        """
+        """See `ring_header.begin_epoch`: one write of the header. Steps that the ring holds count for it or do not."""
         with self.lock:
             kept = min(self.ring_steps, self.env_steps - self.init_steps) if counts_kept_steps else 0
             ring_header.begin_epoch(self._header, epoch, kept)

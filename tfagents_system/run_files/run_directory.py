@@ -162,15 +162,12 @@ def write_inputs(
     ends_for: str | None = None,
     reset: Reset | None = None,
 ) -> None:
-    """Copies the user's files and writes run.json; a run that has begun keeps those that it has.
-
-    If a run that has not begun gets different ones, its experience is removed: it is of another environment, or was
-    collected with other settings.
+    """Copies the user's files and writes run.json; a run that has begun keeps those that it has. If one that has not
+    begun gets different ones, its experience, of another task or other settings, is removed.
 
     Args:
       inputs: The user's files; by default without a folder.
-      take_edits: A run that has begun gets new copies as well, where they differ. The old ones are copied to
-        `before_edits_<n>`.
+      take_edits: A run that has begun gets new copies, where they differ; the old ones go to `before_edits_<n>`.
       ends_for: When it ends, see `early_end.settings_of_end`; None: after its number of iterations.
       reset: What it resets of a run that has begun, see `new_reset`.
     """
@@ -180,13 +177,12 @@ def write_inputs(
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
     kept, is_same = _kept(overrides or Overrides(), seed), run_inputs.are_same(paths, inputs)
     edits = before.get("edits", [])
-    fits = run_inputs.fit_experience(paths, inputs)
-    if not is_begun and not (fits and before.get("seed") == seed and Overrides.read(paths.overrides) == kept):
+    are_alike = before.get("seed") == seed and Overrides.read(paths.overrides) == kept
+    if not is_begun and not (are_alike and run_inputs.fit_experience(paths, inputs)):
         _remove_experience(paths, variables.replay_dir)
     if is_begun and take_edits and not is_same:
         edits = [*edits, _edit(paths, run_inputs.copy_aside(paths))]
-    if reset is None:
-        _write_overrides(paths, kept)
+    _write_overrides(paths, kept, reset)
     are_new = not is_begun or (take_edits and not is_same) or not (paths.params.exists() and paths.config.exists())
     has_folder = inputs.folder is not None if are_new else paths.params_folder.is_dir()
     run = {
@@ -284,7 +280,10 @@ def _kept(overrides: Overrides, seed: int) -> Overrides:
     return dataclasses.replace(overrides, variables=variables)
 
 
-def _write_overrides(paths: RunPaths, kept: Overrides) -> None:
+def _write_overrides(paths: RunPaths, kept: Overrides, reset: Reset | None) -> None:
+    """With a reset they come together with all that it changes."""
+    if reset is not None:
+        return
     if kept == Overrides():
         paths.overrides.unlink(missing_ok=True)
     elif not paths.overrides.exists() or Overrides.read(paths.overrides) != kept:

@@ -259,14 +259,9 @@ class Trainer:
     def _progress(self) -> tables.Progress:
         iteration, train_step = self._state.iteration, self._learner.train_step
         to_evaluate = self._evaluations.version if self._evaluations.arrays else -1
+        steps, agents = self._policy_steps, self._role.agents_before
         return tables.Progress(
-            self._session,
-            iteration,
-            train_step,
-            to_evaluate,
-            self._sharings,
-            policy_steps=self._policy_steps,
-            agents_before=self._role.agents_before,
+            self._session, iteration, train_step, to_evaluate, self._sharings, policy_steps=steps, agents_before=agents
         )
 
     # Evaluations.
