@@ -36,16 +36,16 @@ class TrainParams(TrainParamsBase):
 def test_a_reset_keeps_each_step_once_and_a_kill_loses_nothing(tmp_path):
     run = UserRun(tmp_path, PARAMS, {"horizon": 20})
     process = run.start()
-    run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 150)
+    run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 150, 300.0)
     process.send_signal(signal.SIGTERM)
     assert finish(process)[0] == 75
     before = run.status()["roles"]["replay"]["env_steps"]
     process = run.start("--reset_training", "--set", "algorithm=redq", "--set", "num_critics=3")
-    run.wait_until(process, lambda: "resets" in json.loads((run.exp_dir / "run.json").read_text()))
+    run.wait_until(process, lambda: "resets" in json.loads((run.exp_dir / "run.json").read_text()), 300.0)
     run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) > 0)
     process.kill()  # Its roles save and end.
     finish(process)
-    code, output = finish(run.start())
+    code, output = finish(run.start(), 400.0)
     assert code == 0, output + run.logs()
     rows = read_metrics(run.exp_dir / "metrics.csv")
     old, new = ([row for row in rows if (row.get("reset") or 0) == number] for number in (0, 1))
