@@ -33,7 +33,7 @@ class ExpertWorker(Worker):
                 "exported file, or have TrainParams.expert_policy_ctor return one"
             )
         policy = load_policy(Path(path), POLICY) if path else function
-        return FixedPolicy(policy, specs.load_environment_action_spec(self._role.paths.specs), num_envs)
+        return FixedPolicy(policy, specs.load_actions(self._role.paths.specs), num_envs)
 
     def _report_collected(self, report: Report) -> None:
         pass
