@@ -8,7 +8,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.policies.worker_policy import NumpyWorkerPolicy
+from tfagents_system.policies.numpy_worker_policy import NumpyWorkerPolicy
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
 

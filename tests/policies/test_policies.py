@@ -12,13 +12,15 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import agent_of
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.errors import UserError
 from tfagents_system.policies import numpy_policy, weights
 from tfagents_system.policies.checkpoint_names import checkpoint_name, iteration_of
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError
-from tfagents_system.policies.worker_policy import NumpyWorkerPolicy, make_worker_policy
+from tfagents_system.policies.numpy_worker_policy import NumpyWorkerPolicy
+from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -344,7 +346,7 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch, rec
     train_step = agent.train_step_counter
     train_step.assign(1234)
     units = tensor_spec.BoundedTensorSpec((2,), tf.float32, [-2.0, 0.0], [2.0, 10.0], "action")
-    export = PolicyExport(RunPaths(tmp_path), agent, units, train_step)
+    export = PolicyExport(RunPaths(tmp_path), agent, actions_of(units), train_step)
     assert not export.has_models()
     export.save_models()
     assert export.has_models()

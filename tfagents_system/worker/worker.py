@@ -20,7 +20,8 @@ from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
+from tfagents_system.policies.policy_interface import WorkerPolicy
+from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.report.episodes import Report, eval_share
 from tfagents_system.role import NOISE_STREAM, Role
