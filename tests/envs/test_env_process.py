@@ -191,7 +191,8 @@ class Discrete(Counter):
 
     def step(self, action):
         assert self.action_space.contains(action), action
-        return (*super().step(np.zeros(2, np.float32))[:4], {"log/gear": int(action["gear"]), "log/key": action["keys"][1, 0]})
+        told = {"log/gear": int(action["gear"]), "log/key": int(action["keys"][1, 0])}
+        return (*super().step(np.zeros(2))[:4], told)
 '''
 
 PARAMS = """
@@ -598,11 +599,10 @@ def test_it_dies_with_its_parent_however_that_dies_and_whatever_it_does(user: Fo
 
 
 def test_discrete_actions_arrive_as_the_space_has_them(user: Folder) -> None:
-    env = TrainingEnvironment(user.make("Discrete"), 10)
+    env = user.make("Discrete")
     env.reset()
     env.step({"gear": np.int32(2), "keys": np.int32(5), "lamps": np.int32(1)})
     assert env.info["log/gear"] == 6 and env.info["log/key"] == 2
-    env.close()
 
 
 # What can't be used, told at the start.

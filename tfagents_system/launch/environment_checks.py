@@ -48,6 +48,7 @@ from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.settings import learning_notes
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.trainer_checkpoints import signature_of
+from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.transport.segments import Layout
 
 ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
@@ -145,9 +146,7 @@ class _Check:
                 return None
             observation_spec = collect_env.observation_spec()
             specs = observation_spec, collect_env.environment_action_spec, self._params.action_table
-            layout = Layout.from_specs(
-                observation_spec, collect_env.action_spec(), has_returns=self._params.normalize_rewards
-            )
+            layout = run_layout(self._params, observation_spec, collect_env.action_spec())
             first = self._try_episode(collect_env)
             self._try_lanes(collect_env, deterministic)
             eval_env = self._try_evaluation(stack, collect_env) if self._params.n_eval_episodes else None
