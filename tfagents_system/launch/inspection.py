@@ -223,7 +223,7 @@ class Inspector:
         from tfagents_system.transport.run_layout import run_layout
 
         assert self._run is not None
-        layout = run_layout(params, *specs)
+        layout = run_layout(params, *specs[:2])
         folder = self._values.get("replay_dir", self._run.replay)
         check = self.found.checks["experience"]
         check.errors += reset_checks.layout_findings(layout, folder)
