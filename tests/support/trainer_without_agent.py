@@ -81,6 +81,7 @@ class Run:
         trainer: Any = Trainer.__new__(Trainer)
         self.trainer = trainer
         role: Any = types.SimpleNamespace(
+            agents_before=0,
             paths=self.paths,
             slots=SlotCounts(num_workers, num_workers, num_workers + eval_workers, evaluators=eval_workers),
             deterministic=deterministic,
