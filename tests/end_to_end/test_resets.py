@@ -51,7 +51,8 @@ def test_a_reset_keeps_each_step_once_and_a_kill_loses_nothing(tmp_path):
     old, new = ([row for row in rows if (row.get("reset") or 0) == number] for number in (0, 1))
     assert old and new and max(row["train_step"] for row in old) >= 140
     assert new[-1]["train_step"] == 600 and new[-1]["iteration"] == 60, "iterations begin anew, all of them are done"
-    assert min(row["env_steps"] for row in new) >= before, "steps go on from those that were kept"
+    collected = max(row["env_steps"] for row in old)
+    assert min(row["env_steps"] for row in new) >= collected, "steps go on from those that were kept"
     # 4 random episodes once, then 2 workers * 60 iterations of 20 steps; what a stop cut off is in no iteration.
     steps = run.status()["roles"]["replay"]["env_steps"]
     assert before + 60 * 40 <= steps <= before + 61 * 40 + 2 * 40
