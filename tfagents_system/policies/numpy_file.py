@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +26,27 @@ def save(path: Path, policy: tf_policy.TFPolicy, description: Description) -> No
     Raises:
       UnsupportedNetworkError: It contains something that `numpy_policy.py` can't compute.
     """
+    frames: Sequence[int] = ()
     if isinstance(policy, FrameStackPolicy):
-        raise UnsupportedNetworkError("its frames are stacked (frame_stack > 1)")
+        policy, frames = policy.stacked, policy.frames
     if type(policy) is not ActorPolicy:
         raise UnsupportedNetworkError(f"{type(policy).__name__} is not TF-Agents' ActorPolicy")
     variables = named_variables(policy)
-    network = NetworkLayers(policy._actor_network, variables)
+    network = NetworkLayers(policy._actor_network, variables, frames)
     action = description["action"]
     bounds = {bound: np.asarray(action[bound], action["dtype"]) for bound in ("low", "high")}
-    text = np.array(json.dumps({**description, "layers": network.layers}))
+    arrays = network.arrays(read_weights(variables))
+    own = {"layers": network.layers}
+    if any(count > 1 for count in frames):
+        leaves = zip(description["observation"], network.observation, strict=True)
+        own["observation"] = [{**leaf, **of_network} for leaf, of_network in leaves]
+        state = numpy_policy.Network(network.observation, network.layers, arrays).state
+        own["state"] = [
+            {"name": f"state_{k}", "shape": [len(part)], "dtype": "float32"} for k, part in enumerate(state)
+        ]
+    text = np.array(json.dumps({**description, **own}))
     with path.open("wb") as file:
-        np.savez(file, description=text, **bounds, **network.arrays(read_weights(variables)))
+        np.savez(file, description=text, **bounds, **arrays)
 
 
 class NumpyFile:

@@ -17,6 +17,8 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.agent_interface import sampled_actor
+from tfagents_system.checks.frame_stacks import FrameStack
+from tfagents_system.envs.history import frames_in
 from tfagents_system.errors import UserError
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.lane_steps import LaneSteps
@@ -119,14 +121,14 @@ class WorkerPolicy(abc.ABC):
 CheckAgain = Callable[[WorkerPolicy, Mapping[str, np.ndarray]], WorkerPolicy]
 
 
-def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: int = 1) -> WorkerPolicy:
+def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: FrameStack = 1) -> WorkerPolicy:
     """The fastest way to run the policy of `agent`. Rejects a fast path whose actions differ from the network's.
 
     Args:
       agent: A TFAgent, or its acting part.
       seed: Of the exploration noise.
       num_envs: Environments that it acts in.
-      frame_stack: Frames of an image; the policy takes single ones.
+      frame_stack: The hyperparameter; the policy takes single frames.
     """
     tf.random.set_seed(seed % 2**31)
     collect = of_single_frames(agent.collect_policy, frame_stack)
@@ -170,7 +172,7 @@ def _tried(make: Callable[[], WorkerPolicy], check: NetworkCheck) -> WorkerPolic
     return None
 
 
-def why_not_numpy(agent: Any, frame_stack: int = 1) -> str:
+def why_not_numpy(agent: Any, frame_stack: FrameStack = 1) -> str:
     """Why workers can't compute the actions of `agent` in NumPy; empty if they can."""
     try:
         _in_numpy(agent, np.random.default_rng(0), 1, frame_stack).close()
@@ -180,11 +182,10 @@ def why_not_numpy(agent: Any, frame_stack: int = 1) -> str:
 
 
 def _in_numpy(
-    agent: Any, rng: np.random.Generator, num_envs: int, frame_stack: int, check_again: CheckAgain | None = None
+    agent: Any, rng: np.random.Generator, num_envs: int, frame_stack: FrameStack, check_again: CheckAgain | None = None
 ) -> NumpyWorkerPolicy:
-    if of_single_frames(agent.collect_policy, frame_stack) is not agent.collect_policy:
-        raise UnsupportedNetworkError("frames are stacked")
-    return NumpyWorkerPolicy(agent, rng, num_envs, check_again)
+    frames = frames_in(agent.collect_policy.time_step_spec.observation, frame_stack)
+    return NumpyWorkerPolicy(agent, rng, num_envs, check_again, frames)
 
 
 class NumpyWorkerPolicy(WorkerPolicy):
@@ -195,6 +196,7 @@ class NumpyWorkerPolicy(WorkerPolicy):
       rng: Source of the exploration noise.
       num_envs: Environments that it acts in.
       check_again: For `checked`; it holds the network, which is not needed afterwards.
+      frames: Of each leaf of the observation that the actor takes; empty where none is stacked.
 
     Raises:
       UnsupportedNetworkError: It does not.
@@ -203,14 +205,19 @@ class NumpyWorkerPolicy(WorkerPolicy):
     inference = "numpy"
 
     def __init__(
-        self, agent: Any, rng: np.random.Generator, num_envs: int = 1, check_again: CheckAgain | None = None
+        self,
+        agent: Any,
+        rng: np.random.Generator,
+        num_envs: int = 1,
+        check_again: CheckAgain | None = None,
+        frames: Sequence[int] = (),
     ) -> None:
         try:
             actor = sampled_actor(agent)
         except UnsupportedAgentError as error:
             raise UnsupportedNetworkError(str(error)) from None
         variables = named_variables(agent.collect_policy)
-        self._layers = NetworkLayers(actor, variables)
+        self._layers = NetworkLayers(actor, variables, frames)
         self._arrays = self._layers.arrays(read_weights(variables))
 
         def network(columns: int, like: Network | None = None) -> Network:
@@ -223,7 +230,8 @@ class NumpyWorkerPolicy(WorkerPolicy):
         self._new_batch = functools.partial(network, like=first)
         self._of_lanes: dict[tuple[int, int], Network] = {}  # By the first one and their number.
         spec = agent.collect_policy.time_step_spec.observation
-        self._is_vector = not tf.nest.is_nested(spec) and spec.shape.rank == 1 and spec.dtype == tf.float32
+        is_vector = not tf.nest.is_nested(spec) and spec.shape.rank == 1 and spec.dtype == tf.float32
+        self._is_vector = is_vector and max(frames, default=1) == 1
         self._action_shape = tuple(agent.collect_policy.action_spec.shape)
         self._rng = rng
         self._draw_noise()
