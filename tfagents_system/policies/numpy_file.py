@@ -34,19 +34,20 @@ def save(path: Path, policy: tf_policy.TFPolicy, description: Description) -> No
     variables = named_variables(policy)
     network = NetworkLayers(policy._actor_network, variables, frames)
     action = description["action"]
-    bounds = {bound: np.asarray(action[bound], action["dtype"]) for bound in ("low", "high")}
+    names = ("low", "high", "rows") if "rows" in action else ("low", "high")
+    own = {name: np.asarray(action[name], action["dtype"]) for name in names}
     arrays = network.arrays(read_weights(variables))
-    own = {"layers": network.layers}
+    told = {"layers": network.layers}
     if any(count > 1 for count in frames):
         leaves = zip(description["observation"], network.observation, strict=True)
-        own["observation"] = [{**leaf, **of_network} for leaf, of_network in leaves]
+        told["observation"] = [{**leaf, **of_network} for leaf, of_network in leaves]
         state = numpy_policy.Network(network.observation, network.layers, arrays).state
-        own["state"] = [
+        told["state"] = [
             {"name": f"state_{k}", "shape": [len(part)], "dtype": "float32"} for k, part in enumerate(state)
         ]
-    text = np.array(json.dumps({**description, **own}))
+    text = np.array(json.dumps({**description, **told}))
     with path.open("wb") as file:
-        np.savez(file, description=text, **bounds, **arrays)
+        np.savez(file, description=text, **own, **arrays)
 
 
 class NumpyFile:

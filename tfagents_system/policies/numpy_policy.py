@@ -63,6 +63,7 @@ class NumpyPolicy:
         self.observation = description["observation"]
         self._arrays = arrays
         self._networks = {1: Network(self.observation, description["layers"], arrays)}  # By number of observations.
+        self._rows = arrays.get("rows")  # The actions that it chooses from.
         self._bounds = arrays["low"], arrays["high"]
         self._low, self._high = (bound.astype(np.float32) for bound in self._bounds)
         self._dtype = np.dtype(description["action"]["dtype"])
@@ -101,6 +102,8 @@ class NumpyPolicy:
             network.load_all(leaves)
             squashed = network.act(greedy=True).T.copy()
             state = [own.T.copy() for own in network.state]
+        if self._rows is not None:
+            return self._rows[squashed], state
         scaled = self._low + (squashed + np.float32(1.0)) * np.float32(0.5) * (self._high - self._low)
         return np.clip(scaled.astype(self._dtype), *self._bounds), state
 
@@ -162,8 +165,8 @@ class Network:
         ]
         # What is stacked stays in the input: the next observation moves it by one frame.
         self.state += [part for part, spec in zip(parts, observation) if spec.get("frames", 1) > 1]
-        self._is_under_way = np.zeros((1, columns), np.float32) if self.state else None
-        if self._is_under_way is not None:
+        self._is_under_way = np.zeros((1, columns), np.float32)
+        if self.state:
             self.state.append(self._is_under_way)
         self._mean, self._log_std = np.split(self._add(layers, values, arrays)[:-1], 2)
         self._log_std_max = np.full_like(self._log_std, _LOG_STD_MAX)
@@ -176,10 +179,8 @@ class Network:
 
     def load_all(self, leaves: Iterable[np.ndarray]) -> None:
         """Takes the arrays of all observations, `[columns, ...]` each."""
-        begins = np.zeros(self.columns, bool)
-        if self._is_under_way is not None:
-            begins = self._is_under_way[0] == 0.0
-            self._is_under_way[:] = 1.0
+        begins = self._is_under_way[0] == 0.0
+        self._is_under_way[:] = 1.0
         for leaf, (newest, is_pixels, frames) in zip(leaves, self._rows):
             if frames is not None:
                 frames[..., :-1, :, :] = frames[..., 1:, :, :]
@@ -191,10 +192,8 @@ class Network:
 
     def load(self, leaves: Iterable[Any], column: int = 0) -> None:
         """Takes the arrays of one observation."""
-        begins = False
-        if self._is_under_way is not None:
-            begins = self._is_under_way.item(0, column) == 0.0
-            self._is_under_way[0, column] = 1.0
+        begins = self._is_under_way.item(0, column) == 0.0
+        self._is_under_way[0, column] = 1.0
         for leaf, (newest, is_pixels, frames) in zip(leaves, self._leaves[column]):
             if frames is not None and not begins:
                 frames[..., :-1, :] = frames[..., 1:, :]
@@ -325,14 +324,10 @@ class Network:
 
 
 def _place(part: np.ndarray, spec: dict[str, Any], *columns: int) -> tuple[np.ndarray, bool, np.ndarray | None]:
-    """Where an array of the observation goes in the first layer's input.
+    """Where an array of the observation goes in the first layer's input, as views of that `part`.
 
-    Args:
-      part: Its numbers, `[n]` or `[n, columns]`; what is returned are views of it.
-
-    Returns:
-      `[..., size]` of the newest frame; whether it is pixels; `[..., frames, size]` of all of its frames, None where it
-      is not stacked. `columns` are the last axis of both.
+    The newest frame `[..., size]`, whether it is pixels, and all frames `[..., frames, size]`, None where it is not
+    stacked. `columns` are the last axis of both.
     """
     shape, count, is_pixels = spec["shape"], spec.get("frames", 1), spec["dtype"] == "uint8"
     if count == 1:
