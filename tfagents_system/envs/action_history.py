@@ -16,21 +16,26 @@ OBSERVATION = "observation"  # Key of the environment's own observation if that 
 
 
 class ActionHistory:
-    """The last actions of an episode, oldest first; zeros before its first action.
+    """The last actions of an episode, oldest first; before its first action zeros, or the default action.
 
     Args:
       length: Number of actions.
       action_spec: Nest of the environment's own action specs, each of one dimension.
+      default_action: A nest in [-1, 1]: what acts in real time before the first action; None: zeros.
 
     Attributes:
       size: Numbers of an action.
     """
 
-    def __init__(self, length: int, action_spec: Any) -> None:
+    def __init__(self, length: int, action_spec: Any, default_action: Any = None) -> None:
         varies = [np.broadcast_to(spec.maximum > spec.minimum, spec.shape) for spec in tree.flatten(action_spec)]
         self._varies = np.concatenate([each.ravel() for each in varies])
         self.size = len(self._varies)
         self._values = np.zeros(length * self.size, np.float32)
+        if default_action is not None:
+            for _ in range(length):
+                self.add(default_action)
+        self._first = self._values.copy()
 
     def spec(self, observation_spec: Any) -> Any:
         """The spec of observations with the history: `[length * dim]` float32 under its own key.
@@ -47,7 +52,7 @@ class ActionHistory:
 
     def clear(self) -> None:
         """An episode begins."""
-        self._values[:] = 0.0
+        self._values[:] = self._first
 
     def add(self, action: Any) -> None:
         """Adds an action, a nest of arrays in [-1, 1], clipped to these bounds as the environment's own is.

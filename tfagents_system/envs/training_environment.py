@@ -17,6 +17,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.action_history import ActionHistory
 from tfagents_system.envs.backends import make_backend
+from tfagents_system.envs.devices import device_of
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.observations import Convert, nest_converter, observation_converter
 from tfagents_system.envs.specs import to_agent_units
@@ -47,6 +48,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
       user_env: What `env_ctor` returned.
       environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds, each of one dimension.
       info: The info of the last step; empty after a reset.
+      device: Of an environment that acts in real time; None of any other.
       episodes_ended: Episodes completed since it was built.
 
     Raises:
@@ -74,9 +76,13 @@ class TrainingEnvironment(py_environment.PyEnvironment):
             self.environment_action_spec,
         )
         self._convert_observation = observation_converter(self._observation_spec, self._backend.own_observation_spec)
+        self.device = device_of(env, self._backend.layers())
+        if self.device is not None:
+            self.device.limit_steps(horizon)
         self._history: ActionHistory | None = None
         if action_history:
-            self._remember_actions(ActionHistory(action_history, self.environment_action_spec))
+            default = self.device and self.device.default_action(self.environment_action_spec)
+            self._remember_actions(ActionHistory(action_history, self.environment_action_spec, default))
         self._scale = nest_converter(_action_scaler, self.environment_action_spec, self._backend.own_action_spec)
         self._shape = nest_converter(_action_shaper, self.environment_action_spec, self._backend.own_action_spec)
         self._horizon = horizon
