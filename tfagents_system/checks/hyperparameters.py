@@ -107,6 +107,11 @@ class Hyperparameter:
     may_change: bool
     not_deterministic: NotDeterministic | None
 
+    @property
+    def takes_schedule(self) -> bool:
+        """Whether a schedule may be in the place of its number."""
+        return self.rule.details is not None
+
 
 @functools.cache
 def described_by(params_class: type) -> Mapping[str, Hyperparameter]:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tfagents_system.errors import shown
+
 
 class Rule(NamedTuple):
     """What a value must be.
@@ -13,10 +15,13 @@ class Rule(NamedTuple):
     Attributes:
       words: Completes "it must be".
       holds: Whether a value satisfies it; a value for which this raises does not.
+      details: Of a value with parts that does not satisfy it: what is wrong with which part, one sentence each, given
+        the name of what has the value and the value. None or []: the words say it all.
     """
 
     words: str
     holds: Callable[[Any], bool]
+    details: Callable[[str, Any], list[str]] | None = None
 
 
 def is_kept(rule: Rule, value: Any) -> bool:
@@ -25,6 +30,14 @@ def is_kept(rule: Rule, value: Any) -> bool:
         return bool(rule.holds(value))
     except Exception:  # Such as an array where one number is wanted.
         return False
+
+
+def broken(rule: Rule, where: str, value: Any) -> list[str]:
+    """What is wrong with the value of `where`, one sentence each; none where it satisfies the rule."""
+    if is_kept(rule, value):
+        return []
+    details = rule.details(where, value) if rule.details is not None else []
+    return details or [f"{where} must be {rule.words}, found {shown(value)}"]
 
 
 def is_number(value: Any) -> bool:
@@ -84,7 +97,7 @@ def mapping_such_as(words: str, holds: Callable[[Mapping[str, Any]], bool] = lam
 
 def or_none(rule: Rule, none: str = "None") -> Rule:
     """A rule that allows None as well; `none` names that in words."""
-    return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value))
+    return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value), rule.details)
 
 
 def _is_layers(value: Any) -> bool:

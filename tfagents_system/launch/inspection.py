@@ -126,6 +126,7 @@ class Inspector:
                 self.found.specs = _specs_file(trial.specs)
                 if reason := self._why_not_of_its_checkpoint(trial.signature):
                     self.found.checks[environment_checks.AGENT].errors.append(reason)
+                self._check_replay_sources(params, self.found.specs)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self.found.doing = ""
         return self.found
@@ -254,6 +255,16 @@ class Inspector:
                 f"{count - params.n_eval_episodes} of these workers have nothing to do"
             )
 
+    def _check_replay_sources(self, params: TrainParamsBase, specs: bytes) -> None:
+        """Whether the experience of SAC_REPLAY_FROM fits the run."""
+        sources = self._values.get("replay_from")
+        if not sources or self._paths is None or "server" in self._values or self.found.checks[PARAMS].errors:
+            return
+        from tfagents_system.launch.replay_sources import check_sources
+
+        has_begun = run_directory.has_begun(self._run)
+        check_sources(sources, self._paths.exp_dir, params, specs, has_begun, self.found.checks["replay sources"])
+
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""
         if self._paths is None or self.found.checks[PARAMS].errors or self.found.checks[CONFIG].errors:
@@ -288,9 +299,9 @@ class Inspector:
 def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:
     """Size of the replay server's files."""
     from tfagents_system.replay.ring_sizes import ring_bytes
-    from tfagents_system.transport.segments import Layout
+    from tfagents_system.transport.run_layout import run_layout
 
-    return ring_bytes(params, Layout.from_specs(*specs, has_returns=params.normalize_rewards))
+    return ring_bytes(params, run_layout(params, *specs))
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:

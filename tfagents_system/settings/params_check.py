@@ -19,7 +19,8 @@ from tfagents_system.agents.optimizer_settings import (
     whole_run_findings,
 )
 from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
-from tfagents_system.checks.rules import integer_from, is_kept
+from tfagents_system.checks.rules import broken, integer_from, is_kept
+from tfagents_system.checks.schedules import Schedule, is_schedule
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import shown
 from tfagents_system.settings import learning_notes, other_libraries, own_attributes
@@ -56,8 +57,8 @@ def check_params(params: TrainParamsBase) -> list[str]:
         if other_libraries.meant(wrong) is None  # Such as learning_rate, which looks like alpha_learning_rate.
     ]
     described = described_by(TrainParamsBase).values()
-    wrong_values = {each.name: finding for each in described if (finding := _check_value(params, each)) is not None}
-    findings += wrong_values.values()
+    wrong_values = {each.name: found for each in described if (found := _check_value(params, each))}
+    findings += [finding for found in wrong_values.values() for finding in found]
     findings += _check_hooks(params)
     for findings_of in _TOGETHER:
         with contextlib.suppress(_AlreadyReported):
@@ -89,15 +90,13 @@ class _RightValues:
         return source is not None and name in source.attributes and instead_of not in source.attributes
 
 
-def _check_value(params: TrainParamsBase, described: Hyperparameter) -> str | None:
+def _check_value(params: TrainParamsBase, described: Hyperparameter) -> list[str]:
     name, rule = described.name, described.rule
     try:
         value = getattr(params, name)
     except Exception as error:  # A property of the user's.
-        return f"TrainParams.{name} raises {type(error).__name__}: {error}: it must be {rule.words}"
-    if is_kept(rule, value):
-        return None
-    return f"TrainParams.{name} must be {rule.words}, found {shown(value)}{_meant_algorithm(name, value)}"
+        return [f"TrainParams.{name} raises {type(error).__name__}: {error}: it must be {rule.words}"]
+    return [f"{finding}{_meant_algorithm(name, value)}" for finding in broken(rule, f"TrainParams.{name}", value)]
 
 
 def _meant_algorithm(name: str, value: Any) -> str:
@@ -120,10 +119,16 @@ def check_deterministic(params: TrainParamsBase) -> list[str]:
 def resolved_attributes(params: TrainParamsBase) -> dict[str, Any]:
     """The values that a run has, by name: of TrainParamsBase, and those of the user's own that `--set` can give.
 
-    None is replaced by what the algorithm has instead, and optimizers have all of their settings. What follows from the
-    environment (`target_entropy`) stays None.
+    None is replaced by what the algorithm has instead; optimizers and schedules have all of their settings. What
+    follows from the environment (`target_entropy`) stays None.
     """
-    known = {name: value_of_algorithm(params, name) for name in sorted(described_by(TrainParamsBase))}
+    described = described_by(TrainParamsBase)
+    known = {name: value_of_algorithm(params, name) for name in sorted(described)}
+    known |= {
+        name: Schedule.of(known[name]).to_json()
+        for name, each in described.items()
+        if each.takes_schedule and is_schedule(known[name])
+    }
     known |= {f"{part}_optimizer": settings_in_use(params, part) for part in PARTS}
     own = {name: inspect.getattr_static(params, name) for name in own_attributes.own_names(params, is_hook=False)}
     return known | {
