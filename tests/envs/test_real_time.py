@@ -13,7 +13,6 @@ from pytest import approx
 from tests.support.devices_for_tests import DummyDevice
 from tfagents_system.envs import step_times
 from tfagents_system.envs.clocks import MonotonicClock, VirtualClock
-from tfagents_system.envs.devices import Device, device_of, join_figures
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
@@ -247,22 +246,6 @@ def test_durations_have_rtgyms_meaning() -> None:
     assert {name: times[name] for name in expected} == approx(expected, abs=1e-3 / 3 + 1e-9)
     assert times["step"] == approx(times["join"] + 0.001, abs=MICROSECOND)
     assert env.times.take()["step"] == []
-
-
-def test_figures_count_from_the_last_time_and_join() -> None:
-    clock = VirtualClock()
-    env, _ = make(clock)
-    device = device_of(env, [env])
-    assert isinstance(device, Device) and not device.has_real_clock
-    env.reset()
-    clock.advance(0.2)
-    env.step(action(0.1))
-    assert device.take_figures() == approx({"late_steps": 1, "step_ms_p99": 0.0, "inference_ms_p99": 200.0}, abs=1e-6)
-    env.step(action(0.1))
-    second = device.take_figures()
-    assert second == approx({"late_steps": 0, "step_ms_p99": 50.0, "inference_ms_p99": 0.0}, abs=1e-6)
-    joined = join_figures([{"late_steps": 1.0, "step_ms_p99": 3.0}, {"late_steps": 2.0, "step_ms_p99": 2.0}, {}])
-    assert joined == {"late_steps": 3.0, "step_ms_p99": 3.0}
 
 
 def test_percentiles() -> None:

@@ -6,20 +6,15 @@ A user's own has an attribute `real_time = True`, and what of the following it n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tree
 
 from tfagents_system.envs.env_process import EnvProcess
-from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.specs import to_agent_units
-from tfagents_system.envs.step_times import INFERENCE, STEP, percentile
 from tfagents_system.errors import UserError
-
-LATE_STEPS, STEP_MS, INFERENCE_MS = "late_steps", "step_ms_p99", "inference_ms_p99"
-_SHARE, _MS = 0.99, 1e3
 
 
 class Device:
@@ -31,12 +26,6 @@ class Device:
 
     def __init__(self, layer: Any) -> None:
         self._layer = layer
-        self._late_steps = 0  # Told so far.
-
-    @property
-    def environment(self) -> RealTimeEnvironment | None:
-        """The layer, if it is the toolkit's own."""
-        return self._layer if isinstance(self._layer, RealTimeEnvironment) else None
 
     @property
     def has_real_clock(self) -> bool:
@@ -76,20 +65,6 @@ class Device:
                 f"the default action {found!r} is not one of the action space ({error}): correct it"
             ) from None
 
-    def take_figures(self) -> dict[str, float]:
-        """What its steps since the last call were like, as train/... shows it; empty where nobody measures them."""
-        env = self.environment
-        if env is None:
-            return {}
-        times, late = env.times.take(), env.late_steps
-        figures = {
-            LATE_STEPS: float(late - self._late_steps),
-            STEP_MS: _MS * percentile(times[STEP], _SHARE),
-            INFERENCE_MS: _MS * percentile(times[INFERENCE], _SHARE),
-        }
-        self._late_steps = late
-        return figures
-
 
 def device_of(env: Any, layers: Iterable[Any]) -> Device | None:
     """The device of an environment, None where its steps wait for the policy.
@@ -104,13 +79,3 @@ def device_of(env: Any, layers: Iterable[Any]) -> Device | None:
         if getattr(layer, "real_time", False) is True or type(layer).__module__.partition(".")[0] == "rtgym":
             return Device(layer)
     return None
-
-
-def join_figures(figures: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Those of several workers together: late steps are counted, of times the largest."""
-    joined: dict[str, float] = {}
-    for each in figures:
-        for name, value in each.items():
-            before = joined.get(name, 0.0)
-            joined[name] = max(before, value) if name.endswith("p99") else before + value
-    return joined

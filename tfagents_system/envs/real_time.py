@@ -80,7 +80,7 @@ class RealTimeEnvironment(gymnasium.Env):
       ep_max_length: An episode is truncated after so many steps; None: the horizon alone decides.
 
     Attributes:
-      real_time: True: it is built once in a process, and nothing may hold up its steps.
+      real_time: True: its steps do not wait for the policy.
       late_steps: How many there were.
       times: Durations of its steps.
       time_step_start: When the running time step has begun, by the clock.
