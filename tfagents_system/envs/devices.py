@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import tree
 
 from tfagents_system.envs.env_process import EnvProcess
-from tfagents_system.envs.specs import to_agent_units
 from tfagents_system.errors import UserError
 
 
@@ -44,11 +42,11 @@ class Device:
         if hasattr(self._layer, "ep_max_length"):
             self._layer.ep_max_length = horizon if own is None else min(own, horizon)
 
-    def default_action(self, action_spec: Any) -> Any:
-        """What is harmless: a nest in [-1, 1]; the middle of the bounds where the environment does not say.
+    def default_action(self, actions: Any) -> Any:
+        """What is harmless, as an agent's action; None where the environment does not say.
 
         Args:
-          action_spec: Nest of the environment's own action specs, each of one dimension.
+          actions: Nest of LeafActions.
 
         Raises:
           UserError: It is not one of the environment's actions.
@@ -57,9 +55,9 @@ class Device:
         if found is None and hasattr(self._layer, "get_default_action"):
             found = self._layer.get_default_action()
         if found is None:
-            return tree.map_structure(lambda spec: np.zeros(spec.shape, np.float32), action_spec)
+            return None
         try:
-            return tree.map_structure_up_to(action_spec, to_agent_units, found, action_spec)
+            return tree.map_structure_up_to(actions, lambda leaf, own: leaf.to_agent(own), actions, found)
         except (TypeError, ValueError) as error:
             raise UserError(
                 f"the default action {found!r} is not one of the action space ({error}): correct it"

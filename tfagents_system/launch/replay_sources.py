@@ -11,6 +11,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.replay.ring_sizes import capacity_rows
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.transport.segments import Layout
 
 
@@ -64,4 +65,4 @@ def _layout(params: TrainParamsBase, specs: bytes) -> Layout:
     with tempfile.NamedTemporaryFile(suffix=".pbtxt") as file:
         file.write(specs)
         file.flush()
-        return Layout.from_specs(*load_specs(Path(file.name)), has_returns=params.normalize_rewards)
+        return run_layout(params, *load_specs(Path(file.name)))
