@@ -21,7 +21,7 @@ from tests.support.numpy_actors import VECTOR
 from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.envs import specs
 from tfagents_system.envs.actions import actions_of
-from tfagents_system.envs.history import policy_time_step_spec
+from tfagents_system.envs.history import policy_time_step_spec, stacked_spec
 from tfagents_system.errors import UserError
 from tfagents_system.playing import export_files
 from tfagents_system.policies import numpy_file, numpy_policy, tflite_file
@@ -412,11 +412,29 @@ def test_convolutions_over_stacked_frames_are_refused_by_numpy_and_taken_by_the_
         assert [spec["shape"] for spec in load_policy(path, "--policy").description["state"]] == [[17, 17, 1], []]
 
 
-@pytest.mark.parametrize("attributes", [{}, {"image_encoder_filters": ()}], ids=["convolutions", "flattened"])
-def test_the_refusal_of_stacked_frames_names_the_attribute(tmp_path, attributes):
-    policy = of_single_frames(trained(tf.TensorSpec((17, 17, 2), tf.uint8), frame_stack=2, **attributes).policy, 2)
-    with pytest.raises(UserError, match=r"its frames are stacked \(frame_stack > 1\); --format tflite and onnx"):
-        export_files.write(source_of(policy, tf.TensorSpec((17, 17, 1), tf.uint8)), "numpy", tmp_path)
+@pytest.mark.parametrize("attributes", [{}, {"normalize_observations": True}, {"recurrent": True}], ids=str)
+def test_files_of_every_format_stack_vectors_and_flattened_images(tmp_path, attributes):
+    """Each takes single frames, and its actions over several steps are those of the SavedModel's policy."""
+    single = {
+        "camera": tf.TensorSpec((3, 3, 1), tf.uint8, "camera"),
+        "lidar": tf.TensorSpec((5,), tf.float32, "lidar"),
+        "speed": tf.TensorSpec((2,), tf.float32, "speed"),
+    }
+    frame_stack = {"lidar": 4, "camera": 2}
+    stacked = stacked_spec(single, frame_stack)
+    assert [tuple(stacked[name].shape) for name in single] == [(3, 3, 2), (20,), (2,)]
+    agent = trained(stacked, frame_stack=frame_stack, image_encoder_filters=(), **attributes)
+    source = source_of(of_single_frames(agent.policy, frame_stack), single)
+    for name in ("numpy", "tflite", "onnx"):
+        if name == "onnx":
+            pytest.importorskip("tf2onnx")
+        path, difference = export_files.write(source, name, tmp_path)
+        assert difference < 1e-4
+        assert [spec["shape"] for spec in load_policy(path, "--policy").description["observation"]] == [
+            [3, 3, 1],
+            [5],
+            [2],
+        ]
 
 
 def test_nests_of_actions_are_refused():
