@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
 from tfagents_system.replay.n_step_returns import n_step_returns
 from tfagents_system.replay.ring import Ring
@@ -38,7 +39,7 @@ class DrawSettings:
       seed: Of the run.
       discount: gamma, for samples of several steps.
       held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
-      frame_stack: Frames of an image.
+      frame_stack: How many frames of which leaves are stacked.
     """
 
     batch_size: int
@@ -47,7 +48,7 @@ class DrawSettings:
     seed: int
     discount: float = 1.0
     held_out_minibatches: int = 0
-    frame_stack: int = 1
+    frame_stack: FrameStack = 1
 
 
 def draw(
@@ -77,7 +78,7 @@ def draw_transitions(
     n_step: int = 1,
     gamma: float = 1.0,
     held_out: bool = False,
-    frame_stack: int = 1,
+    frame_stack: FrameStack = 1,
 ) -> Transitions:
     """Draws with replacement, every transition in the ring equally likely.
 
@@ -89,7 +90,7 @@ def draw_transitions(
       n_step: Steps of a transition, at most; see n_step_returns.py.
       gamma: The agent's discount, which the rewards of later steps are weighted with.
       held_out: Draw from the held-out episodes, instead of all others.
-      frame_stack: Frames of an image.
+      frame_stack: How many frames of which leaves are stacked.
 
     Raises:
       NothingToDrawError: The ring holds no such transition.
@@ -118,7 +119,7 @@ def draw_sequences(
     *,
     burn_in: int = 0,
     held_out: bool = False,
-    frame_stack: int = 1,
+    frame_stack: FrameStack = 1,
 ) -> Sequences:
     """Draws sequences within one segment so that the expected weight of every step in the ring is the same.
 
@@ -161,7 +162,7 @@ def draw_sequences(
         )
 
 
-def _steps_before(ring: Ring, rows: np.ndarray, most: int, frame_stack: int) -> np.ndarray:
+def _steps_before(ring: Ring, rows: np.ndarray, most: int, frame_stack: FrameStack) -> np.ndarray:
     """Transitions of the same segment before each of these rows `[N, 1]`, at most so many."""
     back = np.arange(1, most + 1)
     # Within a segment `steps_left` counts down; before it is the last row of another one, or its history.
@@ -174,12 +175,14 @@ def _take(column: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.nd
     return column[rows].reshape(shape + column.shape[1:])
 
 
-def _take_observation(ring: Ring, rows: np.ndarray, shape: tuple[int, ...], frame_stack: int) -> list[np.ndarray]:
+def _take_observation(
+    ring: Ring, rows: np.ndarray, shape: tuple[int, ...], frame_stack: FrameStack
+) -> list[np.ndarray]:
     leaves = observation_leaves(ring, rows.reshape(-1), frame_stack)
     return [leaf.reshape(shape + leaf.shape[1:]) for leaf in leaves]
 
 
-def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool, frame_stack: int) -> np.ndarray:
+def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool, frame_stack: FrameStack) -> np.ndarray:
     """`[count]` rows at which a transition starts, uniformly, by rejection.
 
     Nearly every row qualifies, as a rule (one in an episode does not); where few do, they are listed instead.
