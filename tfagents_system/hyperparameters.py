@@ -27,6 +27,7 @@ from tfagents_system.checks.hyperparameters import (
     When,
 )
 from tfagents_system.checks.rules import Rule, integer_from, layers_such_as, number_above, number_in, number_where
+from tfagents_system.checks.schedules import SchedulablePositive
 from tfagents_system.checks.stop_conditions import StopConditions
 
 _TIMING = NotDeterministic("what is collected would depend on timing")
@@ -50,12 +51,12 @@ class Hyperparameters:
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
     discount: Annotated[float, number_in(0, 1), "per environment step"] = 0.99
     """Discount factor gamma of later rewards."""
-    critic_learning_rate: Annotated[Positive, MayChange] = 3e-4
-    """Learning rate of the critics; where a schedule of `critic_optimizer` begins."""
-    actor_learning_rate: Annotated[Positive, MayChange] = 3e-4
-    """Learning rate of the actor; where a schedule of `actor_optimizer` begins."""
-    alpha_learning_rate: Annotated[Positive, When("learn_entropy_coef"), MayChange] = 3e-4
-    """Learning rate of log(alpha), of the entropy coefficient; where a schedule of `alpha_optimizer` begins."""
+    critic_learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
+    """Learning rate of the critics; where the `schedule` of `critic_optimizer` begins."""
+    actor_learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
+    """Learning rate of the actor; where the `schedule` of `actor_optimizer` begins."""
+    alpha_learning_rate: Annotated[SchedulablePositive, When("learn_entropy_coef"), MayChange] = 3e-4
+    """Learning rate of log(alpha), of the entropy coefficient; where the `schedule` of `alpha_optimizer` begins."""
     target_update_tau: Annotated[float, number_above(0, at_most=1), Unless("algorithm", "crossq")] = 0.005
     """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
     target_update_period: Annotated[Count, "updates", Unless("algorithm", "crossq")] = 1
