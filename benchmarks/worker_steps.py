@@ -37,8 +37,9 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.examples.halfcheetah import params as halfcheetah
 from tfagents_system.examples.minitaur import params as minitaur
 from tfagents_system.policies import weights
+from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.shared_weights import SharedWeights
-from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
+from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
 from tfagents_system.transport.segments import Layout

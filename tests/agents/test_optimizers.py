@@ -14,6 +14,7 @@ from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.optimizer_settings import optimizer_findings
 from tfagents_system.agents.optimizers import ScheduleByTrainStep
+from tfagents_system.replay.sample_forms import TransitionForm
 
 RATE, LOG_ALPHA = 0.1, 0.5
 
@@ -209,13 +210,13 @@ def test_moments_and_velocities_survive_a_checkpoint_bit_by_bit(tmp_path):
         "actor_optimizer": {"name": "sgd", "momentum": 0.9},
     }
     agent = build(**settings)
-    update = BlockUpdate(agent, B, None)
+    update = BlockUpdate(agent, B, TransitionForm())
     update(block(3))
     checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
     update(block(2, seed=1))
     other = build(**settings)
     checkpoints_of(tmp_path, other)[0].restore()
-    BlockUpdate(other, B, None)(block(2, seed=1))
+    BlockUpdate(other, B, TransitionForm())(block(2, seed=1))
     assert np.abs(agent._actor_optimizer.get_slot(agent._actor_network.trainable_variables[0], "momentum")).max() > 0
     for ours, theirs in zip(agent.trainable_variables, other.trainable_variables, strict=True):
         np.testing.assert_array_equal(ours, theirs)

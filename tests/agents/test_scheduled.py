@@ -13,6 +13,7 @@ from tests.support.checkpoints_for_tests import checkpoints_of
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.scheduled import ScheduledValues, check_scheduled, scheduled_variables
 from tfagents_system.errors import UserError
+from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.settings import params_check
 
 RATE = {"points": [[0, 0.4], [2, 0.2], [4, 0.1]], "by": "iterations"}
@@ -27,7 +28,7 @@ def test_a_scheduled_learning_rate_acts_in_an_update_that_is_compiled_already() 
     """Alpha's loss is log(alpha) times its gradient, and SGD subtracts rate * gradient."""
     attributes: dict[str, Any] = {"alpha_optimizer": {"name": "sgd"}, "alpha_learning_rate": RATE, "sac_log_alpha": 0.5}
     agent = build(**attributes)
-    values, update = ScheduledValues(params_with(**attributes), agent), BlockUpdate(agent, B, None)
+    values, update = ScheduledValues(params_with(**attributes), agent), BlockUpdate(agent, B, TransitionForm())
     for iteration, rate in enumerate(RATES):
         values.assign(10**6, 10**6, iteration)
         before = float(agent._log_alpha)
@@ -47,7 +48,7 @@ def test_each_optimizer_has_a_variable_where_its_rate_is_a_schedule(algorithm: s
 def test_a_checkpoint_of_a_number_goes_on_with_a_schedule_and_back(tmp_path: Any) -> None:
     before, after = build(), build(critic_learning_rate=RATE)
     (first, _), (second, _) = checkpoints_of(tmp_path, before), checkpoints_of(tmp_path, after)
-    BlockUpdate(before, B, None)(block(2))
+    BlockUpdate(before, B, TransitionForm())(block(2))
     first.save(5.0, {}, wait=True)
     assert second.restore() is not None
     for old, new in zip(before.trainable_variables, after.trainable_variables, strict=True):

@@ -18,7 +18,8 @@ from tfagents_system.policies.checkpoint_names import checkpoint_name, iteration
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError
-from tfagents_system.policies.worker_policy import NumpyWorkerPolicy, make_worker_policy
+from tfagents_system.policies.numpy_worker_policy import NumpyWorkerPolicy
+from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport

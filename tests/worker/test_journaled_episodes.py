@@ -15,7 +15,8 @@ from tfagents_system.agents.acting import make_worker_agent
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.policies.worker_policy import NumpyWorkerPolicy, make_worker_policy
+from tfagents_system.policies.numpy_worker_policy import NumpyWorkerPolicy
+from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.role import EVAL_STREAM, Role
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase

@@ -288,9 +288,9 @@ class Inspector:
 def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:
     """Size of the replay server's files."""
     from tfagents_system.replay.ring_sizes import ring_bytes
-    from tfagents_system.transport.segments import Layout
+    from tfagents_system.transport.run_layout import run_layout
 
-    return ring_bytes(params, Layout.from_specs(*specs, has_returns=params.normalize_rewards))
+    return ring_bytes(params, run_layout(params, *specs))
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:

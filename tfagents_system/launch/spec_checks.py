@@ -10,7 +10,6 @@ import tree
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.encoder import has_own_networks, is_encoded, smallest_side
-from tfagents_system.agents.sequence_lengths import sequence_length
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.history import has_images, is_image
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -23,7 +22,7 @@ OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
 
 
 def check_sequences(params: TrainParamsBase, last: ts.TimeStep, steps: int) -> list[str]:
-    length = sequence_length(params)
+    length = params.sample_form_ctor().sequence_length
     is_masked = "agent_ctor" not in overridden(params)  # The toolkit's own agents learn from shorter episodes, too.
     if length is None or is_masked or last.step_type != ts.StepType.LAST or steps >= length:
         return []

@@ -11,7 +11,7 @@ from tf_agents.policies import py_policy
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.specs import to_agent_units
-from tfagents_system.policies.worker_policy import WorkerPolicy
+from tfagents_system.policies.policy_interface import WorkerPolicy
 
 
 class FixedPolicy(WorkerPolicy):

@@ -16,7 +16,7 @@ from tfagents_system.policies.random_observations import random_observations
 from tfagents_system.policies.weights import assign_weights, named_variables
 
 if TYPE_CHECKING:
-    from tfagents_system.policies.worker_policy import WorkerPolicy
+    from tfagents_system.policies.policy_interface import WorkerPolicy
 
 # For actions in [-1, 1]: products are summed in another order, of larger numbers after training (export_files.py).
 _TOLERANCE, _TOLERANCE_TRAINED = 1e-4, 1e-3

@@ -14,7 +14,6 @@ import reverb
 import reverb.platform.checkpointers_lib
 
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
-from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.processes import is_alive
@@ -35,6 +34,7 @@ from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import loopback, tables
 from tfagents_system.transport.connection import Connection
+from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.transport.segments import Layout
 
 _MAX_BLOCK_BYTES = 32 * 2**20
@@ -47,7 +47,7 @@ _SNAPSHOT_SECS = 30.0
 def serve(role: Role) -> int:
     """Serves until told to stop; returns the exit code."""
     params = role.params
-    layout = Layout.from_specs(*specs.load_specs(role.paths.specs), has_returns=params.normalize_rewards)
+    layout = run_layout(params, *specs.load_specs(role.paths.specs))
     ring, copy = open_ring(
         RingFolders(_replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints),
         layout,
@@ -122,19 +122,17 @@ def _start_server(port: int, all_tables: Sequence[reverb.Table]) -> reverb.Serve
 
 def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSettings:
     """How this run's minibatches are drawn; a block is limited in bytes, with images an iteration is many blocks."""
-    length = sequence_length(params)
-    minibatch_bytes = params.train_batch_size * ((length or 1) + 1) * layout.stacked_step_bytes(params.frame_stack)
+    form = params.sample_form_ctor()
+    minibatch_bytes = params.train_batch_size * form.sample_bytes(layout, params.frame_stack)
     max_block_minibatches = max(1, min(_MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes))
     return DrawSettings(
         batch_size=params.train_batch_size,
-        sequence_length=length,
+        form=form,
         max_block_minibatches=max_block_minibatches,
         seed=seed,
-        n_step=params.n_step,
         discount=params.discount,
         held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
         frame_stack=params.frame_stack,
-        burn_in=burn_in_steps(params),
     )
 
 

@@ -11,7 +11,7 @@ import tree
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.policies.lane_steps import LaneSteps
-from tfagents_system.policies.worker_policy import WorkerPolicy
+from tfagents_system.policies.policy_interface import WorkerPolicy
 
 
 class Actor(Protocol):

@@ -10,7 +10,7 @@ from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.policy_files import load_policy
-from tfagents_system.policies.worker_policy import WorkerPolicy
+from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.report.episodes import Report
 from tfagents_system.worker.worker import Worker
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tfagents_system.policies import weights
+from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.shared_weights import SharedWeightsReader, open_shared
-from tfagents_system.policies.worker_policy import WorkerPolicy
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection
 from tfagents_system.worker.actors import Actor, PolicyActor, RefreshingActor
