@@ -27,7 +27,7 @@ from tfagents_system.checks.hyperparameters import (
     When,
 )
 from tfagents_system.checks.rules import Rule, integer_from, layers_such_as, number_above, number_in, number_where
-from tfagents_system.checks.schedules import SchedulablePositive
+from tfagents_system.checks.schedules import SchedulableCount, SchedulablePositive
 from tfagents_system.checks.stop_conditions import StopConditions
 
 _TIMING = NotDeterministic("what is collected would depend on timing")
@@ -228,6 +228,9 @@ class Hyperparameters:
     """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
     recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
     """Transitions before each training sequence that only produce the LSTMs' state."""
+    replay_window_steps: Annotated[SchedulableCount | None, "steps in total", MayChange] = None
+    """Minibatches are drawn from the newest so many steps of the experience that is trained on. None: from all that the
+    replay buffer holds."""
     validation_share: Annotated[float, number_in(0, 0.5)] = 0.0
     """Share of each worker's episodes that is never trained on: the losses on them are logged beside the others, as
     `validation/critic_loss` and so on."""
