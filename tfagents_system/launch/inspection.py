@@ -126,6 +126,7 @@ class Inspector:
                 self.found.specs = _specs_file(trial.specs)
                 if reason := self._why_not_of_its_checkpoint(trial.signature):
                     self.found.checks[environment_checks.AGENT].errors.append(reason)
+                self._check_replay_sources(params, self.found.specs)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self.found.doing = ""
         return self.found
@@ -253,6 +254,16 @@ class Inspector:
                 f"SAC_EVAL_WORKERS={count}, but an evaluation has n_eval_episodes={params.n_eval_episodes}: "
                 f"{count - params.n_eval_episodes} of these workers have nothing to do"
             )
+
+    def _check_replay_sources(self, params: TrainParamsBase, specs: bytes) -> None:
+        """Whether the experience of SAC_REPLAY_FROM fits the run."""
+        sources = self._values.get("replay_from")
+        if not sources or self._paths is None or "server" in self._values or self.found.checks[PARAMS].errors:
+            return
+        from tfagents_system.launch.replay_sources import check_sources
+
+        has_begun = run_directory.has_begun(self._run)
+        check_sources(sources, self._paths.exp_dir, params, specs, has_begun, self.found.checks["replay sources"])
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""

@@ -19,6 +19,7 @@ from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
+from tfagents_system.replay.filling import fill
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
 from tfagents_system.replay.recovery import RingFolders, open_ring
@@ -57,6 +58,7 @@ def serve(role: Role) -> int:
         from_checkpoint=role.deterministic,
         max_workers=role.max_workers,
     )
+    fill(ring, _replay_from(), role.paths.replay, role.paths.trainer_checkpoints, params.frame_stack)
     ring.counts_init_steps = params.env_steps_before_training is not None
     snapshots = SnapshotWriter(
         ring, copy, role.paths.trainer_checkpoints, functools.partial(episode_journal.make_durable, role.paths.journals)
@@ -136,6 +138,11 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         frame_stack=params.frame_stack,
         window=None if params.replay_window_steps is None else Schedule.of(params.replay_window_steps),
     )
+
+
+def _replay_from() -> list[Path]:
+    """SAC_REPLAY_FROM."""
+    return [Path(source) for source in os.environ.get("SAC_REPLAY_FROM", "").split(",") if source]
 
 
 def _replay_folder(role: Role) -> Path:
