@@ -26,7 +26,15 @@ from tfagents_system.checks.hyperparameters import (
     Unless,
     When,
 )
-from tfagents_system.checks.rules import Rule, integer_from, layers_such_as, number_above, number_in, number_where
+from tfagents_system.checks.rules import (
+    Rule,
+    integer_from,
+    layers_such_as,
+    number_above,
+    number_in,
+    number_where,
+    rows_such_as,
+)
 from tfagents_system.checks.schedules import SchedulableCount, SchedulablePositive
 from tfagents_system.checks.stop_conditions import StopConditions
 
@@ -146,8 +154,10 @@ class Hyperparameters:
     image_augmentation_pixels: Annotated[CountOrZero | None, "pixels", When(IMAGES)] = None
     """Largest random shift of images in minibatches; 0 shifts none. None: 4 where images are encoded, else 0."""
     action_history: CountOrZero = 0
-    """Actions before the current one that are part of the observation, in [-1, 1], oldest first, zeros before an
-    episode's start: for systems that act with a delay."""
+    """Actions before the current one that are part of the observation, in [-1, 1] or one-hot, oldest first, zeros
+    before an episode's start: for systems that act with a delay."""
+    action_table: Annotated[Sequence[Sequence[float]] | None, rows_such_as("[[1, 0, -0.5], [0, 1, 0]]")] = None
+    """Actions to choose from where the environment's action is a Box, a row of numbers in its units each."""
 
     # Optimizers.
     critic_optimizer: Optimizer = {}

@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.train_params_base import TrainParamsBase
+
+ActionKind = Literal["continuous", "discrete"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Algorithm:
       why_not_recurrent: Why its networks can't be recurrent; empty if they can.
       has_quantiles: Its critics return `num_quantiles` values.
       adam_beta_1: Of the critics' and the actor's Adam unless their settings say otherwise.
+      actions: What it learns to choose: vectors of numbers, or one of n actions (envs/actions.py).
       module: File in this folder with `build_agent(params, time_step_spec, action_spec, train_step)`; empty: the
         algorithm's name.
     """
@@ -31,6 +34,7 @@ class Algorithm:
     why_not_recurrent: str = ""
     has_quantiles: bool = False
     adam_beta_1: float = 0.9
+    actions: ActionKind = "continuous"
     module: str = ""
 
 

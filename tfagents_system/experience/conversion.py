@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tree
 
-from tfagents_system.envs.specs import to_agent_units
+from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.episodes import StoredEpisode
 from tfagents_system.transport.segments import Column, Layout
@@ -40,13 +40,13 @@ class Conversion:
 
     Args:
       layout: What its runs store.
-      action_specs: The environment's own specs of the leaves of its actions, with bounds.
+      actions: Those of each leaf of the environment's.
       gamma: Discount of the returns, where the layout has them.
     """
 
-    def __init__(self, layout: Layout, action_specs: Sequence[object], gamma: float) -> None:
+    def __init__(self, layout: Layout, actions: Sequence[LeafActions], gamma: float) -> None:
         self.layout = layout
-        self._action_specs = action_specs
+        self._actions = actions
         self._gamma = gamma
 
     def to_stored(self, episode: NamedEpisode, what: str) -> StoredEpisode:
@@ -59,8 +59,8 @@ class Conversion:
         observation = [
             _leaf(episode.observations, column, "observation", steps + 1, what) for column in self.layout.observation
         ]
-        own = zip(self.layout.action, self._action_specs, strict=True)
-        action = [_action(episode.actions, column, spec, steps, what) for column, spec in own]
+        own = zip(self.layout.action, self._actions, strict=True)
+        action = [_action(episode.actions, column, leaf, steps, what) for column, leaf in own]
         reward = _finite(np.asarray(episode.rewards, np.float64), f"the rewards of {what}").astype(np.float32)
         discount = np.ones(steps, np.float32)
         if episode.is_terminated:
@@ -73,8 +73,8 @@ class Conversion:
         return NamedEpisode(
             {name_of(column): leaf for column, leaf in zip(self.layout.observation, episode.observation, strict=True)},
             {
-                name_of(column): _to_environment_units(leaf, spec)
-                for column, leaf, spec in zip(self.layout.action, episode.action, self._action_specs, strict=True)
+                name_of(column): _to_environment_units(action, leaf)
+                for column, action, leaf in zip(self.layout.action, episode.action, self._actions, strict=True)
             },
             episode.reward,
             episode.is_terminated,
@@ -134,13 +134,22 @@ def _leaf(arrays: Mapping[str, np.ndarray], column: Column, kind: str, length: i
     return _finite(array, f"{column.name} of {what}").reshape(wanted).astype(dtype)
 
 
-def _action(arrays: Mapping[str, np.ndarray], column: Column, spec: object, steps: int, what: str) -> np.ndarray:
-    own = _leaf(arrays, dataclasses.replace(column, dtype="float64"), "action", steps, what)
-    return np.stack([to_agent_units(action, spec) for action in own])
+def _action(
+    arrays: Mapping[str, np.ndarray], column: Column, actions: LeafActions, steps: int, what: str
+) -> np.ndarray:
+    as_taken = dataclasses.replace(column, shape=tuple(actions.environment_spec.shape), dtype="float64")
+    own = _leaf(arrays, as_taken, "action", steps, what)
+    try:
+        return np.stack([actions.to_agent(action) for action in own])
+    except ValueError as error:
+        raise UserError(f"{what}: {error}") from None
 
 
-def _to_environment_units(action: np.ndarray, spec: object) -> np.ndarray:
-    low, high = (np.asarray(getattr(spec, name), np.float64) for name in ("minimum", "maximum"))
+def _to_environment_units(action: np.ndarray, actions: LeafActions) -> np.ndarray:
+    if actions.rows is not None:
+        return actions.rows[action]
+    spec = actions.environment_spec
+    low, high = (np.asarray(bound, np.float64) for bound in (spec.minimum, spec.maximum))
     scaled = low + (action.astype(np.float64) + 1.0) / 2.0 * (high - low)
     return np.clip(scaled, low, high).astype(np.float32)
 

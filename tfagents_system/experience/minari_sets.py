@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import NamedEpisode, flat, nested
 from tfagents_system.transport.segments import Column, Layout
@@ -45,7 +46,7 @@ def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
         tell(f"{cut:,} episodes neither terminate nor are truncated: they count as cut off")
 
 
-def write(name: str, episodes: Sequence[NamedEpisode], layout: Layout, action_specs: Sequence[Any]) -> Path:
+def write(name: str, episodes: Sequence[NamedEpisode], layout: Layout, actions: Sequence[LeafActions]) -> Path:
     """Writes a data set; returns its folder.
 
     Raises:
@@ -60,15 +61,7 @@ def write(name: str, episodes: Sequence[NamedEpisode], layout: Layout, action_sp
         return _space(nested(leaves))  # type: ignore[arg-type]
 
     observations = space(layout.observation, [_box(column) for column in layout.observation])
-    actions = space(
-        layout.action,
-        [
-            gymnasium.spaces.Box(
-                np.asarray(spec.minimum, np.float32), np.asarray(spec.maximum, np.float32), tuple(spec.shape)
-            )
-            for spec in action_specs
-        ],
-    )
+    acted = space(layout.action, [_box_of_bounds(leaf.environment_spec) for leaf in actions])
     buffers = [
         EpisodeBuffer(
             id=number,
@@ -82,7 +75,7 @@ def write(name: str, episodes: Sequence[NamedEpisode], layout: Layout, action_sp
     ]
     try:
         data_set = minari.create_dataset_from_buffers(
-            name, buffers, observation_space=observations, action_space=actions, data_format="hdf5"
+            name, buffers, observation_space=observations, action_space=acted, data_format="hdf5"
         )
     except (ValueError, OSError) as error:
         raise UserError(f"Minari does not write {name}: {error}") from None
@@ -95,6 +88,14 @@ def _space(nest: Any) -> Any:
     return (
         gymnasium.spaces.Dict({key: _space(value) for key, value in nest.items()}) if isinstance(nest, dict) else nest
     )
+
+
+def _box_of_bounds(spec: Any) -> Any:
+    import gymnasium
+
+    dtype = np.dtype(np.float32) if np.dtype(spec.dtype).kind == "f" else np.dtype(spec.dtype)
+    low, high = (np.broadcast_to(np.asarray(bound, dtype), spec.shape) for bound in (spec.minimum, spec.maximum))
+    return gymnasium.spaces.Box(low, high, tuple(spec.shape), dtype.type)
 
 
 def _box(column: Column) -> Any:

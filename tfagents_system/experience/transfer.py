@@ -6,12 +6,12 @@ import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tree
 
 from tfagents_system.envs import loading, specs
+from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns, minari_sets
 from tfagents_system.experience.conversion import Conversion, NamedEpisode
@@ -71,7 +71,7 @@ def export(source: str, out: str, tell: Tell) -> list[str]:
       UserError: There are none, or the data set is there already.
     """
     stored = StoredRing(find_path(source, "SOURCE", Path.is_dir))
-    action_specs = _action_specs(stored)
+    actions = _actions(stored)
     found = list(episodes_of(stored))
     episodes = [each for each in found if each.starts and each.ends]
     if parts := len(found) - len(episodes):
@@ -80,9 +80,9 @@ def export(source: str, out: str, tell: Tell) -> list[str]:
         tell(f"{stored.damaged_steps:,} damaged steps are left out")
     if not episodes:
         raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise n_episodes_in_buffer")
-    conversion = Conversion(stored.layout, action_specs, 1.0)
+    conversion = Conversion(stored.layout, actions, 1.0)
     named = [conversion.to_named(each) for each in episodes]
-    return [f"{_write(out, named, stored.layout, action_specs)}: {_summary(episodes)}"]
+    return [f"{_write(out, named, stored.layout, actions)}: {_summary(episodes)}"]
 
 
 def show(source: str) -> list[str]:
@@ -113,9 +113,9 @@ def _read(source: str, tell: Tell) -> Iterator[NamedEpisode]:
     return columns.read(path, tell)
 
 
-def _write(out: str, episodes: Sequence[NamedEpisode], layout: Layout, action_specs: Sequence[Any]) -> Path:
+def _write(out: str, episodes: Sequence[NamedEpisode], layout: Layout, actions: Sequence[LeafActions]) -> Path:
     if out.startswith(minari_sets.PREFIX):
-        return minari_sets.write(out.removeprefix(minari_sets.PREFIX), episodes, layout, action_specs)
+        return minari_sets.write(out.removeprefix(minari_sets.PREFIX), episodes, layout, actions)
     path = Path(out).expanduser().absolute()
     if path.suffix not in columns.SUFFIXES:
         raise UserError(f"--out={out} must end with {' or '.join(columns.SUFFIXES)}, or be minari:NAME")
@@ -133,11 +133,11 @@ def _conversion_for(exp_dir: str | None, params_flag: str | None, config_flag: s
         shutil.copyfile(paths.specs, file)
     else:
         with contextlib.closing(loading.make_play_env(params, 0, render=False)) as env:
-            specs.save_specs(file, env.observation_spec(), env.environment_action_spec)
+            specs.save_specs(file, env.observation_spec(), env.environment_action_spec, params.action_table)
     return Conversion(run_layout(params, *specs.load_specs(file)), _leaves(file), params.discount)
 
 
-def _action_specs(stored: StoredRing) -> list[Any]:
+def _actions(stored: StoredRing) -> list[LeafActions]:
     folder = stored.folder
     for candidate in (folder / _SPECS, RunPaths(folder.parent).specs):
         if candidate.is_file() and ring_folder(candidate.parent) == folder:
@@ -145,7 +145,5 @@ def _action_specs(stored: StoredRing) -> list[Any]:
     raise UserError(f"{folder} has no {_SPECS} beside it, which says the bounds of actions: give a run directory")
 
 
-def _leaves(file: Path) -> list[Any]:
-    from tf_agents.specs import tensor_spec
-
-    return [tensor_spec.to_array_spec(each) for each in tree.flatten(specs.load_environment_action_spec(file))]
+def _leaves(file: Path) -> list[LeafActions]:
+    return tree.flatten(specs.load_actions(file))

@@ -276,7 +276,7 @@ class Inspector:
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
             resources.check_memory(checks["memory"], workers, own_bytes, 0, are_forked=are_forked)
             return
-        ring_bytes = _ring_bytes(params, trial.specs)
+        ring_bytes = _ring_bytes(params, trial.layout)
         available = resources.memory_of_job(self._environ)
         replay_dir = self._paths.replay
         if available is None:  # In a job it may be a node's scratch.
@@ -296,12 +296,11 @@ class Inspector:
         )
 
 
-def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:
+def _ring_bytes(params: TrainParamsBase, layout: Any) -> int:
     """Size of the replay server's files."""
     from tfagents_system.replay.ring_sizes import ring_bytes
-    from tfagents_system.transport.run_layout import run_layout
 
-    return ring_bytes(params, run_layout(params, *specs))
+    return ring_bytes(params, layout)
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -194,7 +194,7 @@ class RingFiles:
             "version": VERSION,
             "capacity_rows": self.capacity_rows,
             "slack_rows": self.slack_rows,
-            "columns": [dataclasses.asdict(column) for column in self.layout.columns],
+            "columns": [column.describe() for column in self.layout.columns],
         }
         return json.loads(json.dumps(description))  # Tuples become lists as they do in the file.
 

@@ -153,7 +153,9 @@ def differences(ours: Layout, theirs: Layout) -> list[str]:
 
 
 def _layout(described: Any) -> Layout:
-    columns = [Column(each["name"], tuple(each["shape"]), each["dtype"]) for each in described["columns"]]
+    columns = [
+        Column(each["name"], tuple(each["shape"]), each["dtype"], each.get("count")) for each in described["columns"]
+    ]
 
     def of(root: str) -> Sequence[Column]:
         return tuple(column for column in columns if column.name == root or column.name.startswith(f"{root}/"))
