@@ -9,9 +9,10 @@ This module needs nothing but Python 3.9.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+from tfagents_system.checks import frame_stacks
 from tfagents_system.checks.hyperparameters import (
     IMAGES,
     ByAlgorithm,
@@ -139,9 +140,11 @@ class Hyperparameters:
     """Time with plain batch normalisation before batch renormalisation begins, as CrossQ has it."""
 
     # Images and histories.
-    frame_stack: Count = 1
-    """Frames of an image (uint8, `[height, width, channels]`) that networks see at once, along the channel axis, the
-    oldest first. Each is stored once."""
+    frame_stack: Annotated[int | Mapping[str, int], frame_stacks.RULE] = 1
+    """A number: frames of each image (uint8, `[height, width, channels]`) that networks see at once, along the channel
+    axis, the oldest first. A dictionary names the parts of the observation that are stacked, images, vectors or others,
+    along their last axis: `{"lidar": 4, "camera": 4}`; a part within a part is `sensors/touch`, an observation without
+    parts `observation`. Each frame is stored once."""
     image_encoder_filters: Annotated[
         Sequence[int], layers_such_as("(32, 32, 32, 32), or ()"), When("preprocessing_combiner", None), When(IMAGES)
     ] = (32, 32, 32, 32)

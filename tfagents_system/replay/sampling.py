@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
 from tfagents_system.replay.n_step_returns import n_step_returns
@@ -39,7 +40,7 @@ class DrawSettings:
       seed: Of the run.
       discount: gamma, for samples of several steps.
       held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
-      frame_stack: Frames of an image.
+      frame_stack: How many frames of which leaves are stacked.
       window_steps: Samples start at the newest so many training steps alone; None: at all that the ring holds.
       window: What `window_steps` follows, see `at`; None: nothing.
     """
@@ -50,7 +51,7 @@ class DrawSettings:
     seed: int
     discount: float = 1.0
     held_out_minibatches: int = 0
-    frame_stack: int = 1
+    frame_stack: FrameStack = 1
     window_steps: int | None = None
     window: Schedule | None = None
 
@@ -88,7 +89,7 @@ def draw_transitions(
     n_step: int = 1,
     gamma: float = 1.0,
     held_out: bool = False,
-    frame_stack: int = 1,
+    frame_stack: FrameStack = 1,
     window_steps: int | None = None,
 ) -> Transitions:
     """Draws with replacement, every transition in the ring equally likely.
@@ -101,7 +102,7 @@ def draw_transitions(
       n_step: Steps of a transition, at most; see n_step_returns.py.
       gamma: The agent's discount, which the rewards of later steps are weighted with.
       held_out: Draw from the held-out episodes, instead of all others.
-      frame_stack: Frames of an image.
+      frame_stack: How many frames of which leaves are stacked.
       window_steps: As of DrawSettings. Held-out steps are then drawn from the same rows.
 
     Raises:
@@ -132,7 +133,7 @@ def draw_sequences(
     *,
     burn_in: int = 0,
     held_out: bool = False,
-    frame_stack: int = 1,
+    frame_stack: FrameStack = 1,
     window_steps: int | None = None,
 ) -> Sequences:
     """Draws sequences within one segment so that the expected weight of every step in the ring is the same.
@@ -191,7 +192,9 @@ def _take(column: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.nd
     return column[rows].reshape(shape + column.shape[1:])
 
 
-def _take_observation(ring: Ring, rows: np.ndarray, shape: tuple[int, ...], frame_stack: int) -> list[np.ndarray]:
+def _take_observation(
+    ring: Ring, rows: np.ndarray, shape: tuple[int, ...], frame_stack: FrameStack
+) -> list[np.ndarray]:
     leaves = observation_leaves(ring, rows.reshape(-1), frame_stack)
     return [leaf.reshape(shape + leaf.shape[1:]) for leaf in leaves]
 
