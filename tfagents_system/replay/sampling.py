@@ -223,7 +223,7 @@ def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool,
     return np.concatenate([*accepted, candidates[rng.integers(len(candidates), size=missing)]])
 
 
-def _first_row(ring: Ring, frame_stack: int, window_steps: int | None) -> int:
+def _first_row(ring: Ring, frame_stack: FrameStack, window_steps: int | None) -> int:
     """Rows that are never drawn, counted from the oldest.
 
     Those before `first_drawable`, and those before the newest `window_steps` starts of training: they are counted back
