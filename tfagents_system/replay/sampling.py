@@ -140,12 +140,10 @@ def draw_sequences(
 
     A step is drawn as `draw_transitions` draws it, and its place in the window of L steps that the losses are on, both
     uniformly. The part of the window within the segment is given, v steps of weight L / v. A window is drawn with
-    probability v / (N L) in a ring of N steps, and a step is in L windows: its expected weight is L / N, wherever in
-    its episode it is and however short that is.
+    probability v / (N L) in a ring of N steps, and a step is in L windows: its expected weight is L / N everywhere.
 
     Args:
-      ring, rng, num_minibatches, batch_size, held_out, frame_stack, window_steps: As of `draw_transitions`. No step
-        before the newest `window_steps` is part of a sequence.
+      ring, rng, num_minibatches, batch_size, held_out, frame_stack, window_steps: As of `draw_transitions`.
       length: Steps of a sequence, those of the burn-in included.
       burn_in: Steps before the window. Where the segment has fewer, its first one is a FIRST: memories begin there.
 
@@ -153,8 +151,7 @@ def draw_sequences(
       NothingToDrawError: The ring holds no step of the kind.
     """
     with ring.lock:
-        shape = (num_minibatches, batch_size, length + 1)
-        size = length - burn_in
+        shape, size = (num_minibatches, batch_size, length + 1), length - burn_in
         first = _first_row(ring, frame_stack, window_steps)
         drawn = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, first)[:, None]
         place = rng.integers(size, size=drawn.shape)
