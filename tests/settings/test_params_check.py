@@ -105,6 +105,7 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
         "min_updates_per_env_step",
         "max_updates_per_env_step",
         "num_steps_per_iter",
+        "replay_window_steps",
         *FRESH,
     }
     undetermined = {each.name for each in described if each.not_deterministic}
