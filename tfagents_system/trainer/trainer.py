@@ -68,9 +68,8 @@ class Trainer:
             params, self._state, self._plan, lambda: learner.train_step, learner.checkpoints, self._export, self._shares
         )
         self._log = TrainingLog(role, learner, self._plan, self._saves, self._shares)
-        self._evaluated_checkpoints = EvaluatedCheckpoints(
-            params, self._state, self._export, self._saves, self._log.is_last
-        )
+        kept = self._state, self._export, self._saves
+        self._evaluated_checkpoints = EvaluatedCheckpoints(params, *kept, self._log.is_last)
         self._evaluations = PolicyEvaluations(params, role, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
         self._follow(-1 if learner.resumed_at is None else learner.resumed_at)
         self._session = 0
