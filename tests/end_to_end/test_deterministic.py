@@ -54,6 +54,7 @@ class TrainParams(TrainParamsBase):
 
 EPISODES = f"num_steps_per_iter, n_train_episodes_per_iter = {UPDATES}, 2"
 STEPS = f"env_steps_per_iter, updates_per_env_step, n_step, validation_share = {2 * UPDATES + 1}, 0.5, 3, 0.3"
+STEPS += "; frame_stack = {'observation': 3}"  # What a worker remembers of an episode survives, too.
 
 
 def user_run(folder, iteration, variables):
