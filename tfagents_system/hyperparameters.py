@@ -36,6 +36,7 @@ from tfagents_system.checks.rules import (
     number_where,
     rows_such_as,
 )
+from tfagents_system.checks.schedules import SchedulableCount, SchedulablePositive
 from tfagents_system.checks.stop_conditions import StopConditions
 
 _TIMING = NotDeterministic("what is collected would depend on timing")
@@ -59,12 +60,12 @@ class Hyperparameters:
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
     discount: Annotated[float, number_in(0, 1), "per environment step"] = 0.99
     """Discount factor gamma of later rewards."""
-    critic_learning_rate: Annotated[Positive, MayChange] = 3e-4
-    """Learning rate of the critics; where a schedule of `critic_optimizer` begins."""
-    actor_learning_rate: Annotated[Positive, MayChange] = 3e-4
-    """Learning rate of the actor; where a schedule of `actor_optimizer` begins."""
-    alpha_learning_rate: Annotated[Positive, When("learn_entropy_coef"), MayChange] = 3e-4
-    """Learning rate of log(alpha), of the entropy coefficient; where a schedule of `alpha_optimizer` begins."""
+    critic_learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
+    """Learning rate of the critics; where the `schedule` of `critic_optimizer` begins."""
+    actor_learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
+    """Learning rate of the actor; where the `schedule` of `actor_optimizer` begins."""
+    alpha_learning_rate: Annotated[SchedulablePositive, When("learn_entropy_coef"), MayChange] = 3e-4
+    """Learning rate of log(alpha), of the entropy coefficient; where the `schedule` of `alpha_optimizer` begins."""
     target_update_tau: Annotated[float, number_above(0, at_most=1), Unless("algorithm", "crossq")] = 0.005
     """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
     target_update_period: Annotated[Count, "updates", Unless("algorithm", "crossq")] = 1
@@ -240,6 +241,9 @@ class Hyperparameters:
     """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
     recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
     """Transitions before each training sequence that only produce the LSTMs' state."""
+    replay_window_steps: Annotated[SchedulableCount | None, "steps in total", MayChange] = None
+    """Minibatches are drawn from the newest so many steps of the experience that is trained on. None: from all that the
+    replay buffer holds."""
     validation_share: Annotated[float, number_in(0, 0.5)] = 0.0
     """Share of each worker's episodes that is never trained on: the losses on them are logged beside the others, as
     `validation/critic_loss` and so on."""

@@ -84,12 +84,12 @@ def test_step_that_raises() -> None:
     assert "failed in step 3: ZeroDivisionError: the motor is off (fakes.py, line " in findings[0]
 
 
-def test_unusable_action_space() -> None:
+def test_actions_of_the_kind_that_the_algorithm_does_not_learn() -> None:
     class Discrete(CounterEnv):
         action_space = gymnasium.spaces.Discrete(3)  # type: ignore[assignment]
 
     findings, specs = check(Discrete)
-    assert specs is None and len(findings) == 1 and "continuous" in findings[0]
+    assert specs is not None and len(findings) == 1 and "algorithm=sac learns continuous" in findings[0]
 
 
 def test_wrong_shape_and_nan() -> None:

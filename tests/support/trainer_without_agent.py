@@ -39,6 +39,10 @@ class FakeLearner:
 
     def __init__(self, state: TrainerState) -> None:
         self.state = state
+        self.scheduled: Any = types.SimpleNamespace(metrics=lambda *position: {})
+
+    def follow_schedules(self, env_steps: int | None = None, train_steps: int | None = None) -> None:
+        """Nothing is scheduled."""
 
     @property
     def train_step(self) -> int:

@@ -94,6 +94,7 @@ class TransitionForm(SampleForm):
             gamma=settings.discount,
             held_out=held_out,
             frame_stack=settings.frame_stack,
+            window_steps=settings.window_steps,
         )
 
 
@@ -132,6 +133,7 @@ class SequenceForm(SampleForm):
             burn_in=self.burn_in,
             held_out=held_out,
             frame_stack=settings.frame_stack,
+            window_steps=settings.window_steps,
         )
 
 

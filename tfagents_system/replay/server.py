@@ -14,6 +14,7 @@ import reverb
 import reverb.platform.checkpointers_lib
 
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
+from tfagents_system.checks.schedules import Schedule
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.processes import is_alive
@@ -135,6 +136,7 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         discount=params.discount,
         held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
         frame_stack=params.frame_stack,
+        window=None if params.replay_window_steps is None else Schedule.of(params.replay_window_steps),
     )
 
 

@@ -12,6 +12,7 @@ from absl import logging
 from tfagents_system.agents import entropy
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.matmul_precision import choose_precision
+from tfagents_system.agents.scheduled import ScheduledValues
 from tfagents_system.agents.training_agent import check_sequences, make_agent, make_block_update
 from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
@@ -31,6 +32,7 @@ class Learner:
       agent: A TFAgent.
       state: What else a checkpoint has.
       checkpoints: Of agent and state.
+      scheduled: Sets what schedules change.
       step_variable: The agent's counter of updates.
       resumed_at: Train step of the checkpoint that it began from; None: the run began.
     """
@@ -44,6 +46,7 @@ class Learner:
         tf.keras.utils.set_random_seed(role.derived_seed(TRAIN_STREAM))
         self.step_variable = tf.Variable(0, dtype=tf.int64, trainable=False, name="train_step")
         self.agent = make_agent(role.params, *specs.load_specs(role.paths.specs), self.step_variable)
+        self.scheduled = ScheduledValues(role.params, self.agent)
         self._variables = weights.named_variables(self.agent.collect_policy)
         self.state = TrainerState()
         self.checkpoints = TrainerCheckpoints(
@@ -70,6 +73,15 @@ class Learner:
     def seed_noise(self) -> None:
         """For agents that draw their own noise. It must not repeat what an earlier start has drawn."""
         tf.random.set_seed(self._role.derived_seed(TRAIN_STREAM, self.train_step, self.state.recoveries))
+
+    def follow_schedules(self, env_steps: int | None = None, train_steps: int | None = None) -> None:
+        """Schedules reach this position of the current iteration; None is where that began."""
+        state = self.state
+        self.scheduled.assign(
+            state.end_env_steps if env_steps is None else env_steps,
+            state.iteration_start if train_steps is None else train_steps,
+            state.iteration,
+        )
 
     def read_policy(self, session: int) -> list[np.ndarray]:
         """The policy as it is published: session, iterations and updates that it was trained for, then its weights."""

@@ -195,6 +195,7 @@ class Trainer:
             is_news = plan.total is None
             count = plan.take(block)
             self._sharings = block.sharings
+            self._learner.follow_schedules(block.env_steps)
             if is_news:
                 self._minibatches.request(iteration + 1)
             self._train_on(block, count)
@@ -211,6 +212,7 @@ class Trainer:
             self._log.tell_callbacks("updates", losses)
             if self._publisher.is_due(self._learner.train_step) and not self._plan.is_complete:
                 with self._shares.spend("publishing"):
+                    self._learner.follow_schedules(self._state.env_steps, self._learner.train_step)
                     self._publisher.publish_within(self._learner.read_policy(self._session), self._progress())
                 self._reports.take()  # Of the policies before: how old they were is known now, not later.
         if block.held_out:
@@ -248,6 +250,7 @@ class Trainer:
             self._reports.leave_out_gone(wait_secs=_BEATS_WAIT_SECS)
         is_evaluated = is_due and evaluations.is_over
         with self._shares.spend("publishing"):
+            self._learner.follow_schedules()
             arrays = self._learner.read_policy(self._session)
             if is_evaluated:
                 evaluations.start(version, arrays, self._learner.train_step, self._state.env_steps)

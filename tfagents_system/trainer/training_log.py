@@ -62,7 +62,9 @@ class TrainingLog:
 
     def write_training_row(self) -> None:
         """A row of the time since the last one."""
-        self._write(self.training_row.take(self._state.iteration, self._learner.train_step, self._state.env_steps))
+        iteration, train_step, env_steps = self._state.iteration, self._learner.train_step, self._state.env_steps
+        row = self.training_row.take(iteration, train_step, env_steps)
+        self._write({**row, **self._learner.scheduled.metrics(env_steps, train_step, iteration)})
 
     def write_evaluation(self, evaluated: Evaluated) -> dict[str, float]:
         """A row of an evaluation; returns it as it is written."""
