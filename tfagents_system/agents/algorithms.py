@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.train_params_base import TrainParamsBase
@@ -23,6 +23,9 @@ class Algorithm:
       why_not_recurrent: Why its networks can't be recurrent; empty if they can.
       has_quantiles: Its critics return `num_quantiles` values.
       adam_beta_1: Of the critics' and the actor's Adam unless their settings say otherwise.
+      actions: What its agent chooses: vectors, or one of n.
+      takes_bootstrap_factor: The arrays named `discount` have the whole factor of the next value, gamma^m or 0; others
+        multiply theirs with gamma once.
       module: File in this folder with `build_agent(params, time_step_spec, action_spec, train_step)`; empty: the
         algorithm's name.
     """
@@ -31,7 +34,22 @@ class Algorithm:
     why_not_recurrent: str = ""
     has_quantiles: bool = False
     adam_beta_1: float = 0.9
+    actions: Literal["continuous", "discrete"] = "continuous"
+    takes_bootstrap_factor: bool = False
     module: str = ""
+
+
+_NO_MEMORY = "its networks have no LSTM"
+
+
+def _of_values(why_one_critic: str) -> Algorithm:
+    """One network of the values of all actions, without an actor."""
+    return Algorithm(
+        {name: why_one_critic for name in ("num_critics", "num_target_critics", "actor_update_period")},
+        why_not_recurrent=_NO_MEMORY,
+        actions="discrete",
+        takes_bootstrap_factor=True,
+    )
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -56,6 +74,18 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
         adam_beta_1=0.5,  # The paper's table of hyperparameters.
     ),
+    "dqn": _of_values("it has one network of values and no actor"),
+    "iqn": _of_values("it has one network of quantiles and no actor"),
+    "sac_discrete": Algorithm(
+        {
+            "num_critics": "it has two critics",
+            "num_target_critics": "it has two critics",
+            "actor_update_period": "its actor is updated each time",
+        },
+        why_not_recurrent=_NO_MEMORY,
+        actions="discrete",
+        takes_bootstrap_factor=True,
+    ),
 }
 
 
@@ -72,7 +102,9 @@ def num_critic_outputs(params: Any) -> int:
 
 def build_agent(params: Any, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
     """The agent of `params.algorithm`; arguments as of `TrainParamsBase.agent_ctor`."""
-    module = importlib.import_module(
-        f"tfagents_system.agents.{ALGORITHMS[params.algorithm].module or params.algorithm}"
-    )
-    return module.build_agent(params, time_step_spec, action_spec, train_step)
+    return module_of(params).build_agent(params, time_step_spec, action_spec, train_step)
+
+
+def module_of(params: Any) -> Any:
+    """The file of `params.algorithm` in this folder."""
+    return importlib.import_module(f"tfagents_system.agents.{ALGORITHMS[params.algorithm].module or params.algorithm}")

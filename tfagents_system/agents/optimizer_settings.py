@@ -21,11 +21,11 @@ class OptimizerSettings:
     """One optimizer with all settings filled in.
 
     Attributes:
-      name: `adam`, `adamw` or `sgd`.
+      name: `adam`, `adamw`, `radam` or `sgd`.
       beta_1, beta_2: Of Adam: decay rates of its two moments.
       epsilon: Of Adam: added to the square root of the second moment.
       momentum: Of SGD.
-      weight_decay: lambda. AdamW: each step subtracts lambda * learning rate * weights (decoupled).
+      weight_decay: lambda. AdamW and RAdam: each step subtracts lambda * learning rate * weights (decoupled).
         Adam and SGD: lambda times the weights is added to the gradient, as an L2 term of the loss would.
       global_clipnorm: Maximum norm of the gradients of all its variables together; None: no limit.
       schedule: `constant`, `linear` or `cosine`, of the learning rate by train step.
@@ -59,7 +59,10 @@ _DEFAULTS: dict[str, Any] = {
 }
 _ADAM, _SCHEDULE = ("beta_1", "beta_2", "epsilon"), ("final_learning_rate", "schedule_steps")
 _OF_ALL = ("name", "weight_decay", "global_clipnorm", "schedule", *_SCHEDULE)
-_SETTINGS = {"adam": (*_OF_ALL, *_ADAM), "adamw": (*_OF_ALL, *_ADAM), "sgd": (*_OF_ALL, "momentum")}
+_SETTINGS = {
+    **dict.fromkeys(("adam", "adamw", "radam"), (*_OF_ALL, *_ADAM)),
+    "sgd": (*_OF_ALL, "momentum"),
+}
 # Optimizer arguments of other libraries, and their names here.
 _ELSEWHERE = {
     "learning_rate": "{part}_learning_rate",

@@ -37,6 +37,8 @@ def build_optimizer(
         "beta_2": _not_saved(settings.beta_2),
         "epsilon": settings.epsilon,
     }
+    if settings.name == "radam":
+        return RAdam(rate, settings.weight_decay, **moments, **clipping)
     if settings.name == "adamw":
         return AdamW(rate, settings.weight_decay, **moments, **clipping)
     return Adam(rate, settings.weight_decay, **moments, **clipping)
@@ -73,11 +75,80 @@ class AdamW(tf.keras.optimizers.legacy.Adam):
         state = (apply_state or {}).get(of_variable) or self._fallback_apply_state(*of_variable)
         rate = state["lr_t"]
         # Adam's direction does not depend on the weights, so decaying first decays the weights before the step.
-        decay = tf.raw_ops.ResourceApplyGradientDescent(
-            var=var.handle, alpha=rate * self._weight_decay, delta=var.read_value()
-        )
-        with tf.control_dependencies([decay]):
+        with tf.control_dependencies(_steps(_decay(var, rate * self._weight_decay))):
             return super()._resource_apply_dense(grad, var, apply_state)
+
+
+class RAdam(tf.keras.optimizers.legacy.Adam):
+    """Rectified Adam (Liu et al., arXiv 1908.03265, algorithm 2) with AdamW's decoupled weight decay.
+
+    With rho = 2 / (1 - beta_2) - 1 and rho_t = rho - 2 t beta_2^t / (1 - beta_2^t), Adam's step is multiplied by
+    r_t = sqrt((rho_t - 4) (rho_t - 2) rho / ((rho - 4) (rho - 2) rho_t)). While rho_t is at most 5, the variance of the
+    second moment is too large, and the step is that of the first one alone: rate * m / (1 - beta_1^t). The paper's text
+    has 4 there; its authors' code and PyTorch's have 5.
+    """
+
+    _TRACTABLE = 5.0
+
+    def __init__(self, rate: Any, weight_decay: float, **options: Any) -> None:
+        super().__init__(rate, name="RAdam", **options)
+        self._weight_decay = weight_decay
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None) -> tf.Operation:
+        of_variable = var.device, var.dtype.base_dtype
+        state = (apply_state or {}).get(of_variable) or self._fallback_apply_state(*of_variable)
+        rate, beta_1, beta_2 = state["lr_t"], state["beta_1_t"], state["beta_2_t"]
+        power_1, power_2 = state["beta_1_power"], state["beta_2_power"]
+        t = tf.cast(self.iterations + 1, tf.float32)
+        most = 2.0 / (1.0 - beta_2) - 1.0
+        rho = most - 2.0 * t * power_2 / (1.0 - power_2)
+        is_tractable = rho > self._TRACTABLE
+        squared = (rho - 4.0) * (rho - 2.0) * most / ((most - 4.0) * (most - 2.0) * rho)
+        rectified = tf.where(is_tractable, rate * tf.sqrt(tf.maximum(squared, 0.0)), 0.0)
+        m = self.get_slot(var, "m")
+        with tf.control_dependencies(_steps(_decay(var, rate * self._weight_decay) if self._weight_decay else None)):
+            step = tf.raw_ops.ResourceApplyAdam(
+                var=var.handle,
+                m=m.handle,
+                v=self.get_slot(var, "v").handle,
+                beta1_power=power_1,
+                beta2_power=power_2,
+                lr=rectified,
+                beta1=beta_1,
+                beta2=beta_2,
+                epsilon=state["epsilon"],
+                grad=grad,
+                use_locking=self._use_locking,
+            )
+        # A product with zero would cost a pass over the weights in each update of the run.
+        with tf.control_dependencies(_steps(step)):
+            tf.cond(
+                is_tractable,
+                lambda: tf.constant(False),
+                lambda: _moved(var, rate / (1.0 - power_1), m.read_value()),
+            )
+        return step
+
+
+def _steps(step: tf.Operation | None) -> list[tf.Operation]:
+    """What must have been done before: outside of a graph it has been, and there is no operation."""
+    return [] if step is None else [step]
+
+
+def _decay(variable: tf.Variable, share: tf.Tensor) -> tf.Operation:
+    """Takes a share of its weights off a variable."""
+    return _move(variable, share, variable.read_value())
+
+
+def _moved(variable: tf.Variable, rate: tf.Tensor, direction: tf.Tensor) -> tf.Tensor:
+    """True once it has."""
+    step = _move(variable, rate, direction)
+    with tf.control_dependencies(_steps(step)):
+        return tf.constant(True)
+
+
+def _move(variable: tf.Variable, rate: tf.Tensor, direction: tf.Tensor) -> tf.Operation:
+    return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=direction)
 
 
 class Sgd(tf.keras.optimizers.legacy.SGD):

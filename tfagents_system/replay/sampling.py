@@ -36,6 +36,7 @@ class DrawSettings:
       held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
       frame_stack: Frames of an image.
       burn_in: Transitions of a sequence that are in no loss.
+      whole_bootstrap: `discount` of transitions is the whole factor of the next value, see Transitions.
     """
 
     batch_size: int
@@ -47,6 +48,7 @@ class DrawSettings:
     held_out_minibatches: int = 0
     frame_stack: int = 1
     burn_in: int = 0
+    whole_bootstrap: bool = False
 
 
 @dataclasses.dataclass
@@ -58,7 +60,7 @@ class Transitions:
       action: Leaves `[K, B, ...]`, in [-1, 1].
       reward: `[K, B]` float32.
       discount: `[K, B]` float32: 0 where the episode terminated in this transition. An agent multiplies it with gamma
-        once; a transition of m steps has gamma^(m - 1) in it.
+        once; a transition of m steps has gamma^(m - 1) in it. With `whole_bootstrap` it has gamma^m.
       next_observation: Leaves `[K, B, ...]`.
       returns: `[K, B]` float32, where the ring has them: the discounted sum of the episode's rewards up to this step.
     """
@@ -127,9 +129,12 @@ def draw(
             ring, rng, count, batch_size, length, burn_in=burn_in, held_out=held_out, frame_stack=frame_stack
         ).to_arrays()
     n_step, gamma = settings.n_step, settings.discount
-    return draw_transitions(
+    transitions = draw_transitions(
         ring, rng, count, batch_size, n_step=n_step, gamma=gamma, held_out=held_out, frame_stack=frame_stack
-    ).to_arrays()
+    )
+    if settings.whole_bootstrap:
+        transitions.discount *= np.float32(gamma)
+    return transitions.to_arrays()
 
 
 def draw_transitions(

@@ -13,6 +13,7 @@ from pathlib import Path
 import reverb
 import reverb.platform.checkpointers_lib
 
+from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
 from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 from tfagents_system.envs import specs
@@ -135,6 +136,7 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
         frame_stack=params.frame_stack,
         burn_in=burn_in_steps(params),
+        whole_bootstrap=ALGORITHMS[params.algorithm].takes_bootstrap_factor,
     )
 
 
