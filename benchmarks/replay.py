@@ -84,6 +84,7 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu
 
     from tfagents_system.replay.pacing import Lockstep
     from tfagents_system.replay.ring import Ring
+    from tfagents_system.replay.sample_forms import TransitionForm
     from tfagents_system.replay.sampling import DrawSettings
     from tfagents_system.replay.service import ReplayService
     from tfagents_system.replay.snapshots import SnapshotWriter
@@ -102,7 +103,7 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu
     all_tables = tables.make_tables(num_workers)
     server = reverb.Server(list(all_tables.values()), port)
     connection = Connection(f"localhost:{port}", lambda: False)
-    draw = DrawSettings(BATCH, None, _ITERATION, seed=0)
+    draw = DrawSettings(BATCH, TransitionForm(), _ITERATION, seed=0)
     blocks, snapshots = all_tables[tables.BLOCKS], SnapshotWriter(ring, None, folder / "checkpoints")
     pacing = Lockstep(ring, num_workers, straggler_secs=math.inf) if is_lockstep else no_pacing()
     if is_lockstep:

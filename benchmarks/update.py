@@ -52,8 +52,9 @@ def make_agent(discount: float = 0.99) -> Any:
 def make_update(**options: Any) -> Any:
     """The trainer's compiled update of a block."""
     from tfagents_system.agents.block_update import BlockUpdate
+    from tfagents_system.replay.sample_forms import TransitionForm
 
-    return BlockUpdate(make_agent(), BATCH, None, **options)
+    return BlockUpdate(make_agent(), BATCH, TransitionForm(), **options)
 
 
 def random_block(count: int) -> list[np.ndarray]:

@@ -15,7 +15,6 @@ import imageio.v2 as imageio
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import CounterEnv, FakeParams
@@ -62,7 +61,7 @@ def save_run(folder: Path, recurrent: bool = False) -> RunPaths:
     rng = np.random.default_rng(0)
     train_step = tf.Variable(0, dtype=tf.int64)
     agent = params.agent_ctor(ts.time_step_spec(observation_spec), action_spec, train_step)
-    export = PolicyExport(paths, agent, tensor_spec.from_spec(env.environment_action_spec), train_step)
+    export = PolicyExport(paths, agent, env.actions, train_step)
     for step in (8, 16, 24):
         train_step.assign(step)
         for variable in agent.policy.variables():

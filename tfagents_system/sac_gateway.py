@@ -15,7 +15,6 @@ from typing import NoReturn
 
 from absl import logging
 
-from tfagents_system.agents.sequence_lengths import sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.launch.by_hand import run_by_hand
@@ -31,7 +30,7 @@ from tfagents_system.transport.remote.gateway import Gateway, RunFacts, layout_f
 from tfagents_system.transport.remote.messages import identity_of
 from tfagents_system.transport.remote.remote_slots import RemoteSlots
 from tfagents_system.transport.remote.shared_tables import SharedTables
-from tfagents_system.transport.segments import Layout
+from tfagents_system.transport.run_layout import run_layout
 
 _START_DEADLINE_SECS = 600.0
 _STEP_SECS = 0.5
@@ -97,7 +96,8 @@ def credentials_folder(role: Role) -> Path:
 
 def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
     """What the gateway needs to know about its run."""
-    layout = Layout.from_specs(*specs.load_specs(role.paths.specs), has_returns=role.params.normalize_rewards)
+    layout = run_layout(role.params, *specs.load_specs(role.paths.specs))
+    form = role.params.sample_form_ctor()
     shared = {name: environ[name] for name in _SHARED_VARIABLES if environ.get(name)}
     return RunFacts(
         paths=role.paths,
@@ -108,7 +108,7 @@ def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
         max_workers=role.max_workers,
         settings=shared | {"SAC_MAX_WORKERS": str(role.max_workers)} | run_directory.defaults_of_run(role.paths),
         run=role.paths.run_json.read_text(encoding="utf-8"),
-        max_worker_bytes=layout_frame_bytes(layout, sequence_length(role.params), role.params.frame_stack),
+        max_worker_bytes=layout_frame_bytes(layout, form.sequence_length, role.params.frame_stack),
     )
 
 

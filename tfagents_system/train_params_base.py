@@ -24,6 +24,7 @@ from tfagents_system.checks.params_source import ParamsSource
 from tfagents_system.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
+    from tfagents_system.replay.sample_forms import SampleForm
     from tfagents_system.settings.early_end import Logged
 
 EnvArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
@@ -112,6 +113,16 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
         from tfagents_system.agents import algorithms
 
         return algorithms.build_agent(self, time_step_spec, action_spec, train_step)
+
+    def sample_form_ctor(self) -> SampleForm:
+        """Says what a sample is: what is drawn from the ring and how, the arrays of a minibatch, and their names.
+
+        Replay server, trainer and workers each call it. An override may return a subclass of a form of
+        replay/sample_forms.py, whose `draw` changes what is drawn.
+        """
+        from tfagents_system.replay import sample_forms
+
+        return sample_forms.form_of(self)
 
     def callbacks_ctor(self) -> Sequence[Callable[[Logged], str | bool | None]]:
         """Callbacks in the trainer, called after each block of updates, each evaluation and each checkpoint.

@@ -14,6 +14,7 @@ from tfagents_system.agents.agent_interface import OwnTrain, has_fused_update, m
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.ensemble import EnsembleAgent
 from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.replay.sample_forms import TransitionForm
 
 B, RATE = 4, 0.5
 
@@ -55,7 +56,7 @@ class BanditUpdate:
 
 def test_a_learner_of_discrete_actions_is_updated_as_it_says():
     agent = BanditAgent()
-    update = BlockUpdate(agent, B, None)
+    update = BlockUpdate(agent, B, TransitionForm())
     observation = np.zeros((2, B, 1), np.float32)
     action = np.array([[0, 0, 1, 1], [1, 1, 1, 1]], np.int32)
     reward = np.array([[1, 3, 4, 4], [2, 2, 2, 2]], np.float32)

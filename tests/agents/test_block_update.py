@@ -11,12 +11,13 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.agent_for_tests import ACT, OBS, B, block, build, build_quiet
 from tfagents_system.agents.agent_interface import of_whole_sequences
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError
+from tfagents_system.replay.sample_forms import SequenceForm, TransitionForm
 
 
 def test_k_minibatches_are_k_updates_and_all_networks_change():
     agent = build()
     before = [v.numpy() for v in agent._actor_network.variables + agent._target_critic_network_1.variables]
-    update = BlockUpdate(agent, B, None)
+    update = BlockUpdate(agent, B, TransitionForm())
     losses = update(block(5))
     update(block(2))
     assert int(agent.train_step_counter) == 7
@@ -34,14 +35,14 @@ def test_the_critics_learn_the_td_target_of_the_transition_they_are_given():
     action = np.zeros((k, B, ACT), np.float32)
     reward = np.full((k, B), 3.0, np.float32)
     junk = np.random.default_rng(0).standard_normal((k, B, OBS)).astype(np.float32)
-    BlockUpdate(agent, B, None)([observation, action, reward, np.zeros((k, B), np.float32), junk])
+    BlockUpdate(agent, B, TransitionForm())([observation, action, reward, np.zeros((k, B), np.float32), junk])
     q, _ = agent._critic_network_1((observation[0], action[0]), step_type=tf.fill([B], 1))
     np.testing.assert_allclose(q, 3.0, atol=0.02)
 
 
 def test_measuring_gives_the_losses_and_changes_nothing():
     agent = build_quiet()
-    update = BlockUpdate(agent, B, None, measures=True)
+    update = BlockUpdate(agent, B, TransitionForm(), measures=True)
     update(block(1))
     variables = [*agent.variables, agent.train_step_counter]
     before = [variable.numpy() for variable in variables]
@@ -101,7 +102,7 @@ def train_one_by_one(agent, arrays):
 def test_a_block_equals_the_same_updates_done_one_by_one_by_tf_agents():
     ours, theirs = build_quiet(), build_quiet()
     copy_networks(ours, theirs)
-    BlockUpdate(ours, B, None)(block(6))
+    BlockUpdate(ours, B, TransitionForm())(block(6))
     train_one_by_one(theirs, block(6))
     for a, b in zip(ours._critic_network_2.variables, theirs._critic_network_2.variables, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-6)
@@ -114,7 +115,7 @@ def test_a_recurrent_agent_trains_on_sequences():
     step_type = np.ones((3, B, length + 1), np.int32)
     step_type[:, : B // 2, 0] = 0
     weight = np.ones_like(reward)
-    losses = BlockUpdate(agent, B, length)([step_type, observation, action, reward, discount, weight])
+    losses = BlockUpdate(agent, B, SequenceForm(length))([step_type, observation, action, reward, discount, weight])
     assert int(agent.train_step_counter) == 3
     assert np.isfinite(losses["critic_loss"])
 
@@ -132,7 +133,7 @@ def test_an_agents_own_train_is_given_weight_for_whole_sequences_alone():
     observation, action, reward, discount, _ = block(2, outer=(B, length + 1))
     weight = np.ones_like(reward)
     weight[..., -1], weight[:, 4:, 2:], weight[:, 4:, :2] = 0.0, 0.0, 2.0
-    update = BlockUpdate(agent, B, length)
+    update = BlockUpdate(agent, B, SequenceForm(length))
     assert update.kind == "generic"
     losses = update([np.ones(reward.shape, np.int32), observation, action, reward, discount, weight])
     assert losses["loss"] == pytest.approx((1 + 2 + 4 + 8) * B / 4)
@@ -148,13 +149,13 @@ def test_a_loss_that_is_not_finite_is_told():
     arrays = block(3)
     arrays[2][1] = np.nan
     with pytest.raises(DivergedError, match="^Critic loss is inf or nan$"):
-        BlockUpdate(build(), B, None)(arrays)
+        BlockUpdate(build(), B, TransitionForm())(arrays)
 
 
 @pytest.mark.parametrize("weight", [np.nan, np.inf, -2e8])
 def test_a_weight_that_has_exploded_is_told(weight):
     agent = build()
-    update = BlockUpdate(agent, B, None)
+    update = BlockUpdate(agent, B, TransitionForm())
     update(block(1))
     variable = agent._target_critic_network_1.variables[-1]
     variable.assign(np.full(variable.shape, 9e7, np.float32))
@@ -167,7 +168,7 @@ def test_an_update_repeats_its_noise_only_where_seed_and_train_step_are_the_same
     def losses(seed, train_step=0):
         agent = build(actor_learning_rate=0.0, critic_learning_rate=0.0, alpha_learning_rate=0.0)
         agent.train_step_counter.assign(train_step)
-        return BlockUpdate(agent, B, None, seed=seed)(block(1))["actor_loss"]
+        return BlockUpdate(agent, B, TransitionForm(), seed=seed)(block(1))["actor_loss"]
 
     assert losses(1) == losses(1)
     assert len({losses(1), losses(2), losses(1, train_step=1)}) == 3

@@ -10,6 +10,7 @@ from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
 from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.errors import UserError
+from tfagents_system.replay.sample_forms import SequenceForm
 from tfagents_system.train_params_base import TrainParamsBase
 
 BATCH, BURN_IN, LENGTH = 3, 2, 3
@@ -196,4 +197,4 @@ def test_an_agent_with_a_train_of_its_own_has_no_burn_in():
             return agent
 
     with pytest.raises(UserError, match=r"recurrent_burn_in=2 .* OwnAgent is not .*: set it to 0"):
-        BlockUpdate(build("sac", OwnParams), BATCH, TOTAL, burn_in_steps=2)
+        BlockUpdate(build("sac", OwnParams), BATCH, SequenceForm(TOTAL, 2))

@@ -14,6 +14,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.replay.sample_forms import SequenceForm, TransitionForm
 from tfagents_system.train_params_base import TrainParamsBase
 
 ARCHIVE = Path(__file__).parent / "earlier_checkpoints.zip"
@@ -62,7 +63,10 @@ def built(name, seed):
 def trained(name, agent, seed):
     """After two updates on numbers of this seed."""
     is_recurrent = "recurrent" in AGENTS[name][1]
-    update, rng = BlockUpdate(agent, B, LENGTH if is_recurrent else None, seed=2), np.random.default_rng(seed)
+    update, rng = (
+        BlockUpdate(agent, B, SequenceForm(LENGTH) if is_recurrent else TransitionForm(), seed=2),
+        np.random.default_rng(seed),
+    )
 
     def numbers(spec):
         values = rng.random((2, *spec.shape[1:]))

@@ -20,6 +20,7 @@ from tfagents_system.agents import block_update
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.train_params_base import TrainParamsBase
 
 B, OBS, ACT, T = 32, 5, 2, 3
@@ -301,7 +302,7 @@ def random_block(updates):
 
 def test_alpha_goes_down_where_the_entropy_is_above_its_target():
     agent = make_agent(target_entropy=-50.0)
-    update = BlockUpdate(agent, B, None)
+    update = BlockUpdate(agent, B, TransitionForm())
     update(random_block(5))
     assert update.kind == "fused"
     assert float(agent._log_alpha) == pytest.approx(
@@ -313,7 +314,7 @@ def test_every_update_draws_its_own_noise_from_a_standard_normal():
     """Nothing learns, so losses differ by their noise alone; alpha's tells the mean of log pi."""
     still = {f"make_{part}_optimizer": lambda: Adam(0.0) for part in ("actor", "critic", "alpha")}
     agent = make_agent(target_entropy=0.0, initial_log_alpha=1.0, **still)
-    update, block = BlockUpdate(agent, B, None), random_block(1)
+    update, block = BlockUpdate(agent, B, TransitionForm()), random_block(1)
     losses = [update(block) for _ in range(200)]
     for name in ("critic_loss", "actor_loss", "alpha_loss"):
         assert len({values[name] for values in losses}) == len(losses), name
@@ -334,7 +335,7 @@ def test_an_unusual_agent_is_trained_by_its_own_train_and_says_so(monkeypatch):
     agent = make_agent(OwnAgent)
     with pytest.raises(UnsupportedAgentError, match="OwnAgent"):
         make_update(agent)
-    update = BlockUpdate(agent, B, None)
+    update = BlockUpdate(agent, B, TransitionForm())
     assert update.kind == "generic"
     assert told == ["generic update, not the fused one of SAC: OwnAgent is not TF-Agents' SacAgent itself"]
 
@@ -347,7 +348,7 @@ def test_an_actor_of_another_distribution_is_trained_by_the_agents_own_train():
         )
 
     agent = make_agent(networks=(actor, Params({"horizon": 10}).critic_ctor))
-    assert BlockUpdate(agent, B, None).kind == "generic"
+    assert BlockUpdate(agent, B, TransitionForm()).kind == "generic"
 
 
 def test_a_loss_that_is_not_finite_is_an_error():

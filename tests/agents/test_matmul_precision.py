@@ -7,6 +7,7 @@ import tensorflow as tf
 from tfagents_system.agents import matmul_precision
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.matmul_precision import bfloat16_matmuls, bfloat16_speedup, choose_precision
+from tfagents_system.replay.sample_forms import TransitionForm
 
 
 def layers():
@@ -116,7 +117,7 @@ def test_an_agent_trained_in_bfloat16_keeps_float32_weights_and_has_bfloat16_pro
         b.assign(a)
     start = [v.numpy() for v in close._critic_network_1.variables]
     updates = [
-        BlockUpdate(agent, B, None, matmul_precision=precision)
+        BlockUpdate(agent, B, TransitionForm(), matmul_precision=precision)
         for agent, precision in ((exact, "float32"), (close, "bfloat16"))
     ]
     assert [update.kind for update in updates] == ["fused", "fused bfloat16"]

@@ -19,6 +19,7 @@ from tfagents_system.agents.normalization import (
     merge_moments,
     normalized_spec,
 )
+from tfagents_system.replay.sample_forms import SequenceForm, TransitionForm
 
 
 def layers_of(agent):
@@ -48,7 +49,7 @@ def test_moments_merged_block_by_block_are_those_of_all_values():
 def trained():
     """An agent after two blocks, with what they held, and the update that has trained it."""
     agent = build(normalize_observations=True)
-    update = BlockUpdate(agent, B, None)
+    update = BlockUpdate(agent, B, TransitionForm())
     blocks = [shifted(3, 0), shifted(2, 1)]
     for arrays in blocks:
         update(arrays)
@@ -155,7 +156,9 @@ def test_behind_an_encoder_of_images_the_other_leaves_are_normalised_by_what_was
     agent = agent_of(Params, spec, action, normalize_observations=True, image_encoder_filters=(4, 4, 4, 4))
     joints, actions, reward, discount, next_joints = shifted(2, 0)
     cameras = np.random.default_rng(0).integers(0, 256, (2, 2, B, 16, 16, 1)).astype(np.uint8)
-    losses = BlockUpdate(agent, B, None)([cameras[0], joints, actions, reward, discount, cameras[1], next_joints])
+    losses = BlockUpdate(agent, B, TransitionForm())(
+        [cameras[0], joints, actions, reward, discount, cameras[1], next_joints]
+    )
     assert np.isfinite(losses["critic_loss"])
     layers = layers_of(agent)
     assert {layer.leaf for layer in layers} == {1}
@@ -167,7 +170,7 @@ def test_sequences_and_other_agents_are_normalised_too():
     """Recurrent networks; and in bfloat16, which the statistics know nothing of."""
     agent = build(recurrent=True, normalize_observations=True, normalize_rewards=True)
     attach_reward_scale(agent)
-    update = BlockUpdate(agent, B, 4, matmul_precision="bfloat16")
+    update = BlockUpdate(agent, B, SequenceForm(4), matmul_precision="bfloat16")
     observation, action, reward, discount, returns = block(2, outer=(B, 5))
     returns, weight = returns[..., 0], np.ones_like(reward)
     weight[..., -1], weight[:, 0, 2:], weight[:, 0, :2] = 0.0, 0.0, 2.0
@@ -269,7 +272,7 @@ def test_critics_learn_normalised_rewards():
     observation, action = np.ones((k, B, OBS), np.float32), np.zeros((k, B, ACT), np.float32)
     reward, discount = np.full((k, B), 3000.0, np.float32), np.zeros((k, B), np.float32)
     returns = reward * np.where(np.arange(B) % 2, 1.0, -1.0).astype(np.float32)
-    BlockUpdate(agent, B, None)([observation, action, reward, discount, observation, returns])
+    BlockUpdate(agent, B, TransitionForm())([observation, action, reward, discount, observation, returns])
     q, _ = agent._critic_network_1((observation[0], action[0]), step_type=tf.fill([B], 1))
     np.testing.assert_allclose(q, 1.0, atol=0.02)
 
@@ -295,7 +298,7 @@ def test_an_agent_that_is_trained_by_its_own_train_is_normalised_too():
         adam(),
     )
     agent.initialize()
-    update = BlockUpdate(agent, B, None)
+    update = BlockUpdate(agent, B, TransitionForm())
     assert update.kind == "generic"
     arrays = shifted(2, 0)
     update(arrays)

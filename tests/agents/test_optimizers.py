@@ -13,7 +13,8 @@ from tests.support.checkpoints_for_tests import checkpoints_of
 from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.optimizer_settings import optimizer_findings
-from tfagents_system.agents.optimizers import ScheduleByTrainStep
+from tfagents_system.agents.optimizers import RAdam, ScheduleByTrainStep
+from tfagents_system.replay.sample_forms import TransitionForm
 
 RATE, LOG_ALPHA = 0.1, 0.5
 
@@ -96,6 +97,42 @@ def test_log_alpha_takes_the_steps_computed_by_hand(settings, by_hand):
         gradients.append(float(update(transition(k)).extra.alpha_loss) / log_alpha)
     assert max(abs(g) for g in gradients) > 0.1
     assert float(agent._log_alpha) == pytest.approx(by_hand(gradients), rel=2e-4, abs=1e-5)
+
+
+def radam(gradients, rate, beta_1, beta_2, decay, epsilon=1e-7):
+    """Algorithm 2 of arXiv 1908.03265 as its authors' code has it, and which steps are rectified."""
+    theta, m, v, rectified = LOG_ALPHA, 0.0, 0.0, []
+    most = 2 / (1 - beta_2) - 1
+    for t, g in enumerate(gradients, start=1):
+        m, v = beta_1 * m + (1 - beta_1) * g, beta_2 * v + (1 - beta_2) * g * g
+        rho = most - 2 * t * beta_2**t / (1 - beta_2**t)
+        rectified.append(rho > 5)
+        theta -= rate * decay * theta
+        step = m / (1 - beta_1**t)
+        if rho > 5:
+            r = math.sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho))
+            step *= r * math.sqrt(1 - beta_2**t) / (math.sqrt(v) + epsilon)
+        theta -= rate * step
+    return theta, rectified
+
+
+@pytest.mark.parametrize("decay", [0.0, 2.0])
+def test_radam_has_plain_momentum_until_the_second_moment_can_be_trusted(decay):
+    settings = {"name": "radam", "beta_1": 0.8, "beta_2": 0.9, "weight_decay": decay}
+    agent = build(alpha_optimizer={**settings, "weight_decay": 0.0}, alpha_learning_rate=RATE, sac_log_alpha=LOG_ALPHA)
+    optimizer, variable = RAdam(RATE, decay, beta_1=0.8, beta_2=0.9, epsilon=1e-7), tf.Variable(LOG_ALPHA)
+    assert type(agent._alpha_optimizer) is RAdam
+    gradients = np.random.default_rng(0).standard_normal(7)
+
+    @tf.function
+    def step(gradient):
+        optimizer.apply_gradients([(gradient, variable)])
+
+    for gradient in gradients:
+        step(tf.constant(gradient, tf.float32))
+    expected, rectified = radam(gradients, RATE, 0.8, 0.9, decay)
+    assert rectified == [False] * 5 + [True] * 2
+    assert float(variable) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("part", ["critic", "actor"])
@@ -209,13 +246,13 @@ def test_moments_and_velocities_survive_a_checkpoint_bit_by_bit(tmp_path):
         "actor_optimizer": {"name": "sgd", "momentum": 0.9},
     }
     agent = build(**settings)
-    update = BlockUpdate(agent, B, None)
+    update = BlockUpdate(agent, B, TransitionForm())
     update(block(3))
     checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
     update(block(2, seed=1))
     other = build(**settings)
     checkpoints_of(tmp_path, other)[0].restore()
-    BlockUpdate(other, B, None)(block(2, seed=1))
+    BlockUpdate(other, B, TransitionForm())(block(2, seed=1))
     assert np.abs(agent._actor_optimizer.get_slot(agent._actor_network.trainable_variables[0], "momentum")).max() > 0
     for ours, theirs in zip(agent.trainable_variables, other.trainable_variables, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -239,11 +276,11 @@ def test_a_run_goes_on_with_the_learning_rate_that_it_is_given_now(settings, tmp
     ("attribute", "given", "text"),
     [
         ("critic_optimizer", {"name": "AdamW"}, '"adamw" is meant'),
-        ("critic_optimizer", {"name": 3}, 'must be "adam" or "adamw" or "sgd", found 3'),
+        ("critic_optimizer", {"name": 3}, 'must be "adam" or "adamw" or "radam" or "sgd", found 3'),
         ("critic_optimizer", {"beta1": 0.5}, '"beta_1" is meant'),
         ("critic_optimizer", {"amsgrad": True}, "adam has name, weight_decay"),
         ("critic_optimizer", {"momentum": 0.9}, "is a setting of sgd, not of adam"),
-        ("critic_optimizer", {"name": "sgd", "beta_1": 0.9}, "is a setting of adam and adamw, not of sgd"),
+        ("critic_optimizer", {"name": "sgd", "beta_1": 0.9}, "is a setting of adam and adamw and radam, not of sgd"),
         ("actor_optimizer", {"beta_2": 1.0}, "at least 0 and below 1, found 1.0"),
         ("actor_optimizer", {"epsilon": 0}, "above 0, found 0"),
         ("actor_optimizer", {"weight_decay": -0.1}, "at least 0, found -0.1"),

@@ -9,6 +9,7 @@ from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.policies.numpy_worker_policy import NumpyWorkerPolicy
+from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
 
@@ -48,7 +49,7 @@ def block(count, seed=0):
 @pytest.fixture(scope="module", params=list(VARIANTS))
 def compiled(request):
     agent = build(request.param)
-    update = BlockUpdate(agent, BATCH, None, seed=3, measures=True)
+    update = BlockUpdate(agent, BATCH, TransitionForm(), seed=3, measures=True)
     return request.param, agent, update
 
 
@@ -134,12 +135,12 @@ def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_pa
         return TrainerCheckpoints(tmp_path, agent, TrainerState(), agent.train_step_counter, answer)
 
     agent, other = build("crossq"), build("crossq")
-    update = BlockUpdate(agent, BATCH, None, seed=5)
+    update = BlockUpdate(agent, BATCH, TransitionForm(), seed=5)
     update(block(4))
     checkpoints_of(agent).save(5.0, {}, wait=True)
     update(block(4, seed=1))
     checkpoints_of(other).restore()
-    BlockUpdate(other, BATCH, None, seed=5)(block(4, seed=1))
+    BlockUpdate(other, BATCH, TransitionForm(), seed=5)(block(4, seed=1))
     assert len(agent.variables) == len(other.variables) > 10
     for ours, theirs in zip(agent.variables, other.variables, strict=True):
         np.testing.assert_array_equal(ours, theirs, err_msg=ours.name)

@@ -7,8 +7,9 @@ import tensorflow as tf
 from tf_agents.specs import array_spec
 
 from tests.support.fakes import CounterEnv, DictEnv, FakeParams
-from tfagents_system.envs import loading, specs
+from tfagents_system.envs import loading
 from tfagents_system.envs.action_history import ActionHistory
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 
@@ -41,7 +42,7 @@ def test_actions_in_environment_units_are_scaled_back():
 
 def test_what_has_one_value_only_is_0_in_minus_one_one():
     spec = array_spec.BoundedArraySpec((2,), np.float32, [1.0, 0.0], [1.0, 10.0])
-    assert specs.to_agent_units([1.0, 7.5], spec).tolist() == [0.0, 0.5]
+    assert actions_of(spec).to_agent([1.0, 7.5]).tolist() == [0.0, 0.5]
 
 
 def test_what_has_one_value_only_is_0_in_training_as_in_playing():
@@ -56,7 +57,7 @@ def test_what_has_one_value_only_is_0_in_training_as_in_playing():
 
 
 def test_bounds_may_be_one_number_for_all():
-    history = ActionHistory(2, array_spec.BoundedArraySpec((2,), np.float32, -1.0, 1.0))
+    history = ActionHistory(2, actions_of(array_spec.BoundedArraySpec((2,), np.float32, -1.0, 1.0)))
     history.add(np.array([0.5, 0.25]))
     assert history.joined({"a": 0})["action_history"].tolist() == [0.0, 0.0, 0.5, 0.25]
 

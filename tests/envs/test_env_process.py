@@ -185,7 +185,14 @@ class Text(Counter):
 
 
 class Discrete(Counter):
-    action_space = spaces.Discrete(3)
+    action_space = spaces.Dict(
+        gear=spaces.Discrete(3, start=4), keys=spaces.MultiDiscrete([[2], [3]]), lamps=spaces.MultiBinary(2)
+    )
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        told = {"log/gear": int(action["gear"]), "log/key": int(action["keys"][1, 0])}
+        return (*super().step(np.zeros(2))[:4], told)
 '''
 
 PARAMS = """
@@ -591,12 +598,19 @@ def test_it_dies_with_its_parent_however_that_dies_and_whatever_it_does(user: Fo
     assert gone(int(pid), 10.0)
 
 
+def test_discrete_actions_arrive_as_the_space_has_them(user: Folder) -> None:
+    env = user.make("Discrete")
+    env.reset()
+    env.step({"gear": np.int32(2), "keys": np.int32(5), "lamps": np.int32(1)})
+    assert env.info["log/gear"] == 6 and env.info["log/key"] == 2
+
+
 # What can't be used, told at the start.
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("Text", "observation has the space Text.*which has no fixed shape"), ("Discrete", "needs continuous actions")],
+    [("Text", "observation has the space Text.*which has no fixed shape")],
 )
 def test_spaces_that_can_not_be_used(user: Folder, name: str, text: str) -> None:
     with pytest.raises(UserError, match=text):

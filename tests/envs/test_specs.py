@@ -21,7 +21,7 @@ def round_trip(env: Any, folder: Path) -> tuple[Any, Any, Any]:
     training = TrainingEnvironment(env, 10)
     path = folder / "specs.pbtxt"
     specs.save_specs(path, training.observation_spec(), training.environment_action_spec)
-    return *specs.load_specs(path), specs.load_environment_action_spec(path)
+    return *specs.load_specs(path), specs.load_actions(path)
 
 
 def test_box(tmp_path: Path) -> None:
@@ -29,8 +29,9 @@ def test_box(tmp_path: Path) -> None:
     assert observation == tf.TensorSpec((2,), tf.float32, "observation")
     assert (action.shape, action.dtype, action.name) == ((2,), tf.float32, "action")
     assert (action.minimum, action.maximum) == (-1.0, 1.0)
-    assert own.dtype == tf.float64
-    assert own.minimum.tolist() == [-2.0, 0.0] and own.maximum.tolist() == [2.0, 1.0]
+    bounds = own.environment_spec
+    assert bounds.dtype == np.float64
+    assert bounds.minimum.tolist() == [-2.0, 0.0] and bounds.maximum.tolist() == [2.0, 1.0]
 
 
 def test_nest_keeps_its_structure_and_names(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_nest_keeps_its_structure_and_names(tmp_path: Path) -> None:
             tf.TensorSpec((2,), tf.float32, "observation/parts/1"),
         ),
     }
-    assert action.shape == own.shape == (1,)  # Without dimensions in the environment itself.
+    assert action.shape == own.environment_spec.shape == (1,)  # Without dimensions in the environment itself.
     tf.nest.assert_same_structure(observation, TrainingEnvironment(DictEnv(), 10).observation_spec())
 
 

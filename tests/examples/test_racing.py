@@ -52,7 +52,7 @@ def test_evaluations_are_on_other_tracks():
 def test_expert_workers_finish_laps():
     params = racing.TrainParams(load_env_config(CONFIGS / "racing.json"))
     with loading.make_collect_env(params, 0, 0) as env:
-        policy = FixedPolicy(params.expert_policy_ctor(), env.environment_action_spec)
+        policy = FixedPolicy(params.expert_policy_ctor(), env.actions)
         time_step = env.reset()
         while not time_step.is_last():
             time_step = env.step(policy.actions({0: time_step}, greedy=False)[0])

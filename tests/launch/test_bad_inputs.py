@@ -272,14 +272,11 @@ BAD: dict[str, Bad] = {
     ),
     "discrete actions": params(
         "Env.action_space = gymnasium.spaces.Discrete(3)",
-        "the action space is Discrete(3)",
-        "continuous actions",
-        "use a Box",
+        "algorithm=sac learns continuous actions, and the environment's are discrete (3 actions)",
     ),
     "integer actions": params(
         "Env.action_space = gymnasium.spaces.Box(0, 5, (1,), np.int32)",
-        "the action space is discrete (dtype int32)",
-        "float dtype",
+        "algorithm=sac learns continuous actions, and the environment's are discrete (6 actions of (1,) in [0, 5])",
     ),
     "unbounded actions": params(
         "Env.action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))", "is unbounded (low [-inf]", "finite bounds"

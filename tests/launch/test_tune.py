@@ -45,6 +45,13 @@ def test_workers_of_two_cpus_take_two_each():
     assert all(split.train_cpus + 2 * split.workers + (not split.is_shared) <= 8 for split in splits)
 
 
+def test_evaluators_and_experts_have_their_cpus_before_workers_are_shared_out():
+    splits = propose(Measured(10.0, 200.0, {1: 1e6}), cpus=8, worker_cpus=2, updates_per_step=1.0, beside=2)
+    assert max(split.workers for split in splits) == 1  # 8 CPUs less one of the trainer's and four beside: 3.
+    with pytest.raises(UserError, match="with 3 evaluators and experts of as many"):
+        propose(Measured(10.0, 200.0, {1: 1e6}), cpus=8, worker_cpus=2, updates_per_step=1.0, beside=3)
+
+
 def test_the_smallest_of_equally_fast_splits_comes_first():
     splits = propose(Measured(1e6, 200.0, {1: 100.0}), cpus=8, worker_cpus=1, updates_per_step=1.0)
     assert (splits[0].workers, splits[0].train_cpus) == (1, 1)

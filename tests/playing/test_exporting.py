@@ -18,11 +18,12 @@ from tests.support import numpy_actors
 from tests.support.numpy_actors import VECTOR
 from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.envs import specs
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError
 from tfagents_system.playing import export_files
 from tfagents_system.policies import numpy_file, numpy_policy, tflite_file
-from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy, scale_to_bounds
+from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy, in_environment_units
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.policy_description import describe
@@ -42,10 +43,10 @@ NEST = {
 
 def source_of(policy, observation_spec=VECTOR):
     """As `read_source` makes it, without the detour over a SavedModel."""
-    in_units = EnvironmentUnitsPolicy(greedy_policy.GreedyPolicy(policy), BOUNDS)
+    in_units = EnvironmentUnitsPolicy(greedy_policy.GreedyPolicy(policy), actions_of(BOUNDS))
     reference = py_tf_eager_policy.PyTFEagerPolicy(in_units, use_tf_function=True)
-    description = describe(observation_spec, BOUNDS, policy.policy_state_spec, "policy_checkpoint_7", 7, 3)
-    return export_files.Source(policy, reference, BOUNDS, description)
+    description = describe(observation_spec, actions_of(BOUNDS), policy.policy_state_spec, "policy_checkpoint_7", 7, 3)
+    return export_files.Source(policy, reference, actions_of(BOUNDS), description)
 
 
 KINDS = {
@@ -136,7 +137,7 @@ def test_a_changed_weight_is_seen_and_leaves_no_file(source, tmp_path, monkeypat
 
 
 def test_workers_can_act_with_an_exported_file(source, written):
-    policy = FixedPolicy(load_policy(written[0], "SAC_EXPERT_POLICY"), BOUNDS, num_envs=2)
+    policy = FixedPolicy(load_policy(written[0], "SAC_EXPERT_POLICY"), actions_of(BOUNDS), num_envs=2)
     assert policy.inference.startswith("policy file")
     rng = np.random.default_rng(0)
     batch = export_files._random_observations(source, rng)
@@ -246,7 +247,7 @@ def test_layers_by_hand(tmp_path):
 def test_no_action_leaves_bounds_of_64_bits(tmp_path, bound):
     """0.1 of 32 bits is larger than that of 64."""
     spec = tensor_spec.BoundedTensorSpec((1,), tf.float64, -bound, bound, "action")
-    scaled = scale_to_bounds(tf.constant([[-1.0], [1.0]]), spec).numpy()
+    scaled = in_environment_units(tf.constant([[-1.0], [1.0]]), actions_of(spec)).numpy()
     layers = [{"kind": "dense", "activation": "linear", "arrays": {"kernel": "k", "bias": "b"}}]
     arrays = {"k": np.array([[99.0, 0.0], [99.0, 0.0]], np.float32), "b": np.zeros(2, np.float32)}
     policy = numpy_file_of(tmp_path, layers, arrays, [-bound], [bound])
@@ -263,7 +264,7 @@ def test_scaled_actions_are_as_the_environment_remembers_them(tmp_path):
     policy = numpy_file_of(tmp_path, layers, arrays, low, high)
     actions = np.array([[-3.0, 0.5, 1.0], [0.123, 0.5, 999_999.0], [1.999, 0.5, 2e6]])
     spec = array_spec.BoundedArraySpec((3,), np.float64, low, high)
-    expected = [specs.to_agent_units(action, spec) for action in actions]
+    expected = [actions_of(spec).to_agent(action) for action in actions]
     np.testing.assert_array_equal(policy.scaled(actions), expected)
     assert policy.scaled(actions[0]).dtype == np.float32
 
@@ -333,7 +334,7 @@ def test_one_rounding_at_the_size_of_the_bounds_is_no_difference(monkeypatch, st
 
 def test_names_of_arrays_differ_from_those_of_the_memory():
     spec = {"state": (VECTOR, VECTOR), "action": VECTOR}
-    names = [each["name"] for each in describe(spec, BOUNDS, (), "c", 1, None)["observation"]]
+    names = [each["name"] for each in describe(spec, actions_of(BOUNDS), (), "c", 1, None)["observation"]]
     assert names == ["action_", "state_0_", "state_1_"]
 
 
@@ -379,7 +380,7 @@ def test_the_refusal_of_stacked_frames_names_the_attribute(tmp_path, attributes)
 
 def test_nests_of_actions_are_refused():
     with pytest.raises(UserError, match="has one array of actions, this environment's is a nest"):
-        describe(VECTOR, {"a": BOUNDS}, (), "c", 1, None)
+        describe(VECTOR, {"a": actions_of(BOUNDS)}, (), "c", 1, None)
 
 
 @pytest.mark.parametrize(
@@ -449,7 +450,7 @@ def test_the_policy_of_a_run_with_stacked_frames_is_built_anew_and_must_fit(tmp_
     specs.save_specs(paths.specs, frames, BOUNDS)
     observation_spec, action_spec = specs.load_specs(paths.specs)
     agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, train_step)
-    export = PolicyExport(paths, agent, BOUNDS, train_step, params.frame_stack)
+    export = PolicyExport(paths, agent, actions_of(BOUNDS), train_step, params.frame_stack)
     export.save_models()
     checkpoint = paths.policy_checkpoints / export.save_checkpoint(3)
     source = export_files.read_source(params, paths, checkpoint)

@@ -14,6 +14,7 @@ from tf_agents.specs import tensor_spec
 from tests.support.fakes import FakeParams
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs import specs
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.launch.environment_checks import Trial, check_environment
 from tfagents_system.playing import export_files
@@ -71,7 +72,7 @@ def run(params: KitchenParams, trial: Trial, tmp_path_factory: pytest.TempPathFa
     observation_spec, action_spec = specs.load_specs(paths.specs)
     assert sorted(observation_spec) == sorted([*KEYS, "a", "goal"])
     agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, train_step)
-    export = PolicyExport(paths, agent, specs.load_environment_action_spec(paths.specs), train_step)
+    export = PolicyExport(paths, agent, specs.load_actions(paths.specs), train_step)
     export.save_models()
     return paths, paths.policy_checkpoints / export.save_checkpoint(3)
 
@@ -119,5 +120,5 @@ def test_names_of_plain_keys_are_those_of_earlier_versions() -> None:
         "observation/x.y",
     ]
     action = tensor_spec.from_spec(specs.action_spec_of_space(BOX))
-    names = [each["name"] for each in describe(nest, action, (), "c", 1, None)["observation"]]
+    names = [each["name"] for each in describe(nest, actions_of(action), (), "c", 1, None)["observation"]]
     assert names == ["observation_0", "Camera_1", "joints", "parts_0", "parts_1", "x_y"]

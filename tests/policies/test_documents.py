@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from tests.support.fakes import agent_of
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.examples.pendulum.params import TrainParams
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -26,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     torque_spec = tensor_spec.BoundedTensorSpec((1,), tf.float32, -2.0, 2.0)
     run = RunPaths(tmp_path / "logs/pendulum")
     run.exp_dir.mkdir(parents=True)
-    export = PolicyExport(run, agent, torque_spec, tf.Variable(4800, dtype=tf.int64))
+    export = PolicyExport(run, agent, actions_of(torque_spec), tf.Variable(4800, dtype=tf.int64))
     export.save_models()
     export.save_checkpoint()
     return tmp_path

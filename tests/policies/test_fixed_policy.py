@@ -8,6 +8,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.numpy_actors import ACTION, VECTOR, build
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.errors import UserError
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.policy_files import load_policy
@@ -29,13 +30,13 @@ def saved(tmp_path_factory):
     tf.random.set_seed(3)
     agent = build(VECTOR)
     paths = RunPaths(tmp_path_factory.mktemp("run"))
-    export = PolicyExport(paths, agent, BOUNDS, tf.Variable(7, dtype=tf.int64))
+    export = PolicyExport(paths, agent, actions_of(BOUNDS), tf.Variable(7, dtype=tf.int64))
     export.save_models()
     return agent, paths, paths.policy_checkpoints / export.save_checkpoint()
 
 
 def test_a_function_acts_in_the_environments_units_and_workers_get_what_is_between_minus_1_and_1():
-    policy = FixedPolicy(lambda observation: np.array([observation[0], 0.75]), BOUNDS)
+    policy = FixedPolicy(lambda observation: np.array([observation[0], 0.75]), actions_of(BOUNDS))
     np.testing.assert_allclose(policy.action(step(np.array([1.0])), greedy=False), [0.0, 0.5])
     np.testing.assert_allclose(policy.action(step(np.array([5.0])), greedy=False), [1.0, 0.5])
     np.testing.assert_allclose(policy.action(step(np.array([9.0])), greedy=False), [1.0, 0.5], err_msg="clipped")
@@ -44,7 +45,7 @@ def test_a_function_acts_in_the_environments_units_and_workers_get_what_is_betwe
 
 
 def test_no_update_changes_it():
-    policy = FixedPolicy(lambda observation: np.array([1.0, 0.5]), BOUNDS)
+    policy = FixedPolicy(lambda observation: np.array([1.0, 0.5]), actions_of(BOUNDS))
     before = policy.action(step(OBSERVATIONS[0]), greedy=False)
     policy.assign({"anything": np.ones(3)})
     np.testing.assert_array_equal(policy.action(step(OBSERVATIONS[0]), greedy=False), before)
@@ -54,7 +55,7 @@ def test_no_update_changes_it():
 def test_a_saved_policy_acts_as_its_agent_does(saved, kind):
     agent, paths, checkpoint = saved
     path = paths.policies / "greedy_policy" if kind == "model" else checkpoint
-    policy = FixedPolicy(load_policy(path, "SAC_EXPERT_POLICY"), BOUNDS, num_envs=2)
+    policy = FixedPolicy(load_policy(path, "SAC_EXPERT_POLICY"), actions_of(BOUNDS), num_envs=2)
     policy.reset(0)
     policy.reset(1)
     found = policy.actions({0: step(OBSERVATIONS[0]), 1: step(OBSERVATIONS[1])}, greedy=False)
@@ -67,9 +68,11 @@ def test_a_saved_policy_acts_as_its_agent_does(saved, kind):
 
 def test_a_recurrent_policy_remembers_each_environments_own_episode(tmp_path):
     agent = build(VECTOR, recurrent=True)
-    export = PolicyExport(RunPaths(tmp_path), agent, ACTION, tf.Variable(0, dtype=tf.int64))
+    export = PolicyExport(RunPaths(tmp_path), agent, actions_of(ACTION), tf.Variable(0, dtype=tf.int64))
     export.save_models()
-    policy = FixedPolicy(load_policy(tmp_path / "policies/greedy_policy", "SAC_EXPERT_POLICY"), ACTION, num_envs=2)
+    policy = FixedPolicy(
+        load_policy(tmp_path / "policies/greedy_policy", "SAC_EXPERT_POLICY"), actions_of(ACTION), num_envs=2
+    )
     network = greedy_policy.GreedyPolicy(agent.policy)
     state = network.get_initial_state(1)
     policy.reset(0)

@@ -12,6 +12,7 @@ from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.frames_for_tests import recorded_envs
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.history import single_frame_spec, stacked_spec
 from tfagents_system.playing import play
 from tfagents_system.playing.played_environment import check_fit
@@ -82,7 +83,7 @@ def test_workers_stack_for_each_environment(agent, count):
 
 def test_policies_on_disk_take_the_environments_own_observations(agent, tmp_path):
     units = tensor_spec.BoundedTensorSpec((1,), tf.float32, -1.0, 1.0, "action")
-    export = PolicyExport(RunPaths(tmp_path), agent, units, tf.Variable(7, dtype=tf.int64), FRAMES)
+    export = PolicyExport(RunPaths(tmp_path), agent, actions_of(units), tf.Variable(7, dtype=tf.int64), FRAMES)
     export.save_models()
     policy = policy_loader.load(str(tmp_path / "policies" / "greedy_policy"))
     (env,), stacks = recorded_envs(FRAMES, lengths=(5, 12))

@@ -7,6 +7,7 @@ from tf_agents.policies import greedy_policy, policy_loader
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.numpy_actors import ACTION, VECTOR, as_after_training, build
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.policies import numpy_policy
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
@@ -106,7 +107,7 @@ def test_saved_policies_carry_the_statistics(tmp_path):
     agent = build(VECTOR, normalize_observations=True)
     agent._actor_network.normalization.leaves[0].mean.assign([100.0, -5.0, 2.0])
     agent._actor_network.normalization.leaves[0].variance.assign([4.0, 9.0, 1.0])
-    PolicyExport(RunPaths(tmp_path), agent, ACTION, agent.train_step_counter).save_models()
+    PolicyExport(RunPaths(tmp_path), agent, actions_of(ACTION), agent.train_step_counter).save_models()
     step = time_steps(VECTOR, 1, 0)[0]._replace(observation=np.array([102.0, -2.0, 2.5], np.float32))
     expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action
     agent._actor_network.normalization.leaves[0].mean.assign([0.0, 0.0, 0.0])

@@ -12,6 +12,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import agent_of
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.errors import UserError
 from tfagents_system.policies import numpy_policy, weights
 from tfagents_system.policies.checkpoint_names import checkpoint_name, iteration_of
@@ -345,7 +346,7 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch, rec
     train_step = agent.train_step_counter
     train_step.assign(1234)
     units = tensor_spec.BoundedTensorSpec((2,), tf.float32, [-2.0, 0.0], [2.0, 10.0], "action")
-    export = PolicyExport(RunPaths(tmp_path), agent, units, train_step)
+    export = PolicyExport(RunPaths(tmp_path), agent, actions_of(units), train_step)
     assert not export.has_models()
     export.save_models()
     assert export.has_models()

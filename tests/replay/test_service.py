@@ -15,6 +15,7 @@ from tests.support.replay_service import DRAW, Server, ask, take_block
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import NEVER, Ring, WorkerRecord
+from tfagents_system.replay.sample_forms import SequenceForm
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, ServerUnreachableError, StoppedError, Waiting
@@ -462,7 +463,7 @@ def test_nothing_is_drawn_while_all_experience_is_held_out(server):
 
 
 def test_episodes_shorter_than_a_sequence_are_served(server):
-    server.service._draw_settings = dataclasses.replace(DRAW, sequence_length=30, burn_in=10)
+    server.service._draw_settings = dataclasses.replace(DRAW, form=SequenceForm(30, burn_in=10))
     reader = server.connection.reader(tables.BLOCKS)
     server.connection.put(tables.SEGMENTS, numbered_segment(steps=3, end_of_iteration=True).to_wire())
     ask(server, iteration=0, count=8)

@@ -8,11 +8,12 @@ from tf_agents.trajectories import time_step
 
 from tests.support.agent_for_tests import B, block
 from tests.support.fakes import agent_of
-from tfagents_system.agents import algorithms, sequence_lengths
+from tfagents_system.agents import algorithms
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.layers import BatchRenormalization, Dropout
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.checks.hyperparameters import described_by
+from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.training_row import TrainingRow
@@ -77,7 +78,7 @@ def test_an_ensemble_of_one_is_its_own_minimum_and_mean():
     agent = agent_of(Params, OBSERVATION, ACTION, algorithm="redq", num_critics=1, num_target_critics=1)
     variables = agent.make_update()._parts.critics[0].trainable_variables
     before = [variable.numpy() for variable in variables]
-    losses = BlockUpdate(agent, B, None)(block(3))
+    losses = BlockUpdate(agent, B, TransitionForm())(block(3))
     assert np.isfinite(losses["critic_loss"]) and int(agent.train_step_counter) == 3
     assert all(np.abs(new.numpy() - old).max() > 0 for new, old in zip(variables, before, strict=True))
 
@@ -85,20 +86,18 @@ def test_an_ensemble_of_one_is_its_own_minimum_and_mean():
 def test_drawing_follows_the_attributes():
     params = params_with(n_step=3, discount=0.9, frame_stack=2, train_batch_size=32, validation_share=0.1, num_iter=1)
     settings = draw_settings(params, LAYOUT, 7)
-    found = (settings.n_step, settings.discount, settings.frame_stack, settings.batch_size, settings.seed)
+    found = (settings.form.n_step, settings.discount, settings.frame_stack, settings.batch_size, settings.seed)
     assert found == (3, 0.9, 2, 32, 7)
-    assert settings.held_out_minibatches > 0 and settings.sequence_length is None
+    assert settings.held_out_minibatches > 0 and settings.form.sequence_length is None
     assert draw_settings(params_with(), LAYOUT, 7).held_out_minibatches == 0
 
 
 def test_sequences_are_drawn_with_their_burn_in_and_trained_without():
     params = params_with(recurrent=True, recurrent_sequence_length=8, recurrent_burn_in=5)
     settings = draw_settings(params, LAYOUT, 0)
-    assert settings.sequence_length == sequence_lengths.sequence_length(params) == 13
-    assert settings.burn_in == 5
-    assert sequence_lengths.burn_in_steps(params) == 5
-    transitions = params_with(recurrent_burn_in=5)
-    assert (sequence_lengths.sequence_length(transitions), sequence_lengths.burn_in_steps(transitions)) == (None, 0)
+    assert (settings.form.sequence_length, settings.form.burn_in) == (13, 5)
+    transitions = params_with(recurrent_burn_in=5).sample_form_ctor()
+    assert (transitions.sequence_length, transitions.burn_in) == (None, 0)
 
 
 def test_workers_cut_episodes_for_sequences_and_stacked_frames():

@@ -19,6 +19,7 @@ from tests.support.channel_for_tests import IDENTITY, LAYOUT, NoClaims
 from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
@@ -43,7 +44,7 @@ def main() -> None:
     connection = Connection(f"localhost:{PORT}", lambda: False)
     ring = Ring.open(paths.replay, LAYOUT, 100_000)
     snapshots = SnapshotWriter(ring, None, paths.trainer_checkpoints)
-    draw, pacing = DrawSettings(8, None, 10, 0), Lockstep(ring, 1, 120.0)
+    draw, pacing = DrawSettings(8, TransitionForm(), 10, 0), Lockstep(ring, 1, 120.0)
     service = ReplayService(ring, connection, all_tables[tables.BLOCKS], 4, draw, pacing, snapshots)
     facts = RunFacts(paths, LAYOUT, IDENTITY, 7, 1, 4, {}, "{}", layout_frame_bytes(LAYOUT, None))
     slots = RemoteSlots(SlotCounts(1, 1, 4), PORT, paths.gateway_slots, NoClaims())  # type: ignore[arg-type]

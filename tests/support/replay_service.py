@@ -12,13 +12,14 @@ from tests.support.segments_for_tests import LAYOUT
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, NewestReader
 
-DRAW = DrawSettings(batch_size=4, sequence_length=None, max_block_minibatches=8, seed=0, held_out_minibatches=3)
+DRAW = DrawSettings(batch_size=4, form=TransitionForm(), max_block_minibatches=8, seed=0, held_out_minibatches=3)
 
 
 class Server:

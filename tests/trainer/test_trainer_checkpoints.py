@@ -12,6 +12,7 @@ from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.entropy import set_fixed_alpha
 from tfagents_system.agents.normalization import attach_reward_scale
 from tfagents_system.errors import UserError
+from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.trainer import trainer_checkpoints as checkpoints_module
 from tfagents_system.trainer.trainer_checkpoints import SaveError, TrainerState
@@ -21,7 +22,7 @@ def test_a_checkpoint_brings_back_weights_optimizers_and_counters(tmp_path):
     agent, state = build_quiet(), TrainerState(4, 900, -1.5, "policy_checkpoint_0000000003", 1)
     checkpoints, asked = checkpoints_of(tmp_path, agent, state)
     assert checkpoints.restore() is None
-    update = BlockUpdate(agent, B, None)
+    update = BlockUpdate(agent, B, TransitionForm())
     update(block(3))
     checkpoints.save(5.0, {"env_steps": 900}, wait=True)
     update(block(2, seed=1))
@@ -32,7 +33,7 @@ def test_a_checkpoint_brings_back_weights_optimizers_and_counters(tmp_path):
     assert asked == [found.name]
     assert int(other.train_step_counter) == 3
     assert other_state == state
-    BlockUpdate(other, B, None)(block(2, seed=1))
+    BlockUpdate(other, B, TransitionForm())(block(2, seed=1))
     assert int(other._critic_optimizer.iterations) == 5, "3 from the checkpoint and 2 more"
     for a, b in zip(agent._critic_network_1.variables, other._critic_network_1.variables, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
@@ -44,13 +45,13 @@ def test_a_checkpoint_brings_back_weights_optimizers_and_counters(tmp_path):
 
 def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_path):
     agent = build()
-    update = BlockUpdate(agent, B, None, seed=5)
+    update = BlockUpdate(agent, B, TransitionForm(), seed=5)
     update(block(3))
     checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
     update(block(4, seed=1))
     other = build()
     checkpoints_of(tmp_path, other)[0].restore()
-    BlockUpdate(other, B, None, seed=5)(block(4, seed=1))
+    BlockUpdate(other, B, TransitionForm(), seed=5)(block(4, seed=1))
     for ours, theirs in zip(agent.trainable_variables, other.trainable_variables, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 

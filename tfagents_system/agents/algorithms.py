@@ -13,6 +13,8 @@ from typing import Any, Literal
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.train_params_base import TrainParamsBase
 
+ActionKind = Literal["continuous", "discrete"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
@@ -23,7 +25,7 @@ class Algorithm:
       why_not_recurrent: Why its networks can't be recurrent; empty if they can.
       has_quantiles: Its critics return `num_quantiles` values.
       adam_beta_1: Of the critics' and the actor's Adam unless their settings say otherwise.
-      actions: What its agent chooses: vectors, or one of n.
+      actions: What it learns to choose: vectors of numbers, or one of n actions (envs/actions.py).
       takes_bootstrap_factor: The arrays named `discount` have the whole factor of the next value, gamma^m or 0; others
         multiply theirs with gamma once.
       module: File in this folder with `build_agent(params, time_step_spec, action_spec, train_step)`; empty: the
@@ -34,7 +36,7 @@ class Algorithm:
     why_not_recurrent: str = ""
     has_quantiles: bool = False
     adam_beta_1: float = 0.9
-    actions: Literal["continuous", "discrete"] = "continuous"
+    actions: ActionKind = "continuous"
     takes_bootstrap_factor: bool = False
     module: str = ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +19,9 @@ from tfagents_system.agents.matmul_precision import bfloat16_matmuls
 from tfagents_system.agents.normalization import RunningStatistics
 from tfagents_system.agents.update_parts import Measured
 from tfagents_system.errors import UserError
+
+if TYPE_CHECKING:
+    from tfagents_system.replay.sample_forms import SampleForm
 
 _MAX_WEIGHT = 1e8  # A network with larger weights computes nothing useful.
 
@@ -37,11 +40,10 @@ class BlockUpdate:
     Args:
       agent: The agent to train.
       batch_size: B, the samples of a minibatch.
-      sequence_length: L, the transitions of a sequence with its burn-in, for recurrent agents; None for transitions.
+      form: What a sample is: its arrays, and whether they are steps of a sequence.
       share_log_pi: See FusedUpdate.
       matmul_precision: `float32`, or `bfloat16` for the hidden layers of the agent's networks.
       seed: See FusedUpdate.
-      burn_in_steps: See FusedUpdate.
       measures: Whether `measure` will be called.
 
     Raises:
@@ -57,25 +59,25 @@ class BlockUpdate:
         self,
         agent: tf_agent.TFAgent,
         batch_size: int,
-        sequence_length: int | None,
+        form: SampleForm,
         share_log_pi: bool = True,
         matmul_precision: str = "float32",
         seed: int = 0,
-        burn_in_steps: int = 0,
         measures: bool = False,
     ) -> None:
         self._agent = agent
         self._is_bfloat16 = matmul_precision == "bfloat16"
         self._observation_spec, self._action_spec = agent.time_step_spec.observation, agent.action_spec
         self._reward_scale = getattr(agent, "reward_scale", None)
-        self._is_sequence = sequence_length is not None
-        outer = (batch_size, sequence_length + 1) if sequence_length is not None else (batch_size,)
+        self._form = form
+        self._is_sequence = form.sequence_length is not None
+        outer = (batch_size,) if form.sequence_length is None else (batch_size, form.sequence_length + 1)
         minibatch = [
             tf.TensorSpec((*outer, *spec.shape), spec.dtype)
             for spec in tf.nest.flatten(tuple(self._array_specs().values()))
         ]
         # Traced before the loop, because only the trace reveals the losses' names and number.
-        update = self._compiled_update(minibatch, burn_in_steps, share_log_pi=share_log_pi, seed=seed)
+        update = self._compiled_update(minibatch, form.burn_in, share_log_pi=share_log_pi, seed=seed)
         self.kind = self._update.kind + (" bfloat16" if self._is_bfloat16 else "")
         zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs)
         statistics = RunningStatistics(agent)
@@ -96,7 +98,7 @@ class BlockUpdate:
         """Runs one update for each of the K minibatches, in order.
 
         Args:
-          arrays: `Transitions.to_arrays()` or `Sequences.to_arrays()` of the replay server, each `[K, B, ...]`.
+          arrays: Those of the form, as the replay server has drawn them, each `[K, B, ...]`.
 
         Returns:
           Mean of each loss, by name, over those of the K updates that have measured it; without those that none has.
@@ -194,18 +196,11 @@ class BlockUpdate:
 
     def _array_specs(self) -> dict[str, Any]:
         """Specs of one step of each array of a block by name, in their order."""
-        scalar, step_type = tf.TensorSpec((), tf.float32), tf.TensorSpec((), tf.int32)
-        specs = {
-            "observation": self._observation_spec,
-            "action": self._action_spec,
-            "reward": scalar,
-            "discount": scalar,
+        nests = {"observation": self._observation_spec, "action": self._action_spec}
+        return {
+            array.name: nests.get(array.kind) or tf.TensorSpec((), array.kind)
+            for array in self._form.arrays(has_returns=self._reward_scale is not None)
         }
-        if self._is_sequence:
-            specs = {"step_type": step_type, **specs, "weight": scalar}
-        else:
-            specs = {**specs, "next_observation": self._observation_spec}
-        return specs if self._reward_scale is None else {**specs, "returns": scalar}
 
     def _named(self, arrays: list[tf.Tensor]) -> dict[str, Any]:
         """The nests of a block's or a minibatch's arrays."""

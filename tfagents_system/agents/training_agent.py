@@ -10,7 +10,6 @@ from tf_agents.agents import tf_agent
 from tfagents_system.agents.agent_interface import has_fused_update
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.normalization import attach_reward_scale
-from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError, shown
 from tfagents_system.train_params_base import TrainParamsBase
@@ -56,11 +55,10 @@ def make_block_update(
     return BlockUpdate(
         agent,
         params.train_batch_size,
-        sequence_length(params),
+        params.sample_form_ctor(),
         params.share_log_pi,
         matmul_precision,
         seed,
-        burn_in_steps(params),
         measures=params.validation_share > 0,
     )
 
@@ -81,5 +79,5 @@ def check_sequences(params: TrainParamsBase, update: BlockUpdate) -> None:
 
 
 def _is_longer_than_episodes(params: TrainParamsBase) -> bool:
-    length = sequence_length(params)
+    length = params.sample_form_ctor().sequence_length
     return length is not None and length > params.horizon

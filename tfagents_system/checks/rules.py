@@ -90,6 +90,11 @@ def layers_such_as(words: str) -> Rule:
     return Rule(f"a tuple of positive integers such as {words}", _is_layers)
 
 
+def rows_such_as(words: str) -> Rule:
+    """The rule for tables: at least one row, and of the same length."""
+    return Rule(f"a list of rows of equally many numbers such as {words}", _is_table)
+
+
 def mapping_such_as(words: str, holds: Callable[[Mapping[str, Any]], bool] = lambda value: True) -> Rule:
     """The rule for dictionaries that satisfy `holds`."""
     return Rule(f"a dictionary such as {words}", lambda value: isinstance(value, Mapping) and holds(value))
@@ -102,6 +107,13 @@ def or_none(rule: Rule, none: str = "None") -> Rule:
 
 def _is_layers(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and all(is_integer(units) and units >= 1 for units in value)
+
+
+def _is_table(value: Any) -> bool:
+    rows = [list(row) for row in value]
+    return len({len(row) for row in rows}) == 1 and all(
+        isinstance(number, (int, float)) or is_number(number) for row in rows for number in row
+    )
 
 
 TRUE_OR_FALSE = Rule("True or False", lambda value: isinstance(value, bool))

@@ -1,8 +1,11 @@
-"""The last actions as part of the observation: a policy needs them in a system that acts with a delay."""
+"""The last actions as part of the observation: a policy needs them in a system that acts with a delay.
+
+An action of numbers is in it as it is, in [-1, 1]; one of n is n numbers, 1 for the chosen one and 0 for the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,16 +23,15 @@ class ActionHistory:
 
     Args:
       length: Number of actions.
-      action_spec: Nest of the environment's own action specs, each of one dimension.
+      actions: Nest of LeafActions.
 
     Attributes:
       size: Numbers of an action.
     """
 
-    def __init__(self, length: int, action_spec: Any) -> None:
-        varies = [np.broadcast_to(spec.maximum > spec.minimum, spec.shape) for spec in tree.flatten(action_spec)]
-        self._varies = np.concatenate([each.ravel() for each in varies])
-        self.size = len(self._varies)
+    def __init__(self, length: int, actions: Any) -> None:
+        self._leaves = tree.flatten(actions)
+        self.size = sum(leaf.encoded_size for leaf in self._leaves)
         self._values = np.zeros(length * self.size, np.float32)
 
     def spec(self, observation_spec: Any) -> Any:
@@ -50,17 +52,14 @@ class ActionHistory:
         self._values[:] = 0.0
 
     def add(self, action: Any) -> None:
-        """Adds an action, a nest of arrays in [-1, 1], clipped to these bounds as the environment's own is.
-
-        A number that can have only one value in the environment becomes 0, as in `to_agent_units`.
-        """
-        latest = np.concatenate([np.ravel(leaf) for leaf in tree.flatten(action)])
+        """Adds an agent's action, a nest of arrays; see LeafActions.encode."""
         self._values[: -self.size] = self._values[self.size :]
-        self._values[-self.size :] = self.shown(latest)
+        self._values[-self.size :] = self.encoded(tree.flatten(action))
 
-    def shown(self, actions: np.ndarray) -> np.ndarray:
-        """Actions `[..., size]` as `add` adds them."""
-        return np.where(self._varies, np.clip(actions, -1.0, 1.0), 0.0)
+    def encoded(self, leaves: Sequence[Any]) -> np.ndarray:
+        """Actions `[..., size]` as `add` adds them, from those of each leaf, `[..., *shape]`."""
+        parts = [actions.encode(leaf) for actions, leaf in zip(self._leaves, leaves, strict=True)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
     def joined(self, observation: Any) -> Any:
         """An observation of the environment with a copy of the history."""

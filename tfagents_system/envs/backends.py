@@ -6,13 +6,15 @@ import abc
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import tree
 from tf_agents.environments import gym_wrapper, py_environment, tf_environment, wrappers
+from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs import gym_driver, specs
 from tfagents_system.envs.gym_driver import TRUNCATED, GymDriver, StepResult
 from tfagents_system.envs.layers import gym_layers
-from tfagents_system.envs.spaces import space_nest
+from tfagents_system.envs.spaces import space_kind, space_nest
 from tfagents_system.errors import UserError
 
 _FIRST, _LAST = int(ts.StepType.FIRST), int(ts.StepType.LAST)
@@ -97,6 +99,23 @@ def is_batched(env: Any) -> bool:
     return gym_driver.is_vector_env(env)
 
 
+def _with_starts(env: py_environment.PyEnvironment) -> Any:
+    """The environment's action spec; a GymWrapper's own says that the numbers of any Discrete begin with 0."""
+    inner = env
+    while isinstance(inner, wrappers.PyEnvironmentBaseWrapper):
+        inner = inner.wrapped_env()
+    if not isinstance(inner, gym_wrapper.GymWrapper) or env.action_spec() != inner.action_spec():
+        return env.action_spec()
+
+    def shifted(space: Any, spec: Any) -> Any:
+        start = int(getattr(space, "start", 0)) if space_kind(space) == "Discrete" else 0
+        if not start:
+            return spec
+        return array_spec.BoundedArraySpec((), spec.dtype, start, spec.maximum + start, spec.name)
+
+    return tree.map_structure_up_to(inner.action_spec(), shifted, space_nest(inner.gym.action_space), env.action_spec())
+
+
 class GymBackend(GymDriver, Backend):
     """gym, Gymnasium, and classes that look like them: driven by GymDriver."""
 
@@ -121,9 +140,8 @@ class PyBackend(Backend):
 
     def __init__(self, env: py_environment.PyEnvironment, seed: int | None) -> None:
         self.user_env = env
-        self.own_observation_spec, self.own_action_spec = map(
-            specs.plain_nest, (env.observation_spec(), env.action_spec())
-        )
+        self.own_observation_spec = specs.plain_nest(env.observation_spec())
+        self.own_action_spec = specs.plain_nest(_with_starts(env))
         self.observation_spec = specs.observation_spec_of_array_specs(self.own_observation_spec)
         self.environment_action_spec = specs.action_spec_of_array_specs(self.own_action_spec)
         self._get_info: Callable[[], Any] | None = env.get_info

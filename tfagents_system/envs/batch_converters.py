@@ -1,4 +1,4 @@
-"""Converts batches of observations and actions: all lanes of a vector environment at once, in NumPy.
+"""Converts batches of observations: all lanes of a vector environment at once, in NumPy.
 
 The rules are those of `observations.py` for one environment. A batch that breaks one of them is looked at again lane by
 lane, so that the error names the lane and says what a single environment's error says.
@@ -18,7 +18,7 @@ import tree
 from numpy.core.umath import clip  # type: ignore[attr-defined]
 from tf_agents.specs import array_spec
 
-from tfagents_system.envs.observations import Bounds, nest_converter, observation_converter
+from tfagents_system.envs.observations import Bounds, observation_converter
 from tfagents_system.envs.spaces import one_hot_sizes, space_kind
 
 # Writes a batch [M, ...] into an array of the same shape; returns whether all of it is as its space says.
@@ -180,38 +180,3 @@ def _one_hot_write(sizes: np.ndarray, first: np.ndarray) -> Write:
         return True
 
     return write
-
-
-def action_batch_converter(spec: Any, own: Any, *, scaled: bool) -> Callable[[Any], Any]:
-    """The function from batches of actions, `[N, n]` each, to those that the environment takes, `[N, ...]`.
-
-    Args:
-      spec: Nest of the environment's own bounds, each of one dimension.
-      own: Nest of its own spaces or specs, with their shapes.
-      scaled: Actions are in [-1, 1] rather than in the environment's units.
-    """
-    return nest_converter(lambda leaf, own_leaf: _action_leaf(leaf, own_leaf, scaled), spec, own)
-
-
-def _action_leaf(spec: array_spec.BoundedArraySpec, own: Any, scaled: bool) -> Callable[[Any], np.ndarray]:
-    dtype, shape = np.dtype(spec.dtype), tuple(int(size) for size in own.shape)
-    low, high = np.asarray(spec.minimum, dtype), np.asarray(spec.maximum, dtype)
-    low32, high32 = low.astype(np.float32), high.astype(np.float32)
-    half_range, middle = (high32 - low32) * np.float32(0.5), (high32 + low32) * np.float32(0.5)
-    is_scaled = scaled and not (np.all(low32 == -1.0) and np.all(high32 == 1.0))
-
-    def convert(batch: Any) -> np.ndarray:
-        batch = np.ascontiguousarray(batch, np.float32)
-        flat = batch.reshape(-1)
-        if not math.isfinite(flat.dot(flat)) and not np.isfinite(flat).all():
-            lane = int(np.flatnonzero(~np.isfinite(batch).all(axis=1))[0])
-            raise FloatingPointError(
-                f"the policy's action is not finite ({batch[lane]}): training has diverged, lower the learning rates"
-            )
-        if is_scaled:
-            batch = batch * half_range
-            np.add(batch, middle, batch)
-        # Rounding may exceed the bounds by one unit in the last place, which some environments refuse.
-        return clip(batch.astype(dtype, copy=False), low, high).reshape(len(batch), *shape)
-
-    return convert

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tree
-from tf_agents.specs import array_spec
 
 from tfagents_system.envs.action_history import KEY, ActionHistory
-from tfagents_system.envs.batch_converters import ObservationWriter, action_batch_converter
+from tfagents_system.envs.actions import actions_of
+from tfagents_system.envs.batch_converters import ObservationWriter
 from tfagents_system.envs.batched_backends import RawStep, make_batched_backend
 from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.observations import nest_converter
 
 _MAX_FLOAT32 = np.finfo(np.float32).max
 
@@ -54,12 +55,12 @@ class BatchedEnvironment:
       seed: For the environment, each lane gets one of its own from it; None leaves it as it is.
       worker_id: Named in errors.
       name: Which environment of the worker; named in errors.
-      action_history: Last actions that its observations hold, see ActionHistory.
+      action_history, action_table: As of TrainingEnvironment.
 
     Attributes:
       user_env: What `env_ctor` returned.
       num_lanes: N.
-      environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds, each of one dimension.
+      environment_action_spec, actions: As of TrainingEnvironment.
       episodes_ended: Episodes completed since it was built, of all lanes.
 
     Raises:
@@ -75,26 +76,24 @@ class BatchedEnvironment:
         worker_id: int = 0,
         name: str = "the environment",
         action_history: int = 0,
+        action_table: Sequence[Sequence[float]] | None = None,
     ) -> None:
         self._backend = make_batched_backend(env, seed)
         self.user_env = env
         self.num_lanes = self._backend.num_lanes
         self.environment_action_spec = self._backend.environment_action_spec
         self._observation_spec = self._backend.observation_spec
-        self._action_spec = tree.map_structure(
-            lambda spec: array_spec.BoundedArraySpec(spec.shape, np.float32, -1.0, 1.0, spec.name),
-            self.environment_action_spec,
-        )
+        self.actions = actions_of(self.environment_action_spec, action_table, self._backend.own_action_spec)
+        self._action_spec = tree.map_structure(lambda leaf: leaf.spec, self.actions)
         self._writer = ObservationWriter(self._observation_spec, self._backend.own_observation_spec)
         self._history: _Histories | None = None
         self._history_leaf = -1
         if action_history:
-            self._history = _Histories(self.num_lanes, action_history, self.environment_action_spec)
+            self._history = _Histories(self.num_lanes, action_history, self.actions)
             self._observation_spec = self._history.single.spec(self._observation_spec)
             paths = [path for path, _ in tree.flatten_with_path(self._observation_spec)]
             self._history_leaf = paths.index((KEY,))
-        own = self._backend.own_action_spec
-        self._scale = action_batch_converter(self.environment_action_spec, own, scaled=True)
+        self._to_environment = nest_converter(lambda leaf: leaf.batch_to_environment, self.actions)
         self._first = [np.zeros((self.num_lanes, *s.shape), s.dtype) for s in tree.flatten(self._observation_spec)]
         self._is_nested = tree.is_nested(self._action_spec)
         self._horizon = horizon
@@ -109,7 +108,7 @@ class BatchedEnvironment:
         return self._observation_spec
 
     def action_spec(self) -> Any:
-        """Of one lane, in [-1, 1]."""
+        """The agent's, of one lane."""
         return self._action_spec
 
     def reset(self, out: Sequence[np.ndarray]) -> None:
@@ -133,16 +132,16 @@ class BatchedEnvironment:
         """Steps all lanes; writes the observations that the steps have led to.
 
         Args:
-          action: Leaves `[N, n]` float32, in [-1, 1].
+          action: Leaves `[N, ...]`, the agent's.
           out: Leaves `[N, ...]`.
 
         Raises:
           EnvironmentFault: It has failed.
         """
-        scaled = self._scale(tree.unflatten_as(self._action_spec, action) if self._is_nested else action[0])
+        taken = self._to_environment(tree.unflatten_as(self._action_spec, action) if self._is_nested else action[0])
         self._steps += 1
         try:
-            raw = self._backend.step(scaled)
+            raw = self._backend.step(taken)
             return self._take(raw, action, out)
         except Exception as error:
             raise self._fault(error) from error
@@ -252,15 +251,15 @@ class _Histories:
       values: `[N, length * dim]` float32.
     """
 
-    def __init__(self, num_lanes: int, length: int, action_spec: Any) -> None:
-        self.single = ActionHistory(length, action_spec)
+    def __init__(self, num_lanes: int, length: int, actions: Any) -> None:
+        self.single = ActionHistory(length, actions)
         self.values = np.zeros((num_lanes, length * self.single.size), np.float32)
 
     def add(self, action: Sequence[np.ndarray]) -> None:
         """Adds a batch of actions, as ActionHistory.add does."""
         size = self.single.size
         self.values[:, :-size] = self.values[:, size:]
-        self.values[:, -size:] = self.single.shown(np.concatenate([leaf.reshape(len(leaf), -1) for leaf in action], 1))
+        self.values[:, -size:] = self.single.encoded(action)
 
 
 def _column(name: str, values: Any, count: int) -> np.ndarray:

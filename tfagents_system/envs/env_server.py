@@ -114,7 +114,7 @@ class _Server:
         observation = wire.describe_space(env.observation_space, "observation")
         memory = wire.StepMemory(self._memory_fd, action, observation, create=True)
         self._put_observation = wire.writer(observation, memory.observation, "observation")
-        self._memory = memory
+        self._action, self._memory = action, memory
         self._driver = gym_driver.GymDriver(env, None)
         self._env = env
         told = {
@@ -133,7 +133,9 @@ class _Server:
         self._connection.sendall(wire.DONE)
 
     def _step(self) -> None:
-        observation, reward, discount, is_over, info = self._driver.step(wire.copied(self._memory.action))
+        observation, reward, discount, is_over, info = self._driver.step(
+            wire.read_action(self._action, self._memory.action)
+        )
         self._put_observation(observation)
         try:
             number = float(reward)

@@ -88,7 +88,9 @@ def make_worker_env(
 def all_lanes(params: TrainParamsBase, env: AnyEnvironment) -> AnyEnvironment:
     """The environment itself, or a vector environment with all of its lanes where `env` is its first one."""
     if is_batched(env.user_env):
-        return BatchedEnvironment(env.user_env, params.horizon, action_history=params.action_history)
+        return BatchedEnvironment(
+            env.user_env, params.horizon, action_history=params.action_history, action_table=params.action_table
+        )
     return env
 
 
@@ -134,6 +136,7 @@ def _settings(params: TrainParamsBase, what: Mapping[str, Any], worker_id: int, 
         "worker_id": worker_id,
         "name": name,
         "action_history": params.action_history,
+        "action_table": params.action_table,
     }
 
 

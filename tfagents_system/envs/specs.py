@@ -1,11 +1,11 @@
 """Observation and action specs: from spaces, and on disk.
 
-Observations keep their nest. Actions have two specs: the environment's own bounds, and [-1, 1] for the agent.
+Observations keep their nest. Actions have two specs: the environment's own bounds, and the agent's (see actions.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import tensorflow as tf
 import tree
 from tf_agents.specs import array_spec, tensor_spec
 
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.spaces import (
     box_dtype,
     leaf_name,
@@ -25,43 +26,49 @@ from tfagents_system.envs.spaces import (
 )
 from tfagents_system.errors import UserError
 
+_TABLE = "action_table"
 UNBOUNDED = 1e30  # Some libraries use larger bounds to mean "none": scaling to them would lose all precision.
 
 
-def save_specs(path: Path, observation_spec: Any, environment_action_spec: Any) -> None:
-    """Writes both specs to one file.
+def save_specs(
+    path: Path,
+    observation_spec: Any,
+    environment_action_spec: Any,
+    action_table: Sequence[Sequence[float]] | None = None,
+) -> None:
+    """Writes both specs to one file, and what else says how an agent acts.
 
     Args:
       path: The file to write.
       observation_spec: Nest of array or tensor specs without batch dimension.
       environment_action_spec: The same for actions, with the environment's own bounds.
+      action_table: Of TrainParams.
     """
-    both = {"observation": observation_spec, "environment_action": environment_action_spec}
-    tensor_spec.to_pbtxt_file(str(path), tensor_spec.from_spec(both))
+    content = {"observation": observation_spec, "environment_action": environment_action_spec}
+    if action_table is not None:  # The file takes nothing but specs: the bounds of this one are the table.
+        rows = np.array(action_table, np.float64)
+        content[_TABLE] = array_spec.BoundedArraySpec(rows.shape, rows.dtype, rows, rows, _TABLE)
+    tensor_spec.to_pbtxt_file(str(path), tensor_spec.from_spec(content))
 
 
 def load_specs(path: Path) -> tuple[Any, Any]:
-    """Reads (observation_spec, action_spec) as TensorSpecs without batch dimension; actions are in [-1, 1] float32."""
-    both = tensor_spec.from_pbtxt_file(str(path))
-    return both["observation"], tf.nest.map_structure(agent_action_spec, both["environment_action"])
+    """Reads (observation_spec, action_spec), the agent's, as TensorSpecs without batch dimension."""
+    content = tensor_spec.from_pbtxt_file(str(path))
+    return content["observation"], tf.nest.map_structure(_agent_spec, _actions(content))
 
 
-def load_environment_action_spec(path: Path) -> Any:
-    """Reads the environment's own action spec: BoundedTensorSpecs of its bounds and dtype, without batch dimension."""
-    return tensor_spec.from_pbtxt_file(str(path))["environment_action"]
+def load_actions(path: Path) -> Any:
+    """Reads the nest of LeafActions."""
+    return _actions(tensor_spec.from_pbtxt_file(str(path)))
 
 
-def agent_action_spec(spec: Any) -> tensor_spec.BoundedTensorSpec:
-    """The agent's spec of one action: the same shape, float32, in [-1, 1]."""
-    return tensor_spec.BoundedTensorSpec(spec.shape, tf.float32, -1.0, 1.0, name=spec.name)
+def _actions(content: Mapping[str, Any]) -> Any:
+    table = content[_TABLE].minimum if _TABLE in content else None
+    return actions_of(content["environment_action"], table)
 
 
-def to_agent_units(action: Any, spec: Any) -> np.ndarray:
-    """From the environment's own bounds to [-1, 1], `[n]` float32; 0 where both bounds are the same."""
-    low, high = np.asarray(spec.minimum, np.float64), np.asarray(spec.maximum, np.float64)
-    span = np.where(high > low, high - low, 1.0)
-    scaled = 2.0 * (np.asarray(action, np.float64).reshape(tuple(spec.shape)) - low) / span - 1.0
-    return np.where(high > low, np.clip(scaled, -1.0, 1.0), 0.0).astype(np.float32)
+def _agent_spec(actions: Any) -> tensor_spec.BoundedTensorSpec:
+    return tensor_spec.from_spec(actions.spec)
 
 
 def plain_nest(nest: Any) -> Any:
@@ -125,19 +132,28 @@ def observation_spec_of_array_specs(nest: Any) -> Any:
 
 
 def action_spec_of_space(space: Any, name: str = "action") -> Any:
-    """The environment's own action spec, each leaf flattened to one dimension.
+    """The environment's own action spec, each leaf flattened to one dimension; a Discrete has none.
 
     Raises:
-      UserError: A leaf is discrete or unbounded.
+      UserError: A leaf is of another kind, or unbounded.
     """
     return map_space(_action_leaf, space, name)
 
 
 def _action_leaf(space: Any, name: str) -> array_spec.BoundedArraySpec:
-    if space_kind(space) != "Box":
+    kind, dtype = space_kind(space), np.dtype(getattr(space, "dtype", None) or np.int64)
+    if kind in ("Discrete", "MultiDiscrete"):
+        sizes = one_hot_sizes(space)
+        first = np.asarray(getattr(space, "start", 0), np.int64).reshape(-1)
+        low, high = (
+            bound.reshape(() if kind == "Discrete" else -1) for bound in (first + 0 * sizes, first + sizes - 1)
+        )
+        return array_spec.BoundedArraySpec(low.shape, dtype, low, high, name)
+    if kind == "MultiBinary":
+        return array_spec.BoundedArraySpec((int(np.prod(space.shape)),), dtype, 0, 1, name)
+    if kind != "Box":
         raise UserError(
-            f"the {name} space is {space}, but SAC needs continuous actions: "
-            "use a Box with finite bounds and a float dtype"
+            f"the {name} space is {space}: use a Box with finite bounds, Discrete, MultiDiscrete or MultiBinary"
         )
     return _bounded_action(name, tuple(space.shape), box_dtype(space), space.low, space.high)
 
@@ -154,23 +170,25 @@ def action_spec_of_array_specs(nest: Any) -> Any:
 
 def _bounded_action(name: str, shape: tuple[int, ...], dtype: Any, low: Any, high: Any) -> array_spec.BoundedArraySpec:
     dtype = np.dtype(dtype)
-    if not np.issubdtype(dtype, np.floating):
-        raise UserError(
-            f"the {name} space is discrete (dtype {dtype}), but SAC needs continuous actions: "
-            "use finite bounds and a float dtype"
-        )
+    if dtype.kind not in "fiu":
+        raise UserError(f"the {name} space has dtype {dtype}: use a float or an integer dtype")
     size = int(np.prod(shape, dtype=np.int64))
     if size == 0:
         raise UserError(f"the {name} space has shape {shape}, which holds no number: give it at least one")
-    low, high = (np.broadcast_to(np.asarray(bound, dtype), shape).reshape(size) for bound in (low, high))
-    if not (np.all(np.abs(low) < UNBOUNDED) and np.all(np.abs(high) < UNBOUNDED)):
+    is_bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
+    if is_bounded or dtype.kind == "f":
+        low, high = (np.broadcast_to(np.asarray(bound, dtype), shape).reshape(size) for bound in (low, high))
+        is_bounded = bool(np.all(np.abs(low) < UNBOUNDED) and np.all(np.abs(high) < UNBOUNDED))
+    if not is_bounded:
         raise UserError(
-            f"the {name} space is unbounded (low {short_text(low)}, high {short_text(high)}): "
+            f"the {name} space is unbounded (low {short_text(np.asarray(low))}, high {short_text(np.asarray(high))}): "
             "give every dimension finite bounds, actions are scaled to them"
         )
     if np.any(low > high):
         raise UserError(f"the {name} space has low {short_text(low)} above high {short_text(high)}: swap them")
-    return array_spec.BoundedArraySpec((size,), dtype, low.copy(), high.copy(), name)
+    own_shape = () if dtype.kind != "f" and not shape else (size,)  # The one is a PyEnvironment's single choice.
+    low, high = (bound.reshape(own_shape).copy() for bound in (low, high))
+    return array_spec.BoundedArraySpec(own_shape, dtype, low, high, name)
 
 
 def short_text(values: np.ndarray) -> str:

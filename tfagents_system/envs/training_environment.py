@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tree
-
-# np.clip without its Python layers, which take four times as long.
-from numpy.core.umath import clip  # type: ignore[attr-defined]
 from tf_agents.environments import py_environment
-from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.action_history import ActionHistory
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.backends import make_backend
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.envs.observations import Convert, nest_converter, observation_converter
-from tfagents_system.envs.specs import to_agent_units
+from tfagents_system.envs.observations import nest_converter, observation_converter
 from tfagents_system.errors import UserError
 
 _FIRST, _MID, _LAST = ts.StepType.FIRST, ts.StepType.MID, ts.StepType.LAST
@@ -32,8 +27,9 @@ class TrainingEnvironment(py_environment.PyEnvironment):
     """Wraps any environment for training.
 
     Observations are nests of float32 or integer arrays, each step's its own copy. Actions are nests of float32 vectors
-    in [-1, 1], scaled to the environment's own bounds. Episodes end after `horizon` steps at the latest, and a time
-    limit, this one or the environment's, keeps the discount; only a termination sets it to 0.
+    in [-1, 1], scaled to the environment's own bounds, or of numbers of actions (see actions.py). Episodes end after
+    `horizon` steps at the latest, and a time limit, this one or the environment's, keeps the discount; only a
+    termination sets it to 0.
 
     Args:
       env: What `env_ctor` returned.
@@ -42,10 +38,12 @@ class TrainingEnvironment(py_environment.PyEnvironment):
       worker_id: Named in errors.
       name: Which environment of the worker; named in errors.
       action_history: Last actions that its observations hold, see ActionHistory.
+      action_table: Of TrainParams: rows in the environment's units that are the agent's actions.
 
     Attributes:
       user_env: What `env_ctor` returned.
-      environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds, each of one dimension.
+      environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds.
+      actions: Nest of LeafActions: what the agent's actions are in the environment.
       info: The info of the last step; empty after a reset.
       episodes_ended: Episodes completed since it was built.
 
@@ -62,6 +60,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         worker_id: int = 0,
         name: str = "the environment",
         action_history: int = 0,
+        action_table: Sequence[Sequence[float]] | None = None,
     ) -> None:
         super().__init__(handle_auto_reset=False)
         self._backend = make_backend(env, seed)
@@ -69,16 +68,14 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self.environment_action_spec = self._backend.environment_action_spec
         self.info: Mapping[str, Any] = {}
         self._observation_spec = self._backend.observation_spec
-        self._action_spec = tree.map_structure(
-            lambda spec: array_spec.BoundedArraySpec(spec.shape, np.float32, -1.0, 1.0, spec.name),
-            self.environment_action_spec,
-        )
+        self.actions = actions_of(self.environment_action_spec, action_table, self._backend.own_action_spec)
+        self._action_spec = tree.map_structure(lambda leaf: leaf.spec, self.actions)
         self._convert_observation = observation_converter(self._observation_spec, self._backend.own_observation_spec)
         self._history: ActionHistory | None = None
         if action_history:
-            self._remember_actions(ActionHistory(action_history, self.environment_action_spec))
-        self._scale = nest_converter(_action_scaler, self.environment_action_spec, self._backend.own_action_spec)
-        self._shape = nest_converter(_action_shaper, self.environment_action_spec, self._backend.own_action_spec)
+            self._remember_actions(ActionHistory(action_history, self.actions))
+        self._to_environment = nest_converter(lambda leaf: leaf.to_environment, self.actions)
+        self._as_taken = nest_converter(lambda leaf: leaf.as_taken, self.actions)
         self._horizon = horizon
         self._worker_id = worker_id
         self._name = name
@@ -115,18 +112,18 @@ class TrainingEnvironment(py_environment.PyEnvironment):
     def _step(self, action: Any) -> ts.TimeStep:
         if self._is_over:
             return self._reset()
-        scaled = self._scale(action)
+        taken = self._to_environment(action)
         if self._history is not None:
             self._history.add(action)
-        return self._advance(scaled)
+        return self._advance(taken)
 
     def step_in_environment_units(self, action: Any) -> ts.TimeStep:
         """Like `step`, with an action within the environment's own bounds, as policies on disk return it."""
         if self._is_over:
             return self.reset()
         if self._history is not None:
-            self._history.add(tree.map_structure(to_agent_units, action, self.environment_action_spec))
-        self._current_time_step = self._advance(self._shape(action))
+            self._history.add(tree.map_structure(lambda leaf, own: leaf.to_agent(own), self.actions, action))
+        self._current_time_step = self._advance(self._as_taken(action))
         return self._current_time_step
 
     def _advance(self, action: Any) -> ts.TimeStep:
@@ -215,39 +212,3 @@ def _to_discount(value: Any) -> np.float32:
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"the discount is {discount}: it must be from 0 to 1")
     return discount
-
-
-def _action_scaler(spec: array_spec.BoundedArraySpec, own: Any) -> Convert:
-    low, high = spec.minimum.astype(np.float32), spec.maximum.astype(np.float32)
-    half_range, middle = (high - low) * np.float32(0.5), (high + low) * np.float32(0.5)
-    is_scaled = not (np.all(low == -1.0) and np.all(high == 1.0))
-    to_shape = _action_shaper(spec, own)
-
-    def scale(action: Any) -> np.ndarray:
-        action = np.asarray(action, np.float32)
-        if not math.isfinite(action.dot(action) if action.ndim == 1 else np.vdot(action, action)):
-            raise FloatingPointError(
-                f"the policy's action is not finite ({action}): training has diverged, lower the learning rates"
-            )
-        if is_scaled:
-            action = action * half_range
-            np.add(action, middle, action)
-        return to_shape(action)
-
-    return scale
-
-
-def _action_shaper(spec: array_spec.BoundedArraySpec, own: Any) -> Convert:
-    own_shape, dtype, low, high = tuple(spec.shape), np.dtype(spec.dtype), spec.minimum, spec.maximum
-    sizes = tuple(int(size) for size in own.shape)
-
-    def to_shape(action: Any) -> np.ndarray:
-        action = np.asarray(action, dtype)
-        if action.size != own_shape[0]:
-            raise ValueError(f"{spec.name}: expected {own_shape[0]} numbers but found shape {action.shape}")
-        # Rounding may exceed the bounds by one unit in the last place, which some environments refuse.
-        if action.shape == sizes == own_shape:
-            return clip(action, low, high)
-        return clip(action.reshape(own_shape), low, high).reshape(sizes)
-
-    return to_shape

@@ -210,11 +210,16 @@ def _array_writer(description: Mapping[str, Any], view: np.ndarray, name: str) -
     return write
 
 
-def copied(views: Any) -> Any:
-    """The nest with arrays of its own."""
-    if isinstance(views, dict):
-        return {key: copied(view) for key, view in views.items()}
-    return tuple(map(copied, views)) if isinstance(views, tuple) else views.copy()
+def read_action(description: Mapping[str, Any], views: Any) -> Any:
+    """What the views hold as the environment takes it: arrays of its own, and the number of a Discrete."""
+    if "spaces" not in description:
+        if description["kind"] == "Discrete":
+            return views[0]
+        return views.copy().reshape(np.shape(description["nvec"])) if "nvec" in description else views.copy()
+    parts = description["spaces"]
+    if isinstance(parts, dict):
+        return {key: read_action(part, views[key]) for key, part in parts.items()}
+    return tuple(read_action(part, view) for part, view in zip(parts, views))
 
 
 def _bytes_of(part: Mapping[str, Any]) -> int:

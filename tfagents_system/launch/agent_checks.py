@@ -74,13 +74,12 @@ def try_update(params: TrainParamsBase, agent: tf_agent.TFAgent, check: Check) -
         check.errors.append(f"an update of the agent raised {describe_error(error)}: correct agent_ctor")
 
 
-def try_saving(params: TrainParamsBase, agent: tf_agent.TFAgent, action_spec: Any, check: Check) -> None:
+def try_saving(params: TrainParamsBase, agent: tf_agent.TFAgent, actions: Any, check: Check) -> None:
     """Writes the SavedModels of a start into a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="sac_check_") as folder:
-        spec = tf.nest.map_structure(tensor_spec.from_spec, action_spec)
         try:
             PolicyExport(
-                RunPaths(Path(folder)), agent, spec, agent.train_step_counter, params.frame_stack
+                RunPaths(Path(folder)), agent, actions, agent.train_step_counter, params.frame_stack
             ).save_models()
         except (OSError, tf.errors.ResourceExhaustedError):
             return  # A full disk says nothing about the agent.

@@ -228,7 +228,7 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
     envs = [loading.all_lanes(params, env) for env in envs]
     lanes = sum(getattr(env, "num_lanes", 1) for env in envs)
     actor = PolicyActor(make_worker_policy(agent, seed, lanes, params.frame_stack), greedy=False)
-    layout = Layout.from_specs(envs[0].observation_spec(), envs[0].environment_action_spec)
+    layout = Layout.from_specs(envs[0].observation_spec(), envs[0].action_spec())
     steps, lengths = 0, []
 
     def on_step(count: int) -> None:

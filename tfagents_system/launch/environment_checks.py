@@ -31,8 +31,9 @@ from tfagents_system.launch.random_steps import random_action, take_steps
 from tfagents_system.launch.spec_checks import (
     EPISODE_SECS,
     OWN_NETWORKS,
-    bounds_in_words,
+    actions_in_words,
     check_action_count,
+    check_action_kind,
     check_frame_stack,
     check_images,
     check_same_specs,
@@ -47,6 +48,8 @@ from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.settings import learning_notes
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.trainer_checkpoints import signature_of
+from tfagents_system.transport.run_layout import run_layout
+from tfagents_system.transport.segments import Layout
 
 ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
 SEEDING, EVALUATION, CURRICULUM = "seeding", "evaluation", "curriculum"
@@ -58,7 +61,6 @@ _COMPARED_STEPS = 20
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
 
 
-Specs = tuple[Any, Any]  # (observation spec, the environment's own action spec), as envs.specs.save_specs takes them
 Enter = Callable[[str], None]
 
 
@@ -67,13 +69,16 @@ class Trial:
     """What the checks learned about the environment and the agent.
 
     Attributes:
+      specs: The observation spec, the environment's own action spec and the action table, as `save_specs` takes them.
+      layout: Of the experience.
       resident_bytes: Memory of this process with environments and agent, and of the processes that they started.
       agent_bytes: Size of the agent's variables, with what its optimizers will add.
       policy_bytes: Size of the policy's variables.
       signature: The agent's, to compare with a checkpoint's; None if the agent could not be built.
     """
 
-    specs: Specs
+    specs: tuple[Any, Any, Any]
+    layout: Layout
     resident_bytes: int
     agent_bytes: int
     policy_bytes: int
@@ -139,7 +144,9 @@ class _Check:
             collect_env = self._build_collect_env(stack)
             if collect_env is None:
                 return None
-            specs = collect_env.observation_spec(), collect_env.environment_action_spec
+            observation_spec = collect_env.observation_spec()
+            specs = observation_spec, collect_env.environment_action_spec, self._params.action_table
+            layout = run_layout(self._params, observation_spec, collect_env.action_spec())
             first = self._try_episode(collect_env)
             self._try_lanes(collect_env, deterministic)
             eval_env = self._try_evaluation(stack, collect_env) if self._params.n_eval_episodes else None
@@ -158,7 +165,7 @@ class _Check:
                 # The toolkit's own can be saved: no start waits for that.
                 if (render or is_own) and not self._checks[AGENT].errors:
                     self._enter("saving the agent's policies")
-                    try_saving(self._params, agent, specs[1], self._checks[AGENT])
+                    try_saving(self._params, agent, collect_env.actions, self._checks[AGENT])
             sizes = sizes_of(agent)  # Before updates, which make the optimizers' variables.
             if plan is not None and agent is not None and self._is_fine:
                 self._foretell(agent, collect_env, plan, deterministic)
@@ -167,7 +174,7 @@ class _Check:
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
                 stack.close()
-        return Trial(specs, resident_bytes, *sizes, signature)
+        return Trial(specs, layout, resident_bytes, *sizes, signature)
 
     def _build_collect_env(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
         self._enter("building the collect environment")
@@ -178,8 +185,9 @@ class _Check:
             self._build_secs = time.perf_counter() - began
             check.facts.append(f"{_name_of(env.user_env)}, built in {self._build_secs:.2g} s")
             check.facts.append(f"observations {in_words(env.observation_spec())}")
-            check.facts.append(f"actions {bounds_in_words(env.environment_action_spec)}")
+            check.facts.append(f"actions {actions_in_words(env.actions)}")
             check.errors += check_action_count(self._params, env)
+            check.errors += check_action_kind(self._params, env)
             check.errors += check_frame_stack(self._params, env)
             if not self._checks.errors:  # Of the params either.
                 check_images(self._params, env, check)

@@ -50,13 +50,25 @@ _PRELOADED = (
     "gymnasium",
     "glfw",
 )
+# Pandas, which TensorFlow imports, imports it where it is installed. Roles may still import it.
+_STARTS_THREADS = "pyarrow"
 _PR_SET_NAME = 15
+
+
+@contextlib.contextmanager
+def _left_out(module: str) -> Iterator[None]:
+    """As if a package were not installed."""
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
 
 
 def serve(connection: Connection) -> None:
     """Imports, then forks what it is asked for, until the client's end is closed."""
     try:
-        with _stderr_held_back():
+        with _stderr_held_back(), _left_out(_STARTS_THREADS):
             for module in _PRELOADED:
                 importlib.import_module(module)
         if (threads := len(os.listdir("/proc/self/task"))) != 1:

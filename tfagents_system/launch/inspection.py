@@ -126,6 +126,7 @@ class Inspector:
                 self.found.specs = _specs_file(trial.specs)
                 if reason := self._why_not_of_its_checkpoint(trial.signature):
                     self.found.checks[environment_checks.AGENT].errors.append(reason)
+                self._check_replay_sources(params, self.found.specs)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self.found.doing = ""
         return self.found
@@ -254,6 +255,16 @@ class Inspector:
                 f"{count - params.n_eval_episodes} of these workers have nothing to do"
             )
 
+    def _check_replay_sources(self, params: TrainParamsBase, specs: bytes) -> None:
+        """Whether the experience of SAC_REPLAY_FROM fits the run."""
+        sources = self._values.get("replay_from")
+        if not sources or self._paths is None or "server" in self._values or self.found.checks[PARAMS].errors:
+            return
+        from tfagents_system.launch.replay_sources import check_sources
+
+        has_begun = run_directory.has_begun(self._run)
+        check_sources(sources, self._paths.exp_dir, params, specs, has_begun, self.found.checks["replay sources"])
+
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""
         if self._paths is None or self.found.checks[PARAMS].errors or self.found.checks[CONFIG].errors:
@@ -265,7 +276,7 @@ class Inspector:
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
             resources.check_memory(checks["memory"], workers, own_bytes, 0, are_forked=are_forked)
             return
-        ring_bytes = _ring_bytes(params, trial.specs)
+        ring_bytes = _ring_bytes(params, trial.layout)
         available = resources.memory_of_job(self._environ)
         replay_dir = self._paths.replay
         if available is None:  # In a job it may be a node's scratch.
@@ -285,12 +296,11 @@ class Inspector:
         )
 
 
-def _ring_bytes(params: TrainParamsBase, specs: Any) -> int:
+def _ring_bytes(params: TrainParamsBase, layout: Any) -> int:
     """Size of the replay server's files."""
     from tfagents_system.replay.ring_sizes import ring_bytes
-    from tfagents_system.transport.segments import Layout
 
-    return ring_bytes(params, Layout.from_specs(*specs, has_returns=params.normalize_rewards))
+    return ring_bytes(params, layout)
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 import tree
 
 from tfagents_system.checks.checklist import Check
+from tfagents_system.envs.actions import random_actions
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.launch.spec_checks import EPISODE_SECS
@@ -33,7 +34,9 @@ def check_lanes(
       EnvironmentFault: It has failed.
       UserError: It can't be used.
     """
-    lanes = BatchedEnvironment(env.user_env, params.horizon, action_history=params.action_history)
+    lanes = BatchedEnvironment(
+        env.user_env, params.horizon, action_history=params.action_history, action_table=params.action_table
+    )
     count = lanes.num_lanes
     if envs_per_worker > 1:
         check.errors.append(several_vectors(envs_per_worker, count))
@@ -65,10 +68,7 @@ def _try(lanes: BatchedEnvironment) -> int | None:
     lanes.reset(out)
     until, steps, ended = time.perf_counter() + EPISODE_SECS, 0, None
     while time.perf_counter() < until and (ended is None or steps < ended + _MORE_STEPS):
-        actions = [
-            rng.uniform(-1.0, 1.0, (lanes.num_lanes, *spec.shape)).astype(np.float32)
-            for spec in tree.flatten(lanes.action_spec())
-        ]
+        actions = [random_actions(spec, rng, lanes.num_lanes) for spec in tree.flatten(lanes.action_spec())]
         step = lanes.step(actions, out)
         steps += 1
         if ended is None and step.is_last.any():

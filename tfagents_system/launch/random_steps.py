@@ -8,11 +8,12 @@ import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.envs.actions import random_actions
 from tfagents_system.envs.training_environment import TrainingEnvironment
 
 
 def random_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
-    return tree.map_structure(lambda spec: rng.uniform(-1.0, 1.0, spec.shape), env.action_spec())
+    return tree.map_structure(lambda spec: random_actions(spec, rng), env.action_spec())
 
 
 def take_steps(env: TrainingEnvironment, seed: int, steps: int) -> list[Any]:

@@ -9,9 +9,10 @@ import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents.algorithms import ALGORITHMS, ActionKind
 from tfagents_system.agents.encoder import has_own_networks, is_encoded, smallest_side
-from tfagents_system.agents.sequence_lengths import sequence_length
 from tfagents_system.checks.checklist import Check
+from tfagents_system.envs import actions
 from tfagents_system.envs.history import has_images, is_image
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.settings.effects import without_effect
@@ -23,7 +24,7 @@ OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
 
 
 def check_sequences(params: TrainParamsBase, last: ts.TimeStep, steps: int) -> list[str]:
-    length = sequence_length(params)
+    length = params.sample_form_ctor().sequence_length
     is_masked = "agent_ctor" not in overridden(params)  # The toolkit's own agents learn from shorter episodes, too.
     if length is None or is_masked or last.step_type != ts.StepType.LAST or steps >= length:
         return []
@@ -44,6 +45,26 @@ def check_action_count(params: TrainParamsBase, env: TrainingEnvironment) -> lis
     return [
         f"the action space has {len(names)} parts ({', '.join(names)}), the default networks take one: "
         "join them in one Box, or override actor_ctor and critic_ctor"
+    ]
+
+
+def check_action_kind(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+    """The kind of action that the algorithm learns must be the one that the environment, with a table, gives it."""
+    wanted, leaf = ALGORITHMS[params.algorithm].actions, tree.flatten(env.actions)[0]
+    found: ActionKind = "continuous" if leaf.rows is None else "discrete"
+    if found == wanted or overridden(params) & {"agent_ctor"}:
+        return []
+    fitting = [name for name, algorithm in ALGORITHMS.items() if algorithm.actions == found]
+    remedy = f"set algorithm to {' or '.join(filter(None, (', '.join(fitting[:-1]), fitting[-1])))}" if fitting else ""
+    if found == "continuous":
+        remedy += f", or set action_table to rows of {leaf.spec.shape[0]} numbers, which are the actions to choose from"
+    elif params.action_table is not None:
+        remedy += (", or " if remedy else "") + "remove action_table"
+    elif not remedy:
+        remedy = "no algorithm takes such actions, give the environment a Box with a float dtype"
+    return [
+        f"algorithm={params.algorithm} learns {wanted} actions, and the environment's are {found} "
+        f"({actions.in_words(leaf)}): {remedy}"
     ]
 
 
@@ -134,11 +155,8 @@ def in_words(nest: Any) -> str:
     return ", ".join(f"{spec.name} {tuple(spec.shape)} {np.dtype(spec.dtype)}" for spec in tree.flatten(nest))
 
 
-def bounds_in_words(nest: Any) -> str:
-    def words(spec: Any) -> str:
-        return f"{tuple(spec.shape)} in [{np.min(spec.minimum):g}, {np.max(spec.maximum):g}]"
-
-    return ", ".join(words(spec) for spec in tree.flatten(nest))
+def actions_in_words(nest: Any) -> str:
+    return ", ".join(map(actions.in_words, tree.flatten(nest)))
 
 
 def end_in_words(last: ts.TimeStep, steps: int, horizon: int) -> str:

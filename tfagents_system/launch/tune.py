@@ -92,8 +92,11 @@ class _Shape:
     is_all_shared: bool = False
 
 
-def possible_shapes(train_cpus: Iterable[int], cpus: int, worker_cpus: int) -> list[_Shape]:
+def possible_shapes(train_cpus: Iterable[int], cpus: int, worker_cpus: int, beside: int = 0) -> list[_Shape]:
     """All ways to share `cpus` CPUs among a trainer with one of these numbers of CPUs, and workers of `worker_cpus`.
+
+    Args:
+      beside: Evaluators and experts, which have CPUs of their own like other workers unless all CPUs are shared.
 
     Raises:
       UserError: There is none.
@@ -103,27 +106,29 @@ def possible_shapes(train_cpus: Iterable[int], cpus: int, worker_cpus: int) -> l
         if count == cpus and worker_cpus <= cpus:
             shapes.append(_Shape(count, cpus // worker_cpus, reverb_cpus=1, is_all_shared=True))
         for reverb_cpus in (0, 1):
-            most = (cpus - count - reverb_cpus) // worker_cpus
+            most = (cpus - count - reverb_cpus) // worker_cpus - beside
             shapes += [_Shape(count, workers, reverb_cpus) for workers in range(1, most + 1)]
     if not shapes:
+        others = f" with {beside} evaluators and experts of as many" if beside else ""
         raise UserError(
-            f"SAC_COLLECT_WORKER_CPUS={worker_cpus} and at least one CPU of the trainer do not fit on {cpus} CPUs: "
-            "lower SAC_COLLECT_WORKER_CPUS, or give more CPUs with --cpus"
+            f"SAC_COLLECT_WORKER_CPUS={worker_cpus}{others} and at least one CPU of the trainer do not fit on {cpus} "
+            "CPUs: lower SAC_COLLECT_WORKER_CPUS, or give more CPUs with --cpus"
         )
     return shapes
 
 
-def propose(measured: Measured, cpus: int, worker_cpus: int, updates_per_step: float) -> list[Split]:
+def propose(measured: Measured, cpus: int, worker_cpus: int, updates_per_step: float, beside: int = 0) -> list[Split]:
     """All splits of `cpus` CPUs, the fastest first; of equally fast ones the one with fewer CPUs.
 
     Args:
       updates_per_step: Updates per environment step, by the run's parameters.
+      beside: Evaluators and experts; what experts collect is not counted.
 
     Raises:
       UserError: There is none.
     """
     splits = []
-    for shape in possible_shapes(measured.updates_per_s, cpus, worker_cpus):
+    for shape in possible_shapes(measured.updates_per_s, cpus, worker_cpus, beside):
         updates_per_s = measured.updates_per_s[shape.train_cpus]
         rates_of = _everything_shared if shape.is_all_shared else _split
         rate, trainer_share, worker_share = rates_of(measured, shape, updates_per_s, updates_per_step)
@@ -143,6 +148,11 @@ def propose(measured: Measured, cpus: int, worker_cpus: int, updates_per_step: f
     return sorted(
         splits, key=lambda s: (-round(math.log(s.steps_per_s) / 0.02), s.reverb_cpus + s.workers + s.train_cpus)
     )
+
+
+def workers_beside(variables: RunVariables) -> int:
+    """Evaluators and experts of the run."""
+    return variables.eval_workers + variables.expert_workers
 
 
 def _everything_shared(
@@ -286,7 +296,7 @@ def _print_proposal(variables: RunVariables, params: Any, measured: Measured, cp
     rates = ", ".join(f"{rate:.0f} with {count} CPU(s)" for count, rate in measured.updates_per_s.items())
     print(f"a worker: {measured.steps_per_s:.0f} environment steps/s, {episode:.0f} steps an episode")
     print(f"the trainer: {rates} updates/s; {ratio:.3g} updates for each step, by the run's parameters")
-    splits = propose(measured, cpus, variables.collect_worker_cpus, ratio)
+    splits = propose(measured, cpus, variables.collect_worker_cpus, ratio, workers_beside(variables))
     print(f"\n{cpus} CPUs, by environment steps/s (not measured: computed from the figures above):")
     print("  steps/s  updates/s  train CPUs  workers  replay CPU  trainer busy  workers busy")
     for split in splits[:_MAX_SHOWN]:
@@ -322,7 +332,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         here = allowed_cpus()
         cpus = args.cpus or len(here)
-        possible_shapes(train_cpu_counts(len(here)), cpus, variables.collect_worker_cpus)  # Before a minute is spent.
+        # Before a minute is spent.
+        possible_shapes(train_cpu_counts(len(here)), cpus, variables.collect_worker_cpus, workers_beside(variables))
         measured = measure(variables, args.vars_file, here, args.secs)
         _print_proposal(variables, params, measured, cpus)
     return EXIT_DONE

@@ -104,6 +104,7 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
       steps: How many are measured, after as many episodes as there were before the first new one.
     """
     from tfagents_system.envs import loading  # noqa: F401 (its packages are not the environment's memory)
+    from tfagents_system.envs.actions import random_actions
 
     process = psutil.Process()
     gc.collect()
@@ -114,7 +115,7 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
         times: dict[str, list[float]] = {"reset": [], "step": []}
         is_last, cpu_secs = True, 0.0
         while len(times["step"]) < steps:
-            action = tree.map_structure(lambda leaf: rng.uniform(-1.0, 1.0, leaf.shape).astype(np.float32), spec)
+            action = tree.map_structure(lambda leaf: random_actions(leaf, rng), spec)
             start, cpu_start = time.perf_counter(), time.process_time()
             time_step = env.reset() if is_last else env.step(action)
             cpu = time.process_time() - cpu_start
@@ -131,18 +132,19 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
 
 
 def _driver(params: TrainParamsBase, policy: Any, env: Any, *, or_random: bool = False) -> Callable[[Any], Any]:
-    """A function from a time step to an action in [-1, 1]."""
+    """A function from a time step to an agent's action."""
+    from tfagents_system.envs.actions import random_actions
     from tfagents_system.policies.fixed_policy import FixedPolicy
 
     chosen = policy if policy is not None else params.expert_policy_ctor()
     if chosen is None and or_random:
         rng = np.random.default_rng(0)
-        return lambda time_step: tree.map_structure(lambda leaf: rng.uniform(-1.0, 1.0, leaf.shape), env.action_spec())
+        return lambda time_step: tree.map_structure(lambda leaf: random_actions(leaf, rng), env.action_spec())
     if chosen is None:
         raise UserError("nobody drives: give --policy, or have TrainParams.expert_policy_ctor return a driver")
     if policy is not None:
         check_fit(policy, env)
-    fixed = FixedPolicy(chosen, env.environment_action_spec)
+    fixed = FixedPolicy(chosen, env.actions)
     fixed.reset()
     return lambda time_step: fixed.actions({0: time_step}, greedy=True)[0]
 

@@ -17,6 +17,7 @@ from tf_agents.policies import py_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs import specs
+from tfagents_system.envs.actions import LeafActions
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError
 from tfagents_system.policies import numpy_file, onnx_file, tflite_file
@@ -52,7 +53,7 @@ class Source:
 
     policy: tf_policy.TFPolicy
     reference: py_policy.PyPolicy
-    environment_action_spec: Any
+    actions: LeafActions
     description: Description
 
 
@@ -71,16 +72,16 @@ def read_source(params: TrainParamsBase, paths: RunPaths, checkpoint: Path) -> S
         assign_weights(named_variables(policy), read_weights(named_variables(reference)))
     except ValueError as error:
         raise UserError(f"{checkpoint.name} does not fit the params: {error}") from None
-    environment_action_spec = specs.load_environment_action_spec(paths.specs)
+    actions = specs.load_actions(paths.specs)
     description = describe(
         observation_spec,
-        environment_action_spec,
+        actions,
         policy.policy_state_spec,
         checkpoint.name,
         int(reference.get_train_step()),
         iteration_of(checkpoint),
     )
-    return Source(policy, reference, environment_action_spec, description)
+    return Source(policy, reference, actions, description)
 
 
 def write(source: Source, name: str, folder: Path) -> tuple[Path, float]:
@@ -132,7 +133,7 @@ def largest_difference(source: Source, found: py_policy.PyPolicy, seed: int = 0)
     expected = [_acts(source.reference, [_one(step, k) for step in steps]) for k in range(_EPISODES)]
     alone = [_acts(found, [_one(step, k) for step in steps]) for k in range(_EPISODES)]
     together = _acts(found, steps, _EPISODES)
-    low, high = source.environment_action_spec.minimum, source.environment_action_spec.maximum
+    low, high = source.actions.environment_spec.minimum, source.actions.environment_spec.maximum
     half_range = np.subtract(high, low) / 2.0
     scale = np.where(half_range > 0, half_range, 1.0)
     one_rounding = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32))
@@ -172,14 +173,14 @@ def _write_numpy(source: Source, folder: Path) -> Path:
 
 def _write_tflite(source: Source, folder: Path) -> Path:
     path = folder / f"{FILE_NAME}{tflite_file.SUFFIX}"
-    function = greedy_function(source.policy, source.environment_action_spec, source.description)
+    function = greedy_function(source.policy, source.actions, source.description)
     tflite_file.save(path, function, source.policy, source.description)
     return path
 
 
 def _write_onnx(source: Source, folder: Path) -> Path:
     path = folder / f"{FILE_NAME}{onnx_file.SUFFIX}"
-    function = greedy_function(source.policy, source.environment_action_spec, source.description)
+    function = greedy_function(source.policy, source.actions, source.description)
     onnx_file.save(path, function, source.description)
     return path
 

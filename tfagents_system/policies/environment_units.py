@@ -1,4 +1,4 @@
-"""Policies in the environment's own units: agents are trained with actions in [-1, 1]."""
+"""Policies in the environment's own units: agents are trained with actions of their own (envs/actions.py)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tf_agents.policies import tf_policy
+from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step
 from tf_agents.typing import types
 from tf_agents.utils import common
 
+from tfagents_system.envs.actions import LeafActions
+
 
 class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
-    """Scales actions from [-1, 1], the agents' range, to the bounds of the environment.
+    """Gives an agent's actions as the environment takes them.
 
     Args:
-      policy: The policy to scale.
-      environment_action_spec: Bounds, shape and dtype of the environment's own actions.
+      policy: The agent's policy.
+      actions: Nest of LeafActions.
     """
 
-    def __init__(self, policy: tf_policy.TFPolicy, environment_action_spec: Any) -> None:
+    def __init__(self, policy: tf_policy.TFPolicy, actions: Any) -> None:
         super().__init__(
             policy.time_step_spec,
-            environment_action_spec,
+            tf.nest.map_structure(lambda leaf: tensor_spec.from_spec(leaf.environment_spec), actions),
             policy_state_spec=policy.policy_state_spec,
             info_spec=policy.info_spec,
             clip=False,
@@ -31,9 +34,10 @@ class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
             validate_args=False,
         )
         self._policy = policy
+        self._actions = actions
         # Traced once for all functions of a SavedModel: tracing how actions are drawn takes long.
         specs = tf.nest.map_structure(_batched, (policy.time_step_spec, policy.policy_state_spec))
-        self._act = common.function(self._scaled_action).get_concrete_function(*specs)
+        self._act = common.function(self._action_in_units).get_concrete_function(*specs)
 
     def _variables(self) -> Any:
         return self._policy.variables()
@@ -48,9 +52,9 @@ class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
             raise ValueError("the saved policies draw unseeded noise")
         return self._act(time_step, policy_state)
 
-    def _scaled_action(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
+    def _action_in_units(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
         step = self._policy.action(time_step, policy_state)
-        return step._replace(action=tf.nest.map_structure(scale_to_bounds, step.action, self.action_spec))
+        return step._replace(action=tf.nest.map_structure(in_environment_units, step.action, self._actions))
 
     def _distribution(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
         raise NotImplementedError("only actions are in the environment's units")
@@ -60,8 +64,14 @@ def _batched(spec: Any) -> tf.TensorSpec:
     return tf.TensorSpec([None, *spec.shape], spec.dtype)
 
 
-def scale_to_bounds(action: tf.Tensor, spec: Any) -> tf.Tensor:
-    """From [-1, 1] to the bounds and dtype of the environment's own action spec."""
+def in_environment_units(action: tf.Tensor, actions: LeafActions) -> tf.Tensor:
+    """From an agent's actions `[B, ...]` of one leaf to those of the environment, `[B, *environment_spec.shape]`."""
+    if actions.rows is not None:
+        return tf.gather(tf.constant(actions.rows), action)
+    return _scaled_to_bounds(action, actions.environment_spec)
+
+
+def _scaled_to_bounds(action: tf.Tensor, spec: Any) -> tf.Tensor:
     low, high = tf.cast(spec.minimum, action.dtype), tf.cast(spec.maximum, action.dtype)
     scaled = low + (action + 1.0) * 0.5 * (high - low)
     # Rounding may exceed the bounds by one unit in the last place.

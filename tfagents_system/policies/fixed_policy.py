@@ -6,26 +6,29 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
+import tree
 from tf_agents.policies import py_policy
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.envs.specs import to_agent_units
 from tfagents_system.policies.policy_interface import WorkerPolicy
 
 
 class FixedPolicy(WorkerPolicy):
-    """Acts in the environment's own units; workers get actions scaled to [-1, 1].
+    """Acts in the environment's own units; workers get the agent's actions.
 
     Args:
       policy: A PyPolicy, or a function from an observation to an action.
-      action_spec: Nest of the environment's own action specs, with their bounds.
+      actions: Nest of LeafActions.
       num_envs: Environments that it acts in.
+
+    Attributes:
+      chosen, inexact: Actions so far, and those among them that the agent does not have: it got the nearest ones.
     """
 
-    def __init__(self, policy: py_policy.PyPolicy | Callable[[Any], Any], action_spec: Any, num_envs: int = 1) -> None:
+    def __init__(self, policy: py_policy.PyPolicy | Callable[[Any], Any], actions: Any, num_envs: int = 1) -> None:
         self._policy = policy
-        self._action_spec = action_spec
+        self._actions = actions
+        self.chosen = self.inexact = 0
         self._states: list[Any] = [()] * num_envs
         is_from_disk = isinstance(policy, py_policy.PyPolicy)
         self.inference = getattr(policy, "inference", "saved model") if is_from_disk else "function of the params"
@@ -46,4 +49,7 @@ class FixedPolicy(WorkerPolicy):
             self._states[env], action = step.state, step.action
         else:
             action = self._policy(time_step.observation)
-        return tf.nest.map_structure(to_agent_units, action, self._action_spec)
+        self.chosen += 1
+        is_exact = tree.map_structure(lambda leaf, own: leaf.is_exact(own), self._actions, action)
+        self.inexact += not all(tree.flatten(is_exact))
+        return tree.map_structure(lambda leaf, own: leaf.to_agent(own), self._actions, action)

@@ -9,11 +9,12 @@ from tf_agents.distributions.utils import SquashToSpecNormal
 from tf_agents.policies import tf_policy
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.policies.environment_units import scale_to_bounds
+from tfagents_system.envs.actions import LeafActions
+from tfagents_system.policies.environment_units import in_environment_units
 from tfagents_system.policies.policy_description import Description
 
 
-def greedy_function(policy: tf_policy.TFPolicy, environment_action_spec: Any, description: Description) -> Any:
+def greedy_function(policy: tf_policy.TFPolicy, actions: LeafActions, description: Description) -> Any:
     """A `tf.function` of the observation's arrays and those of the state, n of each, in the order of `description`.
 
     It returns a dictionary: `action` in the environment's own units, and each part of the next state as
@@ -22,7 +23,7 @@ def greedy_function(policy: tf_policy.TFPolicy, environment_action_spec: Any, de
 
     Args:
       policy: The agent's, with the weights to use.
-      environment_action_spec: The environment's own action spec.
+      actions: What its actions are in the environment.
       description: From `describe`.
     """
     inputs = [*description["observation"], *description["state"]]
@@ -37,7 +38,7 @@ def greedy_function(policy: tf_policy.TFPolicy, environment_action_spec: Any, de
         step = policy._distribution(time_step, state)
         following = zip(description["state"], tf.nest.flatten(step.state), strict=True)
         return {
-            "action": scale_to_bounds(_mode(step.action), environment_action_spec),
+            "action": in_environment_units(_mode(step.action), actions),
             **{f"next_{spec['name']}": value for spec, value in following},
         }
 

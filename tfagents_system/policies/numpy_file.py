@@ -32,10 +32,11 @@ def save(path: Path, policy: tf_policy.TFPolicy, description: Description) -> No
     variables = named_variables(policy)
     network = NetworkLayers(policy._actor_network, variables)
     action = description["action"]
-    bounds = {bound: np.asarray(action[bound], action["dtype"]) for bound in ("low", "high")}
+    names = ("low", "high", "rows") if "rows" in action else ("low", "high")
+    own = {name: np.asarray(action[name], action["dtype"]) for name in names}
     text = np.array(json.dumps({**description, "layers": network.layers}))
     with path.open("wb") as file:
-        np.savez(file, description=text, **bounds, **network.arrays(read_weights(variables)))
+        np.savez(file, description=text, **own, **network.arrays(read_weights(variables)))
 
 
 class NumpyFile:

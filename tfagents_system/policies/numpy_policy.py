@@ -62,6 +62,7 @@ class NumpyPolicy:
         self.observation = description["observation"]
         self._arrays = arrays
         self._networks = {1: Network(self.observation, description["layers"], arrays)}  # By number of observations.
+        self._rows = arrays.get("rows")  # The actions that it chooses from.
         self._bounds = arrays["low"], arrays["high"]
         self._low, self._high = (bound.astype(np.float32) for bound in self._bounds)
         self._dtype = np.dtype(description["action"]["dtype"])
@@ -100,6 +101,8 @@ class NumpyPolicy:
             network.load_all(leaves)
             squashed = network.act(greedy=True).T.copy()
             state = [own.T.copy() for own in network.state]
+        if self._rows is not None:
+            return self._rows[squashed], state
         scaled = self._low + (squashed + np.float32(1.0)) * np.float32(0.5) * (self._high - self._low)
         return np.clip(scaled.astype(self._dtype), *self._bounds), state
 

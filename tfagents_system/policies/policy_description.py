@@ -20,7 +20,7 @@ Description = dict[str, Any]
 
 def describe(
     observation_spec: Any,
-    environment_action_spec: Any,
+    actions: Any,
     policy_state_spec: Any,
     checkpoint: str,
     train_step: int,
@@ -30,23 +30,22 @@ def describe(
 
     Args:
       observation_spec: Nest of TensorSpecs without batch dimension.
-      environment_action_spec: The environment's own, with its bounds.
+      actions: LeafActions, or a nest of them.
       policy_state_spec: Nest of TensorSpecs; empty without memory.
       checkpoint: Name of the checkpoint.
       train_step: Updates done when it was saved.
       iteration: The iteration in which it was saved; None if unknown.
 
     Returns:
-      observation: of each array its name (an identifier), path in the nest, shape and dtype; action: shape, dtype, and
-      the bounds low and high; state: name and shape of each array; checkpoint, train_step, iteration, format.
+      observation: of each array its name (an identifier), path in the nest, shape and dtype; action: shape, dtype,
+      the bounds low and high and, where the policy chooses one of n actions, their rows; state: name and shape of each
+      array; checkpoint, train_step, iteration, format.
 
     Raises:
       UserError: The action is a nest.
     """
-    if tf.nest.is_nested(environment_action_spec):
+    if tf.nest.is_nested(actions):
         raise UserError("an exported policy has one array of actions, this environment's is a nest: use the SavedModel")
-    action = environment_action_spec
-    low, high = (np.broadcast_to(bound, tuple(action.shape)) for bound in (action.minimum, action.maximum))
     paths = [path for path, _ in tree.flatten_with_path(observation_spec)]
     leaves = zip(_names(paths), paths, tf.nest.flatten(observation_spec), strict=True)
     return {
@@ -55,7 +54,7 @@ def describe(
         "train_step": train_step,
         "iteration": iteration,
         "observation": [{"name": name, "path": list(path), **shape_and_dtype(spec)} for name, path, spec in leaves],
-        "action": {**shape_and_dtype(action), "low": low.tolist(), "high": high.tolist()},
+        "action": actions.describe(),
         "state": [
             {"name": f"state_{k}", **shape_and_dtype(spec)} for k, spec in enumerate(tf.nest.flatten(policy_state_spec))
         ],

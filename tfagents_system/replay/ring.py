@@ -37,6 +37,16 @@ class OverwrittenError(Exception):
     """Rows that a snapshot covers are gone: more than `slack_rows` newer ones have come since."""
 
 
+class _Counter:
+    """A number in the ring's header, as an attribute of Ring."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    def __get__(self, ring: Ring, kind: type) -> int:
+        return int(ring._header[self._field])
+
+
 class Ring:
     """Experience of a run, the newest `capacity_rows` rows of it.
 
@@ -54,6 +64,11 @@ class Ring:
     """
 
     counts_init_steps = False
+    env_steps = _Counter("env_steps")  # Transitions stored since the run began, those overwritten since included.
+    init_steps = _Counter("init_steps")  # Those of them that belong to the first random episodes.
+    total_rows = _Counter("total_rows")  # Rows stored since the run began: the number that the next one gets.
+    filled_rows = _Counter("filled_rows")  # Rows that hold an observation.
+    segments = _Counter("segments")  # Segments stored since the run began.
 
     def __init__(self, files: RingFiles) -> None:
         self.files = files
@@ -84,16 +99,6 @@ class Ring:
         return cls(RingFiles.prepare(folder, layout, capacity_rows, slack_rows, max_workers))
 
     @property
-    def env_steps(self) -> int:
-        """Transitions stored since the run began, those overwritten since included."""
-        return int(self._header["env_steps"])
-
-    @property
-    def init_steps(self) -> int:
-        """Those of `env_steps` that belong to the first random episodes."""
-        return int(self._header["init_steps"])
-
-    @property
     def training_steps(self) -> int:
         """Transitions that the ring holds now and that are trained on."""
         return self.ring_steps - self.held_out_steps
@@ -105,16 +110,6 @@ class Ring:
         """
         with self.lock:
             return ring_header.steps_up_to(self._header, iteration)
-
-    @property
-    def total_rows(self) -> int:
-        """Rows stored since the run began: the number that the next one gets."""
-        return int(self._header["total_rows"])
-
-    @property
-    def filled_rows(self) -> int:
-        """Rows that hold an observation."""
-        return int(self._header["filled_rows"])
 
     @property
     def _held(self) -> tuple[int, int]:
@@ -130,11 +125,6 @@ class Ring:
     def held_rows(self) -> np.ndarray:
         """Places of all rows that are held, oldest first."""
         return (self.oldest_row + np.arange(self.filled_rows)) % self.num_rows
-
-    @property
-    def segments(self) -> int:
-        """Segments stored since the run began."""
-        return int(self._header["segments"])
 
     def worker(self, worker_id: int) -> WorkerRecord:
         """What is stored of one worker."""
@@ -174,20 +164,26 @@ class Ring:
         with self.lock:
             return sum(self._store(together) for together in bundled(segments, self.max_segment_rows))
 
-    def _store(self, segments: Sequence[Segment]) -> int:
-        """Stores those that come next, which fit the slack together."""
+    def take_over(self, segments: Sequence[Segment]) -> None:
+        """Stores experience of other runs, which counts neither as this run's nor as a worker's. Errors as `extend`."""
+        with self.lock:
+            for together in bundled(segments, self.max_segment_rows):
+                self._store(together, are_own=False)
+
+    def _store(self, segments: Sequence[Segment], *, are_own: bool = True) -> int:
+        """Stores those that come next, or that are not this run's own; they fit the slack together."""
         written, rows = list[Segment](), 0
         for segment in segments:
             if segment.num_rows > self.max_segment_rows:
                 raise ValueError(f"a segment of {segment.num_rows} rows does not fit a ring of {self.max_segment_rows}")
             before = next((each for each in reversed(written) if each.worker_id == segment.worker_id), None)
-            if ring_header.is_next(before or self.worker(segment.worker_id), segment):
+            if not are_own or ring_header.is_next(before or self.worker(segment.worker_id), segment):
                 # Into the slack: a process that dies here leaves all that is held as it was.
                 self.rows.write(segment, self.total_rows + rows)
                 written.append(segment)
                 rows += segment.num_rows
         if written:
-            self._commit(written, rows)
+            self._commit(written, rows, are_own)
         return len(written)
 
     def snapshot(self) -> bytes:
@@ -243,7 +239,7 @@ class Ring:
         """Writes everything to disk: after this, a power cut loses nothing that a snapshot from before covers."""
         self.files.make_durable()
 
-    def _commit(self, segments: Sequence[Segment], rows: int) -> None:
+    def _commit(self, segments: Sequence[Segment], rows: int, are_own: bool) -> None:
         """The ring holds segments that were written behind its newest row, `rows` together."""
         header = self._header
         surplus = max(0, self.filled_rows + rows - self.capacity_rows)
@@ -261,7 +257,8 @@ class Ring:
             self.ring_steps += segment.num_starts
             self.held_out_steps += segment.num_starts if segment.held_out else 0
             self.repeated_steps += segment.context + segment.deferred
-            ring_header.count_segment(header, segment, counts_init_steps=self.counts_init_steps)
+            if are_own:
+                ring_header.count_segment(header, segment, counts_init_steps=self.counts_init_steps)
         self._write_header()
 
     def _replace_header(self, header: np.ndarray) -> None:

@@ -9,7 +9,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
 from tfagents_system.transport.segments import Column, Layout, file_stem
 
-_VERSION = 3
+VERSION = 3
 _SLACK_SEGMENTS = 4
 _OWN_COLUMNS = (
     Column("reward", (), "float32"),
@@ -120,14 +120,14 @@ class RingFiles:
     def column(self, column: Column) -> Path:
         return self.folder / f"{file_stem(column.name)}.bin"
 
-    def map(self, column: Column) -> np.ndarray:
+    def map(self, column: Column, mode: Literal["r", "r+"] = "r+") -> np.ndarray:
         """The column as an array `[num_rows, ...]` that is the file.
 
         Raises:
-          UserError: It can't be opened for writing.
+          UserError: It can't be opened.
         """
         with self._usable():
-            mapped = np.memmap(self.column(column), np.dtype(column.dtype), "r+", shape=(self.num_rows, *column.shape))
+            mapped = np.memmap(self.column(column), np.dtype(column.dtype), mode, shape=(self.num_rows, *column.shape))
         # Not the memmap itself: every slice of it would be one, which costs more than the slice.
         return np.asarray(mapped)
 
@@ -191,10 +191,10 @@ class RingFiles:
 
     def _describe(self) -> dict[str, Any]:
         description = {
-            "version": _VERSION,
+            "version": VERSION,
             "capacity_rows": self.capacity_rows,
             "slack_rows": self.slack_rows,
-            "columns": [dataclasses.asdict(column) for column in self.layout.columns],
+            "columns": [column.describe() for column in self.layout.columns],
         }
         return json.loads(json.dumps(description))  # Tuples become lists as they do in the file.
 
@@ -207,10 +207,10 @@ class RingFiles:
             version, slack_rows = found.get("version", 1), found.get("slack_rows")
         except (ValueError, AttributeError):
             raise UserError(f"{self.description} is damaged: restore it, or start a new run (SAC_EXP_NAME)") from None
-        if version != _VERSION:
+        if version != VERSION:
             raise UserError(
                 f"the replay ring in {self.folder} was made by another version of this program (ring format "
-                f"{version}, this one has {_VERSION}): finish the run with that version, or start a new one "
+                f"{version}, this one has {VERSION}): finish the run with that version, or start a new one "
                 "(SAC_EXP_NAME)"
             )
         expected = {**self._describe(), "slack_rows": slack_rows}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import zlib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -163,14 +164,14 @@ def write_slots(path: Path, header: np.ndarray) -> None:
     write_atomically(path, slots.tobytes())
 
 
-def map_slots(path: Path) -> np.ndarray:
+def map_slots(path: Path, mode: Literal["r", "r+"] = "r+") -> np.ndarray:
     """The two slots, which are the file.
 
     Raises:
       DamagedHeaderError: It has a size that no two headers have.
-      OSError: It can't be opened for writing.
+      OSError: It can't be opened.
     """
-    return np.asarray(np.memmap(path, _dtype_of(path.stat().st_size / 2), "r+", shape=(2,)))
+    return np.asarray(np.memmap(path, _dtype_of(path.stat().st_size / 2), mode, shape=(2,)))
 
 
 def newest_slot(slots: np.ndarray, layout: int) -> np.ndarray | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Literal
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from tfagents_system.replay.ring_files import RingFiles, row_ranges
 from tfagents_system.transport.segments import Segment
 
 HISTORY = -1  # steps_left
-_STEP_FIRST, _STEP_MID, _STEP_LAST = 0, 1, 2  # as in tf_agents.trajectories.StepType
+STEP_FIRST, STEP_MID, STEP_LAST = 0, 1, 2  # as in tf_agents.trajectories.StepType
 # Bits of step_type.
 _HELD_OUT = 0x80  # The row is of an episode that is never trained on.
 _NO_START = 0x40  # A transition that is in two segments: samples start at it in the other one.
@@ -23,36 +24,37 @@ class RingRows:
 
     Args:
       files: The ring's.
+      mode: `r+`, or `r` where nothing is written.
 
     Attributes:
       columns: All of them, as `RingFiles.columns` has them.
       observation, action: Those of the leaves.
       reward, discount, steps_left, step_type, crc: The ring's own.
       returns: Discounted returns, None where the layout has none.
+      per_observation, per_transition: The columns of which a segment of T transitions has T + 1 values, and T.
     """
 
-    def __init__(self, files: RingFiles) -> None:
+    def __init__(self, files: RingFiles, mode: Literal["r", "r+"] = "r+") -> None:
         layout = files.layout
         self.num_rows = files.num_rows
-        self.columns = [files.map(column) for column in files.columns]
+        self.columns = [files.map(column, mode) for column in files.columns]
         split, end = len(layout.observation), len(layout.observation) + len(layout.action)
         self.observation, self.action = self.columns[:split], self.columns[split:end]
         self.reward, self.discount, self.steps_left, self.step_type, self.crc = self.columns[-5:]
         self.returns = self.columns[end] if layout.returns else None
-        # What a segment of T transitions has T + 1 values of, and what it has T of.
-        self._per_observation = [*self.observation, self.steps_left, self.step_type]
-        self._per_transition = [*self.action, self.reward, self.discount]
+        self.per_observation = [*self.observation, self.steps_left, self.step_type]
+        self.per_transition = [*self.action, self.reward, self.discount]
         if self.returns is not None:
-            self._per_transition.append(self.returns)
+            self.per_transition.append(self.returns)
 
     def write(self, segment: Segment, first_row: int) -> None:
         """Writes a segment to the rows from number `first_row` on, its checksum last."""
         rows, history = segment.num_rows, segment.history
-        step_type = np.full(rows, _STEP_MID, np.uint8)
+        step_type = np.full(rows, STEP_MID, np.uint8)
         if segment.starts_episode:
-            step_type[0] = _STEP_FIRST
+            step_type[0] = STEP_FIRST
         if segment.ends_episode:
-            step_type[-1] = _STEP_LAST
+            step_type[-1] = STEP_LAST
         if segment.held_out:
             step_type |= _HELD_OUT
         step_type[history : history + segment.context] |= _NO_START
@@ -63,7 +65,7 @@ class RingRows:
         if segment.returns is not None:
             per_transition.append(segment.returns)
         for column, values in zip(
-            self._per_observation + self._per_transition,
+            self.per_observation + self.per_transition,
             [*segment.observation, steps_left, step_type, *(_after_history(each, history) for each in per_transition)],
             strict=True,
         ):
@@ -80,7 +82,7 @@ class RingRows:
     def checksum(self, first_row: int, steps: int) -> int:
         """Of a segment's `steps + 1` rows, and of where it begins: an older or newer one there is another one."""
         crc = zlib.crc32(first_row.to_bytes(8, "little"))
-        for columns, rows in ((self._per_observation, steps + 1), (self._per_transition, steps)):
+        for columns, rows in ((self.per_observation, steps + 1), (self.per_transition, steps)):
             for part in row_ranges(first_row, first_row + rows, self.num_rows):
                 for column in columns:
                     crc = zlib.crc32(column[part].data, crc)
@@ -88,15 +90,30 @@ class RingRows:
 
     def is_held_out(self, places: np.ndarray | slice) -> np.ndarray:
         """Which rows are of episodes that are never trained on."""
-        return self.step_type[places] >= _HELD_OUT
+        return self.are_held_out(self.step_type[places])
 
     def step_types(self, places: np.ndarray) -> np.ndarray:
         """tf_agents' StepType of these rows, int32."""
-        return (self.step_type[places] & ~np.uint8(_HELD_OUT | _NO_START)).astype(np.int32)
+        return self.without_flags(self.step_type[places])
 
     def is_repeated(self, places: np.ndarray | slice) -> np.ndarray:
         """Of rows of transitions: at which of them samples start in another segment alone."""
-        return (self.step_type[places] & _NO_START).astype(bool)
+        return self.has_no_start(self.step_type[places])
+
+    # What the values of `step_type` say.
+
+    @staticmethod
+    def are_held_out(step_type: np.ndarray) -> np.ndarray:
+        return step_type >= _HELD_OUT
+
+    @staticmethod
+    def has_no_start(step_type: np.ndarray) -> np.ndarray:
+        return (step_type & _NO_START).astype(bool)
+
+    @staticmethod
+    def without_flags(step_type: np.ndarray) -> np.ndarray:
+        """tf_agents' StepType, int32."""
+        return (step_type & ~np.uint8(_HELD_OUT | _NO_START)).astype(np.int32)
 
     def count_starts(self, first_row: int, last_row: int) -> int:
         """Transitions in the rows numbered `first_row` up to `last_row` (not included) at which samples start."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tfagents_system.agents.sequence_lengths import sequence_length
 from tfagents_system.replay.ring_files import default_slack_rows
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import Layout
@@ -13,14 +12,15 @@ def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
 
     Where frames are stacked, segments from within an episode have their history, too.
     """
-    segments = layout.num_segments(params.horizon, sequence_length(params))
+    segments = layout.num_segments(params.horizon, params.sample_form_ctor().sequence_length)
     history = (segments - 1) * layout.history_rows(params.frame_stack)
     return params.n_episodes_in_buffer * (params.horizon + segments + history)
 
 
 def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
     """Rows beyond those, in which the last checkpoints' oldest experience stays."""
-    steps = min(params.horizon, layout.max_segment_steps(sequence_length(params)))  # Of a segment, at most.
+    length = params.sample_form_ctor().sequence_length
+    steps = min(params.horizon, layout.max_segment_steps(length))  # Of a segment, at most.
     return default_slack_rows(capacity_rows(params, layout), layout.history_rows(params.frame_stack) + steps + 1)
 
 

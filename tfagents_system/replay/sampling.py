@@ -1,18 +1,23 @@
 """Draws minibatches from the ring: transitions, or sequences, all steps that it holds equally likely.
 
-What a sample is is decided here, when it is drawn; each step is stored once. Training is never given what is held out,
-and validation nothing else.
+What a sample is is decided when it is drawn (sample_forms.py); each step is stored once. Training is never given what
+is held out, and validation nothing else.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
 from tfagents_system.replay.n_step_returns import n_step_returns
 from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.samples import Sequences, Transitions
+
+if TYPE_CHECKING:
+    from tfagents_system.replay.sample_forms import SampleForm
 
 _REJECTION_ROUNDS = 8
 _FIRST = 0  # tf_agents' StepType.
@@ -28,89 +33,29 @@ class DrawSettings:
 
     Attributes:
       batch_size: Samples of a minibatch.
-      sequence_length: Transitions of a sequence, those of its burn-in included; None draws transitions.
+      form: What a sample is.
       max_block_minibatches: Minibatches of one block, at most.
       seed: Of the run.
-      n_step: Steps of a transition, at most.
-      discount: gamma, for those of several steps.
+      discount: gamma, for samples of several steps.
       held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
       frame_stack: Frames of an image.
-      burn_in: Transitions of a sequence that are in no loss.
-      whole_bootstrap: `discount` of transitions is the whole factor of the next value, see Transitions.
+      whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
     """
 
     batch_size: int
-    sequence_length: int | None
+    form: SampleForm
     max_block_minibatches: int
     seed: int
-    n_step: int = 1
     discount: float = 1.0
     held_out_minibatches: int = 0
     frame_stack: int = 1
-    burn_in: int = 0
     whole_bootstrap: bool = False
-
-
-@dataclasses.dataclass
-class Transitions:
-    """K minibatches of B transitions, each of one step or of up to n.
-
-    Attributes:
-      observation: Leaves `[K, B, ...]`.
-      action: Leaves `[K, B, ...]`, in [-1, 1].
-      reward: `[K, B]` float32.
-      discount: `[K, B]` float32: 0 where the episode terminated in this transition. An agent multiplies it with gamma
-        once; a transition of m steps has gamma^(m - 1) in it. With `whole_bootstrap` it has gamma^m.
-      next_observation: Leaves `[K, B, ...]`.
-      returns: `[K, B]` float32, where the ring has them: the discounted sum of the episode's rewards up to this step.
-    """
-
-    observation: list[np.ndarray]
-    action: list[np.ndarray]
-    reward: np.ndarray
-    discount: np.ndarray
-    next_observation: list[np.ndarray]
-    returns: np.ndarray | None = None
-
-    def to_arrays(self) -> list[np.ndarray]:
-        arrays = [*self.observation, *self.action, self.reward, self.discount, *self.next_observation]
-        return arrays if self.returns is None else [*arrays, self.returns]
-
-
-@dataclasses.dataclass
-class Sequences:
-    """K minibatches of B sequences of L transitions, as L + 1 time steps.
-
-    Where an episode has fewer steps, its first or last one fills the places before or behind it, with weight 0.
-
-    Attributes:
-      step_type: `[K, B, L + 1]` int32.
-      observation: Leaves `[K, B, L + 1, ...]`.
-      action: Leaves `[K, B, L + 1, ...]`; the last time step's is not part of a transition.
-      reward: `[K, B, L + 1]` float32, of the transition that starts at the time step.
-      discount: `[K, B, L + 1]` float32, likewise.
-      weight: `[K, B, L + 1]` float32: how much the loss of the transition counts. 0 in the burn-in and where a place is
-        only filled; those of a sequence add up to the steps behind its burn-in.
-      returns: `[K, B, L + 1]` float32, see Transitions.
-    """
-
-    step_type: np.ndarray
-    observation: list[np.ndarray]
-    action: list[np.ndarray]
-    reward: np.ndarray
-    discount: np.ndarray
-    weight: np.ndarray
-    returns: np.ndarray | None = None
-
-    def to_arrays(self) -> list[np.ndarray]:
-        arrays = [self.step_type, *self.observation, *self.action, self.reward, self.discount, self.weight]
-        return arrays if self.returns is None else [*arrays, self.returns]
 
 
 def draw(
     ring: Ring, rng: np.random.Generator, settings: DrawSettings, num_minibatches: int, *, held_out: bool = False
 ) -> list[np.ndarray]:
-    """Draws minibatches as a run's settings say: the arrays of `Transitions` or `Sequences`.
+    """Draws minibatches as a run's settings say: the arrays of its form's samples.
 
     Args:
       ring: What is drawn from.
@@ -122,19 +67,7 @@ def draw(
     Raises:
       NothingToDrawError: The ring holds no sample of the kind.
     """
-    count, batch_size, frame_stack = num_minibatches, settings.batch_size, settings.frame_stack
-    if settings.sequence_length is not None:
-        length, burn_in = settings.sequence_length, settings.burn_in
-        return draw_sequences(
-            ring, rng, count, batch_size, length, burn_in=burn_in, held_out=held_out, frame_stack=frame_stack
-        ).to_arrays()
-    n_step, gamma = settings.n_step, settings.discount
-    transitions = draw_transitions(
-        ring, rng, count, batch_size, n_step=n_step, gamma=gamma, held_out=held_out, frame_stack=frame_stack
-    )
-    if settings.whole_bootstrap:
-        transitions.discount *= np.float32(gamma)
-    return transitions.to_arrays()
+    return settings.form.draw(ring, rng, settings, num_minibatches, held_out=held_out).to_arrays()
 
 
 def draw_transitions(

@@ -15,11 +15,11 @@ import reverb.platform.checkpointers_lib
 
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
-from tfagents_system.agents.sequence_lengths import burn_in_steps, sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
+from tfagents_system.replay.filling import fill
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
 from tfagents_system.replay.recovery import RingFolders, open_ring
@@ -36,6 +36,7 @@ from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import loopback, tables
 from tfagents_system.transport.connection import Connection
+from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.transport.segments import Layout
 
 _MAX_BLOCK_BYTES = 32 * 2**20
@@ -48,7 +49,7 @@ _SNAPSHOT_SECS = 30.0
 def serve(role: Role) -> int:
     """Serves until told to stop; returns the exit code."""
     params = role.params
-    layout = Layout.from_specs(*specs.load_specs(role.paths.specs), has_returns=params.normalize_rewards)
+    layout = run_layout(params, *specs.load_specs(role.paths.specs))
     ring, copy = open_ring(
         RingFolders(_replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints),
         layout,
@@ -57,6 +58,7 @@ def serve(role: Role) -> int:
         from_checkpoint=role.deterministic,
         max_workers=role.max_workers,
     )
+    fill(ring, _replay_from(), role.paths.replay, role.paths.trainer_checkpoints, params.frame_stack)
     ring.counts_init_steps = params.env_steps_before_training is not None
     snapshots = SnapshotWriter(
         ring, copy, role.paths.trainer_checkpoints, functools.partial(episode_journal.make_durable, role.paths.journals)
@@ -123,21 +125,24 @@ def _start_server(port: int, all_tables: Sequence[reverb.Table]) -> reverb.Serve
 
 def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSettings:
     """How this run's minibatches are drawn; a block is limited in bytes, with images an iteration is many blocks."""
-    length = sequence_length(params)
-    minibatch_bytes = params.train_batch_size * ((length or 1) + 1) * layout.stacked_step_bytes(params.frame_stack)
+    form = params.sample_form_ctor()
+    minibatch_bytes = params.train_batch_size * form.sample_bytes(layout, params.frame_stack)
     max_block_minibatches = max(1, min(_MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes))
     return DrawSettings(
         batch_size=params.train_batch_size,
-        sequence_length=length,
+        form=form,
         max_block_minibatches=max_block_minibatches,
         seed=seed,
-        n_step=params.n_step,
         discount=params.discount,
         held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
         frame_stack=params.frame_stack,
-        burn_in=burn_in_steps(params),
         whole_bootstrap=ALGORITHMS[params.algorithm].takes_bootstrap_factor,
     )
+
+
+def _replay_from() -> list[Path]:
+    """SAC_REPLAY_FROM."""
+    return [Path(source) for source in os.environ.get("SAC_REPLAY_FROM", "").split(",") if source]
 
 
 def _replay_folder(role: Role) -> Path:

@@ -32,7 +32,7 @@ class EpisodeUnderWay(msgspec.Struct, frozen=True, array_like=True):
       number: Of the episode, among all of the worker's.
       begun: Iteration that it began in.
       steps: Taken in this iteration.
-      actions: Their actions, `[steps, action_dim]` float32.
+      actions: Their actions, `[steps, ...]` in the dtype of the ring's column.
       checksum: CRC-32 of all that the environment has returned since the episode began.
       memory: The policy's, float32 arrays.
     """

@@ -99,6 +99,9 @@ class VariableFields:
     """1: the same seed gives the same weights, bit by bit, also after stops and crashes; slower"""
     max_restarts: Annotated[int, Variable("whole")] = 10
     """restarts in a row of one role before it is given up"""
+    replay_from: Annotated[tuple[Path, ...], Variable("files or folders", default="nothing")] = ()
+    """run directories, or folders made by `python -m tfagents_system.experience import`, separated by commas: a new run
+    begins with their experience, which counts neither as its own steps nor for `updates_per_env_step`"""
     replay_dir: Annotated[Path | None, Variable("path", default="<run directory>/replay")] = None
     """folder for the replay ring, such as node-local scratch"""
     straggler_secs: Annotated[float, Variable("seconds")] = 120.0
@@ -167,6 +170,8 @@ def variable_name(field: str) -> str:
 
 def as_text(value: Any) -> str:
     """A field's value as a variable has it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return f"{value:d}" if isinstance(value, bool) else str(value)
 
 
@@ -187,9 +192,10 @@ def documentation() -> str:
         "# Variables of a run",
         "",
         "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,",
-        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_ENV_PYTHON and SAC_PACKED_ENV are looked for beside the vars",
-        "file, then in the current folder, then in the repository; where the first two have different files of",
-        "that name, the start is refused. SAC_LOGS_DIR is relative to the vars file's folder; SAC_EXP_DIR, which wins",
+        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_REPLAY_FROM, SAC_ENV_PYTHON and SAC_PACKED_ENV are looked",
+        "for beside the vars file, then in the current folder, then in the repository; where the first two have",
+        "different files of that name, the start is refused. SAC_LOGS_DIR is relative to the vars file's folder;",
+        "SAC_EXP_DIR, which wins",
         "over it, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the repository.",
         "The ring is in a folder of the run's own below SAC_REPLAY_DIR.",
         "",

@@ -53,6 +53,10 @@ def _find_either(text: str, folders: list[Path]) -> Path:
     return _find(text, folders, "file or folder", Path.exists)
 
 
+def _find_several(text: str, folders: list[Path]) -> tuple[Path, ...]:
+    return tuple(_find_either(each.strip(), folders) for each in text.split(","))
+
+
 def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
     """`text` below the first folder that has it; the last folder, the repository, is only a fallback.
 
@@ -151,5 +155,6 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 _FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {
     "file": _find_file,
     "file or folder": _find_either,
+    "files or folders": _find_several,
     "program": _find_program,
 }

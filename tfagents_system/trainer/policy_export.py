@@ -30,7 +30,7 @@ class PolicyExport:
     Args:
       paths: The run directory.
       agent: The agent that is trained.
-      environment_action_spec: The environment's own action spec, as BoundedTensorSpecs.
+      actions: Nest of LeafActions.
       train_step: The agent's counter of updates; saved with every policy.
       frame_stack: Frames of an image; the policies on disk take single ones.
     """
@@ -39,13 +39,13 @@ class PolicyExport:
         self,
         paths: RunPaths,
         agent: Any,
-        environment_action_spec: Any,
+        actions: Any,
         train_step: tf.Variable,
         frame_stack: int = 1,
     ) -> None:
         self._paths = paths
         self._agent = agent
-        self._action_spec = environment_action_spec
+        self._actions = actions
         self._train_step = train_step
         self._frame_stack = frame_stack
         self._savers: dict[str, policy_saver.PolicySaver] = {}
@@ -106,7 +106,7 @@ class PolicyExport:
             made: dict[int, policy_saver.PolicySaver] = {}  # SAC collects with its policy: that one is traced once.
             for name, policy in zip(_MODELS, policies, strict=True):
                 if id(policy) not in made:
-                    in_units = EnvironmentUnitsPolicy(of_single_frames(policy, self._frame_stack), self._action_spec)
+                    in_units = EnvironmentUnitsPolicy(of_single_frames(policy, self._frame_stack), self._actions)
                     with _fit_names_in_signatures():
                         saver = policy_saver.PolicySaver(in_units, batch_size=None, train_step=self._train_step)
                     made[id(policy)] = saver

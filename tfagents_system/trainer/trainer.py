@@ -59,8 +59,8 @@ class Trainer:
         learner = self._learner = Learner(role, self._snapshots.ask)
         self._state = learner.state
         self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, updates_per_iter(params))
-        action_spec = specs.load_environment_action_spec(role.paths.specs)
-        self._export = PolicyExport(role.paths, learner.agent, action_spec, learner.step_variable, params.frame_stack)
+        actions = specs.load_actions(role.paths.specs)
+        self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
         self._shares = TimeShares()
         self._log_period = Period.of(params, "log")
         self._saves = TrainerSaves(

@@ -16,8 +16,8 @@ from tfagents_system.transport.segments import (
     MalformedSegmentError,
     Segment,
     check_array,
-    check_finite,
-    is_finite,
+    check_values,
+    has_right_values,
     read_header,
     steps_and_rows,
 )
@@ -61,11 +61,12 @@ def from_wire(arrays: Sequence[np.ndarray], layout: Layout) -> Iterator[Segment]
     sizes = [layout.lengths(*steps_and_rows(each)) for each in fields]
     ends = np.cumsum(np.array([[0] * len(columns), *sizes], np.int64), axis=0)
     _check_together(arrays, layout, ends[-1].tolist(), is_whole=malformed is None)
-    suspects = [place for place, array in enumerate(arrays) if not is_finite(array)]
+    pairs = zip(arrays, columns, strict=True)
+    suspects = [place for place, pair in enumerate(pairs) if not has_right_values(*pair)]
     for each, first, last in zip(fields, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         parts = [array[start:end] for array, start, end in zip(arrays, first, last, strict=True)]
         for place in suspects:
-            check_finite(parts[place], columns[place])
+            check_values(parts[place], columns[place])
         yield Segment.from_parts(each, parts, layout)
     if malformed is not None:
         raise malformed

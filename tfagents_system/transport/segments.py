@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,17 @@ class Column:
       name: Path in the nest, such as `observation/camera`.
       shape: Shape of one step.
       dtype: Name of the NumPy dtype.
+      count: Of an action that is the number of one of so many; None: values are not limited.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    count: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What a ring says of it; as before there were counts, where it has none."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "count" or value}
 
     @property
     def is_image(self) -> bool:
@@ -78,7 +84,7 @@ class Layout:
     def from_specs(cls, observation_spec: Any, action_spec: Any, *, has_returns: bool = False) -> Layout:
         """Builds the layout from nests of specs (ArraySpec or TensorSpec, without batch dimension)."""
         returns = _RETURN if has_returns else None
-        return cls(_columns("observation", observation_spec), _columns("action", action_spec), returns)
+        return cls(_columns("observation", observation_spec), _columns("action", action_spec, _count), returns)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -124,7 +130,7 @@ def file_stem(name: str) -> str:
     return name.replace("/", ".")
 
 
-def _columns(root: str, spec: Any) -> tuple[Column, ...]:
+def _columns(root: str, spec: Any, count: Callable[[Any], int | None] = lambda leaf: None) -> tuple[Column, ...]:
     leaves = tree.flatten_with_path(spec)
     # Renamed only if two columns would share a file: rings of earlier versions have names that differ in case.
     wanted = ["/".join([root, *map(str, path)]) for path, _ in leaves]
@@ -132,8 +138,17 @@ def _columns(root: str, spec: Any) -> tuple[Column, ...]:
     columns = []
     for name, (_, leaf) in zip(names, leaves, strict=True):
         dtype = getattr(leaf.dtype, "as_numpy_dtype", leaf.dtype)
-        columns.append(Column(name, tuple(int(size) for size in leaf.shape), np.dtype(dtype).name))
+        columns.append(Column(name, tuple(int(size) for size in leaf.shape), np.dtype(dtype).name, count(leaf)))
     return tuple(columns)
+
+
+def _count(action: Any) -> int | None:
+    """Of an agent's spec of an action: how many there are, of which each has a number."""
+    return (
+        int(action.maximum) + 1
+        if np.dtype(getattr(action.dtype, "as_numpy_dtype", action.dtype)).kind in "iu"
+        else None
+    )
 
 
 class MalformedSegmentError(ValueError):
@@ -153,7 +168,7 @@ class Segment:
       starts_episode: The first observation is the one of `reset`.
       ends_episode: The last observation is the episode's last.
       observation: Leaves `[history + lead + T + 1, ...]`.
-      action: Leaves `[lead + T, ...]`, in [-1, 1].
+      action: Leaves `[lead + T, ...]`, float32 in [-1, 1] or int32 numbers of actions.
       reward: `[lead + T]` float32, of each transition.
       discount: `[lead + T]` float32: 0 where the episode terminated, 1 elsewhere, also where a time limit cut it.
       held_out: Of an episode that is kept for validation and never trained on.
@@ -225,7 +240,8 @@ class Segment:
         """Reads what `to_wire` made.
 
         Raises:
-          MalformedSegmentError: The number, dtype or shape of an array is wrong, or a float is not finite.
+          MalformedSegmentError: The number, dtype or shape of an array is wrong, a float is not finite, or an action
+            is none of the environment's.
         """
         count = 3 + len(layout.columns)
         _require(len(arrays) == count, f"expected {count} arrays but found {len(arrays)}")
@@ -233,7 +249,7 @@ class Segment:
         steps, rows = steps_and_rows(fields)
         for array, column, length in zip(arrays[1:], layout.on_the_wire, layout.lengths(steps, rows), strict=True):
             check_array(array, column, length)
-            check_finite(array, column)
+            check_values(array, column)
         return cls.from_parts(fields, arrays[1:], layout)
 
     @classmethod
@@ -303,13 +319,16 @@ def check_array(array: np.ndarray, column: Column, rows: int) -> None:
     )
 
 
-def check_finite(array: np.ndarray, column: Column) -> None:
-    """Raises MalformedSegmentError where a float is not finite."""
-    _require(is_finite(array), f"{column.name}: not all values are finite")
+def check_values(array: np.ndarray, column: Column) -> None:
+    """Raises MalformedSegmentError where a value can't be one of the column's."""
+    rule = "are finite" if column.count is None else f"are from 0 to {column.count - 1}"
+    _require(has_right_values(array, column), f"{column.name}: not all values {rule}")
 
 
-def is_finite(array: np.ndarray) -> bool:
-    """Whether no value is a NaN or infinite."""
+def has_right_values(array: np.ndarray, column: Column) -> bool:
+    """Whether no value is a NaN or infinite, and each number of an action is one of the column's."""
+    if column.count is not None:
+        return bool(((array >= 0) & (array < column.count)).all())
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 

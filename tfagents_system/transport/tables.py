@@ -155,8 +155,8 @@ class Block:
         were stored when the block was drawn.
       total: Minibatches of the whole iteration.
       held_out: Minibatches of held-out experience after the others, for measuring only; in an iteration's last block.
-      arrays: `Transitions.to_arrays()` or `Sequences.to_arrays()`, each `[count + held_out, B, ...]`. A block without
-        minibatches has none: the iteration has no (more) updates.
+      arrays: Of the samples (replay/samples.py), each `[count + held_out, B, ...]`. A block without minibatches has
+        none: the iteration has no (more) updates.
       sharings: Who collects the steps of the next iterations, see `Progress`.
       init_steps: Those of `env_steps` before training.
     """

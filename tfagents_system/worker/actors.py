@@ -10,12 +10,13 @@ import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.envs.actions import random_actions
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.policy_interface import WorkerPolicy
 
 
 class Actor(Protocol):
-    """Chooses actions, in [-1, 1], for environments numbered from 0."""
+    """Chooses an agent's actions for environments numbered from 0."""
 
     def reset(self, env: int) -> None:
         """An episode begins in an environment."""
@@ -30,7 +31,7 @@ class Actor(Protocol):
         """Episodes begin in lanes of a vector environment."""
 
     def batch(self, steps: LaneSteps) -> list[np.ndarray]:
-        """The actions in all lanes of a vector environment: leaves `[N, n]` float32."""
+        """The actions in all lanes of a vector environment: leaves `[N, ...]`."""
 
 
 class PolicyActor:
@@ -115,10 +116,10 @@ class GreedyActorOfLanes:
 
 
 class RandomActor:
-    """Actions drawn uniformly from [-1, 1].
+    """Actions drawn uniformly.
 
     Args:
-      action_spec: Nest of specs with a `shape`.
+      action_spec: Nest of the agent's specs.
       rng: Source of the actions.
     """
 
@@ -131,9 +132,7 @@ class RandomActor:
 
     def action(self, time_step: ts.TimeStep) -> Any:
         del time_step
-        return tree.map_structure(
-            lambda spec: self._rng.uniform(-1.0, 1.0, tuple(spec.shape)).astype(np.float32), self._action_spec
-        )
+        return tree.map_structure(lambda spec: random_actions(spec, self._rng), self._action_spec)
 
     def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> dict[int, Any]:
         return {env: self.action(time_step) for env, time_step in time_steps.items()}
@@ -143,7 +142,4 @@ class RandomActor:
 
     def batch(self, steps: LaneSteps) -> list[np.ndarray]:
         count = len(steps.step_type)
-        return [
-            self._rng.uniform(-1.0, 1.0, (count, *spec.shape)).astype(np.float32)
-            for spec in tree.flatten(self._action_spec)
-        ]
+        return [random_actions(spec, self._rng, count) for spec in tree.flatten(self._action_spec)]

@@ -71,6 +71,7 @@ class Collector:
                 runner,
                 lambda: policy.policy,
                 self._held_out,
+                layout.action[0],
                 functools.partial(segment_builder, self._params, layout),
                 self._send,
             )

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from absl import logging
+
 from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
 from tfagents_system.policies.fixed_policy import FixedPolicy
@@ -33,7 +35,13 @@ class ExpertWorker(Worker):
                 "exported file, or have TrainParams.expert_policy_ctor return one"
             )
         policy = load_policy(Path(path), POLICY) if path else function
-        return FixedPolicy(policy, specs.load_environment_action_spec(self._role.paths.specs), num_envs)
+        return FixedPolicy(policy, specs.load_actions(self._role.paths.specs), num_envs)
 
     def _report_collected(self, report: Report) -> None:
-        pass
+        policy = self._policy.policy
+        if isinstance(policy, FixedPolicy) and policy.inexact:
+            logging.info(
+                "%.1f%% of %d actions are no row of action_table: the nearest row was played and stored",
+                100.0 * policy.inexact / policy.chosen,
+                policy.chosen,
+            )

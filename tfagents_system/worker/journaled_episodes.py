@@ -19,7 +19,7 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.run_files.episode_journal import Cut, EpisodeJournal, EpisodeUnderWay, JournalError
-from tfagents_system.transport.segments import Segment
+from tfagents_system.transport.segments import Column, Segment
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.held_out import HeldOutEpisodes
 from tfagents_system.worker.rollout import Rollout
@@ -35,11 +35,13 @@ class Record:
       env: Its environment.
       number: Of the episode.
       begun: Iteration that it began in.
+      action_dtype: Of its actions.
     """
 
-    def __init__(self, env: int, number: int, begun: int) -> None:
+    def __init__(self, env: int, number: int, begun: int, action_dtype: str) -> None:
         self.env, self.number, self.begun = env, number, begun
         self.actions: list[np.ndarray] = []  # Of this iteration.
+        self._action_dtype = action_dtype
         self._checksum = 0
 
     @property
@@ -57,7 +59,7 @@ class Record:
 
     def to_write(self, memory: Sequence[np.ndarray]) -> EpisodeUnderWay:
         """For the journal; the next iteration begins."""
-        steps, actions = len(self.actions), np.array(self.actions, np.float32).tobytes()
+        steps, actions = len(self.actions), np.array(self.actions, self._action_dtype).tobytes()
         self.actions.clear()
         memories = [each.astype(np.float32).tobytes() for each in memory]
         return EpisodeUnderWay(self.env, self.number, self.begun, steps, actions, self._checksum, memories)
@@ -101,6 +103,7 @@ class JournaledEpisodes:
       runner: Seeds the environments.
       policy: The one that collects now.
       held_out: Counts the episodes.
+      action: The only column of actions.
       segments: Makes a SegmentBuilder of `send`, `held_out` and `make`; see `segment_builder`.
       send: Takes the segments.
     """
@@ -112,6 +115,7 @@ class JournaledEpisodes:
         runner: EpisodeRunner,
         policy: Callable[[], WorkerPolicy],
         held_out: HeldOutEpisodes,
+        action: Column,
         segments: Callable[..., SegmentBuilder],
         send: Callable[[Segment], None],
     ) -> None:
@@ -120,6 +124,7 @@ class JournaledEpisodes:
         self._runner = runner
         self._policy = policy
         self._held_out = held_out
+        self._action = action
         self._segments = segments
         self._send_on = send
         self._rollout: Rollout | None = None
@@ -167,7 +172,7 @@ class JournaledEpisodes:
 
     def new_builder(self) -> SegmentBuilder:
         """Takes the steps of the episode that begins."""
-        record = Record(self._env, self._held_out.number, self._iteration)
+        record = Record(self._env, self._held_out.number, self._iteration, self._action.dtype)
         make = functools.partial(JournaledBuilder, record, self._under_way)
         return self._segments(send=self._send, held_out=self._held_out.is_next(), make=make)
 
@@ -187,7 +192,7 @@ class JournaledEpisodes:
             if iteration > part.begun:
                 self._runner.repeat_steps(iteration)
             record = self._under_way[part.env]
-            yield list(np.frombuffer(part.actions, np.float32).reshape(part.steps, -1)) if part.steps else []
+            yield list(np.frombuffer(part.actions, self._action.dtype).reshape(part.steps, *self._action.shape))
             record.actions.clear()
             if record.checksum != part.checksum:
                 raise self._departure(part)

@@ -9,7 +9,6 @@ import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.sequence_lengths import sample_reach, sequence_length
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import Layout, Segment
 
@@ -211,10 +210,11 @@ def segment_builder(
     make: Callable[..., SegmentBuilder] = SegmentBuilder,
 ) -> SegmentBuilder:
     """Cuts an episode so that whatever the parameters ask for can be drawn from its segments."""
-    look_back, look_ahead = sample_reach(params)
+    form = params.sample_form_ctor()
+    look_back, look_ahead = form.reach
     return make(
         layout,
-        layout.max_segment_steps(sequence_length(params)),
+        layout.max_segment_steps(form.sequence_length),
         send,
         held_out=held_out,
         history=layout.history_rows(params.frame_stack),

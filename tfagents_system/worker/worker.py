@@ -14,7 +14,6 @@ from absl import logging
 
 from tfagents_system.agents.acting import make_worker_agent
 from tfagents_system.agents.iteration_counts import random_count
-from tfagents_system.agents.sequence_lengths import sequence_length
 from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import ProcessSettings
@@ -27,7 +26,7 @@ from tfagents_system.report.episodes import Report, eval_share
 from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
-from tfagents_system.transport.segments import Layout
+from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
 from tfagents_system.worker.back_pressure import BackPressure
@@ -107,7 +106,7 @@ class Worker:
         self._policy = NewestPolicy(self._connection, policy, self._progress.get)
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
-        layout = Layout.from_specs(observation_spec, action_spec, has_returns=self._params.normalize_rewards)
+        layout = run_layout(self._params, observation_spec, action_spec)
         self._collector = Collector(
             role, worker_id, start, self._runner, self._sender, layout, self._activity, self._policy
         )
@@ -323,8 +322,8 @@ def _max_bundle_rows(role: Role) -> int:
     """Short segments of an iteration of steps go together: at most as many rows as the longest segment has."""
     if role.params.env_steps_per_iter is None:
         return 0
-    layout = Layout.from_specs(*specs.load_specs(role.paths.specs), has_returns=role.params.normalize_rewards)
-    return layout.max_segment_steps(sequence_length(role.params))
+    layout = run_layout(role.params, *specs.load_specs(role.paths.specs))
+    return layout.max_segment_steps(role.params.sample_form_ctor().sequence_length)
 
 
 def _first_status(connection: Connection, stop: StopFlag) -> tables.Stored:

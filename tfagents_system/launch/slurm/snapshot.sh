@@ -104,6 +104,7 @@ variables_script() { # TARGET
       SAC_GRID) if [[ -n ${SAC_GRID:-} ]]; then echo "SAC_GRID=$(quoted "$1/grid.json")"; fi ;;
       SAC_EXP_DIR | SAC_LOGS_DIR) ;; # The one below says both.
       SAC_ENV_PYTHON | SAC_PACKED_ENV) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
+      SAC_REPLAY_FROM) echo "$name=$(quoted "$(replay_sources)")" ;;
       SAC_REPLAY_DIR) echo "$name=$(quoted "$(absolute "$SAC_REPLAY_DIR")")" ;;
       *) if [[ -n ${!name:-} ]]; then echo "$name=$(quoted "${!name}")"; fi ;;
     esac
@@ -114,6 +115,20 @@ variables_script() { # TARGET
     echo "SAC_NUM_COLLECT_WORKERS=$((SAC_NUM_COLLECT_WORKERS * tfagents_nodes))"
     echo "SAC_GATEWAY_PORT=${SAC_GATEWAY_PORT:-0}"
   fi
+}
+
+# SAC_REPLAY_FROM with absolute paths, found as Python finds them.
+replay_sources() {
+  local source folder sources found=()
+  IFS=, read -ra sources <<<"${SAC_REPLAY_FROM:-}"
+  for source in ${sources[@]+"${sources[@]}"}; do
+    for folder in "$tfagents_vars_folder" "$PWD" "$tfagents_root"; do
+      if [[ -e $(absolute "$source" "$folder") ]]; then source=$(absolute "$source" "$folder") && break; fi
+    done
+    found+=("$source")
+  done
+  local IFS=,
+  echo "${found[*]-}"
 }
 
 # Relative to the repository, as run directories are, or to a folder; a path that begins with a reference stays as it is.

@@ -1,0 +1,244 @@
+"""What an agent's actions are in environments of every kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gym
+import gymnasium
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.environments import batched_py_environment, gym_wrapper
+from tf_agents.specs import array_spec
+
+from tfagents_system.envs import specs
+from tfagents_system.envs.actions import actions_of, random_actions
+from tfagents_system.envs.batched_environment import BatchedEnvironment
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.errors import UserError
+from tfagents_system.transport import bundles
+from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
+
+TABLE = [[1.0, 0.0, -0.5], [0.0, 1.0, 0.0], [0.1, 0.1, 0.1]]
+BOX = array_spec.BoundedArraySpec((3,), np.float32, [-1.0, 0.0, -0.5], [1.0, 1.0, 0.5], "action")
+
+
+class Told:
+    """Remembers the actions that it gets; of gym or Gymnasium, by the spaces that it is given."""
+
+    def __init__(self, space: Any, box: Any) -> None:
+        self.action_space = space
+        self.observation_space = box(-1.0, 1.0, (1,), np.float32)
+        self.got: list[Any] = []
+
+    def reset(self, **_: Any) -> Any:
+        return (np.zeros(1, np.float32), {})
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.got.append(action)
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+class GymTold(gym.Env):
+    observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, space: Any) -> None:
+        self.action_space = space
+        self.got: list[Any] = []
+
+    def reset(self) -> Any:
+        return np.zeros(1, np.float32)
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.got.append(action)
+        return np.zeros(1, np.float32), 0.0, False, {}
+
+
+class GymnasiumTold(Told, gymnasium.Env):
+    def __init__(self, space: Any) -> None:
+        Told.__init__(self, space, gymnasium.spaces.Box)
+
+
+SPACES = gymnasium.spaces
+KINDS = {
+    "discrete": (SPACES.Discrete(3), [0, 1, 2]),
+    "start": (SPACES.Discrete(3, start=-7), [-7, -6, -5]),
+    "product": (SPACES.MultiDiscrete([2, 3]), [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]),
+    "product with start": (SPACES.MultiDiscrete([2, 1], start=[5, 9]), [[5, 9], [6, 9]]),
+    "matrix": (SPACES.MultiDiscrete(np.array([[2], [2]])), [[[0], [0]], [[0], [1]], [[1], [0]], [[1], [1]]]),
+    "binary": (SPACES.MultiBinary(2), [[0, 0], [0, 1], [1, 0], [1, 1]]),
+    "box of integers": (SPACES.Box(-1, 1, (1,), np.int64), [[-1], [0], [1]]),
+}
+
+
+@pytest.mark.parametrize(("space", "rows"), KINDS.values(), ids=KINDS)
+def test_each_number_plays_its_action_exactly(space: Any, rows: list[Any]) -> None:
+    inner = GymnasiumTold(space)
+    env = TrainingEnvironment(inner, 100, seed=0)
+    spec = env.action_spec()
+    assert (spec.shape, spec.dtype, spec.minimum, spec.maximum) == ((), np.int32, 0, len(rows) - 1)
+    env.reset()
+    for index in range(len(rows)):
+        env.step(np.asarray(index, np.int32))
+    assert [np.asarray(action).tolist() for action in inner.got] == rows
+    inner.got.clear()
+    for row in rows:  # As policies on disk return them.
+        env.step_in_environment_units(np.ravel(row)[0] if space.shape == () else np.ravel(row))
+    assert [np.asarray(action).tolist() for action in inner.got] == rows
+    assert [int(env.actions.to_agent(np.ravel(row))) for row in rows] == list(range(len(rows)))
+
+
+@pytest.mark.parametrize(("space", "rows"), KINDS.values(), ids=KINDS)
+def test_lanes_play_them_exactly(space: Any, rows: list[Any]) -> None:
+    own = [GymnasiumTold(space) for _ in rows]
+    env = BatchedEnvironment(gymnasium.vector.SyncVectorEnv([lambda env=env: env for env in own]), 100)
+    out = [np.zeros((len(rows), 1), np.float32)]
+    env.reset(out)
+    env.step([np.arange(len(rows), dtype=np.int32)], out)
+    assert [np.asarray(lane.got[0]).tolist() for lane in own] == rows
+
+
+def test_of_gym_and_of_tf_agents() -> None:
+    with_start = gym.spaces.Discrete(3, start=4)
+    for inner, wrap in ((GymTold(with_start), lambda env: env), (GymTold(with_start), gym_wrapper.GymWrapper)):
+        env = TrainingEnvironment(wrap(inner), 100, seed=0)
+        env.reset()
+        for index in (2, 0, 1):
+            env.step(np.asarray(index, np.int32))
+        assert inner.got == [6, 4, 5], "GymWrapper's own spec begins with 0"
+    lanes = [GymTold(gym.spaces.MultiBinary(2)) for _ in range(2)]
+    batched = batched_py_environment.BatchedPyEnvironment([gym_wrapper.GymWrapper(lane) for lane in lanes])
+    env = BatchedEnvironment(batched, 100)
+    out = [np.zeros((2, 1), np.float32)]
+    env.reset(out)
+    env.step([np.array([2, 1], np.int32)], out)
+    assert [lane.got[0].tolist() for lane in lanes] == [[1, 0], [0, 1]]
+
+
+def test_an_action_that_is_none_of_them_is_refused() -> None:
+    env = TrainingEnvironment(GymnasiumTold(SPACES.Discrete(3)), 100)
+    env.reset()
+    for wrong in (-1, 3):
+        with pytest.raises(ValueError, match=f"is {wrong}: it must be from 0 to 2"):
+            env.step(np.asarray(wrong, np.int32))
+    for wrong in (7, 0.5, np.nan):
+        with pytest.raises(ValueError, match="integers from 0 to 2|expected an action"):
+            env.actions.to_agent(wrong)
+
+
+# Tables.
+
+
+def test_a_table_makes_actions_of_a_box() -> None:
+    inner = GymnasiumTold(SPACES.Box(np.float32([-1, 0, -0.5]), np.float32([1, 1, 0.5]), dtype=np.float32))
+    env = TrainingEnvironment(inner, 100, action_table=TABLE, action_history=2)
+    assert env.action_spec().maximum == 2 and env.observation_spec()["action_history"].shape == (6,)
+    env.reset()
+    env.step(np.asarray(2, np.int32))
+    step = env.step(np.asarray(0, np.int32))
+    np.testing.assert_array_equal(inner.got, np.float32([TABLE[2], TABLE[0]]))
+    assert step.observation["action_history"].tolist() == [0, 0, 1, 1, 0, 0]
+    inner.got[0][:] = 9.0  # The environment's own array: the table stays.
+    step = env.step_in_environment_units(np.float32([0.1, 0.9, 0.0]))
+    assert inner.got[-1].tolist() == np.float32([0.1, 0.9, 0.0]).tolist(), "a policy's action is played as it is"
+    assert step.observation["action_history"].tolist() == [1, 0, 0, 0, 1, 0], "and seen as the nearest row"
+
+
+def test_the_nearest_row_counts_shares_of_the_range() -> None:
+    spec = array_spec.BoundedArraySpec((2,), np.float64, [0.0, 0.0], [100.0, 1.0], "action")
+    actions = actions_of(spec, [[0.0, 0.0], [30.0, 1.0]])
+    # From (20, 0.2): 0.2^2 + 0.2^2 = 0.08 to row 0, 0.1^2 + 0.8^2 = 0.65 to row 1; by plain numbers row 1 is nearer.
+    assert int(actions.to_agent([20.0, 0.2])) == 0 and not actions.is_exact([20.0, 0.2])
+    assert int(actions.to_agent([15.0, 0.5])) == 0, "of equals the lowest"
+    assert actions.is_exact([30.0, 1.0]) and actions_of(BOX, TABLE).is_exact(TABLE[2]), "0.1 of 64 bits is that of 32"
+
+
+def test_faults_of_a_table_are_told_together() -> None:
+    wrong = [[0, 0], [0, 2, 0], [0, float("nan"), 0], [0, 0, 0], [0.0, -0.0, 0.0]]
+    with pytest.raises(UserError) as error:
+        actions_of(BOX, wrong)
+    assert [finding.removeprefix("TrainParams.action_table: ") for finding in error.value.findings] == [
+        "row 0 has 2 numbers: the environment's action has 3",
+        "row 1 has 2 in place 1: the environment's bounds there are [0, 1]",
+        "row 2 is [0, nan, 0]: its numbers must be finite",
+        "row 4 is row 3 again",
+    ]
+    with pytest.raises(UserError, match="it has 4,097 rows: it must have 2 to 4,096"):
+        actions_of(BOX, np.random.default_rng(0).uniform(0.0, 0.5, (4097, 3)).tolist())
+    with pytest.raises(UserError, match="discrete actions of its own: remove it"):
+        TrainingEnvironment(GymnasiumTold(SPACES.Discrete(3)), 100, action_table=[[0], [1]])
+
+
+def test_at_most_4096_actions() -> None:
+    space = SPACES.MultiDiscrete([64, 64])
+    assert TrainingEnvironment(GymnasiumTold(space), 5).action_spec().maximum == 4095
+    for larger in (SPACES.MultiDiscrete([64, 65]), SPACES.Box(0, 255, (3,), np.uint8), SPACES.Discrete(2**40)):
+        with pytest.raises(UserError, match="actions, at most 4,096 are taken"):
+            TrainingEnvironment(GymnasiumTold(larger), 5)
+
+
+def test_specs_on_disk_know_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "specs.pbtxt"
+    specs.save_specs(path, array_spec.ArraySpec((1,), np.float32, "observation"), BOX, TABLE)
+    _, action = specs.load_specs(path)
+    assert (action.shape, action.dtype, action.minimum, action.maximum) == ((), tf.int32, 0, 2)
+    np.testing.assert_array_equal(specs.load_actions(path).rows, np.float32(TABLE))
+
+
+# What is drawn, remembered and stored.
+
+
+def test_all_actions_are_drawn_equally_often() -> None:
+    spec = actions_of(BOX, TABLE).spec
+    drawn = random_actions(spec, np.random.default_rng(0), 30_000)
+    assert drawn.dtype == np.int32 and drawn.shape == (30_000,)
+    np.testing.assert_allclose(np.bincount(drawn) / 30_000, 1 / 3, atol=0.01)  # Standard deviation 0.0027.
+
+
+def test_draws_of_a_box_are_those_of_before() -> None:
+    spec = actions_of(BOX).spec
+    expected = np.random.default_rng(3).uniform(-1.0, 1.0, (4, 3)).astype(np.float32)
+    np.testing.assert_array_equal(random_actions(spec, np.random.default_rng(3), 4), expected)
+
+
+def test_lanes_remember_as_single_environments_do() -> None:
+    alone = TrainingEnvironment(GymnasiumTold(SPACES.Discrete(3)), 100, action_history=2)
+    vector = gymnasium.vector.SyncVectorEnv([lambda: GymnasiumTold(SPACES.Discrete(3))] * 2)
+    lanes = BatchedEnvironment(vector, 100, action_history=2)
+    out = [np.zeros((2, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(lanes.observation_spec())]
+    alone.reset()
+    lanes.reset(out)
+    for index in (1, 2, 0):
+        step = alone.step(np.asarray(index, np.int32))
+        lanes.step([np.array([index, 0], np.int32)], out)
+        np.testing.assert_array_equal(out[0][0], step.observation["action_history"])
+    assert out[0].tolist() == [[0, 0, 1, 1, 0, 0], [1, 0, 0, 1, 0, 0]]
+
+
+def segment(actions: Any) -> Segment:
+    actions = np.asarray(actions, np.int32)
+    count = len(actions)
+    observation = [np.zeros((count + 1, 1), np.float32)]
+    return Segment(
+        0, 1, 0, 0, False, True, False, observation, [actions], np.zeros(count, np.float32), np.ones(count, np.float32)
+    )
+
+
+def test_segments_with_a_number_that_no_action_has_are_refused() -> None:
+    spec = array_spec.ArraySpec((1,), np.float32, "observation")
+    layout = Layout.from_specs(spec, actions_of(BOX, TABLE).spec)
+    assert layout.action[0].step_bytes == 4
+    whole = segment([0, 2, 1])
+    assert Segment.from_wire(whole.to_wire(), layout).action[0].tolist() == [0, 2, 1]
+    for wrong in (3, -1):
+        with pytest.raises(MalformedSegmentError, match="action: not all values are from 0 to 2"):
+            Segment.from_wire(segment([0, wrong]).to_wire(), layout)
+        read = bundles.from_wire(bundles.to_wire([whole, segment([wrong])]), layout)
+        assert next(read).action[0].tolist() == [0, 2, 1], "those before it come"
+        with pytest.raises(MalformedSegmentError, match="from 0 to 2"):
+            next(read)
+    assert "count" not in Layout.from_specs(spec, actions_of(BOX).spec).action[0].describe(), "rings of before"

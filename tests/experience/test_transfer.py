@@ -1,0 +1,192 @@
+"""Data sets become experience that runs begin with, and back, with nothing changed on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.segments_for_tests import LAYOUT, numbered_segment
+from tfagents_system.errors import UserError
+from tfagents_system.experience import columns, transfer
+from tfagents_system.experience.conversion import NamedEpisode
+from tfagents_system.experience.episodes import episodes_of
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.stored_ring import StoredRing
+
+PARAMS = """
+import gymnasium
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    discount = 0.5
+    normalize_rewards = True
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "my_params.py").write_text(PARAMS)
+    (tmp_path / "my.json").write_text('{"horizon": 20}')
+    return {"params": str(tmp_path / "my_params.py"), "config": str(tmp_path / "my.json")}
+
+
+def episode(steps: int, first: float, is_terminated: bool) -> NamedEpisode:
+    step = np.arange(steps + 1, dtype=np.float32)
+    return NamedEpisode(
+        {"": np.stack([np.full(steps + 1, first, np.float32), step, -step], axis=1)},
+        {"": (np.arange(steps, dtype=np.float32)[:, None] % 5 - 2)},  # Pendulum's torques are in [-2, 2].
+        np.arange(steps, dtype=np.float32),
+        is_terminated,
+    )
+
+
+EPISODES = [episode(5, 1, True), episode(7, 2, False), episode(1, 3, True)]
+
+
+def imported(source: str, out: Path, files: dict[str, str]) -> tuple[StoredRing, list[str], list[str]]:
+    notes: list[str] = []
+    lines = transfer.import_into(source, out, None, files["params"], files["config"], notes.append)
+    return StoredRing(out), lines, notes
+
+
+def assert_are_the_episodes(stored: StoredRing) -> None:
+    found = list(episodes_of(stored))
+    assert len(found) == len(EPISODES)
+    for ours, theirs in zip(EPISODES, found, strict=True):
+        np.testing.assert_array_equal(theirs.observation[0], ours.observations[""])
+        np.testing.assert_allclose(theirs.action[0], ours.actions[""] / 2)
+        np.testing.assert_array_equal(theirs.reward, ours.rewards)
+        np.testing.assert_array_equal(theirs.discount, [1] * (len(ours.rewards) - 1) + [not ours.is_terminated])
+    assert found[0].returns is not None
+    np.testing.assert_allclose(found[0].returns, [0, 1, 2.5, 4.25, 6.125])  # R_t = R_(t-1) / 2 + t.
+
+
+@pytest.mark.parametrize("suffix", columns.SUFFIXES)
+def test_a_file_comes_in_and_goes_out_as_it_was(tmp_path: Path, files: dict[str, str], suffix: str) -> None:
+    columns.write(tmp_path / f"data{suffix}", EPISODES)
+    stored, lines, notes = imported(str(tmp_path / f"data{suffix}"), tmp_path / "imported", files)
+    assert_are_the_episodes(stored)
+    assert "13 steps, 3 episodes (3 whole, 2 terminated), mean return of the whole ones 10.3" in lines[0]
+    assert notes == [] and f"SAC_REPLAY_FROM={tmp_path}/imported" in lines[1]
+    transfer.export(str(tmp_path / "imported"), str(tmp_path / f"again{suffix}"), notes.append)
+    again = list(columns.read(tmp_path / f"again{suffix}", notes.append))
+    for ours, theirs in zip(EPISODES, again, strict=True):
+        np.testing.assert_equal(vars(theirs), vars(ours))
+    with pytest.raises(UserError, match="exists: give another name"):
+        transfer.export(str(tmp_path / "imported"), str(tmp_path / f"again{suffix}"), notes.append)
+
+
+def test_minari_reads_what_was_exported_and_back(
+    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    columns.write(tmp_path / "data.npz", EPISODES)
+    imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
+    transfer.export(str(tmp_path / "imported"), "minari:us/pendulum-v0", lambda text: None)
+    data_set = minari.load_dataset("us/pendulum-v0")
+    assert (data_set.total_episodes, data_set.total_steps) == (3, 13)
+    for ours, theirs in zip(EPISODES, data_set.iterate_episodes(), strict=True):
+        np.testing.assert_array_equal(theirs.observations, ours.observations[""])
+        np.testing.assert_allclose(theirs.actions, ours.actions[""])
+        assert (theirs.terminations[-1], theirs.truncations[-1]) == (ours.is_terminated, not ours.is_terminated)
+    assert data_set.action_space.low.tolist() == [-2] and data_set.observation_space.shape == (3,)
+    for number, source in enumerate(("minari:us/pendulum-v0", str(tmp_path / "sets/us/pendulum-v0"))):
+        assert_are_the_episodes(imported(source, tmp_path / f"again_{number}", files)[0])
+
+
+def test_without_next_observations_truncated_episodes_lose_a_step_and_it_is_told(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    columns.write(tmp_path / "data.npz", EPISODES)
+    with np.load(tmp_path / "data.npz") as file:
+        data = {name: file[name] for name in file if name != "next_observations"}
+    data["terminals"], data["timeouts"] = data.pop("terminations"), data.pop("truncations")  # D4RL's names.
+    np.savez(tmp_path / "d4rl.npz", **data)
+    stored, _, notes = imported(str(tmp_path / "d4rl.npz"), tmp_path / "imported", files)
+    found = list(episodes_of(stored))
+    assert [len(each.reward) for each in found] == [5, 6, 1]
+    assert found[0].observation[0][-1].tolist() == found[0].observation[0][-2].tolist() and found[0].is_terminated
+    assert found[1].observation[0][-1, 1] == 6 and not found[1].is_terminated
+    assert "the last step of 1 truncated episodes is left out" in notes[1] and "2 terminated" in notes[0]
+
+
+def changed(**arrays: Any) -> Any:
+    return lambda data: {name: each for name, each in (data | arrays).items() if each is not None}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changed(rewards=np.full(13, np.nan)), "the rewards of episode 0 have 5 numbers that are not finite"),
+        (
+            changed(observations=np.full((13, 3), np.inf)),
+            "observation of episode 0 have 15 numbers that are not finite",
+        ),
+        (changed(actions=np.zeros((13, 2))), r"episode 0: action has the shape \[5, 2\], this needs \[5, 1\]"),
+        (changed(rewards=None), "has no rewards: it has"),
+        (changed(actions=None), "has no actions: it has"),
+        (changed(terminations=np.zeros(12)), "rewards have 13 rows, and terminations has 12"),
+        (
+            changed(observations=None, next_observations=None, **{"observations/camera": np.zeros((13, 3))}),
+            r"episode 0 has no observation \(one array\): it has 'camera'",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_leaves_nothing(
+    tmp_path: Path, files: dict[str, str], change: Any, message: str
+) -> None:
+    columns.write(tmp_path / "data.npz", EPISODES)
+    with np.load(tmp_path / "data.npz") as file:
+        np.savez(tmp_path / "other.npz", **change(dict(file)))
+    with pytest.raises(UserError, match=message):
+        imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
+    assert not [path for path in tmp_path.iterdir() if "imported" in path.name]
+
+
+def test_files_of_other_kinds_are_refused(tmp_path: Path, files: dict[str, str]) -> None:
+    (tmp_path / "data.csv").write_text("")
+    (tmp_path / "data.npz").write_text("no zip")
+    for name, message in (("data.csv", "no known format"), ("data.npz", "can't be read"), ("x.npz", "does not exist")):
+        with pytest.raises(UserError, match=message):
+            imported(str(tmp_path / name), tmp_path / "imported", files)
+
+
+def test_episodes_are_put_together_from_their_segments(tmp_path: Path) -> None:
+    """Two workers in turn, cut episodes with a lead and history; the oldest one has lost its beginning."""
+    ring = Ring.open(tmp_path, LAYOUT, 200, 60)
+    lost = dataclasses.replace(numbered_segment(0, 0, first_step=4, episode=9), starts_episode=False)
+    first = dataclasses.replace(numbered_segment(0, 1, episode=1, ends_episode=False), deferred=2)
+    other = numbered_segment(1, 0, episode=2, ends_episode=False)
+    # Begins with two observations of history, a step of context and the two deferred ones.
+    second = dataclasses.replace(
+        numbered_segment(0, 2, 9, episode=1, first_step=0, ends_episode=True),
+        starts_episode=False,
+        history=2,
+        lead=3,
+        context=1,
+    )
+    second.action, second.reward, second.discount = [second.action[0][2:]], second.reward[2:], second.discount[2:]
+    rest = numbered_segment(1, 1, episode=2, first_step=5, terminates=True)
+    for segment in (lost, first, other, second, rest):
+        assert ring.append(segment)
+    found = list(episodes_of(StoredRing(tmp_path)))
+    told = [(each.observation[0][:, 1:].astype(int).tolist(), each.starts, each.ends) for each in found]
+    assert told == [
+        ([[9, step] for step in range(4, 10)], False, True),
+        ([[1, step] for step in range(10)], True, True),
+        ([[2, step] for step in range(11)], True, True),
+    ]
+    assert [each.reward.astype(int).tolist() for each in found[1:]] == [
+        [1000 + step for step in range(9)],
+        [2000 + step for step in range(10)],
+    ]
+    assert [each.is_terminated for each in found] == [False, False, True]

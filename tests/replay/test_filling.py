@@ -1,0 +1,195 @@
+"""A new run's ring begins with the experience of others, once, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring, numbered_segment
+from tfagents_system.errors import UserError
+from tfagents_system.replay import filling
+from tfagents_system.replay.filling import fill
+from tfagents_system.replay.frame_stacks import observation_leaves
+from tfagents_system.replay.ring import NEVER, Ring
+from tfagents_system.replay.sampling import draw_transitions
+from tfagents_system.replay.stored_ring import StoredRing, differences
+from tfagents_system.run_files import run_checkpoints
+from tfagents_system.transport.segments import Column, Segment
+
+
+def run_with(folder: Path, segments: int = 4) -> Path:
+    """A run directory whose ring has so many episodes of five steps."""
+    filled_ring(folder / "replay", segments)
+    return folder
+
+
+def new_ring(run: Path, capacity: int = 60) -> Ring:
+    return Ring.open(run / "replay", LAYOUT, capacity, 24)
+
+
+def fill_run(run: Path, *sources: Path, capacity: int = 60) -> Ring:
+    ring = new_ring(run, capacity)
+    fill(ring, sources, run / "replay", run / "checkpoints")
+    return ring
+
+
+def test_what_is_read_is_what_was_stored(tmp_path: Path) -> None:
+    ring = Ring.open(tmp_path, LAYOUT, 100, 30)
+    parts = [
+        numbered_segment(number=0, steps=5, held_out=True, terminates=True),
+        dataclasses.replace(numbered_segment(number=1, steps=6, ends_episode=False), deferred=2),
+        dataclasses.replace(numbered_segment(number=2, steps=7, first_step=3), lead=3, context=1),
+    ]
+    for part in parts:
+        assert ring.append(part)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    read = list(StoredRing(tmp_path).segments())
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    for part, found in zip(parts, read, strict=True):
+        for field in dataclasses.fields(Segment):
+            if field.name not in ("worker_id", "incarnation", "number", "iteration", "lead"):
+                ours, theirs = getattr(part, field.name), getattr(found, field.name)
+                np.testing.assert_equal(theirs, ours, field.name)
+
+
+def test_a_new_run_has_the_experience_and_none_of_its_counts(tmp_path: Path) -> None:
+    one, two = run_with(tmp_path / "one", 2), run_with(tmp_path / "two", 3)
+    ring = fill_run(tmp_path / "new", one, two)
+    assert (ring.ring_steps, ring.env_steps, ring.init_steps, ring.segments) == (25, 0, 0, 0)
+    assert ring.steps_up_to(10**6) == 0 and ring.worker(0).iteration_done == NEVER
+    starts = ring.held_rows[ring.steps_left[ring.held_rows] > 0]
+    episodes = ring.observation[0][starts][:, 1].tolist()
+    assert episodes == [0] * 5 + [1] * 5 + [0] * 5 + [1] * 5 + [2] * 5
+    assert ring.verify() == 0, "checksums are of the new places"
+    append_more(ring, 1)
+    assert (ring.ring_steps, ring.env_steps, ring.worker(0).number) == (30, 5, 0), (
+        "a worker's first segment is its first"
+    )
+
+
+def test_it_is_done_once(tmp_path: Path) -> None:
+    source, run = run_with(tmp_path / "source"), tmp_path / "new"
+    ring = fill_run(run, source)
+    append_more(ring, 1)
+    before = content(ring)
+    append_more(Ring.open(source / "replay", LAYOUT, 60, 24), 1)
+    assert content(fill_run(run, source)) == before
+
+
+def test_a_server_that_was_killed_meanwhile_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, run = run_with(tmp_path / "source"), tmp_path / "new"
+    monkeypatch.setattr(filling, "_SEGMENTS_AT_ONCE", 1)
+    taken: list[list[Segment]] = []
+    take_over = Ring.take_over
+
+    def killed(self: Ring, segments: list[Segment]) -> None:
+        if len(taken) == 2:
+            raise KeyboardInterrupt
+        taken.append(segments)
+        take_over(self, segments)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Ring, "take_over", killed)
+        fill_run(run, source)
+    assert new_ring(run).ring_steps == 10
+    assert fill_run(run, source).ring_steps == 20
+
+
+def test_a_power_cut_before_the_first_checkpoint_fills_again(tmp_path: Path) -> None:
+    source, run = run_with(tmp_path / "source"), tmp_path / "new"
+    ring = fill_run(run, source)
+    ring.clear()  # As recovery does.
+    assert fill_run(run, source).ring_steps == 20
+
+
+def test_a_run_with_a_checkpoint_keeps_what_it_has(tmp_path: Path) -> None:
+    source, run = run_with(tmp_path / "source"), tmp_path / "new"
+    ring = fill_run(run)
+    append_more(ring, 1)
+    partial = run_checkpoints.begin(run / "checkpoints", 10)
+    (partial / "agent.index").write_bytes(b"index")
+    run_checkpoints.finish(partial, 10, 1, {})
+    assert fill_run(run, source).ring_steps == 5
+
+
+def test_other_sources_before_the_first_checkpoint_take_the_place_of_the_first(tmp_path: Path) -> None:
+    one, two, run = run_with(tmp_path / "one", 1), run_with(tmp_path / "two", 2), tmp_path / "new"
+    assert fill_run(run, one).ring_steps == 5
+    assert fill_run(run, two).ring_steps == 10
+    assert fill_run(run).ring_steps == 0
+
+
+def test_damaged_segments_are_left_out(tmp_path: Path) -> None:
+    source = run_with(tmp_path / "source", 4)
+    damaged = Ring.open(source / "replay", LAYOUT, 60, 24)
+    damaged.reward[8] += 1  # Of the second of four.
+    stored = StoredRing(source)
+    assert [segment.observation[0][0, 1] for segment in stored.segments()] == [0, 2, 3]
+    assert stored.damaged_steps == 5
+    assert fill_run(tmp_path / "new", source).ring_steps == 15
+
+
+def test_a_cut_oldest_segment_is_no_damage_and_a_small_ring_keeps_the_newest(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    filled_ring(source / "replay", 7, capacity=20)
+    stored = StoredRing(source)
+    assert [segment.observation[0][0, 1] for segment in stored.segments()] == [4, 5, 6] and not stored.damaged_steps
+    ring = fill_run(tmp_path / "new", source, capacity=13)
+    starts = ring.held_rows[ring.steps_left[ring.held_rows] > 0]
+    assert ring.observation[0][starts][:, 1].tolist() == [5] * 5 + [6] * 5
+
+
+def test_no_sample_starts_where_frames_before_it_are_missing(tmp_path: Path) -> None:
+    layout = dataclasses.replace(
+        LAYOUT, observation=(LAYOUT.observation[0], Column("observation/i", (1, 1, 1), "uint8"))
+    )
+
+    def segment(number: int, first_step: int) -> Segment:
+        made = numbered_segment(number=number, first_step=first_step, episode=0, ends_episode=False)
+        made.observation[1] = made.observation[0][:, 2].astype(np.uint8).reshape(-1, 1, 1, 1)
+        return made
+
+    source = Ring.open(tmp_path / "source", layout, 60, 24)
+    source.extend([segment(0, 0), segment(1, 5)])  # The second has no history.
+    ring = Ring.open(tmp_path / "new/replay", layout, 60, 24)
+    fill(ring, [tmp_path / "source"], tmp_path / "new/replay", tmp_path / "new/checkpoints", frame_stack=3)
+    drawn = draw_transitions(ring, np.random.default_rng(0), 20, 32, frame_stack=3)
+    steps = drawn.observation[0][..., 2].astype(int)
+    assert set(steps.ravel()) == {0, 1, 2, 3, 4, 7, 8, 9}
+    frames = drawn.observation[1].reshape(*steps.shape, 3)
+    np.testing.assert_array_equal(frames, np.maximum(steps[..., None] + np.arange(-2, 1), 0))
+    assert len(observation_leaves(ring, ring.held_rows[2:3], 3)) == 2
+
+
+def test_other_layouts_are_told_column_by_column(tmp_path: Path) -> None:
+    other = dataclasses.replace(
+        LAYOUT, action=(Column("action", (4,), "float32"),), returns=Column("return", (), "float32")
+    )
+    told = differences(LAYOUT, other)
+    assert told == ["action: here float32 [2], there float32 [4]", "return: here none, there float32 []"]
+    Ring.open(tmp_path / "other", other, 60, 24)
+    with pytest.raises(UserError, match=r"another layout.*action: here float32 \[2\], there float32 \[4\]"):
+        fill_run(tmp_path / "new", tmp_path / "other")
+
+
+def test_what_is_no_ring_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no replay ring: give the directory of a run"):
+        StoredRing(tmp_path)
+    run = run_with(tmp_path / "run")
+    description = json.loads((run / "replay/layout.json").read_text())
+    (run / "replay/layout.json").write_text(json.dumps(description | {"version": 2}))
+    with pytest.raises(UserError, match="another version of this program made it"):
+        StoredRing(run)
+    (run / "replay/layout.json").write_text("{")
+    with pytest.raises(UserError, match="can't be read"):
+        StoredRing(run)
+
+
+def test_segments_that_are_too_long_are_refused(tmp_path: Path) -> None:
+    filled_ring(tmp_path / "source", 2, capacity=100, slack=60, steps=40)
+    with pytest.raises(UserError, match="a segment of 41 rows does not fit a ring of 20: raise n_episodes_in_buffer"):
+        fill_run(tmp_path / "new", tmp_path / "source", capacity=20)

@@ -1,0 +1,1 @@
+"""Experience from elsewhere: data sets become rings that a run begins with, and rings become data sets."""

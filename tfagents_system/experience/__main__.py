@@ -1,0 +1,76 @@
+"""Imports, exports and shows experience.
+
+    python -m tfagents_system.experience import demos.npz --params my_params.py --config my.json --out demos
+    python -m tfagents_system.experience import minari:mujoco/hopper/expert-v0 --exp_dir logs/hopper --out expert
+    python -m tfagents_system.experience export logs/hopper --out hopper.npz
+    python -m tfagents_system.experience show logs/hopper
+
+SAC_REPLAY_FROM begins a run with what was imported, or with another run's experience.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfagents_system.errors import EXIT_DONE, UserError, exit_with
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    flags = _parse(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+    from absl import logging
+
+    from tfagents_system.experience import transfer
+
+    logging.set_verbosity(logging.ERROR)
+    if flags.command == "import":
+        lines = transfer.import_into(flags.source, _out(flags.out), flags.exp_dir, flags.params, flags.config, _note)
+    elif flags.command == "export":
+        lines = transfer.export(flags.source, flags.out, _note)
+    else:
+        lines = transfer.show(flags.source)
+    print("\n".join(lines))
+    return EXIT_DONE
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
+
+
+def _out(text: str) -> Path:
+    path = Path(text).expanduser().absolute()
+    if path.exists():
+        raise UserError(f"--out={text} exists: give a new folder, or remove it")
+    return path
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tfagents_system.experience",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    take = commands.add_parser("import", help="a data set becomes a folder for SAC_REPLAY_FROM")
+    take.add_argument("source", help="file.npz, file.parquet, minari:NAME, or the folder of a Minari data set")
+    take.add_argument("--out", required=True, help="the folder to make")
+    take.add_argument("--exp_dir", help="a run of the environment, whose observations and actions these are")
+    take.add_argument("--params", help="without a run: Python file with TrainParams")
+    take.add_argument("--config", help="without a run: JSON of the environment")
+    give = commands.add_parser("export", help="the whole episodes of a run become a data set")
+    give.add_argument("source", help="run directory, or an imported folder")
+    give.add_argument("--out", required=True, help="file.npz, file.parquet, or minari:NAME such as minari:me/hopper-v0")
+    show = commands.add_parser("show", help="what a run or an imported folder holds")
+    show.add_argument("source", help="run directory, or an imported folder")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    exit_with(main)

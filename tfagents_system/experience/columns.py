@@ -1,0 +1,194 @@
+"""Files of named columns, one row a step: npz and Parquet.
+
+observations           [N, ...], or observations/<path> for each leaf
+actions                [N, ...], likewise, in the environment's units
+rewards                [N]
+terminations           [N] (also: terminals, terminated, dones)
+truncations            [N] (also: timeouts, truncated)
+next_observations      like observations; may be missing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tfagents_system.errors import UserError
+from tfagents_system.experience.conversion import NamedEpisode
+
+SUFFIXES = (".npz", ".parquet")
+_OTHER_NAMES = {
+    "terminals": "terminations",
+    "terminated": "terminations",
+    "dones": "terminations",
+    "timeouts": "truncations",
+    "truncated": "truncations",
+    "observation": "observations",
+    "action": "actions",
+    "reward": "rewards",
+    "next_observation": "next_observations",
+}
+
+
+def read(path: Path, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
+    """The episodes of a file, in its order.
+
+    Args:
+      path: The file.
+      tell: Called with what was decided about the data, in words.
+
+    Raises:
+      UserError: It can't be read, or a column is missing or too short.
+    """
+    columns = {_known(name): array for name, array in _load(path).items()}
+    rewards = _required(columns, "rewards", path).reshape(-1)
+    count = len(rewards)
+    observations, actions = _leaves(columns, "observations"), _leaves(columns, "actions")
+    if not observations or not actions:
+        raise UserError(f"{path} has no {'actions' if observations else 'observations'}: it has {', '.join(columns)}")
+    following = _leaves(columns, "next_observations")
+    if following and following.keys() != observations.keys():
+        raise UserError(f"{path}: next_observations have other leaves than observations: {', '.join(following)}")
+    ended = _required(columns, "terminations", path).reshape(-1).astype(bool)
+    cut = np.asarray(columns.get("truncations", np.zeros(count)), bool).reshape(-1)
+    every = {**observations, **actions, **following, "terminations": ended, "truncations": cut}
+    if short := [f"{name} has {len(each)}" for name, each in every.items() if len(each) != count]:
+        raise UserError(f"{path}: rewards have {count} rows, and {', '.join(short)}")
+    yield from _episodes(observations, actions, following, rewards, ended, cut, tell)
+
+
+def _episodes(
+    observations: Mapping[str, np.ndarray],
+    actions: Mapping[str, np.ndarray],
+    following: Mapping[str, np.ndarray],
+    rewards: np.ndarray,
+    ended: np.ndarray,
+    cut: np.ndarray,
+    tell: Callable[[str], None],
+) -> Iterator[NamedEpisode]:
+    """Cuts columns of equal length into episodes. `following`: the next observations, or empty."""
+    count = len(rewards)
+    bounds = (np.flatnonzero(ended | cut) + 1).tolist()
+    if count and (not bounds or bounds[-1] != count):
+        bounds.append(count)
+        tell("the last episode neither terminates nor is truncated: it counts as cut off")
+    dropped = repeated = 0
+    for begin, end in zip([0, *bounds[:-1]], bounds, strict=True):
+        last, is_terminated = end, bool(ended[end - 1])
+        if not following and is_terminated:  # The value of what comes after it counts as 0, whatever is there.
+            repeated += 1
+        elif not following:  # Nobody knows where the last action led to.
+            last, dropped = end - 1, dropped + 1
+        if last > begin:
+            tails = following or observations
+            yield NamedEpisode(
+                {
+                    name: np.concatenate([leaf[begin:last], tails[name][end - 1 : end]])
+                    for name, leaf in observations.items()
+                },
+                {name: leaf[begin:last] for name, leaf in actions.items()},
+                rewards[begin:last],
+                is_terminated,
+            )
+    if repeated:
+        tell(f"no next_observations: the last observation of {repeated:,} terminated episodes is also the one after it")
+    if dropped:
+        tell(f"no next_observations: the last step of {dropped:,} truncated episodes is left out")
+
+
+def write(path: Path, episodes: Sequence[NamedEpisode]) -> None:
+    """Writes episodes, with next_observations; those that were cut off are truncated."""
+
+    def all_of(leaves: Callable[[NamedEpisode], Mapping[str, np.ndarray]], root: str, part: slice) -> dict:
+        names = leaves(episodes[0])
+        return {
+            f"{root}/{name}" if name else root: np.concatenate([leaves(each)[name][part] for each in episodes])
+            for name in names
+        }
+
+    lengths = [len(each.rewards) for each in episodes]
+    last = np.cumsum(lengths) - 1
+    ended = np.zeros(sum(lengths), bool)
+    ended[last] = [each.is_terminated for each in episodes]
+    cut = np.zeros(sum(lengths), bool)
+    cut[last] = ~ended[last]
+    columns = {
+        **all_of(lambda each: each.observations, "observations", slice(None, -1)),
+        **all_of(lambda each: each.actions, "actions", slice(None)),
+        "rewards": np.concatenate([each.rewards for each in episodes]),
+        "terminations": ended,
+        "truncations": cut,
+        **all_of(lambda each: each.observations, "next_observations", slice(1, None)),
+    }
+    if path.suffix == ".npz":
+        np.savez_compressed(path, **columns)
+    else:
+        _write_parquet(path, columns)
+
+
+def _known(name: str) -> str:
+    root, _, rest = name.partition("/")
+    root = _OTHER_NAMES.get(root, root)
+    return f"{root}/{rest}" if rest else root
+
+
+def _required(columns: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarray:
+    if name not in columns:
+        raise UserError(f"{path} has no {name}: it has {', '.join(columns) or 'no columns'}")
+    return columns[name]
+
+
+def _leaves(columns: Mapping[str, np.ndarray], root: str) -> dict[str, np.ndarray]:
+    return {
+        name.partition("/")[2]: array for name, array in columns.items() if name == root or name.startswith(f"{root}/")
+    }
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                return dict(file)
+        return _read_parquet(path)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path} can't be read: {error}") from None
+
+
+def _parquet() -> object:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError("Parquet files need the package pyarrow: pip install 'tfagents_system[experience]'") from None
+    return pyarrow
+
+
+def _read_parquet(path: Path) -> dict[str, np.ndarray]:
+    arrow = _parquet()
+    table = arrow.parquet.read_table(path)  # type: ignore[attr-defined]
+    columns = {}
+    for name in table.column_names:
+        shape = (table.schema.field(name).metadata or {}).get(b"shape", b"")
+        values = table.column(name).to_pylist()
+        array = np.asarray(values)
+        if array.dtype == object:
+            raise ValueError(f"the rows of {name} have different lengths")
+        columns[name] = array.reshape(-1, *map(int, shape.split(b","))) if shape else array
+    return columns
+
+
+def _write_parquet(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+    arrow = _parquet()
+    fields, arrays = [], []
+    for name, array in columns.items():
+        flat = arrow.array(array.reshape(-1))  # type: ignore[attr-defined]
+        values, metadata = flat, None
+        if array.ndim > 1:
+            width = int(np.prod(array.shape[1:]))
+            values = arrow.FixedSizeListArray.from_arrays(flat, width)  # type: ignore[attr-defined]
+            metadata = {b"shape": ",".join(map(str, array.shape[1:])).encode()}
+        fields.append(arrow.field(name, values.type, metadata=metadata))  # type: ignore[attr-defined]
+        arrays.append(values)
+    table = arrow.Table.from_arrays(arrays, schema=arrow.schema(fields))  # type: ignore[attr-defined]
+    arrow.parquet.write_table(table, path)  # type: ignore[attr-defined]

@@ -1,0 +1,161 @@
+"""Between data sets, in the environment's units and with names, and what a run stores."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tree
+
+from tfagents_system.envs.actions import LeafActions
+from tfagents_system.errors import UserError
+from tfagents_system.experience.episodes import StoredEpisode
+from tfagents_system.transport.segments import Column, Layout
+
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+@dataclasses.dataclass
+class NamedEpisode:
+    """An episode of a data set.
+
+    Attributes:
+      observations: `[T + 1, ...]` by name: "" where observations are one array, else the path, such as `robot/arm`.
+      actions: `[T, ...]` in the environment's units, by name likewise.
+      rewards: `[T]`.
+      is_terminated: It ended in a terminal state; otherwise it was cut off.
+      starts: It begins with a reset.
+    """
+
+    observations: dict[str, np.ndarray]
+    actions: dict[str, np.ndarray]
+    rewards: np.ndarray
+    is_terminated: bool
+    starts: bool = True
+
+
+class Conversion:
+    """Converts episodes for one environment.
+
+    Args:
+      layout: What its runs store.
+      actions: Those of each leaf of the environment's.
+      gamma: Discount of the returns, where the layout has them.
+    """
+
+    def __init__(self, layout: Layout, actions: Sequence[LeafActions], gamma: float) -> None:
+        self.layout = layout
+        self._actions = actions
+        self._gamma = gamma
+
+    def to_stored(self, episode: NamedEpisode, what: str) -> StoredEpisode:
+        """An episode of a data set as runs store it.
+
+        Raises:
+          UserError: A name is missing, a shape is another one, or a number is not finite; `what` names the episode.
+        """
+        steps = len(episode.rewards)
+        observation = [
+            _leaf(episode.observations, column, "observation", steps + 1, what) for column in self.layout.observation
+        ]
+        own = zip(self.layout.action, self._actions, strict=True)
+        action = [_action(episode.actions, column, leaf, steps, what) for column, leaf in own]
+        reward = _finite(np.asarray(episode.rewards, np.float64), f"the rewards of {what}").astype(np.float32)
+        discount = np.ones(steps, np.float32)
+        if episode.is_terminated:
+            discount[-1] = 0.0
+        returns = self._returns(reward) if self.layout.returns else None
+        return StoredEpisode(observation, action, reward, discount, episode.starts, True, returns)
+
+    def to_named(self, episode: StoredEpisode) -> NamedEpisode:
+        """The other way round."""
+        return NamedEpisode(
+            {name_of(column): leaf for column, leaf in zip(self.layout.observation, episode.observation, strict=True)},
+            {
+                name_of(column): _to_environment_units(action, leaf)
+                for column, action, leaf in zip(self.layout.action, episode.action, self._actions, strict=True)
+            },
+            episode.reward,
+            episode.is_terminated,
+            episode.starts,
+        )
+
+    def _returns(self, reward: np.ndarray) -> np.ndarray:
+        """R_t = gamma R_(t-1) + r_t."""
+        total, returns = 0.0, []
+        for each in reward.tolist():
+            total = self._gamma * total + each
+            returns.append(total)
+        return np.clip(np.array(returns), -_MAX_FLOAT32, _MAX_FLOAT32).astype(np.float32)
+
+
+def name_of(column: Column) -> str:
+    """Of a leaf in a data set: its path without the root."""
+    return column.name.partition("/")[2]
+
+
+def flat(nest: object, root: str = "") -> dict[str, np.ndarray]:
+    """The arrays of a nest by their paths."""
+    return {"/".join([*([root] if root else []), *map(str, path)]): np.asarray(leaf) for path, leaf in _leaves(nest)}
+
+
+def nested(arrays: Mapping[str, np.ndarray]) -> object:
+    """The nest of dictionaries whose paths the names are; the array itself where its name is empty."""
+    if list(arrays) == [""]:
+        return arrays[""]
+    nest: dict[str, object] = {}
+    for name, array in arrays.items():
+        *folders, last = name.split("/")
+        inner = nest
+        for folder in folders:
+            inner = inner.setdefault(folder, {})  # type: ignore[assignment]
+        inner[last] = array
+    return nest
+
+
+def _leaves(nest: object) -> list[tuple[tuple[object, ...], object]]:
+    return list(tree.flatten_with_path(nest))
+
+
+def _leaf(arrays: Mapping[str, np.ndarray], column: Column, kind: str, length: int, what: str) -> np.ndarray:
+    name = name_of(column)
+    if name not in arrays:
+        raise UserError(
+            f"{what} has no {kind} {name or '(one array)'}: it has {', '.join(map(repr, arrays)) or 'none'}, the "
+            f"environment's leaf is {column.name}"
+        )
+    array = np.asarray(arrays[name])
+    wanted, dtype = (length, *column.shape), np.dtype(column.dtype)
+    if array.size != int(np.prod(wanted)) or len(array) != length:
+        raise UserError(f"{what}: {column.name} has the shape {list(array.shape)}, this needs {list(wanted)}")
+    if dtype.kind != "f" and not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise UserError(f"{what}: {column.name} is {array.dtype}, this needs {dtype}")
+    return _finite(array, f"{column.name} of {what}").reshape(wanted).astype(dtype)
+
+
+def _action(
+    arrays: Mapping[str, np.ndarray], column: Column, actions: LeafActions, steps: int, what: str
+) -> np.ndarray:
+    as_taken = dataclasses.replace(column, shape=tuple(actions.environment_spec.shape), dtype="float64")
+    own = _leaf(arrays, as_taken, "action", steps, what)
+    try:
+        return np.stack([actions.to_agent(action) for action in own])
+    except ValueError as error:
+        raise UserError(f"{what}: {error}") from None
+
+
+def _to_environment_units(action: np.ndarray, actions: LeafActions) -> np.ndarray:
+    if actions.rows is not None:
+        return actions.rows[action]
+    spec = actions.environment_spec
+    low, high = (np.asarray(bound, np.float64) for bound in (spec.minimum, spec.maximum))
+    scaled = low + (action.astype(np.float64) + 1.0) / 2.0 * (high - low)
+    return np.clip(scaled, low, high).astype(np.float32)
+
+
+def _finite(array: np.ndarray, what: str) -> np.ndarray:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        count = int((~np.isfinite(array)).sum())
+        raise UserError(f"{what} have {count} numbers that are not finite (NaN or infinite): remove those episodes")
+    return array

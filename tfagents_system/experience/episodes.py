@@ -1,0 +1,133 @@
+"""Episodes out of a ring and into one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.stored_ring import StoredRing
+from tfagents_system.transport.segments import Layout, Segment
+
+
+@dataclasses.dataclass
+class StoredEpisode:
+    """An episode as rings have it, or a part of one.
+
+    Attributes:
+      observation: Leaves `[T + 1, ...]`.
+      action: Leaves `[T, ...]`, in the agent's units.
+      reward: `[T]` float32.
+      discount: `[T]` float32: 0 where it terminated.
+      starts: Its first observation is the one of `reset`.
+      ends: Its last observation is the episode's last.
+      returns: `[T]` float32, where the layout has them.
+    """
+
+    observation: list[np.ndarray]
+    action: list[np.ndarray]
+    reward: np.ndarray
+    discount: np.ndarray
+    starts: bool = True
+    ends: bool = True
+    returns: np.ndarray | None = None
+
+    @property
+    def is_terminated(self) -> bool:
+        return bool(self.discount[-1] == 0)
+
+
+def episodes_of(stored: StoredRing) -> Iterator[StoredEpisode]:
+    """The episodes of a ring, each put together from its segments; parts of which the rest is not there come last.
+
+    A segment continues the part whose last observation it contains. So where two episodes have the same observation
+    there, the rest of one may follow the beginning of the other.
+    """
+    open_parts: dict[bytes, StoredEpisode] = {}
+    for segment in stored.segments():
+        part = _continued(open_parts, segment)
+        if segment.ends_episode:
+            yield part
+        else:
+            open_parts[_key(part.observation, -1)] = part
+    yield from open_parts.values()
+
+
+def _continued(open_parts: dict[bytes, StoredEpisode], segment: Segment) -> StoredEpisode:
+    new = _as_part(segment, segment.history)
+    if segment.starts_episode or not open_parts:
+        return new
+    for row in range(segment.history, segment.num_rows - 1):
+        part = open_parts.pop(_key(segment.observation, row), None)
+        if part is not None:
+            return _joined(part, _as_part(segment, row))
+    return new
+
+
+def _as_part(segment: Segment, row: int) -> StoredEpisode:
+    """A segment from one of its rows on."""
+    step = row - segment.history
+    return StoredEpisode(
+        observation=[leaf[row:] for leaf in segment.observation],
+        action=[leaf[step:] for leaf in segment.action],
+        reward=segment.reward[step:],
+        discount=segment.discount[step:],
+        starts=segment.starts_episode,
+        ends=segment.ends_episode,
+        returns=None if segment.returns is None else segment.returns[step:],
+    )
+
+
+def _joined(first: StoredEpisode, second: StoredEpisode) -> StoredEpisode:
+    def both(ours: list[np.ndarray], theirs: list[np.ndarray]) -> list[np.ndarray]:
+        return [np.concatenate(pair) for pair in zip(ours, theirs, strict=True)]
+
+    return StoredEpisode(
+        observation=both([leaf[:-1] for leaf in first.observation], second.observation),
+        action=both(first.action, second.action),
+        reward=np.concatenate([first.reward, second.reward]),
+        discount=np.concatenate([first.discount, second.discount]),
+        starts=first.starts,
+        ends=second.ends,
+        returns=None
+        if first.returns is None or second.returns is None
+        else np.concatenate([first.returns, second.returns]),
+    )
+
+
+def _key(observation: Sequence[np.ndarray], row: int) -> bytes:
+    return b"".join(leaf[row].tobytes() for leaf in observation)
+
+
+def write_ring(folder: Path, layout: Layout, episodes: Sequence[StoredEpisode]) -> Ring:
+    """Makes a ring that holds exactly these episodes, cut into segments as workers cut them."""
+    most = layout.max_segment_steps(None)
+    segments = [segment for episode in episodes for segment in _segments(episode, most)]
+    rows = sum(segment.num_rows for segment in segments)
+    ring = Ring.open(folder, layout, rows, max(segment.num_rows for segment in segments))
+    ring.take_over(segments)
+    ring.make_durable()
+    return ring
+
+
+def _segments(episode: StoredEpisode, most: int) -> Iterator[Segment]:
+    steps = len(episode.reward)
+    for begin in range(0, steps, most):
+        end = min(steps, begin + most)
+        yield Segment(
+            worker_id=0,
+            incarnation=1,
+            number=0,
+            iteration=0,
+            end_of_iteration=False,
+            starts_episode=episode.starts and begin == 0,
+            ends_episode=episode.ends and end == steps,
+            observation=[leaf[begin : end + 1] for leaf in episode.observation],
+            action=[leaf[begin:end] for leaf in episode.action],
+            reward=episode.reward[begin:end],
+            discount=episode.discount[begin:end],
+            returns=None if episode.returns is None else episode.returns[begin:end],
+        )

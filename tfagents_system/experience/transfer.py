@@ -1,0 +1,149 @@
+"""What `python -m tfagents_system.experience` does: import, export, show."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import tree
+
+from tfagents_system.envs import loading, specs
+from tfagents_system.envs.actions import LeafActions
+from tfagents_system.errors import UserError
+from tfagents_system.experience import columns, minari_sets
+from tfagents_system.experience.conversion import Conversion, NamedEpisode
+from tfagents_system.experience.episodes import StoredEpisode, episodes_of, write_ring
+from tfagents_system.playing.saved_run import find_path, load_run_params
+from tfagents_system.replay.stored_ring import StoredRing, ring_folder
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.run_layout import run_layout
+from tfagents_system.transport.segments import Layout
+
+_SPECS = "specs.pbtxt"
+Tell = Callable[[str], None]
+
+
+def import_into(
+    source: str, out: Path, exp_dir: str | None, params: str | None, config: str | None, tell: Tell
+) -> list[str]:
+    """Makes a folder with a ring from a data set; complete or not there.
+
+    Args:
+      source: What is imported.
+      out: The folder; does not exist.
+      exp_dir, params, config: The run or the files that say how the environment's experience is stored.
+      tell: Called with what was decided about the data.
+
+    Returns:
+      What was imported, in lines.
+
+    Raises:
+      UserError: The data do not fit the environment, or can't be read.
+    """
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        conversion = _conversion_for(exp_dir, params, config, partial / _SPECS)
+        found = _read(source, tell)
+        episodes = [conversion.to_stored(each, f"episode {number}") for number, each in enumerate(found)]
+        if not episodes:
+            raise UserError(f"{source} holds no step: give another data set")
+        write_ring(partial, conversion.layout, episodes)
+        partial.rename(out)
+    except OSError as error:
+        raise UserError(f"{out} can't be written ({error.strerror}): give another folder") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return [f"{out}: {_summary(episodes)}", f"begin a run with it: SAC_REPLAY_FROM={out}"]
+
+
+def export(source: str, out: str, tell: Tell) -> list[str]:
+    """Writes the whole episodes of a run or of an imported folder as a data set.
+
+    Returns:
+      What was written, in lines.
+
+    Raises:
+      UserError: There are none, or the data set is there already.
+    """
+    stored = StoredRing(find_path(source, "SOURCE", Path.is_dir))
+    actions = _actions(stored)
+    found = list(episodes_of(stored))
+    episodes = [each for each in found if each.starts and each.ends]
+    if parts := len(found) - len(episodes):
+        tell(f"{parts:,} episodes of which a part is not there are left out")
+    if stored.damaged_steps:
+        tell(f"{stored.damaged_steps:,} damaged steps are left out")
+    if not episodes:
+        raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise n_episodes_in_buffer")
+    conversion = Conversion(stored.layout, actions, 1.0)
+    named = [conversion.to_named(each) for each in episodes]
+    return [f"{_write(out, named, stored.layout, actions)}: {_summary(episodes)}"]
+
+
+def show(source: str) -> list[str]:
+    """What a run or an imported folder holds, in lines."""
+    stored = StoredRing(find_path(source, "SOURCE", Path.is_dir))
+    episodes = list(episodes_of(stored))
+    lines = [f"{stored.folder}: {_summary(episodes) if episodes else 'empty'}"]
+    lines += [f"  {column.name}: {column.dtype} {list(column.shape)}" for column in stored.layout.columns]
+    if stored.damaged_steps:
+        lines.append(f"  {stored.damaged_steps:,} steps are damaged")
+    return lines
+
+
+def _summary(episodes: Sequence[StoredEpisode]) -> str:
+    steps = sum(len(each.reward) for each in episodes)
+    whole = [float(each.reward.sum(dtype=np.float64)) for each in episodes if each.starts and each.ends]
+    ended = sum(each.is_terminated for each in episodes)
+    text = f"{steps:,} steps, {len(episodes):,} episodes ({len(whole):,} whole, {ended:,} terminated)"
+    return text + (f", mean return of the whole ones {np.mean(whole):,.1f}" if whole else "")
+
+
+def _read(source: str, tell: Tell) -> Iterator[NamedEpisode]:
+    if minari_sets.is_one(source):
+        return minari_sets.read(source, tell)
+    path = find_path(source, "SOURCE", Path.is_file)
+    if path.suffix not in columns.SUFFIXES:
+        raise UserError(f"{source} is of no known format: give {', '.join(columns.SUFFIXES)}, or minari:NAME")
+    return columns.read(path, tell)
+
+
+def _write(out: str, episodes: Sequence[NamedEpisode], layout: Layout, actions: Sequence[LeafActions]) -> Path:
+    if out.startswith(minari_sets.PREFIX):
+        return minari_sets.write(out.removeprefix(minari_sets.PREFIX), episodes, layout, actions)
+    path = Path(out).expanduser().absolute()
+    if path.suffix not in columns.SUFFIXES:
+        raise UserError(f"--out={out} must end with {' or '.join(columns.SUFFIXES)}, or be minari:NAME")
+    if path.exists():
+        raise UserError(f"--out={out} exists: give another name, or remove it")
+    columns.write(path, episodes)
+    return path
+
+
+def _conversion_for(exp_dir: str | None, params_flag: str | None, config_flag: str | None, file: Path) -> Conversion:
+    """For the environment of a run or of files; writes its specs to `file`."""
+    paths = None if exp_dir is None else RunPaths(find_path(exp_dir, "--exp_dir", Path.is_dir))
+    params = load_run_params(paths, params_flag, config_flag)
+    if paths is not None and paths.specs.is_file():
+        shutil.copyfile(paths.specs, file)
+    else:
+        with contextlib.closing(loading.make_play_env(params, 0, render=False)) as env:
+            specs.save_specs(file, env.observation_spec(), env.environment_action_spec, params.action_table)
+    return Conversion(run_layout(params, *specs.load_specs(file)), _leaves(file), params.discount)
+
+
+def _actions(stored: StoredRing) -> list[LeafActions]:
+    folder = stored.folder
+    for candidate in (folder / _SPECS, RunPaths(folder.parent).specs):
+        if candidate.is_file() and ring_folder(candidate.parent) == folder:
+            return _leaves(candidate)
+    raise UserError(f"{folder} has no {_SPECS} beside it, which says the bounds of actions: give a run directory")
+
+
+def _leaves(file: Path) -> list[LeafActions]:
+    return tree.flatten(specs.load_actions(file))

@@ -1,0 +1,68 @@
+"""The check of SAC_REPLAY_FROM: whether a run can begin with the experience of others."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfagents_system.checks.checklist import Check
+from tfagents_system.errors import UserError
+from tfagents_system.replay.ring_sizes import capacity_rows
+from tfagents_system.replay.stored_ring import StoredRing, differences
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.run_layout import run_layout
+from tfagents_system.transport.segments import Layout
+
+
+def check_sources(
+    sources: Sequence[Path], exp_dir: Path, params: TrainParamsBase, specs: bytes, has_begun: bool, check: Check
+) -> None:
+    """Compares each source with what the run will store.
+
+    Args:
+      sources: SAC_REPLAY_FROM.
+      exp_dir: The run's own directory.
+      params: Of the run.
+      specs: The content of its specs file.
+      has_begun: The run has its own experience already.
+      check: Gets what was found.
+    """
+    if has_begun:
+        check.notes.append(
+            "SAC_REPLAY_FROM is for a new run: this one has begun and goes on with the experience that it has"
+        )
+        return
+    layout = _layout(params, specs)
+    rows = 0
+    for source in sources:
+        if source.resolve() == exp_dir.resolve():
+            check.errors.append(f"SAC_REPLAY_FROM={source} is this run's own directory: give another one")
+            continue
+        try:
+            stored = StoredRing(source)
+        except UserError as error:
+            check.errors.append(f"SAC_REPLAY_FROM: {error}")
+            continue
+        if lines := differences(layout, stored.layout):
+            check.errors.append(
+                f"SAC_REPLAY_FROM={source} holds other experience than this run collects: {'; '.join(lines)}. Give a "
+                "run of the same environment and settings (action_history, normalize_rewards)"
+            )
+            continue
+        rows += stored.rows
+        check.facts.append(f"{source}: {stored.rows:,} rows")
+    if rows > (most := capacity_rows(params, layout)):
+        check.notes.append(
+            f"SAC_REPLAY_FROM has {rows:,} rows, and the replay buffer holds {most:,}: the last ones are kept. Raise "
+            "n_episodes_in_buffer to keep all"
+        )
+
+
+def _layout(params: TrainParamsBase, specs: bytes) -> Layout:
+    from tfagents_system.envs.specs import load_specs
+
+    with tempfile.NamedTemporaryFile(suffix=".pbtxt") as file:
+        file.write(specs)
+        file.flush()
+        return run_layout(params, *load_specs(Path(file.name)))

@@ -1,0 +1,76 @@
+"""Fills the ring of a new run with experience of other runs, before the replay server serves.
+
+It happens once, before the run's first checkpoint. Every checkpoint from then on includes what was filled in. A server
+that is killed meanwhile begins again with an empty ring.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import logging
+
+from tfagents_system.errors import UserError
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.stored_ring import StoredRing, differences
+from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.run_files.run_checkpoints import newest_complete
+from tfagents_system.transport.segments import Layout, Segment
+
+_DONE = "filled_from.json"
+_SEGMENTS_AT_ONCE = 1000
+
+
+def fill(ring: Ring, sources: Sequence[Path], home: Path, checkpoints: Path, frame_stack: int = 1) -> None:
+    """Fills the ring, unless that was done or the run has a checkpoint.
+
+    Args:
+      ring: Of the run.
+      sources: Rings, or run directories, oldest experience first.
+      home: The run directory's `replay/`, which remembers that it is done.
+      checkpoints: The run directory's checkpoints.
+      frame_stack: Frames that samples see at once.
+
+    Raises:
+      UserError: A source has another layout than the ring, can't be read, or has segments that are too long for it.
+    """
+    wanted = [str(source) for source in sources]
+    is_done = wanted == (read_json(home / _DONE) or {}).get("sources", [])
+    if newest_complete(checkpoints) is not None or (is_done and (ring.total_rows or not wanted)):
+        return
+    began = time.monotonic()
+    ring.clear()
+    for source in sources:
+        stored = StoredRing(source)
+        if lines := differences(ring.layout, stored.layout):
+            raise UserError(f"SAC_REPLAY_FROM={source} has another layout than this run: {'; '.join(lines)}")
+        steps = ring.ring_steps
+        segments = (_fit(segment, ring.layout, frame_stack) for segment in stored.segments(ring.capacity_rows))
+        while together := list(itertools.islice(segments, _SEGMENTS_AT_ONCE)):
+            _take_over(ring, together, source)
+        logging.info("%s: %d steps taken over", source, ring.ring_steps - steps)
+        if stored.damaged_steps:
+            logging.error("%s: %d steps were damaged and are left out", source, stored.damaged_steps)
+    ring.make_durable()
+    write_json(home / _DONE, {"sources": wanted, "steps": ring.ring_steps})
+    logging.info("the ring was filled with %d steps in %.1f s", ring.ring_steps, time.monotonic() - began)
+
+
+def _take_over(ring: Ring, segments: Sequence[Segment], source: Path) -> None:
+    try:
+        ring.take_over(segments)
+    except ValueError as error:
+        raise UserError(f"SAC_REPLAY_FROM={source}: {error}: raise n_episodes_in_buffer") from None
+
+
+def _fit(segment: Segment, layout: Layout, frame_stack: int) -> Segment:
+    """The segment for a ring of perhaps longer stacks: no sample starts where frames before it are missing."""
+    missing = layout.history_rows(frame_stack) - segment.history
+    if segment.starts_episode or missing <= segment.context:
+        return segment
+    context = min(missing, len(segment.reward) - segment.deferred)
+    return dataclasses.replace(segment, lead=context, context=context)

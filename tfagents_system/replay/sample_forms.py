@@ -1,0 +1,145 @@
+"""Forms of samples: what one draw from the ring is, as replay server, trainer and workers read it.
+
+A form names the arrays of its samples, says which steps around the one that is drawn it needs, and draws. It knows
+nothing of TensorFlow: agents/block_update.py makes Transitions and Trajectories of its arrays.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from tfagents_system.replay import sampling
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.samples import SampleArray, Samples, Sequences, Transitions
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.segments import Layout
+
+
+class SampleForm(abc.ABC):
+    """What a sample is. TrainParams.sample_form_ctor may return a subclass of a user's own.
+
+    Attributes:
+      samples: Type of what is drawn, which names the arrays.
+      sequence_length: Transitions of a sample with an axis of time, those of its burn-in included; None: a sample is
+        one transition.
+      burn_in: Transitions of a sequence that only produce the state in which its losses begin.
+    """
+
+    samples: ClassVar[type[Samples]]
+    sequence_length: int | None = None
+    burn_in: int = 0
+
+    @property
+    @abc.abstractmethod
+    def reach(self) -> tuple[int, int]:
+        """Steps of the same episode before and behind the one that is drawn, which its sample may need."""
+
+    @abc.abstractmethod
+    def draw(
+        self,
+        ring: Ring,
+        rng: np.random.Generator,
+        settings: sampling.DrawSettings,
+        num_minibatches: int,
+        *,
+        held_out: bool = False,
+    ) -> Samples:
+        """Draws minibatches: arrays `[K, B, ...]`, or `[K, B, sequence_length + 1, ...]`. See `sampling.draw`."""
+
+    def arrays(self, *, has_returns: bool) -> tuple[SampleArray, ...]:
+        """The arrays of a block, in their order. `has_returns`: the ring has the returns of steps."""
+        return self.samples.described(("returns",) if has_returns else ())
+
+    def sample_bytes(self, layout: Layout, frame_stack: int) -> int:
+        """What a sample takes in a block, as a bound."""
+        return ((self.sequence_length or 1) + 1) * layout.stacked_step_bytes(frame_stack)
+
+
+@dataclasses.dataclass(frozen=True)
+class TransitionForm(SampleForm):
+    """Transitions of up to n steps.
+
+    Attributes:
+      n_step: n.
+    """
+
+    samples = Transitions
+    n_step: int = 1
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        return 0, self.n_step - 1
+
+    def draw(
+        self,
+        ring: Ring,
+        rng: np.random.Generator,
+        settings: sampling.DrawSettings,
+        num_minibatches: int,
+        *,
+        held_out: bool = False,
+    ) -> Transitions:
+        """See SampleForm."""
+        transitions = sampling.draw_transitions(
+            ring,
+            rng,
+            num_minibatches,
+            settings.batch_size,
+            n_step=self.n_step,
+            gamma=settings.discount,
+            held_out=held_out,
+            frame_stack=settings.frame_stack,
+        )
+        if settings.whole_bootstrap:
+            transitions.discount *= np.float32(settings.discount)
+        return transitions
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceForm(SampleForm):
+    """Sequences of one episode, for recurrent networks.
+
+    Attributes:
+      sequence_length, burn_in: As of SampleForm.
+    """
+
+    samples = Sequences
+    sequence_length: int
+    burn_in: int = 0
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        return self.sequence_length - 1, self.sequence_length - self.burn_in - 1
+
+    def draw(
+        self,
+        ring: Ring,
+        rng: np.random.Generator,
+        settings: sampling.DrawSettings,
+        num_minibatches: int,
+        *,
+        held_out: bool = False,
+    ) -> Sequences:
+        """See SampleForm."""
+        return sampling.draw_sequences(
+            ring,
+            rng,
+            num_minibatches,
+            settings.batch_size,
+            self.sequence_length,
+            burn_in=self.burn_in,
+            held_out=held_out,
+            frame_stack=settings.frame_stack,
+        )
+
+
+def form_of(params: TrainParamsBase) -> SampleForm:
+    """What the toolkit draws, as the parameters say."""
+    if params.recurrent:
+        burn_in = params.recurrent_burn_in
+        return SequenceForm(burn_in + params.recurrent_sequence_length, burn_in)
+    return TransitionForm(params.n_step)

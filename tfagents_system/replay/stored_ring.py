@@ -1,0 +1,164 @@
+"""A ring as it is on disk, read without changing it: that of another run, or of imported experience."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.errors import UserError
+from tfagents_system.machine.scratch import DESCRIPTION
+from tfagents_system.replay import ring_header
+from tfagents_system.replay.ring_files import VERSION, RingFiles, row_ranges
+from tfagents_system.replay.ring_rows import HISTORY, STEP_FIRST, STEP_LAST, RingRows
+from tfagents_system.transport.segments import Column, Layout, Segment
+
+
+class StoredRing:
+    """The experience in a folder, as of the moment it was opened. A run may go on writing to it.
+
+    Args:
+      folder: Of a ring, or a run directory whose ring is in it.
+
+    Attributes:
+      folder: Of the ring.
+      layout: Its columns.
+      rows: Rows that it holds.
+      damaged_steps: Transitions that the last call of `segments` left out, because a checksum was wrong.
+
+    Raises:
+      UserError: There is no ring, it can't be read, or it is of another version.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder = ring_folder(folder)
+        try:
+            described = json.loads((folder / DESCRIPTION).read_bytes())
+            if described["version"] != VERSION:
+                raise ValueError(f"another version of this program made it, with ring format {described['version']}")
+            self.layout = _layout(described)
+            files = RingFiles(folder, self.layout, described["capacity_rows"], described["slack_rows"])
+            header = ring_header.newest_slot(ring_header.map_slots(files.header, "r"), files.fingerprint)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"the replay ring in {folder} can't be read ({error}): give another run") from None
+        if header is None:
+            raise UserError(
+                f"the replay ring in {folder} is damaged, its header has a wrong checksum: give another run"
+            )
+        self._files = files
+        self._columns = RingRows(files, mode="r")
+        self._first, self._end = int(header["total_rows"] - header["filled_rows"]), int(header["total_rows"])
+        self.rows = self._end - self._first
+        self.damaged_steps = 0
+
+    def segments(self, newest_rows: int | None = None) -> Iterator[Segment]:
+        """Whole segments, oldest first, as copies; damaged ones and those overwritten meanwhile are left out.
+
+        Args:
+          newest_rows: Only segments with any of so many newest rows; None: all.
+        """
+        self.damaged_steps = 0
+        oldest = 0 if newest_rows is None else self._end - newest_rows
+        for begin, end in self._extents():
+            if end <= oldest:
+                continue
+            segment = self._segment(begin, end)
+            if segment is not None:
+                yield segment
+            elif begin != self._first:  # The oldest one may have lost rows, which is no damage.
+                self.damaged_steps += end - begin - 1
+
+    def _extents(self) -> Iterator[tuple[int, int]]:
+        """Numbers of each segment's first row and of the row behind its last one."""
+        places = np.arange(self._first, self._end) % self._files.num_rows
+        lasts = self._first + np.flatnonzero(self._columns.steps_left[places] == 0)
+        begins = np.concatenate([[self._first], lasts[:-1] + 1]) if len(lasts) else lasts
+        yield from zip(begins.tolist(), (lasts + 1).tolist(), strict=True)
+
+    def _segment(self, begin: int, end: int) -> Segment | None:
+        columns = self._columns
+        if end - begin < 2:  # What is left of an overwritten one.
+            return None
+        per_observation = [self._copy(column, begin, end) for column in columns.per_observation]
+        per_transition = [self._copy(column, begin, end - 1) for column in columns.per_transition]
+        crc = zlib.crc32(begin.to_bytes(8, "little"))
+        for values in (*per_observation, *per_transition):
+            crc = zlib.crc32(np.ascontiguousarray(values).data, crc)
+        if crc != int(columns.crc[(end - 1) % self._files.num_rows]):
+            return None
+        *observation, steps_left, step_type = per_observation
+        history = int(np.count_nonzero(steps_left == HISTORY))
+        *action, reward, discount = per_transition[: len(self.layout.action) + 2]
+        not_starts = columns.has_no_start(step_type)[history:-1]
+        context = int(np.argmin(np.append(not_starts, False)))
+        deferred = int(np.argmin(np.append(not_starts[context:][::-1], False)))
+        kind = columns.without_flags(step_type)
+        return Segment(
+            worker_id=0,  # Of whom it is, and the next four, is not in the ring.
+            incarnation=1,
+            number=0,
+            iteration=0,
+            end_of_iteration=False,
+            starts_episode=bool(kind[0] == STEP_FIRST),
+            ends_episode=bool(kind[-1] == STEP_LAST),
+            observation=observation,
+            action=[values[history:] for values in action],
+            reward=reward[history:],
+            discount=discount[history:],
+            held_out=bool(columns.are_held_out(step_type[:1])[0]),
+            history=history,
+            lead=context,
+            context=context,
+            deferred=deferred,
+            returns=per_transition[-1][history:] if self.layout.returns else None,
+        )
+
+    def _copy(self, column: np.ndarray, begin: int, end: int) -> np.ndarray:
+        return np.concatenate([column[part] for part in row_ranges(begin, end, self._files.num_rows)])
+
+
+def ring_folder(folder: Path) -> Path:
+    """Where the ring is: in the folder itself, or in `replay/` of a run directory.
+
+    Raises:
+      UserError: In neither.
+    """
+    for candidate in (folder, folder / "replay"):
+        if (candidate / DESCRIPTION).is_file():
+            return candidate
+    raise UserError(
+        f"{folder} has no replay ring: give the directory of a run that has collected experience, or a folder made by "
+        "python -m tfagents_system.experience import. A run with SAC_REPLAY_DIR has its ring in the run directory only "
+        "from its first checkpoint on"
+    )
+
+
+def differences(ours: Layout, theirs: Layout) -> list[str]:
+    """A line for each column that only one of two layouts has, or that differs; empty where they are the same."""
+
+    def kinds(layout: Layout) -> dict[str, str]:
+        return {column.name: f"{column.dtype} {list(column.shape)}" for column in layout.columns}
+
+    own, other = kinds(ours), kinds(theirs)
+    names = [*own, *(name for name in other if name not in own)]
+    return [
+        f"{name}: here {own.get(name, 'none')}, there {other.get(name, 'none')}"
+        for name in names
+        if own.get(name) != other.get(name)
+    ]
+
+
+def _layout(described: Any) -> Layout:
+    columns = [
+        Column(each["name"], tuple(each["shape"]), each["dtype"], each.get("count")) for each in described["columns"]
+    ]
+
+    def of(root: str) -> Sequence[Column]:
+        return tuple(column for column in columns if column.name == root or column.name.startswith(f"{root}/"))
+
+    (returns,) = of("return") or (None,)
+    return Layout(tuple(of("observation")), tuple(of("action")), returns)

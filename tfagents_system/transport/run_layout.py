@@ -1,0 +1,13 @@
+"""The columns of a run's experience, which workers, replay server and gateway have alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.segments import Layout
+
+
+def run_layout(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> Layout:
+    """The columns for an environment's specs (nests without batch dimension), as the parameters need them."""
+    return Layout.from_specs(observation_spec, action_spec, has_returns=params.normalize_rewards)
