@@ -4,7 +4,8 @@ set -euo pipefail
 
 usage() {
   cat <<'HELP'
-Usage: ./run_script.sh [--check] [--set NAME=VALUE]... [--fresh | --keep | --take_edits] VARS.sh
+Usage: ./run_script.sh [--check] [--set NAME=VALUE]... [--fresh | --keep | --take_edits]
+                       [--reset_training [networks] [--catch_up]] VARS.sh
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again continues a run that was stopped.
 --check makes the checks of a start, says what it looked at and found, and neither writes nor starts anything.
@@ -12,6 +13,9 @@ VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command
 A run keeps a copy of its params' folder. If that was edited since its start, it continues with the copy and says so;
 --keep says that this is meant, --take_edits continues with the files as they are now, and --fresh starts over: the existing
 run is moved aside.
+--reset_training keeps the run's experience and lets a new agent learn from it, once: agent, optimizers, counters and the
+best policy are new, what was there is in before_reset_<n>. With --catch_up the kept steps count for the updates that are
+due. --reset_training networks draws the networks anew and keeps counters and settings.
 Ctrl-C or SIGTERM saves everything and ends; a second one ends at once.
 
 Exit codes: 0 finished, 1 failed, 2 something must be changed first, 75 stopped and saved.
@@ -38,6 +42,11 @@ while (($#)); do
       (($# > 1)) || fail "--set needs NAME=VALUE, as in --set train_batch_size=512"
       tfagents_options+=(--set "$2") && shift
       ;;
+    --reset_training)
+      tfagents_options+=("$1")
+      if [[ ${2:-} == networks ]]; then tfagents_options[-1]+="=$2" && shift; fi
+      ;;
+    --reset_training=* | --catch_up) tfagents_options+=("$1") ;;
     --set=* | --fresh | --keep | --take_edits) tfagents_options+=("$1") ;;
     -*) usage >&2 && exit 2 ;;
     *) tfagents_files+=("$1") ;;

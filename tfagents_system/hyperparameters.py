@@ -9,9 +9,10 @@ This module needs nothing but Python 3.9.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+from tfagents_system.checks import frame_stacks
 from tfagents_system.checks.hyperparameters import (
     IMAGES,
     ByAlgorithm,
@@ -35,8 +36,9 @@ from tfagents_system.checks.rules import (
     number_in,
     number_where,
     rows_such_as,
+    shares_such_as,
 )
-from tfagents_system.checks.schedules import SchedulableFraction
+from tfagents_system.checks.schedules import SchedulableCount, SchedulableFraction, SchedulablePositive
 from tfagents_system.checks.stop_conditions import StopConditions
 
 _WITHOUT_ACTOR = ("dqn", "iqn")
@@ -67,12 +69,12 @@ class Hyperparameters:
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
     discount: Annotated[float, number_in(0, 1), "per environment step"] = 0.99
     """Discount factor gamma of later rewards."""
-    critic_learning_rate: Annotated[Positive, MayChange] = 3e-4
-    """Learning rate of the critics; where a schedule of `critic_optimizer` begins."""
-    actor_learning_rate: Annotated[Positive, _OF_ACTORS, MayChange] = 3e-4
-    """Learning rate of the actor; where a schedule of `actor_optimizer` begins."""
-    alpha_learning_rate: Annotated[Positive, When("learn_entropy_coef"), _OF_ACTORS, MayChange] = 3e-4
-    """Learning rate of log(alpha), of the entropy coefficient; where a schedule of `alpha_optimizer` begins."""
+    critic_learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
+    """Learning rate of the critics; where the `schedule` of `critic_optimizer` begins."""
+    actor_learning_rate: Annotated[SchedulablePositive, _OF_ACTORS, MayChange] = 3e-4
+    """Learning rate of the actor; where the `schedule` of `actor_optimizer` begins."""
+    alpha_learning_rate: Annotated[SchedulablePositive, When("learn_entropy_coef"), _OF_ACTORS, MayChange] = 3e-4
+    """Learning rate of log(alpha), of the entropy coefficient; where the `schedule` of `alpha_optimizer` begins."""
     target_update_tau: Annotated[float, number_above(0, at_most=1), Unless("algorithm", "crossq")] = 0.005
     """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
     target_update_period: Annotated[Count, "updates", Unless("algorithm", "crossq")] = 1
@@ -87,7 +89,7 @@ class Hyperparameters:
     target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef"), _OF_ACTORS] = None
     """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action), and of n discrete
     actions 0.98 log(n)."""
-    train_batch_size: Annotated[Count, "samples"] = 256
+    train_batch_size: Annotated[Count, "samples", MayChange] = 256
     """Size of a minibatch, in transitions, or in sequences where `recurrent`."""
     share_log_pi: Annotated[bool, When("learn_entropy_coef"), Unless("algorithm", _OF_VALUES)] = True
     """True: the loss of alpha takes log pi from the actor's loss, as in the paper's algorithm. False: the actor is
@@ -168,10 +170,21 @@ class Hyperparameters:
     batch_renormalization_warmup_steps: Annotated[CountOrZero, "updates", When("batch_renormalization")] = 100_000
     """Time with plain batch normalisation before batch renormalisation begins, as CrossQ has it."""
 
+    # Networks drawn anew, against the primacy bias.
+    reset_period_updates: Annotated[Count | None, "updates"] = None
+    """Interval at which actor, critics and encoder are drawn anew while replay, counters and settings stay (Nikishin et
+    al., arXiv 2205.07802; BRO, arXiv 2405.16158): for many updates per environment step. None never does."""
+    reset_kept_shares: Annotated[Mapping[str, Any], shares_such_as('{"encoder": 0.8}')] = {}
+    """What stays of the weights then, by part (`actor`, `critics`, `encoder`), each a number in [0, 1), 0 where it does
+    not say; the rest is drawn anew, as in Shrink-and-Perturb (arXiv 1910.08475). `--reset_training networks` uses it,
+    too."""
+
     # Images and histories.
-    frame_stack: Count = 1
-    """Frames of an image (uint8, `[height, width, channels]`) that networks see at once, along the channel axis, the
-    oldest first. Each is stored once."""
+    frame_stack: Annotated[int | Mapping[str, int], frame_stacks.RULE] = 1
+    """A number: frames of each image (uint8, `[height, width, channels]`) that networks see at once, along the channel
+    axis, the oldest first. A dictionary names the parts of the observation that are stacked, images, vectors or others,
+    along their last axis: `{"lidar": 4, "camera": 4}`; a part within a part is `sensors/touch`, an observation without
+    parts `observation`. Each frame is stored once."""
     image_encoder_filters: Annotated[
         Sequence[int], layers_such_as("(32, 32, 32, 32), or ()"), When("preprocessing_combiner", None), When(IMAGES)
     ] = (32, 32, 32, 32)
@@ -219,6 +232,7 @@ class Hyperparameters:
         "updates",
         When("updates_per_env_step", None, of_agent=False, or_with="asynchronous"),
         When("env_steps_per_iter", None, of_agent=False),
+        MayChange,
     ] = 1000
     """Training in an iteration; each update takes one minibatch. One for each environment step is workers * episodes *
     steps of an episode."""
@@ -241,11 +255,13 @@ class Hyperparameters:
     """How far the policy that collects in lock-step may be behind. 1: an iteration is collected while the one before it
     is trained on. 0: with the newest policy always, and the trainer waits meanwhile; so it is with
     SAC_DETERMINISTIC=1."""
-    min_updates_per_env_step: Annotated[Positive | None, "updates per step", When("asynchronous", of_agent=False)] = (
-        None
-    )
+    min_updates_per_env_step: Annotated[
+        Positive | None, "updates per step", When("asynchronous", of_agent=False), MayChange
+    ] = None
     """Workers wait while fewer updates have been done for each step after the random ones. None: they never do."""
-    max_updates_per_env_step: Annotated[Positive, "updates per step", When("asynchronous", of_agent=False)] = 1.0
+    max_updates_per_env_step: Annotated[
+        Positive, "updates per step", When("asynchronous", of_agent=False), MayChange
+    ] = 1.0
     """The old name of `updates_per_env_step` with `asynchronous`, where that is None."""
     publish_period_updates: Annotated[
         Count | None, "updates", When("asynchronous", of_agent=False), MayChange, _TIMING
@@ -259,7 +275,7 @@ class Hyperparameters:
     newest one at its start."""
 
     # Experience: what is drawn, and how much of it.
-    updates_per_env_step: Annotated[Positive | None, "updates per step"] = None
+    updates_per_env_step: Annotated[Positive | None, "updates per step", MayChange] = None
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
     steps after the first random ones, however long episodes are and however many workers there are. With
     `asynchronous` it is the most that is allowed. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise as
@@ -268,6 +284,9 @@ class Hyperparameters:
     """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
     recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
     """Transitions before each training sequence that only produce the LSTMs' state."""
+    replay_window_steps: Annotated[SchedulableCount | None, "steps in total", MayChange] = None
+    """Minibatches are drawn from the newest so many steps of the experience that is trained on. None: from all that the
+    replay buffer holds."""
     validation_share: Annotated[float, number_in(0, 0.5)] = 0.0
     """Share of each worker's episodes that is never trained on: the losses on them are logged beside the others, as
     `validation/critic_loss` and so on."""

@@ -39,11 +39,13 @@ class TrainParams(TrainParamsBase):
     num_iter = {ITERATIONS}
     {{ITERATION}}
     n_buffer_init_episodes = 3
-    n_episodes_in_buffer = 20  # A quarter more may come after a checkpoint: little more than an iteration.
+    n_episodes_in_buffer = 24  # A quarter more may come after a checkpoint: little more than an iteration.
     n_eval_episodes = 2
     eval_period_itrs = 4
     checkpoint_period_itrs = 3
     train_batch_size = 32
+    critic_learning_rate = dict(points=[[0, 1e-3], [600, 1e-4]], interpolation="exponential")
+    replay_window_steps = dict(points=[[0, 300], [10, 60]], by="iterations")
     actor_fc_layer_params = (32, 32)
     critic_joint_fc_layer_params = (32, 32)
 
@@ -54,6 +56,7 @@ class TrainParams(TrainParamsBase):
 
 EPISODES = f"num_steps_per_iter, n_train_episodes_per_iter = {UPDATES}, 2"
 STEPS = f"env_steps_per_iter, updates_per_env_step, n_step, validation_share = {2 * UPDATES + 1}, 0.5, 3, 0.3"
+STEPS += "; frame_stack = {'observation': 3}"  # What a worker remembers of an episode survives, too.
 
 
 def user_run(folder, iteration, variables):

@@ -84,12 +84,12 @@ def test_step_that_raises() -> None:
     assert "failed in step 3: ZeroDivisionError: the motor is off (fakes.py, line " in findings[0]
 
 
-def test_unusable_action_space() -> None:
+def test_actions_of_the_kind_that_the_algorithm_does_not_learn() -> None:
     class Discrete(CounterEnv):
         action_space = gymnasium.spaces.Discrete(3)  # type: ignore[assignment]
 
     findings, specs = check(Discrete)
-    assert specs is None and len(findings) == 1 and "continuous" in findings[0]
+    assert specs is not None and len(findings) == 1 and "algorithm=sac learns continuous" in findings[0]
 
 
 def test_wrong_shape_and_nan() -> None:
@@ -414,6 +414,16 @@ def test_frames_of_what_is_no_image_can_not_be_stacked() -> None:
     assert check(DictEnv, frame_stack=3, action_history=2)[0] == []
     (finding,), _ = check(CounterEnv, frame_stack=3)
     assert "TrainParams.frame_stack=3 stacks images, but the observations hold none" in finding and "to 1" in finding
+
+
+def test_a_stacked_part_that_is_not_there_is_told_with_what_is_meant() -> None:
+    parts = [name for name in DictEnv.observation_space.spaces]
+    assert check(DictEnv, frame_stack={parts[0]: 3})[0] == []
+    (near,), _ = check(DictEnv, frame_stack={parts[0] + "s": 3})
+    assert f'frame_stack stacks "{parts[0]}s", but the observations have no such part: "{parts[0]}" is meant' in near
+    (far,), _ = check(CounterEnv, frame_stack={"zzz": 3})
+    assert "no such part: they have observation. Name one of these" in far
+    assert check(CounterEnv, frame_stack={"observation": 3})[0] == []
     assert check(CounterEnv, action_history="two") == ([], None), "told by the check of TrainParams"
 
 

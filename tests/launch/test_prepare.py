@@ -292,6 +292,39 @@ def test_what_may_change_is_given_to_a_run_that_has_begun_and_kept(
         assert json.loads(paths.overrides.read_text())["params"] == {"num_iter": 7, "actor_learning_rate": 0.001}
 
 
+def test_a_reset_takes_another_agent_and_keeps_experience_once(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = RunPaths(tmp_path / "run")
+    assert prepare.prepare(environ, None)
+    train(paths)
+    paths.replay.mkdir(exist_ok=True)
+    (paths.replay / "header.bin").write_bytes(b"experience")
+    assert resolve(environ, ["discount=0.5"], vars_file=None, root=tmp_path).findings, "another agent is refused"
+    again = {**environ, "TFAGENTS_RESET": "agent"}
+    settings = resolve(again, ["discount=0.5"], vars_file=None, root=tmp_path)
+    assert settings.findings == () and prepare.prepare(settings.environ, None, settings=settings)
+    assert "reset: a new agent learns from the experience that is there" in capsys.readouterr().out
+    assert json.loads(paths.overrides.read_text())["params"] == {"discount": 0.5}
+    assert (paths.exp_dir / "before_reset_1").is_dir()
+    assert (paths.replay / "header.bin").read_bytes() == b"experience"
+    assert prepare.prepare(environ, None) and len(run_directory.read_run_json(paths)["resets"]) == 1
+
+
+def test_a_reset_refuses_what_it_can_not_do(environ: dict[str, str], tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "run")
+    assert prepare.prepare(environ, None)
+    train(paths)
+    paths.replay.mkdir(exist_ok=True)
+    column = {"name": "observation", "shape": [99], "dtype": "float32"}
+    (paths.replay / "layout.json").write_text(json.dumps({"columns": [column]}))
+    with pytest.raises(UserError, match=r"observation float32 \[99\] before"):
+        prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None)
+    with pytest.raises(UserError, match="--catch_up has no effect"):
+        prepare.prepare({**environ, "TFAGENTS_RESET": "agent", "TFAGENTS_CATCH_UP": "1"}, None)
+    assert not (paths.exp_dir / "before_reset_1").exists()
+
+
 def test_a_finished_run_says_so_until_it_is_to_be_longer(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

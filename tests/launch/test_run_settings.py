@@ -121,18 +121,18 @@ def test_a_run_goes_on_with_what_it_began_with(environ: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("given", "files"),
     [
-        (["train_batch_size=256"], ["overrides.json"]),
+        (["n_step=256"], ["overrides.json"]),
         (["discount=0.9", "critic_optimizer.name=sgd"], ["params.py"]),
         (["config.horizon=9"], ["config.json"]),
-        (["config.horizon=9", "train_batch_size=256"], ["overrides.json", "config.json"]),
+        (["config.horizon=9", "n_step=256"], ["overrides.json", "config.json"]),
     ],
 )
 def test_other_settings_for_a_run_that_has_begun_are_refused(
     environ: dict[str, str], given: list[str], files: list[str]
 ) -> None:
-    paths = begin(environ, "train_batch_size=512", "critic_optimizer.momentum=0.5")
+    paths = begin(environ, "n_step=512", "critic_optimizer.momentum=0.5")
     (finding,) = settle(environ, *given).findings
-    assert "is not what this run began with (train_batch_size=512 critic_optimizer.momentum=0.5)" in finding
+    assert "is not what this run began with (n_step=512 critic_optimizer.momentum=0.5)" in finding
     assert all(text in finding for text in given) and "another SAC_EXP_NAME" in finding
     for name in ("overrides.json", "params.py", "config.json"):
         assert (str(paths.exp_dir / name) in finding) == (name in files)

@@ -10,8 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.policies import greedy_policy, py_tf_eager_policy
+from tf_agents.networks import q_network
+from tf_agents.policies import greedy_policy, py_tf_eager_policy, q_policy
 from tf_agents.specs import array_spec, tensor_spec
+from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 
 from tests.support import numpy_actors
@@ -19,7 +21,7 @@ from tests.support.numpy_actors import VECTOR
 from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.envs import specs
 from tfagents_system.envs.actions import actions_of
-from tfagents_system.envs.history import policy_time_step_spec
+from tfagents_system.envs.history import policy_time_step_spec, stacked_spec
 from tfagents_system.errors import UserError
 from tfagents_system.playing import export_files
 from tfagents_system.policies import numpy_file, numpy_policy, tflite_file
@@ -319,7 +321,7 @@ def test_integer_leaves_are_drawn_from_what_was_seen():
 @pytest.mark.parametrize(("steps", "expected"), [(0, 0.0), (1, 0.0), (3, 2 * 2.0**-7 / 250.0)])
 def test_one_rounding_at_the_size_of_the_bounds_is_no_difference(monkeypatch, steps, expected):
     bounds = tensor_spec.BoundedTensorSpec((1,), tf.float32, [101_000.0], [101_500.0], "action")
-    source = export_files.Source(None, "reference", bounds, {})
+    source = export_files.Source(None, "reference", actions_of(bounds), {})
 
     def acts(policy, observations, n=1):
         action = np.full((export_files._STEPS, n, 1) if n > 1 else (export_files._STEPS, 1), 101_200.0, np.float32)
@@ -330,6 +332,45 @@ def test_one_rounding_at_the_size_of_the_bounds_is_no_difference(monkeypatch, st
     monkeypatch.setattr(export_files, "_acts", acts)
     monkeypatch.setattr(export_files, "_random_observations", lambda source, rng: np.zeros((export_files._EPISODES, 1)))
     assert export_files.largest_difference(source, "found") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["numpy", "tflite"])
+def test_a_choice_of_actions(tmp_path, name):
+    """A network of values: files choose the same rows, in the environment's units, or none that is worth less."""
+    table = actions_of(BOUNDS, [[-3.0, 0.0], [5.0, 1.0], [1.0, 0.25], [0.1, 0.1]])
+    time_steps = ts.time_step_spec(VECTOR)
+    policy = q_policy.QPolicy(time_steps, tensor_spec.from_spec(table.spec), q_network.QNetwork(VECTOR, table.spec))
+    model = EnvironmentUnitsPolicy(greedy_policy.GreedyPolicy(policy), table)
+    reference = py_tf_eager_policy.PyTFEagerPolicy(model, use_tf_function=True, batch_time_steps=True)
+    source = export_files.Source(policy, reference, table, describe(VECTOR, table, (), "policy_checkpoint_7", 7, 3))
+    if name == "numpy":
+        with pytest.raises(UserError, match="numpy can't hold this policy"):
+            export_files.write(source, name, tmp_path)
+        return
+    written, difference = export_files.write(source, name, tmp_path)
+    assert difference < 1e-5
+    found = load_policy(written, "--policy")
+    observations = np.random.default_rng(1).standard_normal((50, 3)).astype(np.float32)
+    actions = [found.action(ts.transition(each, np.float32(0.0))).action for each in observations]
+    chosen = [table.to_agent(action) for action in actions]
+    assert actions[0].dtype == np.float64 and all(table.is_exact(action) for action in actions)
+    scores = (
+        policy.distribution(ts.transition(tf.constant(observations), tf.zeros(50))).action.logits_parameter().numpy()
+    )
+    np.testing.assert_array_equal(chosen, scores.argmax(axis=1))
+    assert len(set(map(int, chosen))) > 1
+
+    class Worst:
+        def get_initial_state(self, n):
+            return ()
+
+        def action(self, time_step, state):
+            batch = tf.reshape(time_step.observation, (-1, 3))
+            values = policy.distribution(ts.transition(batch, tf.zeros(len(batch)))).action.logits_parameter()
+            worst = table.rows[values.numpy().argmin(axis=1)]
+            return policy_step.PolicyStep(worst if time_step.observation.ndim > 1 else worst[0], ())
+
+    assert export_files.largest_difference(source, Worst()) > 0.01
 
 
 def test_names_of_arrays_differ_from_those_of_the_memory():
@@ -371,11 +412,29 @@ def test_convolutions_over_stacked_frames_are_refused_by_numpy_and_taken_by_the_
         assert [spec["shape"] for spec in load_policy(path, "--policy").description["state"]] == [[17, 17, 1], []]
 
 
-@pytest.mark.parametrize("attributes", [{}, {"image_encoder_filters": ()}], ids=["convolutions", "flattened"])
-def test_the_refusal_of_stacked_frames_names_the_attribute(tmp_path, attributes):
-    policy = of_single_frames(trained(tf.TensorSpec((17, 17, 2), tf.uint8), frame_stack=2, **attributes).policy, 2)
-    with pytest.raises(UserError, match=r"its frames are stacked \(frame_stack > 1\); --format tflite and onnx"):
-        export_files.write(source_of(policy, tf.TensorSpec((17, 17, 1), tf.uint8)), "numpy", tmp_path)
+@pytest.mark.parametrize("attributes", [{}, {"normalize_observations": True}, {"recurrent": True}], ids=str)
+def test_files_of_every_format_stack_vectors_and_flattened_images(tmp_path, attributes):
+    """Each takes single frames, and its actions over several steps are those of the SavedModel's policy."""
+    single = {
+        "camera": tf.TensorSpec((3, 3, 1), tf.uint8, "camera"),
+        "lidar": tf.TensorSpec((5,), tf.float32, "lidar"),
+        "speed": tf.TensorSpec((2,), tf.float32, "speed"),
+    }
+    frame_stack = {"lidar": 4, "camera": 2}
+    stacked = stacked_spec(single, frame_stack)
+    assert [tuple(stacked[name].shape) for name in single] == [(3, 3, 2), (20,), (2,)]
+    agent = trained(stacked, frame_stack=frame_stack, image_encoder_filters=(), **attributes)
+    source = source_of(of_single_frames(agent.policy, frame_stack), single)
+    for name in ("numpy", "tflite", "onnx"):
+        if name == "onnx":
+            pytest.importorskip("tf2onnx")
+        path, difference = export_files.write(source, name, tmp_path)
+        assert difference < 1e-4
+        assert [spec["shape"] for spec in load_policy(path, "--policy").description["observation"]] == [
+            [3, 3, 1],
+            [5],
+            [2],
+        ]
 
 
 def test_nests_of_actions_are_refused():

@@ -102,7 +102,7 @@ def test_exported_files_act_as_the_saved_model(
 
 
 def test_each_leaf_has_a_file_of_its_own_in_the_ring(trial: Trial, tmp_path: Path) -> None:
-    layout = Layout.from_specs(*trial.specs)
+    layout = trial.layout
     files = [column.name.replace("/", ".") for column in layout.observation]
     assert len(set(files)) == len(files) == len(KEYS) + 3
 

@@ -9,6 +9,7 @@ import tree
 from tf_agents.specs import tensor_spec
 
 from tests.support.fakes import FakeParams, agent_of
+from tfagents_system.envs.history import stacked_spec
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.worker.actors import GreedyActorOfLanes, PolicyActor, RandomActor
@@ -16,13 +17,18 @@ from tfagents_system.worker.actors import GreedyActorOfLanes, PolicyActor, Rando
 LANES = 5
 VECTOR = tf.TensorSpec((3,), tf.float32)
 NEST = {"camera": tf.TensorSpec((2, 2, 3), tf.uint8), "speed": tf.TensorSpec((2,), tf.float32)}
+BIG_NEST = {**NEST, "camera": tf.TensorSpec((17, 17, 1), tf.uint8)}
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0)
 KINDS = {
     "vector": (VECTOR, {}, "numpy"),
     "nest": (NEST, {}, "numpy"),
     "normalised": (VECTOR, {"normalize_observations": True}, "numpy"),
     "recurrent": (VECTOR, {"recurrent": True}, "numpy"),
-    "stacked": (NEST, {"frame_stack": 2}, "tensorflow session"),
+    "stacked": (NEST, {"frame_stack": 2}, "numpy"),
+    "stacked vectors": (NEST, {"frame_stack": {"speed": 3, "camera": 2}}, "numpy"),
+    "stacked vector": (VECTOR, {"frame_stack": {"observation": 3}, "normalize_observations": True}, "numpy"),
+    "stacked, recurrent": (NEST, {"frame_stack": {"speed": 3}, "recurrent": True}, "numpy"),
+    "encoded": (BIG_NEST, {"frame_stack": {"speed": 3, "camera": 2}}, "tensorflow session"),
 }
 
 
@@ -39,11 +45,7 @@ def lane_steps(spec, seed, is_first):
 
 def policy_of(kind, num_envs):
     spec, attributes, inference = KINDS[kind]
-    if "frame_stack" in attributes:
-        stacked = {**spec, "camera": tf.TensorSpec((2, 2, 6), tf.uint8)}
-        agent = agent_of(FakeParams, stacked, ACTION, **attributes)
-    else:
-        agent = agent_of(FakeParams, spec, ACTION, **attributes)
+    agent = agent_of(FakeParams, stacked_spec(spec, attributes.get("frame_stack", 1)), ACTION, **attributes)
     tf.random.set_seed(1)
     policy = make_worker_policy(agent, 3, num_envs, attributes.get("frame_stack", 1))
     assert policy.inference == inference

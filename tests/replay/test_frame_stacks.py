@@ -20,13 +20,14 @@ class Collected:
 
     Args:
       folder: Of the ring.
-      frame_stack: Frames of an image.
+      frame_stack: Frames of an image, or of the vector `place` alone as {"place": n}.
       episodes: How many.
       capacity_rows: Of the ring; its files have some more.
     """
 
     def __init__(self, folder, frame_stack, episodes, capacity_rows):
-        envs, self.stacks = recorded_envs(frame_stack, count=2)
+        part, frames = ("camera", frame_stack) if isinstance(frame_stack, int) else next(iter(frame_stack.items()))
+        envs, self.stacks = recorded_envs(frames, count=2, part=part)
         self.layout = Layout.from_specs(envs[0].observation_spec(), envs[0].action_spec())
         self.history = self.layout.history_rows(frame_stack)
         self.ring = Ring.open(folder, self.layout, capacity_rows, 4 * (SEGMENT_STEPS + 1 + self.history))
@@ -68,6 +69,36 @@ def test_transitions_have_gymnasiums_stacks_everywhere(tmp_path, frame_stack, ca
     starts = {tuple(map(int, ring.observation[1][row])) for row in rows if ring.steps_left[row] > 0}
     assert drawn == starts, "every transition but the oldest few, and none twice: rows of history are no starts"
     assert any(step == 0 for *_, step in drawn) and any(step > SEGMENT_STEPS for *_, step in drawn)
+
+
+@pytest.mark.parametrize("frames", [2, 4, 10])
+@pytest.mark.parametrize("capacity_rows", [5000, 400], ids=["whole", "wrapped"])
+def test_vectors_are_stacked_as_gymnasium_does_beside_images_of_other_lengths(tmp_path, frames, capacity_rows):
+    collected = Collected(tmp_path, {"place": frames}, 30, capacity_rows)
+    frame_stack = {"place": frames, "camera": 2}
+    assert collected.history == collected.layout.history_rows(frame_stack) == frames - 1
+    batch = draw_transitions(collected.ring, np.random.default_rng(0), 50, 256, frame_stack=frame_stack)
+    for camera, places in (batch.observation, batch.next_observation):
+        places = places.reshape(-1, frames * 3)
+        assert camera.shape == (50, 256, 3, 4, 4) and places.dtype == np.float32
+        newest = places[:, -3:]
+        np.testing.assert_array_equal(places, collected.expected(newest))
+        assert (newest[:, 2] > 7).any() and (newest[:, 2] <= 1).any()
+    sequences = draw_sequences(collected.ring, np.random.default_rng(0), 20, 64, 4, frame_stack=frame_stack)
+    places = sequences.observation[1].reshape(-1, frames * 3)
+    np.testing.assert_array_equal(places, collected.expected(places[:, -3:]))
+
+
+def test_a_number_stacks_images_alone_and_names_say_the_rest():
+    layout = Layout.from_specs(
+        {"camera": np.zeros((3, 4, 2), np.uint8), "parts": {"touch": np.zeros(3, np.float32)}}, np.zeros(1, np.float32)
+    )
+    assert layout.leaves == ("camera", "parts/touch")
+    assert layout.frames(3) == (3, 1) and layout.frames({"parts/touch": 4}) == (1, 4)
+    assert layout.stacked_step_bytes({"parts/touch": 4}) == layout.step_bytes + 3 * 3 * 4
+    assert layout.history_rows({"parts/touch": 4, "camera": 2}) == 3
+    vector = Layout.from_specs(np.zeros(5, np.float32), np.zeros(2, np.float32))
+    assert vector.frames({"observation": 2}) == (2,)
 
 
 @pytest.mark.parametrize("burn_in", [0, 3])

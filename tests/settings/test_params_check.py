@@ -102,6 +102,12 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
         "best_metric",
         "exploration_epsilon",
         "boltzmann_epsilon",
+        "train_batch_size",
+        "updates_per_env_step",
+        "min_updates_per_env_step",
+        "max_updates_per_env_step",
+        "num_steps_per_iter",
+        "replay_window_steps",
         *FRESH,
     }
     undetermined = {each.name for each in described if each.not_deterministic}

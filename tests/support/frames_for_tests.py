@@ -46,17 +46,21 @@ class Recorder(gymnasium.Wrapper):
     Args:
       env: A Frames.
       frame_stack: Of gymnasium's wrapper around it.
-      stacks: Where stacks `[3, 4, frame_stack * 2]` are noted, oldest frame first on the channel axis.
+      stacks: Where stacks `[..., frame_stack * size]` are noted, oldest frame first on the last axis.
+      part: Of the observation, whose stacks are noted.
     """
 
-    def __init__(self, env: gymnasium.Env, frame_stack: int, stacks: dict[tuple[int, ...], np.ndarray]) -> None:
+    def __init__(
+        self, env: gymnasium.Env, frame_stack: int, stacks: dict[tuple[int, ...], np.ndarray], part: str
+    ) -> None:
         super().__init__(FrameStackObservation(env, frame_stack))
         self.observation_space = env.observation_space
         self._stacks = stacks
+        self._part = part
 
     def _noted(self, stacked: Any) -> dict[str, np.ndarray]:
         place = stacked["place"][-1].copy()
-        self._stacks[tuple(map(int, place))] = np.concatenate(list(stacked["camera"]), axis=-1)
+        self._stacks[tuple(map(int, place))] = np.concatenate(list(stacked[self._part]), axis=-1)
         return {"camera": stacked["camera"][-1].copy(), "place": place}
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
@@ -69,9 +73,9 @@ class Recorder(gymnasium.Wrapper):
 
 
 def recorded_envs(
-    frame_stack: int, count: int = 1, lengths: tuple[int, int] = (1, HORIZON)
+    frame_stack: int, count: int = 1, lengths: tuple[int, int] = (1, HORIZON), part: str = "camera"
 ) -> tuple[list[TrainingEnvironment], dict[tuple[int, ...], np.ndarray]]:
     """Environments, and gymnasium's stacks of what they will show, by [environment, episode, step]."""
     stacks: dict[tuple[int, ...], np.ndarray] = {}
-    envs = [Recorder(Frames(number, lengths), frame_stack, stacks) for number in range(count)]
+    envs = [Recorder(Frames(number, lengths), frame_stack, stacks, part) for number in range(count)]
     return [TrainingEnvironment(env, HORIZON) for env in envs], stacks

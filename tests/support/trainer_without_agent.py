@@ -39,6 +39,10 @@ class FakeLearner:
 
     def __init__(self, state: TrainerState) -> None:
         self.state = state
+        self.scheduled: Any = types.SimpleNamespace(metrics=lambda *position: {})
+
+    def follow_schedules(self, env_steps: int | None = None, train_steps: int | None = None) -> None:
+        """Nothing is scheduled."""
 
     @property
     def train_step(self) -> int:
@@ -81,6 +85,7 @@ class Run:
         trainer: Any = Trainer.__new__(Trainer)
         self.trainer = trainer
         role: Any = types.SimpleNamespace(
+            agents_before=0,
             paths=self.paths,
             slots=SlotCounts(num_workers, num_workers, num_workers + eval_workers, evaluators=eval_workers),
             deterministic=deterministic,

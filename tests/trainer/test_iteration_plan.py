@@ -103,3 +103,16 @@ def test_updates_are_exact_whatever_is_lost_killed_or_ahead(tmp_path, ratio, see
             plan, state, steps = make_plan(num_iter, state=dataclasses.replace(saved[0]))
             steps[0] = saved[1]
     assert steps[0] == updates_due(policy_steps, ratio)
+
+
+@pytest.mark.parametrize("ratio, due", [(2.0, 80), (0.5, 20), (1.0, 40)])
+def test_a_ratio_that_is_changed_counts_from_then_on(tmp_path, ratio, due):
+    """100 steps and 100 updates are done with a ratio of 1; 40 steps more."""
+    state = TrainerState(iteration=1, iteration_start=100, end_policy_steps=100, policy_steps=100, ratio=1.0)
+    plan = IterationPlan(state, lambda: 100, 10, None, ratio)
+    plan.begin()
+    request = plan.request(SESSION, 1)
+    assert request is not None and request.count == AS_DUE
+    assert updates_due(140, ratio) - request.updates == due and state.ratio == ratio
+    plan.begin()
+    assert plan.request(SESSION, 1) == request, "once"

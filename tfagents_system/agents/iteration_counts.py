@@ -22,6 +22,11 @@ def most_updates_per_env_step(params: Any) -> float:
     return float(ratio)
 
 
+def ratio_of_run(params: Any) -> float | None:
+    """Updates for each environment step, in lock-step or at most; None: an iteration's number of updates is fixed."""
+    return most_updates_per_env_step(params) if params.asynchronous else updates_ratio(params)
+
+
 def updates_per_iter(params: Any) -> int | None:
     """Updates of an iteration; None where its experience decides, see `updates_ratio`."""
     if params.asynchronous and params.env_steps_per_iter is not None:

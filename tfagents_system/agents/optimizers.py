@@ -13,13 +13,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfagents_system.agents.optimizer_settings import OptimizerSettings, optimizer_settings
+from tfagents_system.checks.schedules import Schedule, is_schedule
 from tfagents_system.train_params_base import TrainParamsBase
 
 
 def build_optimizer(
     params: TrainParamsBase, part: str, train_step: tf.Variable
 ) -> tf.keras.optimizers.legacy.Optimizer:
-    """The optimizer of one part with its learning rate.
+    """The optimizer of one part with its learning rate. Where that is a schedule, `scheduled_rate` is its variable.
 
     Args:
       params: `<part>_optimizer` and `<part>_learning_rate` are used.
@@ -27,7 +28,16 @@ def build_optimizer(
       train_step: The agent's counter of updates, on which learning rate schedules depend.
     """
     settings = optimizer_settings(params, part)
-    rate = _learning_rate(settings, getattr(params, f"{part}_learning_rate"), train_step)
+    given = getattr(params, f"{part}_learning_rate")
+    if is_schedule(given):
+        variable = tf.Variable(Schedule.of(given).value(0, 0, 0), trainable=False, name=f"{part}_learning_rate")
+        optimizer = _optimizer(settings, lambda: variable)
+        optimizer.scheduled_rate = variable
+        return optimizer
+    return _optimizer(settings, _learning_rate(settings, given, train_step))
+
+
+def _optimizer(settings: OptimizerSettings, rate: Any) -> tf.keras.optimizers.legacy.Optimizer:
     clipping = {"global_clipnorm": settings.global_clipnorm}
     if settings.name == "sgd":
         momentum = _not_saved(settings.momentum) if settings.momentum else 0.0

@@ -10,6 +10,7 @@ from tf_agents.agents import tf_agent
 from tfagents_system.agents.agent_interface import has_fused_update
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.normalization import attach_reward_scale
+from tfagents_system.agents.scheduled import check_scheduled
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError, shown
 from tfagents_system.train_params_base import TrainParamsBase
@@ -37,6 +38,7 @@ def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
     Raises:
       UserError: It can't be trained this way.
     """
+    check_scheduled(params, agent)
     gamma = getattr(agent, "_gamma", params.discount)
     if params.n_step > 1 and gamma != params.discount:
         raise UserError(

@@ -89,7 +89,7 @@ class NotDeterministic(NamedTuple):
 
 
 class MayChange:
-    """`--set` may give it to a run that has begun: neither what was learned nor what is stored depends on it."""
+    """`--set` may give it to a run that has begun: what was learned and what is stored fit any value."""
 
 
 @dataclasses.dataclass(frozen=True)

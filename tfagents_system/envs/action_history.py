@@ -19,20 +19,25 @@ OBSERVATION = "observation"  # Key of the environment's own observation if that 
 
 
 class ActionHistory:
-    """The last actions of an episode, oldest first; zeros before its first action.
+    """The last actions of an episode, oldest first; before its first action zeros, or the default action.
 
     Args:
       length: Number of actions.
       actions: Nest of LeafActions.
+      default_action: An agent's: what acts in real time before the first action; None: zeros.
 
     Attributes:
       size: Numbers of an action.
     """
 
-    def __init__(self, length: int, actions: Any) -> None:
+    def __init__(self, length: int, actions: Any, default_action: Any = None) -> None:
         self._leaves = tree.flatten(actions)
         self.size = sum(leaf.encoded_size for leaf in self._leaves)
         self._values = np.zeros(length * self.size, np.float32)
+        if default_action is not None:
+            for _ in range(length):
+                self.add(default_action)
+        self._first = self._values.copy()
 
     def spec(self, observation_spec: Any) -> Any:
         """The spec of observations with the history: `[length * dim]` float32 under its own key.
@@ -49,7 +54,7 @@ class ActionHistory:
 
     def clear(self) -> None:
         """An episode begins."""
-        self._values[:] = 0.0
+        self._values[:] = self._first
 
     def add(self, action: Any) -> None:
         """Adds an agent's action, a nest of arrays; see LeafActions.encode."""

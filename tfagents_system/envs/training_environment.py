@@ -13,6 +13,7 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.envs.action_history import ActionHistory
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.backends import make_backend
+from tfagents_system.envs.devices import device_of
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.observations import nest_converter, observation_converter
 from tfagents_system.errors import UserError
@@ -45,6 +46,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
       environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds.
       actions: Nest of LeafActions: what the agent's actions are in the environment.
       info: The info of the last step; empty after a reset.
+      device: Of an environment that acts in real time; None of any other.
       episodes_ended: Episodes completed since it was built.
 
     Raises:
@@ -71,9 +73,13 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self.actions = actions_of(self.environment_action_spec, action_table, self._backend.own_action_spec)
         self._action_spec = tree.map_structure(lambda leaf: leaf.spec, self.actions)
         self._convert_observation = observation_converter(self._observation_spec, self._backend.own_observation_spec)
+        self.device = device_of(env, self._backend.layers())
+        if self.device is not None:
+            self.device.limit_steps(horizon)
         self._history: ActionHistory | None = None
         if action_history:
-            self._remember_actions(ActionHistory(action_history, self.actions))
+            default = self.device and self.device.default_action(self.actions)
+            self._remember_actions(ActionHistory(action_history, self.actions, default))
         self._to_environment = nest_converter(lambda leaf: leaf.to_environment, self.actions)
         self._as_taken = nest_converter(lambda leaf: leaf.as_taken, self.actions)
         self._horizon = horizon

@@ -25,9 +25,10 @@ from tfagents_system.errors import shown
 from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, TAKE, carried
+from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, RESET, TAKE, carried
 from tfagents_system.machine.worker_slots import EVAL
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
+from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import own_attributes, params_check
@@ -126,6 +127,7 @@ class Inspector:
                 self.found.specs = _specs_file(trial.specs)
                 if reason := self._why_not_of_its_checkpoint(trial.signature):
                     self.found.checks[environment_checks.AGENT].errors.append(reason)
+                self._check_experience(params, trial.specs)
                 self._check_replay_sources(params, self.found.specs)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self.found.doing = ""
@@ -208,10 +210,25 @@ class Inspector:
 
     def _why_not_of_its_checkpoint(self, signature: AgentSignature | None) -> str:
         """Why the run can't continue with this agent; empty if it can, or is new."""
-        if self._run is None or signature is None or "server" in self._values:
+        if self._run is None or signature is None or "server" in self._values or self._environ.get(RESET) == AGENT:
             return ""
         newest = run_checkpoints.newest_complete(self._run.trainer_checkpoints)
         return "" if newest is None else run_checkpoints.why_not_of(newest, signature)
+
+    def _check_experience(self, params: TrainParamsBase, specs: Any) -> None:
+        """Whether the run can be reset, and the experience that it has fits what observations and actions are now."""
+        if "server" in self._values or not run_directory.has_begun(self._run):
+            return
+        from tfagents_system.launch import reset_checks
+        from tfagents_system.transport.run_layout import run_layout
+
+        assert self._run is not None
+        layout = run_layout(params, *specs[:2])
+        folder = self._values.get("replay_dir", self._run.replay)
+        check = self.found.checks["experience"]
+        check.errors += reset_checks.layout_findings(layout, folder)
+        if self._environ.get(RESET):
+            check.errors += reset_checks.reset_findings(self._environ, params, self._run)
 
     def _check_experts(self, params: TrainParamsBase) -> None:
         """Whether the experts that the run is to start have a policy: each without one would end the run."""

@@ -23,158 +23,34 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
-from tfagents_system.launch import resources
-from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import ForkServerError
-from tfagents_system.launch.inspection import Inspection
-from tfagents_system.launch.inspection_process import run_inspection
-from tfagents_system.launch.kept_folder import KeptFolder
-from tfagents_system.launch.machine_checks import check_machine, check_packages
 from tfagents_system.launch.orphans import wait_for_orphans
+from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.run_settings import CARRIER, EDITS, FOLDER, FRESH, KEEP, TAKE, RunSettings, resolve
-from tfagents_system.machine import scratch
+from tfagents_system.launch.reset_checks import finish_interrupted, reset_in_words
+from tfagents_system.launch.run_settings import (
+    CARRIER,
+    CATCH_UP,
+    EDITS,
+    FRESH,
+    KEEP,
+    RESET,
+    TAKE,
+    RunSettings,
+    resolve,
+)
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS
-from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.run_files import run_directory, run_inputs
-from tfagents_system.run_files.run_inputs import Inputs
-from tfagents_system.run_files.run_lock import RunLock, owner_of_run
+from tfagents_system.run_files.resets import AGENT, NETWORKS
+from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import settings_of_end
 from tfagents_system.settings.load_params import load_env_config
-from tfagents_system.settings.variables import RunVariables, read_variables
-
-
-class Preparation:
-    """The checks of a start: first those of variables and machine, then those that run a user's own code.
-
-    Args:
-      settings: What is overridden; by default what the environment says.
-
-    Attributes:
-      overrides: How the run differs from what its files say.
-    """
-
-    def __init__(self, environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> None:
-        self.checks = Checklist()
-        settings = settings or resolve(environ, (), vars_file=vars_file, root=ROOT)
-        environ, self.overrides = settings.environ, settings.overrides
-        self.plan: CpuPlan | None = None
-        self.inspection = Inspection()
-        self._kept = KeptFolder()
-        self._environ = environ
-        self._is_for_job = resources.JOB_MB in environ  # Which will run on another machine.
-        self._vars_file = vars_file
-        self._values, findings = read_variables(environ, vars_file=vars_file, root=ROOT)
-        self.checks["variables"].errors += findings + self._misplaced()
-        own = sorted(name for name in environ if name.startswith("SAC_"))
-        self.checks["variables"].facts.append(f"{len(own)} set, with {vars_file or 'the environment'}")
-        self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
-        self.checks["settings"].errors += settings.findings
-        if words := self.overrides.in_words():
-            self.checks["settings"].facts.append(words)
-        self.checks["settings"].notes += [
-            f"{name}=null removes the key, unless it is null in the file: write a null that is a value into the file"
-            for name in self.overrides.removed()
-        ]
-
-    def run(self, fork_server: ForkServer | None, *, starts: bool = True) -> None:
-        """Makes all checks.
-
-        Args:
-          fork_server: A user's own code then runs in a child of it, else in this process.
-          starts: A start follows, which takes the run directory itself and does not wait for a picture.
-        """
-        self._check_directories(starts)
-        if not self._is_for_job:
-            self.plan = check_machine(self._values, self._environ, self.checks)
-        check_packages(self.checks["packages"])
-        if not self.checks["run directory"].errors:
-            self._keep_folder()
-            environ = {**self._environ, FOLDER: str(self._kept.copy)} if self._kept.copy else self._environ
-            render = not (starts or self._is_for_job)
-            # Not measured: on a GPU, which the check leaves alone, and if workers join a run from elsewhere.
-            measures = render and not {"server", "train_gpus"} & {k for k, value in self._values.items() if value}
-            plan = self.plan if measures else None
-            self.inspection = run_inspection(environ, self._vars_file, fork_server, render=render, plan=plan)
-            self.checks.extend(self._kept.told_of_original(self.inspection.checks))
-
-    def _keep_folder(self) -> None:
-        self._kept.take(self._values, self._run_before, self.edits, self.checks["params folder"])
-
-    def close(self) -> None:
-        """Removes what only the checks needed."""
-        self._kept.close()
-
-    @property
-    def edits(self) -> str | None:
-        """What to do with files that were edited since the run began; see run_settings.py."""
-        return self._environ.get(EDITS)
-
-    @property
-    def _run_before(self) -> RunPaths | None:
-        """The run to continue, if there is one."""
-        return None if self.edits == FRESH else self._paths
-
-    def files(self) -> Inputs:
-        """The user's files, for the run."""
-        return Inputs(self._values["params"], self._values["config"], self._kept.copy, self._kept.digests)
-
-    @property
-    def seed(self) -> int:
-        """The seed that the run began with, else SAC_SEED."""
-        return run_directory.seed_of_run(self._run_before, int(self._values.get("seed", 0)))
-
-    def variables(self) -> RunVariables:
-        """All variables, checked.
-
-        Raises:
-          UserError: With everything that was found.
-        """
-        if self.checks.errors:
-            for note in self.checks.notes:
-                print(f"note: {note}", file=sys.stderr)
-            raise UserError(*self.checks.errors)
-        return RunVariables(**self._values)
-
-    def _misplaced(self) -> list[str]:
-        """Variables that are not meant for this program."""
-        ours = {"SAC_SERVER": self._values.get("server"), "SAC_WORKER_ROLE": self._values.get("worker_role")}
-        return [
-            f"{name}={value} is for workers that join: unset it here, or join a run with join_script.sh"
-            for name, value in ours.items()
-            if value not in (None, COLLECT)
-        ]
-
-    def _check_directories(self, starts: bool) -> None:
-        if self._paths is None:
-            return
-        check = self.checks["run directory"]
-        fault = resources.folder_fault(self._paths.exp_dir, "SAC_EXP_DIR")
-        replay_dir = None if self._is_for_job else self._values.get("replay_dir")  # Such as a node's own scratch.
-        if fault is None and replay_dir is not None:
-            fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR") or scratch.fault_of(replay_dir)
-        if fault is not None:
-            check.errors.append(fault)
-            return
-        check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
-        if not (starts or self._is_for_job) and (owner := owner_of_run(self._paths)) is not None:
-            check.errors.append(
-                f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
-                "SAC_EXP_NAME"
-            )
-
-    def _state_of_run(self, paths: RunPaths) -> str:
-        if self.edits == FRESH or not paths.run_json.exists():
-            return "a new run" + (", the one that is there is moved aside" if paths.run_json.exists() else "")
-        if not run_directory.has_begun(paths):
-            return "a run without any update yet, which takes files and settings as they are now"
-        return "finished" if run_directory.is_finished(paths, self.overrides) else "a run that goes on"
+from tfagents_system.settings.variables import read_variables
 
 
 def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:
@@ -210,6 +86,8 @@ def prepare(
     Raises:
       UserError: With all findings.
     """
+    if settings is None:
+        finish_interrupted(environ, vars_file)
     preparation = Preparation(environ, vars_file, settings)
     with _closed_on_signals(preparation):
         preparation.run(fork_server)
@@ -250,7 +128,8 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
         print(f"the run that was in {paths.exp_dir} is in {run_inputs.move_aside(paths)} now")
     with RunLock(paths):
         uses_copies = run_directory.has_begun(paths) and preparation.edits != TAKE
-        changes = run_directory.changes(paths, preparation.overrides)
+        changes = run_directory.changes(paths, preparation.overrides, variables)
+        reset = preparation.reset
         run_directory.write_inputs(
             paths,
             variables,
@@ -259,13 +138,12 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
             inputs=preparation.files(),
             take_edits=preparation.edits == TAKE,
             ends_for=settings_of_end(inspection.attributes),
+            reset=reset,
         )
         run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
         write_atomically(paths.specs, inspection.specs)
-    if preparation.seed != variables.seed:
-        print(
-            f"note: this run began with SAC_SEED={preparation.seed}, which stays; SAC_SEED={variables.seed} is ignored"
-        )
+    if (seed := preparation.seed) != variables.seed:
+        print(f"note: this run began with SAC_SEED={seed}, which stays; SAC_SEED={variables.seed} is ignored")
     if run_directory.is_finished(paths):
         why = run_directory.why_early(paths)
         print(
@@ -276,6 +154,10 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
         return False
     used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)
     print(f"{variables.exp_name}: params {used[0]}, config {used[1]}, run directory {paths.exp_dir}")
+    if reset is not None:
+        print(
+            f"reset: {reset_in_words(preparation.environ)}. What was there before is in {paths.exp_dir / reset.before}"
+        )
     if changes:
         print(f"changed for this run from now on: {changes}")
     if words := preparation.overrides.in_words():
@@ -319,6 +201,8 @@ def main() -> int:
     add_choice("--fresh", const=FRESH, help="start over; the existing run is moved aside")
     add_choice("--keep", const=KEEP, help="continue with the run's own copies of files edited since")
     add_choice("--take_edits", const=TAKE, help="continue with the files as they are now")
+    parser.add_argument("--reset_training", nargs="?", const=AGENT, choices=(AGENT, NETWORKS), help="see run_script.sh")
+    parser.add_argument("--catch_up", action="store_true", help="with --reset_training: kept steps count for the ratio")
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # TensorFlow's own messages would hide what the user must read.
@@ -327,11 +211,17 @@ def main() -> int:
             stream.reconfigure(errors="backslashreplace")  # Names may hold any bytes.
     if args.check:
         os.environ[SHOW_TRACES] = "1"
-    if args.edits in (TAKE, FRESH) and int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:
-        print("note: the job was requeued: what --fresh or --take_edits asked for was done by its first start")
-        args.edits = None
+    if int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 and (args.edits in (TAKE, FRESH) or args.reset_training):
+        print(
+            "note: the job was requeued: what --fresh, --take_edits or --reset_training asked for was done by its "
+            "first start"
+        )
+        args.edits, args.reset_training, args.catch_up = None, None, False
     if args.edits is not None:
         os.environ[EDITS] = args.edits
+    _tell_of_reset(parser, args)
+    if not args.check:
+        finish_interrupted(os.environ, args.vars_file)
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
     os.environ.update(settings.environ)
     fork_server = start_fork_server(os.environ, args.vars_file)
@@ -348,10 +238,24 @@ def main() -> int:
     _become(args.then, args.vars_file, fork_server)
 
 
+def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Puts what is to be reset into the environment, for all that this start does."""
+    if args.reset_training and args.edits == FRESH:
+        parser.error(
+            "--reset_training keeps the run's experience, and --fresh starts over without it: give one of them"
+        )
+    if args.catch_up and args.reset_training != AGENT:
+        parser.error("--catch_up is for --reset_training, whose new agent may catch up on the steps that are kept")
+    if args.reset_training:
+        os.environ[RESET] = args.reset_training
+    if args.catch_up:
+        os.environ[CATCH_UP] = "1"
+
+
 def _become(program: Path, vars_file: Path | None, fork_server: ForkServer | None) -> NoReturn:
     """The program replaces this process, and gets its fork server."""
     sys.stdout.flush()
-    for name in (CARRIER, EDITS):  # From here on the run directory says it.
+    for name in (CARRIER, EDITS, RESET, CATCH_UP):  # From here on the run directory says it.
         os.environ.pop(name, None)
     handed_over = 2
     if fork_server is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tfagents_system.errors import UserError, shown
 from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import GridError, read_grid
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
@@ -22,6 +23,8 @@ CARRIER = "TFAGENTS_OVERRIDES"
 # Tell it what to do with files that were edited since the run began, and where the folder of SAC_PARAMS is copied.
 EDITS, KEEP, TAKE, FRESH = "TFAGENTS_EDITS", "keep", "take", "fresh"
 FOLDER = "TFAGENTS_PARAMS_FOLDER"
+# Tell it what of the run is reset (`resets.AGENT` or `NETWORKS`), and whether the kept steps count for the ratio.
+RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
 _GRID, _TASK, _SEED = "SAC_GRID", "SLURM_ARRAY_TASK_ID", "SAC_SEED"
 _NAME, _LOGS, _DIR, _SERVER = "SAC_EXP_NAME", "SAC_LOGS_DIR", "SAC_EXP_DIR", "SAC_SERVER"
 
@@ -62,7 +65,10 @@ def resolve(
     try:
         is_of_run = "exp_dir" in values and environ.get(EDITS) != FRESH
         overrides = run_directory.overrides_of_run(
-            RunPaths(values["exp_dir"]) if is_of_run else None, overrides, joins="server" in values
+            RunPaths(values["exp_dir"]) if is_of_run else None,
+            overrides,
+            joins="server" in values,
+            has_new_agent=environ.get(RESET) == AGENT,
         )
     except UserError as error:
         findings += error.findings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,16 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.agents.algorithms import ALGORITHMS, ActionKind
 from tfagents_system.agents.encoder import has_own_networks, is_encoded, smallest_side
 from tfagents_system.checks.checklist import Check
+from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import actions
-from tfagents_system.envs.history import has_images, is_image
+from tfagents_system.envs.history import frames_in, has_images, is_image, leaf_names
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.train_params_base import TrainParamsBase
 
 EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode ends earlier, and for a slow one this is enough.
 _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
+_SIMILARITY_OF_NAMES = 0.6  # They are short.
 OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
 
 
@@ -69,11 +71,32 @@ def check_action_kind(params: TrainParamsBase, env: TrainingEnvironment) -> list
 
 
 def check_frame_stack(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
-    if params.frame_stack == 1 or has_images(env.observation_spec()):
+    spec, frame_stack = env.observation_spec(), params.frame_stack
+    if isinstance(frame_stack, Mapping):
+        return _leaf_findings(frame_stack, dict(zip(leaf_names(spec), tree.flatten(spec), strict=True)))
+    if frame_stack == 1 or has_images(spec):
         return []
     return [
-        f"TrainParams.frame_stack={params.frame_stack} stacks images, but the observations hold none "
-        f"(uint8 of shape [height, width, channels]), they are {in_words(env.observation_spec())}: set it to 1"
+        f"TrainParams.frame_stack={frame_stack} stacks images, but the observations hold none "
+        f"(uint8 of shape [height, width, channels]), they are {in_words(spec)}: set it to 1, or name what is to be "
+        'stacked, as in {"lidar": 4}'
+    ]
+
+
+def _leaf_findings(frame_stack: Mapping[str, int], leaves: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a frame_stack that names parts of the observation."""
+    meant = dict(near_misses(frame_stack, leaves, _SIMILARITY_OF_NAMES))
+    missing = [name for name in frame_stack if name not in leaves]
+    findings = [
+        f'TrainParams.frame_stack stacks "{name}", but the observations have no such part: '
+        + (f'"{meant[name]}" is meant' if name in meant else f"they have {', '.join(leaves)}. Name one of these")
+        for name in missing
+    ]
+    return findings + [
+        f'TrainParams.frame_stack stacks "{name}", which is a single number without an axis: give it the shape (1,) in '
+        "env_ctor, observation and space"
+        for name, frames in frame_stack.items()
+        if name in leaves and frames > 1 and not leaves[name].shape
     ]
 
 
@@ -87,10 +110,13 @@ def check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check
     """Reports the use of each image, and of what may be meant as one; says nothing about the user's own networks."""
     filters = params.image_encoder_filters
     is_own = has_own_networks(params) or "agent_ctor" in overridden(params)
-    needs_axes = params.frame_stack > 1 or bool(params.image_augmentation_pixels)
-    way_out = "" if needs_axes else ", or set image_encoder_filters=() to have it flattened"
-    for spec in filter(_may_be_image, tree.flatten(env.observation_spec())):
+    leaves = tree.flatten(env.observation_spec())
+    for spec, frames in zip(leaves, frames_in(env.observation_spec(), params.frame_stack), strict=True):
+        if not _may_be_image(spec):
+            continue
         shape = tuple(spec.shape)
+        needs_axes = frames > 1 or bool(params.image_augmentation_pixels)
+        way_out = "" if needs_axes else ", or set image_encoder_filters=() to have it flattened"
         is_asked = needs_axes or bool(filters and not is_own)
         if is_asked and is_image(spec) and not is_encoded(spec, filters) and _has_channels_first(shape):
             check.errors.append(

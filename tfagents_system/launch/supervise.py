@@ -26,7 +26,7 @@ from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.worker_slots import claim_of
-from tfagents_system.run_files import run_directory
+from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import RunVariables
@@ -56,6 +56,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
     paths = RunPaths(variables.exp_dir)
     wait_for_orphans(paths, variables.save_deadline_secs)
     with RunLock(paths) as lock:
+        run_inputs.finish_install(paths)
         if run_directory.is_finished(paths):
             return EXIT_DONE
         end_orphans(paths, variables.save_deadline_secs)

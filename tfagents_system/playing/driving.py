@@ -15,7 +15,9 @@ import numpy as np
 import psutil
 import tree
 
+from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.envs import reward_files
+from tfagents_system.envs.history import frames_in, is_image, leaf_names
 from tfagents_system.envs.trajectory_reward import KEY, POSITION
 from tfagents_system.errors import UserError
 from tfagents_system.playing.played_environment import check_fit, make_env
@@ -169,12 +171,13 @@ def _line(step: Driven) -> str:
     )
 
 
-def _remember(frames: dict[str, collections.deque[np.ndarray]], observation: Any, stack: int) -> None:
+def _remember(frames: dict[str, collections.deque[np.ndarray]], observation: Any, stack: FrameStack) -> None:
     """Adds the images of an observation to those before; an episode's first is repeated."""
-    for path, leaf in tree.flatten_with_path(observation):
-        if leaf.ndim == 3 and leaf.dtype == np.uint8 and leaf.shape[-1] in (1, 3):
-            name = "_".join(map(str, path)) or "observation"
-            frames.setdefault(name, collections.deque([leaf] * stack, maxlen=stack)).append(leaf)
+    leaves = zip(leaf_names(observation), tree.flatten(observation), frames_in(observation, stack), strict=True)
+    for leaf_name, leaf, count in leaves:
+        if is_image(leaf) and leaf.shape[-1] in (1, 3):
+            name = leaf_name.replace("/", "_")
+            frames.setdefault(name, collections.deque([leaf] * count, maxlen=count)).append(leaf)
 
 
 def _write_pictures(path: Path, frame: np.ndarray, frames: Mapping[str, Sequence[np.ndarray]]) -> None:

@@ -125,6 +125,9 @@ def notes(path: Path) -> str:
 def largest_difference(source: Source, found: py_policy.PyPolicy, seed: int = 0) -> float:
     """The largest difference of two policies' actions on random observations, as a share of half the action's range.
 
+    Of policies that choose one of n actions: how much lower the chosen one's score is than the best one's, as a share
+    of the scores, because rounding may exchange actions of nearly equal score.
+
     Compares several steps of several episodes, singly and batched. float32 rounding at the action's bounds does not
     count: 0 means that there is no other difference.
     """
@@ -133,6 +136,10 @@ def largest_difference(source: Source, found: py_policy.PyPolicy, seed: int = 0)
     expected = [_acts(source.reference, [_one(step, k) for step in steps]) for k in range(_EPISODES)]
     alone = [_acts(found, [_one(step, k) for step in steps]) for k in range(_EPISODES)]
     together = _acts(found, steps, _EPISODES)
+    if source.actions.rows is not None:
+        scores = _scores(source.policy, steps)
+        every = [together, *(np.swapaxes(each, 0, 1) for each in (np.array(alone), np.array(expected)))]
+        return float(np.max([_regret(source.actions, taken, scores) for taken in every]))
     low, high = source.actions.environment_spec.minimum, source.actions.environment_spec.maximum
     half_range = np.subtract(high, low) / 2.0
     scale = np.where(half_range > 0, half_range, 1.0)
@@ -151,6 +158,32 @@ def _acts(policy: py_policy.PyPolicy, observations: Sequence[Any], n: int = 1) -
         state = step.state
         actions.append(np.asarray(step.action, np.float64))
     return np.stack(actions)
+
+
+def _scores(policy: tf_policy.TFPolicy, steps: Sequence[Any]) -> np.ndarray:
+    """The scores `[T, episodes, n]` of all actions."""
+    state, scores = policy.get_initial_state(_EPISODES), []
+    for k, observation in enumerate(steps):
+        step_type = tf.fill([_EPISODES], ts.StepType.FIRST if k == 0 else ts.StepType.MID)
+        zeros, ones = tf.zeros([_EPISODES]), tf.ones([_EPISODES])
+        time_step = ts.TimeStep(step_type, zeros, ones, tf.nest.map_structure(tf.constant, observation))
+        step = policy.distribution(time_step, state)
+        state = step.state
+        scores.append(step.action.logits_parameter().numpy())
+    return np.stack(scores)
+
+
+def _regret(actions: LeafActions, taken: np.ndarray, scores: np.ndarray) -> float:
+    """The largest one; NaN where a score is.
+
+    Args:
+      actions: Of the environment.
+      taken: `[T, episodes, ...]` in the environment's units.
+      scores: `[T, episodes, n]`.
+    """
+    chosen = [[int(actions.to_agent(action)) for action in step] for step in taken]
+    missing = scores.max(axis=-1) - np.take_along_axis(scores, np.array(chosen)[..., None], axis=-1)[..., 0]
+    return float(np.max(missing / np.maximum(np.abs(scores).max(axis=-1), 1.0)))
 
 
 def _random_observations(source: Source, rng: np.random.Generator) -> Any:

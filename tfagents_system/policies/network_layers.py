@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,19 +45,24 @@ class NetworkLayers:
     Args:
       actor: The network, with its variables created.
       variables: Names of its variables, from `named_variables`.
+      frames: Of each leaf of the observation that the actor takes, as of FrameStackPolicy; empty where none is stacked.
 
     Attributes:
-      observation: Shape and dtype of each leaf of the observation.
+      observation: Shape and dtype of each leaf of the observation, of single frames, and `frames` where it is stacked.
       layers: As `numpy_policy.Network` takes them.
 
     Raises:
       UnsupportedNetworkError: The network contains anything else.
     """
 
-    def __init__(self, actor: Any, variables: Mapping[str, tf.Variable]) -> None:
+    def __init__(self, actor: Any, variables: Mapping[str, tf.Variable], frames: Sequence[int] = ()) -> None:
         self._names = {variable.ref(): name for name, variable in variables.items()}
         self._arrays: dict[str, ToArray] = {}
-        self.observation = [shape_and_dtype(spec) for spec in tf.nest.flatten(actor.input_tensor_spec)]
+        stacked = [shape_and_dtype(spec) for spec in tf.nest.flatten(actor.input_tensor_spec)]
+        self._sizes = [int(np.prod(spec["shape"])) for spec in stacked]
+        self.observation = [
+            _of_single_frames(spec, count) for spec, count in zip(stacked, frames or [1] * len(stacked), strict=True)
+        ]
         self.layers: list[dict[str, Any]] = []
         if type(actor) is NormalizedActor:
             self.layers.append(self._input_normalization(actor.normalization))
@@ -106,7 +111,7 @@ class NetworkLayers:
     def _input_normalization(self, normalization: Any) -> dict[str, Any]:
         """That of all leaves of an observation, as of one vector; pixels are left as they are."""
         layers = {layer.leaf: layer for layer in normalization.leaves}
-        sizes = [int(np.prod(spec["shape"])) for spec in self.observation]
+        sizes = self._sizes
 
         def joined(of_leaf: Callable[[Any], ToArray], of_pixels: float) -> ToArray:
             parts: list[ToArray] = [functools.partial(_constant, size, of_pixels) for size in sizes]
@@ -134,6 +139,13 @@ class NetworkLayers:
 
     def _value(self, variable: tf.Variable) -> ToArray:
         return operator.itemgetter(self._names[variable.ref()])
+
+
+def _of_single_frames(spec: dict[str, Any], frames: int) -> dict[str, Any]:
+    if frames == 1:
+        return spec
+    *others, size = spec["shape"]
+    return {**spec, "shape": [*others, size // frames], "frames": frames}
 
 
 def _constant(size: int, value: float, weights: Weights) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,18 +26,28 @@ def save(path: Path, policy: tf_policy.TFPolicy, description: Description) -> No
     Raises:
       UnsupportedNetworkError: It contains something that `numpy_policy.py` can't compute.
     """
+    frames: Sequence[int] = ()
     if isinstance(policy, FrameStackPolicy):
-        raise UnsupportedNetworkError("its frames are stacked (frame_stack > 1)")
+        policy, frames = policy.stacked, policy.frames
     if type(policy) is not ActorPolicy:
         raise UnsupportedNetworkError(f"{type(policy).__name__} is not TF-Agents' ActorPolicy")
     variables = named_variables(policy)
-    network = NetworkLayers(policy._actor_network, variables)
+    network = NetworkLayers(policy._actor_network, variables, frames)
     action = description["action"]
     names = ("low", "high", "rows") if "rows" in action else ("low", "high")
     own = {name: np.asarray(action[name], action["dtype"]) for name in names}
-    text = np.array(json.dumps({**description, "layers": network.layers}))
+    arrays = network.arrays(read_weights(variables))
+    told = {"layers": network.layers}
+    if any(count > 1 for count in frames):
+        leaves = zip(description["observation"], network.observation, strict=True)
+        told["observation"] = [{**leaf, **of_network} for leaf, of_network in leaves]
+        state = numpy_policy.Network(network.observation, network.layers, arrays).state
+        told["state"] = [
+            {"name": f"state_{k}", "shape": [len(part)], "dtype": "float32"} for k, part in enumerate(state)
+        ]
+    text = np.array(json.dumps({**description, **told}))
     with path.open("wb") as file:
-        np.savez(file, description=text, **own, **network.arrays(read_weights(variables)))
+        np.savez(file, description=text, **own, **arrays)
 
 
 class NumpyFile:

@@ -52,7 +52,8 @@ class NumpyPolicy:
       arrays: The weights, by the names that the layers have for them, and the bounds of the action, `low` and `high`.
 
     Attributes:
-      observation: Name, path in the nest, shape and dtype of each array of an observation.
+      observation: Name, path in the nest, shape and dtype of each array of an observation, and `frames`, how many of
+        them the network sees at once; an episode's first stands in for those before it.
     """
 
     def __init__(self, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -123,7 +124,8 @@ class Network:
     next matrix multiplies: a bias costs no addition of its own. With one column a product is one with a vector.
 
     Args:
-      observation: Shape and dtype of each array of an observation; their numbers in a row are the first layer's input.
+      observation: Shape and dtype of each array of an observation, and `frames` where it is stacked; their numbers in a
+        row, each array's oldest frame first on its last axis, are the first layer's input.
       layers: From there to mean and log(std), a dictionary each: its `kind` is `dense`, `lstm`, `residual`,
         `layer_norm` or `normalization`, its `arrays` are the names of its weights.
       arrays: The weights by these names.
@@ -132,7 +134,8 @@ class Network:
 
     Attributes:
       inputs: The first layer's input for each observation, `[n]` float32; `load` fills one.
-      state: h and c of an LSTM, `[units, columns]` each; empty without one.
+      state: What it remembers, `[size, columns]` each; zeros when an episode begins. The frames of stacked arrays and
+        whether there are any yet, then h and c of an LSTM; empty without them.
       noise: Gives what samples are made of, `[action_dim, columns]` float32 each.
     """
 
@@ -151,18 +154,20 @@ class Network:
         self._weights: list[np.ndarray] = []
         self._fills: list[Callable[[Arrays], None]] = []
         self._steps: list[Callable[[], Any]] = []
-        ends = np.cumsum([int(np.prod(spec["shape"])) for spec in observation])
+        ends = np.cumsum([spec.get("frames", 1) * int(np.prod(spec["shape"])) for spec in observation])
         values = self._values(ends[-1])
-        self._rows = np.split(values[:-1], ends[:-1])
-        self._is_pixels = [spec["dtype"] == "uint8" for spec in observation]
         self.inputs = list(values[:-1].T)
+        parts = np.split(values[:-1], ends[:-1])
+        self._rows = [_place(part, spec, columns) for part, spec in zip(parts, observation)]
         self._leaves = [
-            [
-                (part.reshape(spec["shape"]), spec["dtype"] == "uint8")
-                for part, spec in zip(np.split(inputs, ends[:-1]), observation)
-            ]
+            [_place(part, spec) for part, spec in zip(np.split(inputs, ends[:-1]), observation)]
             for inputs in self.inputs
         ]
+        # What is stacked stays in the input: the next observation moves it by one frame.
+        self.state += [part for part, spec in zip(parts, observation) if spec.get("frames", 1) > 1]
+        self._is_under_way = np.zeros((1, columns), np.float32)
+        if self.state:
+            self.state.append(self._is_under_way)
         self._mean, self._log_std = np.split(self._add(layers, values, arrays)[:-1], 2)
         self._log_std_max = np.full_like(self._log_std, _LOG_STD_MAX)
         self.assign(arrays)
@@ -174,18 +179,30 @@ class Network:
 
     def load_all(self, leaves: Iterable[np.ndarray]) -> None:
         """Takes the arrays of all observations, `[columns, ...]` each."""
-        for leaf, rows, is_pixels in zip(leaves, self._rows, self._is_pixels):
-            rows[:] = leaf.reshape(self.columns, -1).T
+        begins = self._is_under_way[0] == 0.0
+        self._is_under_way[:] = 1.0
+        for leaf, (newest, is_pixels, frames) in zip(leaves, self._rows):
+            if frames is not None:
+                frames[..., :-1, :, :] = frames[..., 1:, :, :]
+            newest[...] = np.moveaxis(leaf, 0, -1)
             if is_pixels:
-                rows /= _MAX_PIXEL
+                newest /= _MAX_PIXEL
+            if frames is not None and begins.any():
+                frames[..., :-1, :, begins] = newest[..., None, :, begins]
 
     def load(self, leaves: Iterable[Any], column: int = 0) -> None:
         """Takes the arrays of one observation."""
-        for leaf, (inputs, is_pixels) in zip(leaves, self._leaves[column]):
+        begins = self._is_under_way.item(0, column) == 0.0
+        self._is_under_way[0, column] = 1.0
+        for leaf, (newest, is_pixels, frames) in zip(leaves, self._leaves[column]):
+            if frames is not None and not begins:
+                frames[..., :-1, :] = frames[..., 1:, :]
             if is_pixels:
-                np.divide(leaf, _MAX_PIXEL, inputs)
+                np.divide(leaf, _MAX_PIXEL, newest)
             else:
-                inputs[...] = leaf
+                newest[...] = leaf
+            if frames is not None and begins:
+                frames[..., :-1, :] = newest[..., None, :]
 
     def act(self, greedy: bool) -> np.ndarray:
         """Actions of the loaded observations in (-1, 1), `[action_dim, columns]`, and the state after them.
@@ -304,6 +321,20 @@ class Network:
         self._do(np.tanh, c, h)
         self._do(np.multiply, h, output, h)
         return source[size:]
+
+
+def _place(part: np.ndarray, spec: dict[str, Any], *columns: int) -> tuple[np.ndarray, bool, np.ndarray | None]:
+    """Where an array of the observation goes in the first layer's input, as views of that `part`.
+
+    The newest frame `[..., size]`, whether it is pixels, and all frames `[..., frames, size]`, None where it is not
+    stacked. `columns` are the last axis of both.
+    """
+    shape, count, is_pixels = spec["shape"], spec.get("frames", 1), spec["dtype"] == "uint8"
+    if count == 1:
+        return part.reshape((*shape, *columns)), is_pixels, None
+    frames = part.reshape((*shape[:-1], count, shape[-1], *columns))
+    newest = frames[..., -1, :, :] if columns else frames[..., -1, :]
+    return newest, is_pixels, frames
 
 
 def _fill_dense(matrix: np.ndarray, names: dict[str, str], folded: dict[str, str] | None, arrays: Arrays) -> None:

@@ -35,6 +35,7 @@ class NumpyWorkerPolicy(WorkerPolicy):
       rng: Source of the exploration noise.
       num_envs: Environments that it acts in.
       check_again: For `checked`; it holds the network, which is not needed afterwards.
+      frames: Of each leaf of the observation that the actor takes; empty where none is stacked.
 
     Raises:
       UnsupportedNetworkError: It does not.
@@ -43,14 +44,19 @@ class NumpyWorkerPolicy(WorkerPolicy):
     inference = "numpy"
 
     def __init__(
-        self, agent: Any, rng: np.random.Generator, num_envs: int = 1, check_again: CheckAgain | None = None
+        self,
+        agent: Any,
+        rng: np.random.Generator,
+        num_envs: int = 1,
+        check_again: CheckAgain | None = None,
+        frames: Sequence[int] = (),
     ) -> None:
         try:
             actor = sampled_actor(agent)
         except UnsupportedAgentError as error:
             raise UnsupportedNetworkError(str(error)) from None
         variables = named_variables(agent.collect_policy)
-        self._layers = NetworkLayers(actor, variables)
+        self._layers = NetworkLayers(actor, variables, frames)
         self._arrays = self._layers.arrays(read_weights(variables))
 
         def network(columns: int, like: Network | None = None) -> Network:
@@ -63,7 +69,8 @@ class NumpyWorkerPolicy(WorkerPolicy):
         self._new_batch = functools.partial(network, like=first)
         self._of_lanes: dict[tuple[int, int], Network] = {}  # By the first one and their number.
         spec = agent.collect_policy.time_step_spec.observation
-        self._is_vector = not tf.nest.is_nested(spec) and spec.shape.rank == 1 and spec.dtype == tf.float32
+        is_vector = not tf.nest.is_nested(spec) and spec.shape.rank == 1 and spec.dtype == tf.float32
+        self._is_vector = is_vector and max(frames, default=1) == 1
         self._action_shape = tuple(agent.collect_policy.action_spec.shape)
         self._rng = rng
         self._draw_noise()

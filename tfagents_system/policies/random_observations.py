@@ -22,9 +22,16 @@ def random_observations(policy: tf_policy.TFPolicy, count: int, rng: np.random.G
         for module in policy.submodules
         if isinstance(module, RunningNormalization)
     }
-    return tf.nest.pack_sequence_as(
-        spec, [draw(leaf, seen.get(k), count, rng) for k, leaf in enumerate(tf.nest.flatten(spec))]
-    )
+    leaves = enumerate(tf.nest.flatten(spec))
+    return tf.nest.pack_sequence_as(spec, [draw(leaf, _of_newest(seen.get(k), leaf), count, rng) for k, leaf in leaves])
+
+
+def _of_newest(seen: tuple[Any, Any] | None, spec: tf.TensorSpec) -> tuple[Any, Any] | None:
+    """Of what networks have seen of a stacked leaf, the last axis of which has several frames, the newest one."""
+    if seen is None or not spec.shape.rank:
+        return seen
+    mean, std = seen
+    return mean[..., -spec.shape[-1] :], std[..., -spec.shape[-1] :]
 
 
 def draw(spec: tf.TensorSpec, seen: tuple[Any, Any] | None, count: int, rng: np.random.Generator) -> np.ndarray:

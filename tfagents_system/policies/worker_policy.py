@@ -12,6 +12,8 @@ from absl import logging
 from tf_agents.policies import greedy_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.checks.frame_stacks import FrameStack
+from tfagents_system.envs.history import frames_in
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.network_check import NetworkCheck
@@ -22,14 +24,14 @@ from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.policy_runners import FunctionRunner, PolicyRunner, SessionRunner
 
 
-def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: int = 1) -> WorkerPolicy:
+def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: FrameStack = 1) -> WorkerPolicy:
     """The fastest way to run the policy of `agent`. Rejects a fast path whose actions differ from the network's.
 
     Args:
       agent: A TFAgent, or its acting part.
       seed: Of the exploration noise.
       num_envs: Environments that it acts in.
-      frame_stack: Frames of an image; the policy takes single ones.
+      frame_stack: The hyperparameter; the policy takes single frames.
     """
     tf.random.set_seed(seed % 2**31)
     collect = of_single_frames(agent.collect_policy, frame_stack)
@@ -73,7 +75,7 @@ def _tried(make: Callable[[], WorkerPolicy], check: NetworkCheck) -> WorkerPolic
     return None
 
 
-def why_not_numpy(agent: Any, frame_stack: int = 1) -> str:
+def why_not_numpy(agent: Any, frame_stack: FrameStack = 1) -> str:
     """Why workers can't compute the actions of `agent` in NumPy; empty if they can."""
     try:
         _in_numpy(agent, np.random.default_rng(0), 1, frame_stack).close()
@@ -83,13 +85,14 @@ def why_not_numpy(agent: Any, frame_stack: int = 1) -> str:
 
 
 def _in_numpy(
-    agent: Any, rng: np.random.Generator, num_envs: int, frame_stack: int, check_again: CheckAgain | None = None
+    agent: Any, rng: np.random.Generator, num_envs: int, frame_stack: FrameStack, check_again: CheckAgain | None = None
 ) -> WorkerPolicy:
+    frames = frames_in(agent.collect_policy.time_step_spec.observation, frame_stack)
+    if not scores_actions(agent.collect_policy):
+        return NumpyWorkerPolicy(agent, rng, num_envs, check_again, frames)
     if of_single_frames(agent.collect_policy, frame_stack) is not agent.collect_policy:
         raise UnsupportedNetworkError("frames are stacked")
-    if scores_actions(agent.collect_policy):
-        return NumpyScorePolicy(agent.collect_policy, rng, check_again)
-    return NumpyWorkerPolicy(agent, rng, num_envs, check_again)
+    return NumpyScorePolicy(agent.collect_policy, rng, check_again)
 
 
 class TensorFlowWorkerPolicy(WorkerPolicy):

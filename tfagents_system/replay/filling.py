@@ -14,6 +14,7 @@ from pathlib import Path
 
 from absl import logging
 
+from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing, differences
@@ -25,7 +26,7 @@ _DONE = "filled_from.json"
 _SEGMENTS_AT_ONCE = 1000
 
 
-def fill(ring: Ring, sources: Sequence[Path], home: Path, checkpoints: Path, frame_stack: int = 1) -> None:
+def fill(ring: Ring, sources: Sequence[Path], home: Path, checkpoints: Path, frame_stack: FrameStack = 1) -> None:
     """Fills the ring, unless that was done or the run has a checkpoint.
 
     Args:
@@ -33,7 +34,7 @@ def fill(ring: Ring, sources: Sequence[Path], home: Path, checkpoints: Path, fra
       sources: Rings, or run directories, oldest experience first.
       home: The run directory's `replay/`, which remembers that it is done.
       checkpoints: The run directory's checkpoints.
-      frame_stack: Frames that samples see at once.
+      frame_stack: How many frames of which leaves samples see at once.
 
     Raises:
       UserError: A source has another layout than the ring, can't be read, or has segments that are too long for it.
@@ -67,7 +68,7 @@ def _take_over(ring: Ring, segments: Sequence[Segment], source: Path) -> None:
         raise UserError(f"SAC_REPLAY_FROM={source}: {error}: raise n_episodes_in_buffer") from None
 
 
-def _fit(segment: Segment, layout: Layout, frame_stack: int) -> Segment:
+def _fit(segment: Segment, layout: Layout, frame_stack: FrameStack) -> Segment:
     """The segment for a ring of perhaps longer stacks: no sample starts where frames before it are missing."""
     missing = layout.history_rows(frame_stack) - segment.history
     if segment.starts_episode or missing <= segment.context:

@@ -37,11 +37,18 @@ class RingFolders:
       ring: Folder of the ring, perhaps on node-local scratch.
       home: The run directory's `replay/`: the same folder, or that of the ring's copy.
       checkpoints: The run directory's checkpoints.
+      earlier: Those of the agents before, the newest first: one that has no checkpoint yet goes on from these.
     """
 
     ring: Path
     home: Path
     checkpoints: Path
+    earlier: tuple[Path, ...] = ()
+
+    def newest_checkpoint(self) -> Checkpoint | None:
+        """What a ring is gone back to."""
+        found = (newest_complete(folder) for folder in (self.checkpoints, *self.earlier))
+        return next((checkpoint for checkpoint in found if checkpoint is not None), None)
 
     @property
     def is_copied(self) -> bool:
@@ -57,6 +64,8 @@ def open_ring(
     *,
     from_checkpoint: bool = False,
     max_workers: int | None = None,
+    epoch: int = 1,
+    counts_kept_steps: bool = False,
 ) -> tuple[Ring, RingCopy | None]:
     """Opens a run's ring, with its copy where it has one.
 
@@ -64,6 +73,7 @@ def open_ring(
       places: Where it is.
       layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`.
       from_checkpoint: Go back to the newest checkpoint also where the ring is as a killed process left it.
+      epoch, counts_kept_steps: Of the agent that learns from it, as of `Ring.begin_epoch`.
 
     Raises:
       UserError: The disk is too small, a folder can't be written or holds a ring of another kind, or scratch has
@@ -85,18 +95,21 @@ def open_ring(
     ring = Ring(files)
     copy = RingCopy(ring, places.home) if places.is_copied else None
     if recovers:
-        _recover(ring, copy if has_copy else None, newest_complete(places.checkpoints))
+        _recover(ring, copy if has_copy else None, places.newest_checkpoint())
     elif copy is not None and has_copy:
-        _begin_copying(copy, newest_complete(places.checkpoints))
+        _begin_copying(copy, places.newest_checkpoint())
+    _begin_epoch(ring, epoch, counts_kept_steps)
     _write_origin(places)
-    logging.info(
-        "ring: %d of %d rows filled, %d env steps so far, opened in %.1f s",
-        ring.filled_rows,
-        ring.capacity_rows,
-        ring.env_steps,
-        time.monotonic() - began,
-    )
+    secs, rows = time.monotonic() - began, f"{ring.filled_rows} of {ring.capacity_rows} rows"
+    logging.info("ring: %s filled, %d env steps so far, opened in %.1f s", rows, ring.env_steps, secs)
     return ring, copy
+
+
+def _begin_epoch(ring: Ring, epoch: int, counts_kept_steps: bool) -> None:
+    """Where the ring is of an agent before, also since it went back to a checkpoint of that one."""
+    if ring.epoch < epoch:
+        ring.begin_epoch(epoch, counts_kept_steps=counts_kept_steps)
+        logging.info("the ring counts iterations anew, for agent %d of the run", epoch)
 
 
 def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -> None:

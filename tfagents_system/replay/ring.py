@@ -205,6 +205,18 @@ class Ring:
         with self.lock:
             self._replace_header(self.check_covered(snapshot))
 
+    @property
+    def epoch(self) -> int:
+        """Which of the run's agents it is filled for, from 1; see `begin_epoch`."""
+        return int(self._header["epoch"])
+
+    def begin_epoch(self, epoch: int, *, counts_kept_steps: bool) -> None:
+        """See `ring_header.begin_epoch`: one write of the header. Steps that the ring holds count for it or do not."""
+        with self.lock:
+            kept = min(self.ring_steps, self.env_steps - self.init_steps) if counts_kept_steps else 0
+            ring_header.begin_epoch(self._header, epoch, kept)
+            self._write_header()
+
     def clear(self) -> None:
         """Forgets all experience, and what is stored of each worker."""
         with self.lock:

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.samples import SampleArray, Samples, Sequences, Transitions
@@ -54,7 +55,7 @@ class SampleForm(abc.ABC):
         """The arrays of a block, in their order. `has_returns`: the ring has the returns of steps."""
         return self.samples.described(("returns",) if has_returns else ())
 
-    def sample_bytes(self, layout: Layout, frame_stack: int) -> int:
+    def sample_bytes(self, layout: Layout, frame_stack: FrameStack) -> int:
         """What a sample takes in a block, as a bound."""
         return ((self.sequence_length or 1) + 1) * layout.stacked_step_bytes(frame_stack)
 
@@ -93,6 +94,7 @@ class TransitionForm(SampleForm):
             gamma=settings.discount,
             held_out=held_out,
             frame_stack=settings.frame_stack,
+            window_steps=settings.window_steps,
         )
         if settings.whole_bootstrap:
             transitions.discount *= np.float32(settings.discount)
@@ -134,6 +136,7 @@ class SequenceForm(SampleForm):
             burn_in=self.burn_in,
             held_out=held_out,
             frame_stack=settings.frame_stack,
+            window_steps=settings.window_steps,
         )
 
 

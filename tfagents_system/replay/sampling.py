@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tfagents_system.checks.frame_stacks import FrameStack
+from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
 from tfagents_system.replay.n_step_returns import n_step_returns
 from tfagents_system.replay.ring import Ring
@@ -38,7 +40,9 @@ class DrawSettings:
       seed: Of the run.
       discount: gamma, for samples of several steps.
       held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
-      frame_stack: Frames of an image.
+      frame_stack: How many frames of which leaves are stacked.
+      window_steps: Samples start at the newest so many training steps alone; None: at all that the ring holds.
+      window: What `window_steps` follows, see `at`; None: nothing.
       whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
     """
 
@@ -48,8 +52,16 @@ class DrawSettings:
     seed: int
     discount: float = 1.0
     held_out_minibatches: int = 0
-    frame_stack: int = 1
+    frame_stack: FrameStack = 1
+    window_steps: int | None = None
+    window: Schedule | None = None
     whole_bootstrap: bool = False
+
+    def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
+        """Those of an iteration; arguments as of `Schedule.value`, where its draws begin."""
+        if self.window is None:
+            return self
+        return dataclasses.replace(self, window_steps=round(self.window.value(env_steps, train_steps, iteration)))
 
 
 def draw(
@@ -79,7 +91,8 @@ def draw_transitions(
     n_step: int = 1,
     gamma: float = 1.0,
     held_out: bool = False,
-    frame_stack: int = 1,
+    frame_stack: FrameStack = 1,
+    window_steps: int | None = None,
 ) -> Transitions:
     """Draws with replacement, every transition in the ring equally likely.
 
@@ -91,13 +104,15 @@ def draw_transitions(
       n_step: Steps of a transition, at most; see n_step_returns.py.
       gamma: The agent's discount, which the rewards of later steps are weighted with.
       held_out: Draw from the held-out episodes, instead of all others.
-      frame_stack: Frames of an image.
+      frame_stack: How many frames of which leaves are stacked.
+      window_steps: As of DrawSettings. Held-out steps are then drawn from the same rows.
 
     Raises:
       NothingToDrawError: The ring holds no such transition.
     """
     with ring.lock:
-        rows = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, frame_stack)
+        first = _first_row(ring, frame_stack, window_steps)
+        rows = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, first)
         shape = (num_minibatches, batch_size)
         reward, discount, steps = n_step_returns(ring, rows, n_step, gamma)
         next_rows = (rows + steps) % ring.num_rows
@@ -120,17 +135,17 @@ def draw_sequences(
     *,
     burn_in: int = 0,
     held_out: bool = False,
-    frame_stack: int = 1,
+    frame_stack: FrameStack = 1,
+    window_steps: int | None = None,
 ) -> Sequences:
     """Draws sequences within one segment so that the expected weight of every step in the ring is the same.
 
     A step is drawn as `draw_transitions` draws it, and its place in the window of L steps that the losses are on, both
     uniformly. The part of the window within the segment is given, v steps of weight L / v. A window is drawn with
-    probability v / (N L) in a ring of N steps, and a step is in L windows: its expected weight is L / N, wherever in
-    its episode it is and however short that is.
+    probability v / (N L) in a ring of N steps, and a step is in L windows: its expected weight is L / N everywhere.
 
     Args:
-      ring, rng, num_minibatches, batch_size, held_out, frame_stack: As of `draw_transitions`.
+      ring, rng, num_minibatches, batch_size, held_out, frame_stack, window_steps: As of `draw_transitions`.
       length: Steps of a sequence, those of the burn-in included.
       burn_in: Steps before the window. Where the segment has fewer, its first one is a FIRST: memories begin there.
 
@@ -138,11 +153,11 @@ def draw_sequences(
       NothingToDrawError: The ring holds no step of the kind.
     """
     with ring.lock:
-        shape = (num_minibatches, batch_size, length + 1)
-        size = length - burn_in
-        drawn = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, frame_stack)[:, None]
+        shape, size = (num_minibatches, batch_size, length + 1), length - burn_in
+        first = _first_row(ring, frame_stack, window_steps)
+        drawn = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, first)[:, None]
         place = rng.integers(size, size=drawn.shape)
-        earlier = _steps_before(ring, drawn, length - 1, frame_stack)
+        earlier = _steps_before(ring, drawn, length - 1, first)
         start = np.minimum(place, earlier)  # Steps from the beginning of the window's part to the one drawn.
         valid = start + np.minimum(size - place, ring.steps_left[drawn])
         begin = -np.minimum(burn_in, earlier - start)
@@ -163,12 +178,12 @@ def draw_sequences(
         )
 
 
-def _steps_before(ring: Ring, rows: np.ndarray, most: int, frame_stack: int) -> np.ndarray:
+def _steps_before(ring: Ring, rows: np.ndarray, most: int, first: int) -> np.ndarray:
     """Transitions of the same segment before each of these rows `[N, 1]`, at most so many."""
     back = np.arange(1, most + 1)
     # Within a segment `steps_left` counts down; before it is the last row of another one, or its history.
     is_same = ring.steps_left[(rows - back) % ring.num_rows] == ring.steps_left[rows] + back
-    is_same &= (rows - ring.oldest_row) % ring.num_rows - back >= first_drawable(ring, frame_stack)
+    is_same &= (rows - ring.oldest_row) % ring.num_rows - back >= first
     return np.minimum.accumulate(is_same, axis=1).sum(axis=1, keepdims=True)
 
 
@@ -176,19 +191,18 @@ def _take(column: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.nd
     return column[rows].reshape(shape + column.shape[1:])
 
 
-def _take_observation(ring: Ring, rows: np.ndarray, shape: tuple[int, ...], frame_stack: int) -> list[np.ndarray]:
+def _take_observation(
+    ring: Ring, rows: np.ndarray, shape: tuple[int, ...], frame_stack: FrameStack
+) -> list[np.ndarray]:
     leaves = observation_leaves(ring, rows.reshape(-1), frame_stack)
     return [leaf.reshape(shape + leaf.shape[1:]) for leaf in leaves]
 
 
-def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool, frame_stack: int) -> np.ndarray:
-    """`[count]` rows at which a transition starts, uniformly, by rejection.
+def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool, first: int) -> np.ndarray:
+    """`[count]` rows at which a transition starts, from the first-oldest row on, uniformly, by rejection.
 
     Nearly every row qualifies, as a rule (one in an episode does not); where few do, they are listed instead.
     """
-    if ring.filled_rows == 0:
-        raise NothingToDrawError("the replay ring is empty")
-    first = first_drawable(ring, frame_stack)
     accepted: list[np.ndarray] = []
     missing = count
     for _ in range(_REJECTION_ROUNDS):
@@ -206,6 +220,28 @@ def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool,
     if len(candidates) == 0:
         raise NothingToDrawError(f"the replay ring holds no step of {'a held-out' if held_out else 'an'} episode")
     return np.concatenate([*accepted, candidates[rng.integers(len(candidates), size=missing)]])
+
+
+def _first_row(ring: Ring, frame_stack: FrameStack, window_steps: int | None) -> int:
+    """Rows that are never drawn, counted from the oldest.
+
+    Those before `first_drawable`, and those before the newest `window_steps` starts of training: they are counted back
+    from the newest row, which takes longer the larger the window is.
+    """
+    if ring.filled_rows == 0:
+        raise NothingToDrawError("the replay ring is empty")
+    first = first_drawable(ring, frame_stack)
+    if window_steps is None or window_steps >= ring.training_steps:
+        return first
+    end, missing = ring.filled_rows, window_steps
+    while end > first:
+        begin = max(first, end - missing - missing // 8 - 8)
+        starts = np.flatnonzero(_are_starts(ring, (ring.oldest_row + np.arange(begin, end)) % ring.num_rows, False))
+        if len(starts) >= missing:
+            return begin + int(starts[-missing])
+        missing -= len(starts)
+        end = begin
+    return first
 
 
 def _round_size(ring: Ring, missing: int, held_out: bool) -> int | None:

@@ -15,6 +15,7 @@ import reverb.platform.checkpointers_lib
 
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
+from tfagents_system.checks.schedules import Schedule
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.processes import is_alive
@@ -32,6 +33,7 @@ from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.role import Role
 from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.resets import catches_up, earlier_checkpoints
 from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import loopback, tables
@@ -51,14 +53,19 @@ def serve(role: Role) -> int:
     params = role.params
     layout = run_layout(params, *specs.load_specs(role.paths.specs))
     ring, copy = open_ring(
-        RingFolders(_replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints),
+        RingFolders(
+            _replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints, earlier_checkpoints(role.paths)
+        ),
         layout,
         capacity_rows(params, layout),
         slack_rows(params, layout),
         from_checkpoint=role.deterministic,
         max_workers=role.max_workers,
+        epoch=1 + role.agents_before,
+        counts_kept_steps=catches_up(role.paths),
     )
-    fill(ring, _replay_from(), role.paths.replay, role.paths.trainer_checkpoints, params.frame_stack)
+    if not role.agents_before:  # Another agent has no checkpoint at first, and the run's experience all the same.
+        fill(ring, _replay_from(), role.paths.replay, role.paths.trainer_checkpoints, params.frame_stack)
     ring.counts_init_steps = params.env_steps_before_training is not None
     snapshots = SnapshotWriter(
         ring, copy, role.paths.trainer_checkpoints, functools.partial(episode_journal.make_durable, role.paths.journals)
@@ -70,7 +77,7 @@ def serve(role: Role) -> int:
         Connection(role.server_address, role.stop.is_set),
         all_tables[tables.BLOCKS],
         role.max_workers,
-        draw_settings(params, layout, role.seed),
+        draw_settings(params, layout, role.epoch_seed),
         _pacing(role, ring),
         snapshots,
         WorkerOrder(ring, functools.partial(_workers_of, role), snapshots.has_room) if role.deterministic else None,
@@ -137,6 +144,7 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
         frame_stack=params.frame_stack,
         whole_bootstrap=ALGORITHMS[params.algorithm].takes_bootstrap_factor,
+        window=None if params.replay_window_steps is None else Schedule.of(params.replay_window_steps),
     )
 
 

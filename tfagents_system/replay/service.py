@@ -179,16 +179,18 @@ class ReplayService:
         if count is None or self._blocks.info.current_size >= tables.MAX_BLOCKS:
             return False
         request, done = self._pending[0]
+        env_steps = self._pacing.env_steps(request.iteration)
+        settings = self._draw_settings.at(env_steps, request.updates - request.first, request.iteration)
         try:
             with self.time_shares.spend("drawing"):
-                block = make_block(self._ring, self._draw_settings, request, done, count)
+                block = make_block(self._ring, settings, request, done, count)
         except sampling.NothingToDrawError as error:
             # All that may be trained on is where the frames before have been given up.
             self._is_held_back, self._lacks = True, f"experience, {error}"
             return False
         self._lacks = None
         block.sharings = self._pacing.sharings(request.iteration)
-        block.env_steps, block.init_steps = self._pacing.env_steps(request.iteration), self._ring.init_steps
+        block.env_steps, block.init_steps = env_steps, self._ring.init_steps
         with self.time_shares.spend("sending minibatches"):
             self._connection.put(tables.BLOCKS, block.to_wire())
         self._pending[0] = (request, done + count)

@@ -14,6 +14,7 @@ from typing import Any
 
 from tfagents_system.machine.files import replacing
 from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_paths import RunPaths
 
 _COLUMNS = (
@@ -41,7 +42,8 @@ _NO_SUMMARY = ("train_step", "wall_time_s")  # TensorBoard has both by itself: i
 class MetricsLog:
     """Appends rows to metrics.csv and to TensorBoard summaries under `train/` and `eval/`.
 
-    `edits` counts how often the run has taken edited files (`--take_edits`), where it has.
+    `edits` counts how often the run has taken edited files (`--take_edits`), and `reset` how often its agent was
+    replaced (`--reset_training`), where it has.
 
     A row of a log period has the training columns, a row of an evaluation the `eval` ones; missing values are empty.
     Columns that appear later (an environment's `log/...` values) widen the header. TensorBoard's tags are the names of
@@ -59,6 +61,7 @@ class MetricsLog:
         self._writers: dict[str, Any] = {}
         self._complained = False
         self._edits = len((read_json(paths.run_json) or {}).get("edits", []))
+        self._agents_before = agents_before(paths)
         rows = read_metrics(self._path)
         known = [*_COLUMNS, *(f"curriculum/{name}" for name in curriculum_names)]
         self._columns = list(dict.fromkeys([*known, *(name for row in rows for name in row)]))
@@ -84,6 +87,8 @@ class MetricsLog:
         full = {**_numbers(row), "wall_time_s": time.monotonic() - self._began}
         if self._edits:
             full["edits"] = self._edits
+        if self._agents_before:
+            full["reset"] = self._agents_before
         new = [name for name in full if name not in self._columns]
         self._columns += new
         self._unwritten.append(full)
@@ -97,13 +102,21 @@ class MetricsLog:
         written = read_metrics(self._path) if self._replacement is None else self._replacement
         return [*written, *self._unwritten]
 
+    def rows_of_agent(self) -> list[Mapping[str, Any]]:
+        """Those of the agent that is trained now."""
+        return of_agent(self.rows(), self._agents_before)
+
     def rewind(self, train_step: int) -> None:
-        """Drops rows beyond `train_step`: the run was resumed there, and they come again.
+        """Drops rows of this agent beyond `train_step`: the run was resumed there, and they come again.
 
         TensorBoard does the same by itself when a tag's step goes back.
         """
         rows = self.rows()
-        kept = [row for row in rows if (row.get("train_step") or 0) <= train_step]
+        kept = [
+            row
+            for row in rows
+            if (row.get("train_step") or 0) <= train_step or (row.get("reset") or 0) < self._agents_before
+        ]
         if len(kept) < len(rows):
             self._continue_clock(kept)
             self._replacement, self._unwritten, self._must_rewrite = kept, [], True
@@ -188,6 +201,11 @@ def read_metrics(path: Path) -> list[dict[str, float | None]]:
         except ValueError:
             continue
     return rows
+
+
+def of_agent(rows: Sequence[Mapping[str, Any]], agents_before: int) -> list[Mapping[str, Any]]:
+    """Rows of the agent that has so many before it."""
+    return [row for row in rows if (row.get("reset") or 0) == agents_before]
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from tfagents_system.machine.files import write_atomically
 from tfagents_system.run_files import run_checkpoints, run_inputs
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.resets import Reset, next_folder, resets_of_run
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.grid import in_words
@@ -56,7 +57,8 @@ def has_begun(paths: RunPaths | None) -> bool:
         return False
     trainer = _trainer(paths)
     return (
-        bool(trainer.get("train_step"))
+        bool(resets_of_run(paths))
+        or bool(trainer.get("train_step"))
         or trainer.get("state") == "done"
         or run_checkpoints.newest_train_step(paths.trainer_checkpoints) > 0
         or any((row.get("train_step") or 0) > 0 for row in read_metrics(paths.metrics_csv))
@@ -90,10 +92,12 @@ def seed_of_run(paths: RunPaths | None, wanted: int) -> int:
     return seed if isinstance(seed, int) else wanted
 
 
-def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = False) -> Overrides:
+def overrides_of_run(
+    paths: RunPaths | None, given: Overrides, *, joins: bool = False, has_new_agent: bool = False
+) -> Overrides:
     """The overrides that the run began with, plus given ones that may change; `given` for a run that has not begun.
 
-    Workers that join take those of the run in any case.
+    Workers that join take those of the run in any case. With another agent, any setting may change.
 
     Raises:
       UserError: An attribute or a key that must stay is given another value than the run began with.
@@ -101,6 +105,8 @@ def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = 
     if paths is None or not (has_begun(paths) or (joins and os.path.exists(paths.run_json))):
         return given
     began = Overrides.read(paths.overrides)
+    if has_new_agent:
+        return began.replaced_by(given)
     known = began.settings()
     changed = {
         name: value
@@ -118,16 +124,25 @@ def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = 
     return dataclasses.replace(began, params=began.params | params, variables=began.variables | given.variables)
 
 
-def changes(paths: RunPaths, overrides: Overrides) -> str:
-    """`num_iter=250 (was 100)`: settings that a start changes in a run that has begun; empty if none."""
+def changes(paths: RunPaths, overrides: Overrides, variables: RunVariables) -> str:
+    """`num_iter=250 (was 100)`: what a start changes in a run that has begun; empty if nothing."""
     if not has_begun(paths):
         return ""
     before = Overrides.read(paths.overrides).params
     resolved = (read_json(paths.resolved) or {}).get("params", {})
+    settings = read_run_json(paths).get("settings", {})
+    workers = {name: getattr(variables, name) for name in SETTINGS}
     return " ".join(
-        f"{in_words({name: value})} (was {shown(before.get(name, resolved.get(name)))})"
-        for name, value in overrides.params.items()
-        if name in MAY_CHANGE and before.get(name, resolved.get(name)) != value
+        [
+            f"{in_words({name: value})} (was {shown(before.get(name, resolved.get(name)))})"
+            for name, value in overrides.params.items()
+            if name in MAY_CHANGE and before.get(name, resolved.get(name)) != value
+        ]
+        + [
+            f"{variable_name(name)}={as_text(workers[name])} (was {as_text(value)})"
+            for name, value in settings.items()
+            if value is not None and workers.get(name) is not None and workers[name] != value
+        ]
     )
 
 
@@ -145,17 +160,16 @@ def write_inputs(
     inputs: Inputs | None = None,
     take_edits: bool = False,
     ends_for: str | None = None,
+    reset: Reset | None = None,
 ) -> None:
-    """Copies the user's files and writes run.json; a run that has begun keeps those that it has.
-
-    If a run that has not begun gets different ones, its experience is removed: it is of another environment, or was
-    collected with other settings.
+    """Copies the user's files and writes run.json; a run that has begun keeps those that it has. If one that has not
+    begun gets different ones, its experience, of another task or other settings, is removed.
 
     Args:
       inputs: The user's files; by default without a folder.
-      take_edits: A run that has begun gets new copies as well, where they differ. The old ones are copied to
-        `before_edits_<n>`.
+      take_edits: A run that has begun gets new copies, where they differ; the old ones go to `before_edits_<n>`.
       ends_for: When it ends, see `early_end.settings_of_end`; None: after its number of iterations.
+      reset: What it resets of a run that has begun, see `new_reset`.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
     run_inputs.finish_install(paths)
@@ -163,12 +177,12 @@ def write_inputs(
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
     kept, is_same = _kept(overrides or Overrides(), seed), run_inputs.are_same(paths, inputs)
     edits = before.get("edits", [])
-    fits = run_inputs.fit_experience(paths, inputs)
-    if not is_begun and not (fits and before.get("seed") == seed and Overrides.read(paths.overrides) == kept):
+    are_alike = before.get("seed") == seed and Overrides.read(paths.overrides) == kept
+    if not is_begun and not (are_alike and run_inputs.fit_experience(paths, inputs)):
         _remove_experience(paths, variables.replay_dir)
     if is_begun and take_edits and not is_same:
         edits = [*edits, _edit(paths, run_inputs.copy_aside(paths))]
-    _write_overrides(paths, kept)
+    _write_overrides(paths, kept, reset)
     are_new = not is_begun or (take_edits and not is_same) or not (paths.params.exists() and paths.config.exists())
     has_folder = inputs.folder is not None if are_new else paths.params_folder.is_dir()
     run = {
@@ -178,14 +192,29 @@ def write_inputs(
         **_of_start(variables, num_iter, ends_for),
         **({"defaults": kept.defaults} if kept.defaults else {}),
         "edits": edits,
+        **_resets(before, reset),
         "seed": seed,
         "created": before.get("created", _now()),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
-    if are_new:
-        run_inputs.install(paths, inputs, content)
+    if are_new or reset is not None:
+        run_inputs.install(paths, inputs if are_new else None, content, reset, kept.to_json().encode())
     else:
         write_atomically(paths.run_json, content)
+
+
+def new_reset(paths: RunPaths, kind: str, *, catch_up: bool) -> Reset:
+    """A reset of the run as it is now; nothing is done."""
+    newest = run_checkpoints.newest_train_step(paths.trainer_checkpoints)
+    steps = max((row.get("env_steps") or 0 for row in read_metrics(paths.metrics_csv)), default=0)
+    return Reset(kind, next_folder(paths), max(0, newest), int(steps), catch_up, _now())
+
+
+def _resets(before: Mapping[str, Any], reset: Reset | None) -> dict[str, Any]:
+    """What run.json records of them; nothing where there are none."""
+    earlier = before.get("resets", [])
+    resets = [*earlier, *([dataclasses.asdict(reset)] if reset else [])]
+    return {"resets": resets} if resets else {}
 
 
 def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> dict[str, Any]:
@@ -251,7 +280,10 @@ def _kept(overrides: Overrides, seed: int) -> Overrides:
     return dataclasses.replace(overrides, variables=variables)
 
 
-def _write_overrides(paths: RunPaths, kept: Overrides) -> None:
+def _write_overrides(paths: RunPaths, kept: Overrides, reset: Reset | None) -> None:
+    """With a reset they come together with all that it changes."""
+    if reset is not None:
+        return
     if kept == Overrides():
         paths.overrides.unlink(missing_ok=True)
     elif not paths.overrides.exists() or Overrides.read(paths.overrides) != kept:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
+import json
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from tfagents_system.run_files import params_folder
+from tfagents_system.machine.files import sync
+from tfagents_system.run_files import params_folder, resets
 from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 
-_STAGED, _NO_FOLDER = ".inputs", "no_folder"
+_STAGED, _NO_FOLDER, _RESET = ".inputs", "no_folder", "reset.json"
 # Files of these kinds decide what experience is; others may be what the run itself writes beside its params.
 _DECISIVE = (".py", ".json", ".toml", ".yaml", ".yml", ".xml", ".urdf")
 
@@ -93,8 +96,18 @@ def _decisive(digests: Mapping[str, str]) -> dict[str, str]:
     return {name: digest for name, digest in digests.items() if Path(name).suffix in _DECISIVE}
 
 
-def install(paths: RunPaths, inputs: Inputs, run_json: bytes) -> None:
+def install(
+    paths: RunPaths, inputs: Inputs | None, run_json: bytes, reset: Reset | None = None, overrides: bytes = b""
+) -> None:
     """Replaces the run's copies and run.json, which describes them: all of these, even if this process is killed.
+
+    Args:
+      paths: The run directory.
+      inputs: The user's files; None: the run's copies stay.
+      run_json: Its content.
+      reset: Before that, what it replaces is set aside. The next start completes an interrupted reset before it reads
+        anything else, so a run is as it was before the reset or as it is after it.
+      overrides: Content of overrides.json, with a reset.
 
     Raises:
       OSError: They can't be written; those that are there stay.
@@ -104,14 +117,26 @@ def install(paths: RunPaths, inputs: Inputs, run_json: bytes) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     (partial / paths.run_json.name).write_bytes(run_json)
-    (partial / paths.params.name).write_bytes(inputs.params.read_bytes())
-    (partial / paths.config.name).write_bytes(inputs.config.read_bytes())
-    if inputs.folder is None:
-        (partial / _NO_FOLDER).touch()
-    else:
-        params_folder.copy(inputs.folder, inputs.digests, partial / paths.params_folder.name)
+    if reset is not None:
+        (partial / _RESET).write_text(json.dumps(dataclasses.asdict(reset)))
+        (partial / paths.overrides.name).write_bytes(overrides)
+    if inputs is not None:
+        (partial / paths.params.name).write_bytes(inputs.params.read_bytes())
+        (partial / paths.config.name).write_bytes(inputs.config.read_bytes())
+        if inputs.folder is None:
+            (partial / _NO_FOLDER).touch()
+        else:
+            params_folder.copy(inputs.folder, inputs.digests, partial / paths.params_folder.name)
+    if reset is not None:  # After a power cut, too.
+        for path in [*partial.rglob("*"), partial]:
+            sync(path)
     os.rename(partial, staged)  # From here on it will be done, by the next start if not by this one.
     finish_install(paths)
+
+
+def is_interrupted(paths: RunPaths) -> bool:
+    """Whether an `install` was killed that `finish_install` completes."""
+    return (paths.exp_dir / _STAGED).is_dir()
 
 
 def finish_install(paths: RunPaths) -> None:
@@ -119,13 +144,17 @@ def finish_install(paths: RunPaths) -> None:
     staged = paths.exp_dir / _STAGED
     if not staged.is_dir():
         return
-    folder, marker = staged / paths.params_folder.name, staged / _NO_FOLDER
+    folder, marker, reset = staged / paths.params_folder.name, staged / _NO_FOLDER, staged / _RESET
+    if reset.exists():
+        found = Reset(**json.loads(reset.read_bytes()))
+        resets.set_aside(paths, found.kind, found.before)
+        reset.unlink()  # Only now: what is set aside must not be what comes next.
     if folder.is_dir() or marker.exists():
         shutil.rmtree(paths.params_folder, ignore_errors=True)
     if folder.is_dir():
         os.replace(folder, paths.params_folder)
     marker.unlink(missing_ok=True)
-    for path in (paths.params, paths.config, paths.run_json):
+    for path in (paths.params, paths.config, paths.overrides, paths.run_json):
         if (staged / path.name).exists():
             os.replace(staged / path.name, path)
     staged.rmdir()

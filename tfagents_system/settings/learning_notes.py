@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.agents.optimizer_settings import settings_in_use
+from tfagents_system.checks.schedules import Schedule
 from tfagents_system.errors import shown
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -30,7 +31,7 @@ def learning_rates(params: TrainParamsBase) -> list[str]:
     """Rates with which Adam and its variants seldom learn."""
     notes = []
     for part in ("critic", "actor"):
-        rate = getattr(params, f"{part}_learning_rate")
+        rate = max(Schedule.of(getattr(params, f"{part}_learning_rate")).values)  # A schedule may end near 0.
         if settings_in_use(params, part).get("name") == "sgd" or _SMALL_RATE <= rate <= _LARGE_RATE:
             continue
         effect = "such steps mostly diverge" if rate > _LARGE_RATE else "such steps hardly change anything"

@@ -112,6 +112,15 @@ class Overrides:
             raise UserError(f"{path} must hold an object with the objects {', '.join(_KINDS)}: restore it")
         return cls(*(content.get(kind, {}) for kind in _KINDS))
 
+    def replaced_by(self, given: Overrides) -> Overrides:
+        """These, with `given` in their place wherever both say something; its `defaults` do not count."""
+        return Overrides(
+            _replaced(self.params, given.params),
+            _replaced(self.config, given.config),
+            self.variables | given.variables,
+            {name: value for name, value in self.defaults.items() if name not in given.params},
+        )
+
     def to_json(self) -> str:
         """Content of overrides.json."""
         content = dataclasses.asdict(self)
@@ -187,6 +196,15 @@ def _put(tree: dict[str, Any], path: Sequence[str], value: Any, where: tuple[str
         node[last] = new
         names.append(name)
     return names
+
+
+def _replaced(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    both = {
+        name: _replaced(before[name], value)
+        for name, value in given.items()
+        if isinstance(value, dict) and isinstance(before.get(name), dict)
+    }
+    return {**before, **given, **both}
 
 
 def parse_assignments(texts: Sequence[str], source: str = "--set") -> tuple[list[Setting], list[str]]:

@@ -26,6 +26,8 @@ from tfagents_system.errors import shown
 from tfagents_system.settings import learning_notes, other_libraries, own_attributes
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.settings.own_attributes import is_set
+from tfagents_system.settings.reset_rules import reset_findings
+from tfagents_system.settings.schedule_checks import schedule_together_findings
 from tfagents_system.train_params_base import TrainParamsBase
 
 CONFIG_KEYS = ("horizon", "curriculum")
@@ -310,5 +312,7 @@ _TOGETHER: tuple[Callable[[Any], list[str]], ...] = (
     _subset_findings,
     _quantile_findings,
     _optimizer_findings,
+    schedule_together_findings,
     network_findings,
+    reset_findings,
 )

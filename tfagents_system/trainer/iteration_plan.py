@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tfagents_system.replay.updates_due import updates_due
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
 from tfagents_system.transport import tables
 
@@ -24,23 +25,38 @@ class IterationPlan:
       train_step: Updates done since the run began.
       num_iter: Iterations of the run.
       updates_per_iter: Of each; None: experience decides.
+      ratio: Updates for each environment step; None: no ratio.
 
     Attributes:
       total: Updates of the current iteration; None while that is not known.
     """
 
     def __init__(
-        self, state: TrainerState, train_step: Callable[[], int], num_iter: int, updates_per_iter: int | None
+        self,
+        state: TrainerState,
+        train_step: Callable[[], int],
+        num_iter: int,
+        updates_per_iter: int | None,
+        ratio: float | None = None,
     ) -> None:
         self._state = state
         self._train_step = train_step
         self._num_iter = num_iter
         self._updates_per_iter = updates_per_iter
+        self._ratio = ratio
         self.total = updates_per_iter
 
     def begin(self) -> None:
         """The current iteration is asked for, from its start or from where a stop has left it."""
         self.total = self._updates_per_iter
+        self._follow_ratio()
+
+    def _follow_ratio(self) -> None:
+        """A ratio that was changed counts from the last iteration's end on: what came before has had its updates."""
+        state = self._state
+        if self._ratio is not None and self._ratio != state.ratio and state.end_policy_steps:
+            state.ratio_offset = updates_due(state.end_policy_steps, self._ratio) - state.iteration_start
+        state.ratio = self._ratio
 
     def request(self, session: int, iteration: int) -> tables.Request | None:
         """Asks for what is left of the current iteration, or for the next one.
@@ -57,10 +73,12 @@ class IterationPlan:
         if iteration >= self._num_iter or (total is not None and total <= first):
             return None
         count = tables.AS_DUE if total is None else total - first
-        return tables.Request(session, iteration, first, count, updates, self._state.recoveries)
+        counted = max(0, updates + self._state.ratio_offset)
+        return tables.Request(session, iteration, first, count, counted, self._state.recoveries)
 
     def take(self, block: tables.Block) -> int:
         """Notes what a block tells; returns how many of its minibatches are to be trained on."""
+        self._state.policy_steps = block.env_steps - block.init_steps
         if self.total is None:
             self.total = block.total
         return min(block.count, self.total - self.done)
@@ -86,4 +104,5 @@ class IterationPlan:
         self._state.iteration += 1
         self._state.earlier_end_env_steps, self._state.end_env_steps = self._state.end_env_steps, self._state.env_steps
         self._state.iteration_start = self._train_step()
+        self._state.end_policy_steps = self._state.policy_steps
         self.total = self._updates_per_iter

@@ -12,11 +12,15 @@ from absl import logging
 from tfagents_system.agents import entropy
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.matmul_precision import choose_precision
+from tfagents_system.agents.network_parts import redraw
+from tfagents_system.agents.scheduled import ScheduledValues
 from tfagents_system.agents.training_agent import check_sequences, make_agent, make_block_update
 from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
 from tfagents_system.policies import weights
-from tfagents_system.role import TRAIN_STREAM, Role
+from tfagents_system.role import RESET_STREAM, TRAIN_STREAM, Role
+from tfagents_system.run_files.resets import AGENT, network_resets, resets_of_run
+from tfagents_system.trainer.resetting_update import ResettingUpdate
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
 
 
@@ -31,6 +35,7 @@ class Learner:
       agent: A TFAgent.
       state: What else a checkpoint has.
       checkpoints: Of agent and state.
+      scheduled: Sets what schedules change.
       step_variable: The agent's counter of updates.
       resumed_at: Train step of the checkpoint that it began from; None: the run began.
     """
@@ -44,8 +49,9 @@ class Learner:
         tf.keras.utils.set_random_seed(role.derived_seed(TRAIN_STREAM))
         self.step_variable = tf.Variable(0, dtype=tf.int64, trainable=False, name="train_step")
         self.agent = make_agent(role.params, *specs.load_specs(role.paths.specs), self.step_variable)
+        self.scheduled = ScheduledValues(role.params, self.agent)
         self._variables = weights.named_variables(self.agent.collect_policy)
-        self.state = TrainerState()
+        self.state = self._state_at_start()
         self.checkpoints = TrainerCheckpoints(
             role.paths.trainer_checkpoints, self.agent, self.state, self.step_variable, ask_for_replay
         )
@@ -54,6 +60,12 @@ class Learner:
             self.seed_noise()
             self.resumed_at = self.train_step
             logging.info("resumed at train step %d, iteration %d", self.train_step, self.state.iteration)
+
+    def _state_at_start(self) -> TrainerState:
+        """Of an agent that begins: the run may have steps that an agent before it has collected."""
+        resets = [reset for reset in resets_of_run(self._role.paths) if reset.kind == AGENT]
+        steps = resets[-1].env_steps if resets else 0
+        return TrainerState(env_steps=steps, end_env_steps=steps, earlier_end_env_steps=steps if steps else -1)
 
     @property
     def train_step(self) -> int:
@@ -71,12 +83,21 @@ class Learner:
         """For agents that draw their own noise. It must not repeat what an earlier start has drawn."""
         tf.random.set_seed(self._role.derived_seed(TRAIN_STREAM, self.train_step, self.state.recoveries))
 
+    def follow_schedules(self, env_steps: int | None = None, train_steps: int | None = None) -> None:
+        """Schedules reach this position of the current iteration; None is where that began."""
+        state = self.state
+        self.scheduled.assign(
+            state.end_env_steps if env_steps is None else env_steps,
+            state.iteration_start if train_steps is None else train_steps,
+            state.iteration,
+        )
+
     def read_policy(self, session: int) -> list[np.ndarray]:
         """The policy as it is published: session, iterations and updates that it was trained for, then its weights."""
         ids = np.array([session, self.state.iteration, self.train_step], np.int64)
         return [ids, *weights.to_arrays(weights.read_weights(self._variables))]
 
-    def make_update(self) -> BlockUpdate:
+    def make_update(self) -> BlockUpdate | ResettingUpdate:
         """Compiles the update of a whole block.
 
         Raises:
@@ -92,7 +113,23 @@ class Learner:
                 f"algorithms in float32, the update of this one is {update.kind} (the log says why)"
             )
         logging.info("update: %s", update.kind)
-        return update
+        commanded = network_resets(self._role.paths)
+        if params.reset_period_updates is None and self.state.commanded_resets >= commanded:
+            return update
+        return ResettingUpdate(
+            update, self.state, lambda: self.train_step, self._redraw, params.reset_period_updates, commanded
+        )
+
+    def _redraw(self) -> None:
+        """Draws the networks anew; the seed follows from the position in the run."""
+        params = self._role.params
+        tf.keras.utils.set_random_seed(
+            self._role.derived_seed(RESET_STREAM, self.train_step, self.state.recoveries, self.state.commanded_resets)
+        )
+        train_step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        fresh = make_agent(params, *specs.load_specs(self._role.paths.specs), train_step)
+        redraw(self.agent, fresh, params.reset_kept_shares)
+        self.seed_noise()
 
     def _choose_precision(self) -> str:
         """The precision of matrix products; `auto` chooses once in a run."""

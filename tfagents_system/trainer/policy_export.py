@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import logging
 from tf_agents.policies import greedy_policy, policy_saver
 
+from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.policies.checkpoint_names import MOMENT, PREFIX, checkpoint_name
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
@@ -32,7 +33,7 @@ class PolicyExport:
       agent: The agent that is trained.
       actions: Nest of LeafActions.
       train_step: The agent's counter of updates; saved with every policy.
-      frame_stack: Frames of an image; the policies on disk take single ones.
+      frame_stack: The hyperparameter; the policies on disk take single frames.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class PolicyExport:
         agent: Any,
         actions: Any,
         train_step: tf.Variable,
-        frame_stack: int = 1,
+        frame_stack: FrameStack = 1,
     ) -> None:
         self._paths = paths
         self._agent = agent

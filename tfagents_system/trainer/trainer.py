@@ -14,7 +14,7 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.agents.block_update import DivergedError
-from tfagents_system.agents.iteration_counts import updates_per_iter
+from tfagents_system.agents.iteration_counts import ratio_of_run, updates_per_iter
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
 from tfagents_system.run_files.time_shares import TimeShares
@@ -58,7 +58,8 @@ class Trainer:
         self._snapshots = ReplaySnapshots(self._connection)
         learner = self._learner = Learner(role, self._snapshots.ask)
         self._state = learner.state
-        self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, updates_per_iter(params))
+        counts = updates_per_iter(params), ratio_of_run(params)
+        self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts)
         actions = specs.load_actions(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
         self._shares = TimeShares()
@@ -67,9 +68,8 @@ class Trainer:
             params, self._state, self._plan, lambda: learner.train_step, learner.checkpoints, self._export, self._shares
         )
         self._log = TrainingLog(role, learner, self._plan, self._saves, self._shares)
-        self._evaluated_checkpoints = EvaluatedCheckpoints(
-            params, self._state, self._export, self._saves, self._log.is_last
-        )
+        kept = self._state, self._export, self._saves
+        self._evaluated_checkpoints = EvaluatedCheckpoints(params, *kept, self._log.is_last)
         self._evaluations = PolicyEvaluations(params, role, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
         self._follow(-1 if learner.resumed_at is None else learner.resumed_at)
         self._session = 0
@@ -195,6 +195,7 @@ class Trainer:
             is_news = plan.total is None
             count = plan.take(block)
             self._sharings = block.sharings
+            self._learner.follow_schedules(block.env_steps)
             if is_news:
                 self._minibatches.request(iteration + 1)
             self._train_on(block, count)
@@ -211,6 +212,7 @@ class Trainer:
             self._log.tell_callbacks("updates", losses)
             if self._publisher.is_due(self._learner.train_step) and not self._plan.is_complete:
                 with self._shares.spend("publishing"):
+                    self._learner.follow_schedules(self._state.env_steps, self._learner.train_step)
                     self._publisher.publish_within(self._learner.read_policy(self._session), self._progress())
                 self._reports.take()  # Of the policies before: how old they were is known now, not later.
         if block.held_out:
@@ -248,6 +250,7 @@ class Trainer:
             self._reports.leave_out_gone(wait_secs=_BEATS_WAIT_SECS)
         is_evaluated = is_due and evaluations.is_over
         with self._shares.spend("publishing"):
+            self._learner.follow_schedules()
             arrays = self._learner.read_policy(self._session)
             if is_evaluated:
                 evaluations.start(version, arrays, self._learner.train_step, self._state.env_steps)
@@ -257,8 +260,9 @@ class Trainer:
     def _progress(self) -> tables.Progress:
         iteration, train_step = self._state.iteration, self._learner.train_step
         to_evaluate = self._evaluations.version if self._evaluations.arrays else -1
+        steps, agents = self._policy_steps, self._role.agents_before
         return tables.Progress(
-            self._session, iteration, train_step, to_evaluate, self._sharings, policy_steps=self._policy_steps
+            self._session, iteration, train_step, to_evaluate, self._sharings, policy_steps=steps, agents_before=agents
         )
 
     # Evaluations.

@@ -44,6 +44,11 @@ class TrainerState:
       ended_early: Why the run ends before its last iteration, where it does.
       ended_for: The settings for which it does, as `settings_of_end` has them.
       recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
+      network_resets, commanded_resets: How often networks were drawn anew, and by how many commands of these.
+      policy_steps, end_policy_steps: Environment steps after the first random ones, as the newest block has counted
+        them; and when the last iteration ended.
+      ratio, ratio_offset: Updates per step that the run has now; and updates that count as done beside those that are,
+        since the ratio was another one before.
       matmul_precision: What `auto` has chosen at the first start; None before that.
     """
 
@@ -62,6 +67,12 @@ class TrainerState:
     earlier_stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     end_env_steps: int = 0
     earlier_end_env_steps: int = -1
+    network_resets: int = 0
+    commanded_resets: int = 0
+    policy_steps: int = 0
+    end_policy_steps: int = 0
+    ratio: float | None = None
+    ratio_offset: int = 0
     periodic: list[int] = dataclasses.field(default_factory=list)
 
 

@@ -47,7 +47,7 @@ class TrainingLog:
         """A start of the trainer, or going back: rows of later train steps than this one do not count."""
         self.training_row.clear()
         self._metrics.rewind(train_step)
-        self._early_end.begin(self._metrics.rows())
+        self._early_end.begin(self._metrics.rows_of_agent())
         self._callbacks.why = None
 
     def close(self) -> None:
@@ -62,7 +62,11 @@ class TrainingLog:
 
     def write_training_row(self) -> None:
         """A row of the time since the last one."""
-        self._write(self.training_row.take(self._state.iteration, self._learner.train_step, self._state.env_steps))
+        iteration, train_step, env_steps = self._state.iteration, self._learner.train_step, self._state.env_steps
+        row = self.training_row.take(iteration, train_step, env_steps)
+        if self._state.network_resets:
+            row["network_resets"] = self._state.network_resets
+        self._write({**row, **self._learner.scheduled.metrics(env_steps, train_step, iteration)})
 
     def write_evaluation(self, evaluated: Evaluated) -> dict[str, float]:
         """A row of an evaluation; returns it as it is written."""

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import tree
 
+from tfagents_system.checks.frame_stacks import FrameStack, frames_of_leaves, leaf_name
 from tfagents_system.policies.leaf_names import fit_names
 
 NEVER = -2  # iteration_done of a worker that has completed none.
@@ -74,17 +75,21 @@ class Layout:
       observation: Of each observation.
       action: Of each transition.
       returns: None, or one more column of each transition: the discounted sum of the episode's rewards up to it.
+      leaves: The names by which `frame_stack` knows the observation's columns.
     """
 
     observation: tuple[Column, ...]
     action: tuple[Column, ...]
     returns: Column | None = None
+    leaves: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @classmethod
     def from_specs(cls, observation_spec: Any, action_spec: Any, *, has_returns: bool = False) -> Layout:
         """Builds the layout from nests of specs (ArraySpec or TensorSpec, without batch dimension)."""
         returns = _RETURN if has_returns else None
-        return cls(_columns("observation", observation_spec), _columns("action", action_spec, _count), returns)
+        leaves = tuple(leaf_name(path) for path, _ in tree.flatten_with_path(observation_spec))
+        columns = _columns("observation", observation_spec), _columns("action", action_spec, _count)
+        return cls(*columns, returns, leaves)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -107,14 +112,18 @@ class Layout:
         own = sum(column.step_bytes for column in self.columns)
         return own + 4 + 4 + 4 + 1 + 4  # reward, discount, steps_left, step_type, crc
 
-    def stacked_step_bytes(self, frame_stack: int) -> int:
-        """Bytes that one step takes in a minibatch, each image with the frames before it."""
-        images = sum(column.step_bytes for column in self.observation if column.is_image)
-        return self.step_bytes + (frame_stack - 1) * images
+    def frames(self, frame_stack: FrameStack) -> tuple[int, ...]:
+        """The frames of each column of the observation that networks see at once."""
+        return frames_of_leaves(self.leaves, [column.is_image for column in self.observation], frame_stack)
 
-    def history_rows(self, frame_stack: int) -> int:
+    def stacked_step_bytes(self, frame_stack: FrameStack) -> int:
+        """Bytes that one step takes in a minibatch, each stacked column with the frames before it."""
+        columns = zip(self.observation, self.frames(frame_stack), strict=True)
+        return self.step_bytes + sum((frames - 1) * column.step_bytes for column, frames in columns)
+
+    def history_rows(self, frame_stack: FrameStack) -> int:
         """Most observations before a segment that starts within an episode: its first steps are stacked, too."""
-        return frame_stack - 1 if any(column.is_image for column in self.observation) else 0
+        return max(self.frames(frame_stack), default=1) - 1
 
     def max_segment_steps(self, sequence_length: int | None) -> int:
         """Most steps of a segment: limited in bytes, but never too short for two training sequences."""

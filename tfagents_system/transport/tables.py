@@ -203,6 +203,7 @@ class Progress:
         share them.
       memory: Where the trainer shares its policies with the workers on its machine, see policies/shared_weights.py.
       policy_steps: Environment steps after the first random ones, as the trainer's newest block has counted them.
+      agents_before: How often the run's agent was replaced: a worker of an earlier one starts anew.
     """
 
     session: int
@@ -212,10 +213,11 @@ class Progress:
     sharings: tuple[Sharing, ...] = ()
     memory: tuple[int, int] = (0, 0)
     policy_steps: int = 0
+    agents_before: int = 0
 
     def to_wire(self) -> list[np.ndarray]:
         row = (self.session, self.iteration, self.train_step, self.eval_iteration, *self.memory, self.policy_steps)
-        return [np.array(row, np.int64), *(sharing.to_row() for sharing in self.sharings)]
+        return [np.array([*row, self.agents_before], np.int64), *(sharing.to_row() for sharing in self.sharings)]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Progress:
@@ -224,14 +226,15 @@ class Progress:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        session, iteration, train_step, eval_iteration, *memory, policy_steps = _only_array(
-            arrays[:1], np.int64, 7
+        session, iteration, train_step, eval_iteration, *memory, policy_steps, agents_before = _only_array(
+            arrays[:1], np.int64, 8
         ).tolist()
         try:
             sharings = tuple(map(Sharing.from_row, arrays[1:]))
         except ValueError as error:
             raise MalformedMessageError(f"not a sharing of steps: {error}") from None
-        return cls(session, iteration, train_step, eval_iteration, sharings, (memory[0], memory[1]), policy_steps)
+        where = (memory[0], memory[1])
+        return cls(session, iteration, train_step, eval_iteration, sharings, where, policy_steps, agents_before)
 
 
 @dataclasses.dataclass(frozen=True)

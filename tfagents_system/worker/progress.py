@@ -11,6 +11,10 @@ from tfagents_system.transport.sharing import Sharing, find
 _LOOK_SECS, _MAX_LOOK_SECS = 2.0, 30.0  # Between two looks for news that got lost.
 
 
+class OtherAgentError(Exception):
+    """The run's agent was replaced: what this worker knows of iterations is of the one before."""
+
+
 class ProgressReader:
     """How far the trainer is.
 
@@ -32,12 +36,17 @@ class ProgressReader:
         self._max_look_secs = min(_MAX_LOOK_SECS, straggler_secs / 4)
         self._look_secs, self._look_at = _LOOK_SECS, 0.0
         self.newest: tables.Progress | None = None
+        self._agents_before: int | None = None
 
     def get(self, wait_secs: float = 0.0) -> tables.Progress | None:
-        """The newest; waits for news of it up to `wait_secs`."""
+        """The newest; waits for news of it up to `wait_secs`.
+
+        Raises:
+          OtherAgentError: The run has another agent than when this was first asked.
+        """
         arrays = self._news.get(wait_secs)
         if arrays is not None:
-            self.newest = tables.Progress.from_wire(arrays)
+            self._take(tables.Progress.from_wire(arrays))
         elif time.monotonic() >= self._look_at:
             self._look()
         return self.newest
@@ -50,7 +59,12 @@ class ProgressReader:
     def _look(self) -> None:
         before, arrays = self.newest, self._reader.get()
         if arrays is not None:
-            self.newest = tables.Progress.from_wire(arrays)
+            self._take(tables.Progress.from_wire(arrays))
         wished = _LOOK_SECS if self.newest != before else 2 * self._look_secs
         self._look_secs = min(wished, self._max_look_secs)
         self._look_at = time.monotonic() + self._look_secs
+
+    def _take(self, progress: tables.Progress) -> None:
+        if self._agents_before not in (None, progress.agents_before):
+            raise OtherAgentError("the run has another agent now")
+        self.newest, self._agents_before = progress, progress.agents_before

@@ -14,6 +14,7 @@ from absl import logging
 
 from tfagents_system.agents.acting import make_worker_agent
 from tfagents_system.agents.iteration_counts import random_count
+from tfagents_system.checks.frame_stacks import is_stacking
 from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import ProcessSettings
@@ -177,7 +178,7 @@ class Worker:
 
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
         agent = make_worker_agent(self._params, time_step_spec, action_spec)
-        has_state = self._params.frame_stack > 1 or bool(tree.flatten(agent.collect_policy.policy_state_spec))
+        has_state = is_stacking(self._params.frame_stack) or bool(tree.flatten(agent.collect_policy.policy_state_spec))
         if has_state and self._params.env_steps_per_iter is not None:
             # Evaluations come between two parts of an episode, whose state must not be lost.
             self._eval_lane = num_envs

@@ -15,6 +15,7 @@ import numpy as np
 from absl import logging
 
 import tfagents_system
+from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.run_files.heartbeat import beat_secs
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.remote import messages, permissions
@@ -301,7 +302,7 @@ class Gateway:
             return list(self._sessions)
 
 
-def layout_frame_bytes(layout: Layout, sequence_length: int | None, frame_stack: int = 1) -> int:
+def layout_frame_bytes(layout: Layout, sequence_length: int | None, frame_stack: FrameStack = 1) -> int:
     """Size of the arrays of a worker's largest message, a segment or a report."""
     rows = layout.history_rows(frame_stack) + layout.max_segment_steps(sequence_length) + 1
     return int(rows * layout.step_bytes + np.int64(2**20))

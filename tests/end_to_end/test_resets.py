@@ -1,0 +1,61 @@
+"""A run whose agent is replaced keeps its experience, each step once, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from tests.support.launching import UserRun, finish
+from tfagents_system.run_files.metrics import read_metrics
+
+pytestmark = pytest.mark.slow
+
+PARAMS = """
+import gymnasium
+from tfagents_system.train_params_base import TrainParamsBase
+
+class TrainParams(TrainParamsBase):
+    num_iter = 60
+    num_steps_per_iter = 10
+    n_buffer_init_episodes = 4
+    n_episodes_in_buffer = 200
+    train_batch_size = 16
+    actor_fc_layer_params = (8,)
+    critic_joint_fc_layer_params = (8,)
+    eval_period_itrs = 30
+    n_eval_episodes = 2
+    checkpoint_period_itrs = 10
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+"""
+
+
+def test_a_reset_keeps_each_step_once_and_a_kill_loses_nothing(tmp_path):
+    run = UserRun(tmp_path, PARAMS, {"horizon": 20})
+    process = run.start()
+    run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 150, 300.0)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 75
+    before = run.status()["roles"]["replay"]["env_steps"]
+    process = run.start("--reset_training", "--set", "algorithm=redq", "--set", "num_critics=3")
+    run.wait_until(process, lambda: "resets" in json.loads((run.exp_dir / "run.json").read_text()), 300.0)
+    run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) > 0)
+    process.kill()  # Its roles save and end.
+    finish(process)
+    code, output = finish(run.start(), 400.0)
+    assert code == 0, output + run.logs()
+    rows = read_metrics(run.exp_dir / "metrics.csv")
+    old, new = ([row for row in rows if (row.get("reset") or 0) == number] for number in (0, 1))
+    assert old and new and max(row["train_step"] for row in old) >= 140
+    assert new[-1]["train_step"] == 600 and new[-1]["iteration"] == 60, "iterations begin anew, all of them are done"
+    collected = max(row["env_steps"] for row in old)
+    assert min(row["env_steps"] for row in new) >= collected, "steps go on from those that were kept"
+    # 4 random episodes once, then 2 workers * 60 iterations of 20 steps; what a stop cut off is in no iteration.
+    steps = run.status()["roles"]["replay"]["env_steps"]
+    assert before + 60 * 40 <= steps <= before + 61 * 40 + 2 * 40
+    assert [each["kind"] for each in json.loads((run.exp_dir / "run.json").read_text())["resets"]] == ["agent"]
+    assert list((run.exp_dir / "before_reset_1" / "checkpoints").glob("checkpoint_*"))
+    assert json.loads((run.exp_dir / "policies" / "best.json").read_text())["iteration"] in (30, 60)

@@ -1,0 +1,351 @@
+"""RealTimeEnvironment: every branch of the elastic rule, to the microsecond, and rtgym beside it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from pytest import approx
+
+from tests.support.devices_for_tests import DummyDevice
+from tfagents_system.envs import step_times
+from tfagents_system.envs.clocks import MonotonicClock, VirtualClock
+from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.errors import UserError
+
+MICROSECOND = 1e-6
+DEFAULT = DummyDevice.default.tolist()
+
+
+def make(clock: VirtualClock, device: DummyDevice | None = None, **settings: Any) -> tuple[Any, DummyDevice]:
+    device = device or DummyDevice(clock)
+    return RealTimeEnvironment(device, 0.05, clock=clock, **settings), device
+
+
+def about(times: list[float]) -> Any:
+    return approx(times, abs=MICROSECOND)
+
+
+def action(number: float) -> np.ndarray:
+    return np.array([number, -number], np.float32)
+
+
+def test_a_step_returns_what_was_captured_under_the_action_before() -> None:
+    clock = VirtualClock()
+    env, device = make(clock, start_obs_capture=0.04)
+    first, info = env.reset(seed=3)
+    assert first[0].tolist() == [0, *DEFAULT] and info == {}
+    seen = []
+    for k in range(3):
+        clock.advance(0.01)  # Inference.
+        observation, reward, terminated, truncated, told = env.step(action(0.1 * (k + 1)))
+        assert (reward, terminated, truncated, told["count"]) == (k + 1, False, False, k + 1)
+        seen.append(observation[0])
+    assert np.array(seen) == approx(np.array([[1, 0.25, -0.5], [2, 0.1, -0.1], [3, 0.2, -0.2]]))
+    assert device.calls("capture") == about([0.04, 0.09, 0.14])
+    assert device.calls("send") == about([0.0, 0.05, 0.10, 0.15])
+    assert env.late_steps == 0
+
+
+def test_an_action_within_the_elasticity_does_not_move_the_clock() -> None:
+    clock = VirtualClock()
+    env, device = make(clock, time_step_timeout_factor=1.0)
+    env.reset()
+    clock.advance(0.05 + 0.049999)
+    env.step(action(0.1))
+    assert env.time_step_start == approx(0.05, abs=MICROSECOND) and env.late_steps == 0
+    env.step(action(0.2))  # Catches up: the second time step has 1 us left.
+    assert device.calls("send") == about([0.0, 0.099999, 0.1])
+    assert device.calls("capture") == about([0.05, 0.1])
+
+
+def test_an_action_at_the_end_of_the_elasticity_is_late_and_begins_the_clock_anew() -> None:
+    clock = VirtualClock()
+    env, device = make(clock, time_step_timeout_factor=1.0)
+    env.reset()
+    clock.advance(0.05 + 0.05 + 2e-6)
+    env.step(action(0.1))
+    assert env.late_steps == 1 and env.time_step_start == approx(0.100002, abs=1e-9)
+    env.step(action(0.2))
+    assert device.calls("send") == about([0.0, 0.100002, 0.150002]) and env.late_steps == 1
+
+
+@pytest.mark.parametrize(("factor", "late"), [(0.0, True), (0.5, True), (2.0, False)])
+def test_the_elasticity_is_in_time_steps(factor: float, late: bool) -> None:
+    clock = VirtualClock()
+    env, _ = make(clock, time_step_timeout_factor=factor)
+    env.reset()
+    clock.advance(0.05 + 0.03)
+    env.step(action(0.1))
+    assert env.late_steps == late
+    assert env.time_step_start == approx(0.08 if late else 0.05, abs=MICROSECOND)
+
+
+def test_what_sending_takes_counts_for_the_rule_as_in_rtgym() -> None:
+    clock = VirtualClock()
+    env, _ = make(clock, DummyDevice(clock, send_secs=0.03), time_step_timeout_factor=0.5)
+    env.reset()
+    assert env.time_step_start == approx(0.03, abs=MICROSECOND) and env.late_steps == 0
+    env.step(action(0.1))
+    assert env.late_steps == 1 and env.time_step_start == approx(0.08 + 0.03, abs=MICROSECOND)
+
+
+def test_a_capture_may_last_beyond_its_time_step() -> None:
+    clock = VirtualClock()
+    device = DummyDevice(clock, capture_secs=0.03)
+    env, _ = make(clock, device, start_obs_capture=0.04)
+    env.reset()
+    for k in range(3):
+        env.step(action(0.1 * k))
+    # Each is captured 40 ms after its time step's begin and sent 20 ms after its end, which is within the elasticity.
+    assert device.calls("capture") == about([0.04, 0.09, 0.14])
+    assert device.calls("send") == about([0.0, 0.07, 0.12, 0.17]) and env.late_steps == 0
+
+
+def test_a_capture_runs_while_the_policy_computes() -> None:
+    clock = VirtualClock()
+    device = DummyDevice(clock, capture_secs=0.03)
+    env, _ = make(clock, device, start_obs_capture=0.01)
+    env.reset()
+    clock.advance(0.045)
+    env.step(action(0.5))
+    assert device.calls("capture") == about([0.01]) and device.calls("send") == about([0.0, 0.05])
+
+
+def test_a_reset_may_take_any_time_and_is_never_late() -> None:
+    clock = VirtualClock()
+    device = DummyDevice(clock, reset_secs=1.5, terminate_at=2)
+    env, _ = make(clock, device)
+    for _ in range(2):
+        env.reset()
+        env.step(action(0.1))
+        env.step(action(0.2))
+    # From the second reset on, which comes at 1.6 s and takes 1.5 s.
+    assert device.calls("send") == about([1.5, 1.55, 3.1, 3.15]) and env.late_steps == 0
+
+
+def test_a_reset_that_takes_no_time_keeps_the_clock() -> None:
+    clock = VirtualClock()
+    env, device = make(clock, DummyDevice(clock, terminate_at=1))
+    env.reset()
+    env.step(action(0.1))
+    clock.advance(0.02)
+    env.reset()
+    assert env.time_step_start == approx(0.05, abs=MICROSECOND) and device.calls("send") == about([0.0, 0.07])
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_after_an_episode_has_ended_nothing_is_sent(waits: bool) -> None:
+    clock = VirtualClock()
+    env, device = make(clock, DummyDevice(clock, terminate_at=2), wait_on_done=waits)
+    env.reset()
+    env.step(action(0.1))
+    assert env.step(action(0.9))[2]
+    assert device.sent() == [DEFAULT, approx([0.1, -0.1])]
+    assert device.calls("wait") == about([0.1] if waits else [])
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step(action(0.3))
+
+
+def test_the_horizon_ends_an_episode_as_the_device_does() -> None:
+    clock = VirtualClock()
+    real_time, device = make(clock, wait_on_done=True)
+    env = TrainingEnvironment(real_time, horizon=2)
+    env.reset()
+    steps = [env.step(action(0.1 * k)) for k in (1, 2)]
+    assert steps[-1].is_last() and steps[-1].discount == 1.0
+    assert len(device.sent()) == 2 and device.log[-1][0] == "wait"
+
+
+def test_waiting_in_the_middle_of_an_episode_loses_nothing_and_is_not_late() -> None:
+    clock = VirtualClock()
+    env, device = make(clock)
+    env.reset()
+    env.step(action(0.1))
+    clock.advance(0.01)
+    env.wait()
+    env.wait()
+    clock.advance(30.0)
+    assert device.calls("wait") == about([0.1])
+    observation = env.step(action(0.2))[0]
+    assert observation[0] == approx([2, 0.1, -0.1])
+    assert env.late_steps == 0 and env.time_step_start == approx(30.1, abs=MICROSECOND)
+    env.step(action(0.3))
+    assert device.calls("send") == about([0.0, 0.05, 30.1, 30.15])
+
+
+def test_closing_lets_the_device_wait_also_after_a_fault() -> None:
+    clock = VirtualClock()
+    env, device = make(clock)
+    env.reset()
+    env.interface.get_obs_rew_terminated_info = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        env.step(action(0.1))
+    env.close()
+    assert device.log[-1][0] == "wait"
+
+
+@pytest.mark.parametrize("delay", [1, 3])
+def test_the_action_history_has_the_actions_that_are_still_to_act(delay: int) -> None:
+    """A device with a delay of d steps acts by the action d + 1 before the newest of the history."""
+    clock = VirtualClock()
+    real_time, _ = make(clock, DummyDevice(clock, delay_steps=delay))
+    env = TrainingEnvironment(real_time, horizon=100, action_history=delay + 2)
+    history = env.reset().observation["action_history"]
+    assert history.tolist() == DEFAULT * (delay + 2), "filled with the default action"
+    for k in range(8):
+        observed = env.step(action(0.1 * (k + 1))).observation
+        history = observed["action_history"].reshape(-1, 2)
+        assert history[-1] == approx(action(0.1 * (k + 1))), "a_t included"
+        acting = tree_leaf(observed)[1:]
+        assert acting == approx(history[0]), k
+
+
+def tree_leaf(observed: Any) -> np.ndarray:
+    return next(value for name, value in observed.items() if name != "action_history")[0]
+
+
+def test_the_default_action_is_scaled_as_actions_are() -> None:
+    class Wide(DummyDevice):
+        def get_action_space(self) -> Any:
+            import gymnasium
+
+            return gymnasium.spaces.Box(np.array([0.0, -2.0], np.float32), np.array([1.0, 2.0], np.float32))
+
+    clock = VirtualClock()
+    env = TrainingEnvironment(make(clock, Wide(clock))[0], horizon=9, action_history=1)
+    assert env.reset().observation["action_history"].tolist() == [-0.5, -0.25]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({"start_obs_capture": 0.11}, "start_obs_capture=0.11 must be from 0 to time_step_duration=0.05 plus its elas"),
+        ({"start_obs_capture": 0.06, "time_step_timeout_factor": 0.0}, "start_obs_capture=0.06 must be from 0"),
+        ({"time_step_timeout_factor": -1.0}, "time_step_timeout_factor=-1 must be at least 0"),
+    ],
+)
+def test_impossible_time_steps_are_refused(settings: Any, rule: str) -> None:
+    with pytest.raises(UserError, match=rule):
+        make(VirtualClock(), **settings)
+
+
+def test_durations_have_rtgyms_meaning() -> None:
+    clock = VirtualClock()
+    env, _ = make(clock, DummyDevice(clock, send_secs=0.001, capture_secs=0.002), start_obs_capture=0.04)
+    env.reset()
+    for _ in range(3):
+        clock.advance(0.01)
+        env.step(action(0.1))
+    times = {name: step_times.mean_and_deviation(values)[0] for name, values in env.times.take().items()}
+    expected = {"time_step": 0.05, "inference": 0.01, "send_control": 0.001, "retrieve_obs": 0.002}
+    assert {name: times[name] for name in expected} == approx(expected, abs=1e-3 / 3 + 1e-9)
+    assert times["step"] == approx(times["join"] + 0.001, abs=MICROSECOND)
+    assert env.times.take()["step"] == []
+
+
+def test_percentiles() -> None:
+    assert step_times.percentile([], 0.99) == 0.0
+    assert step_times.percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert step_times.percentile(list(range(1, 101)), 0.99) == 99
+
+
+# The machine's clock.
+
+
+def test_a_call_is_made_at_its_time_though_nobody_waits() -> None:
+    clock = MonotonicClock()
+    made: list[tuple[float, str]] = []
+
+    def note() -> int:
+        made.append((time.monotonic(), threading.current_thread().name))
+        return 7
+
+    start = clock.now()
+    call = clock.call_at(start + 0.05, note)
+    time.sleep(1.0)
+    assert made and made[0][0] - start >= 0.05 and made[0][0] - start < 1.0 and made[0][1] == "alarm"
+    assert call.result() == 7 and len(made) == 1
+    assert clock.call_at(clock.now() + 0.05, note).result() == 7
+    assert [name for _, name in made] == ["alarm", threading.current_thread().name], "who waits makes it himself"
+    failing = clock.call_at(clock.now() + 0.01, lambda: 1 / 0)
+    time.sleep(0.5)
+    with pytest.raises(ZeroDivisionError):
+        failing.result()
+    clock.close()
+
+
+def test_real_steps_take_their_time() -> None:
+    env = RealTimeEnvironment(DummyDevice(), 0.02, 0.01)
+    env.reset()
+    began = time.monotonic()
+    for _ in range(25):
+        env.step(action(0.0))
+    assert time.monotonic() - began >= 24 * 0.02
+    env.close()
+
+
+# rtgym.
+
+
+def rtgym_env(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, device: Any, **settings: Any) -> Any:
+    """RTgym's own environment on a virtual clock: its thread alone lets time pass, while the test waits for it."""
+    from rtgym.envs import real_time_env
+
+    class Time:
+        perf_counter = staticmethod(clock.now)
+        sleep = staticmethod(clock.advance)
+
+    monkeypatch.setattr(real_time_env, "time", Time)
+    config = {**real_time_env.DEFAULT_CONFIG_DICT, "interface": lambda: device, "time_step_duration": 0.05, **settings}
+    return real_time_env.RealTimeEnv({**config, "act_in_obs": False})
+
+
+LATENESS = (0.0, 0.0, 0.03, 0.0, 0.0455, 0.0, 0.0, 0.0515, 0.0, 0.2, 0.0, 0.0)
+"""Seconds from the end of a time step to the next step()."""
+
+
+@pytest.mark.parametrize("settings", [{"start_obs_capture": 0.05}, {"start_obs_capture": 0.02, "wait_on_done": True}])
+@pytest.mark.parametrize("delay", [0, 2])
+@pytest.mark.filterwarnings("ignore:Time-step timed out")
+def test_it_does_what_rtgym_does(monkeypatch: pytest.MonkeyPatch, settings: Any, delay: int) -> None:
+    """Observations, actions that act, and when everything happens: the same, whatever is late."""
+    told = []
+    for kind in ("ours", "rtgym"):
+        clock = VirtualClock()
+        device = DummyDevice(clock, send_secs=0.001, capture_secs=0.003, delay_steps=delay, terminate_at=len(LATENESS))
+        if kind == "ours":
+            env: Any = RealTimeEnvironment(device, 0.05, clock=clock, **settings)
+            capture = settings["start_obs_capture"] + device.capture_secs
+            finish = lambda: clock.sleep_until(env.time_step_start + max(0.05, capture))  # noqa: E731, B023
+        else:
+            env = rtgym_env(monkeypatch, clock, device, **settings)
+            finish = lambda: env._join_thread()  # noqa: E731, B023
+        seen = []
+        for episode in range(2):
+            seen.append(env.reset(seed=None)[0][0].tolist())
+            for k, late_secs in enumerate(LATENESS):
+                finish()
+                clock.advance(late_secs)
+                observation, reward, terminated, truncated, _ = env.step(action(0.01 * (k + 1 + 20 * episode)))
+                seen.append((observation[0].tolist(), reward, terminated, truncated))
+        told.append((seen, [(name, round(when, 6), value) for name, when, value in device.log]))
+    assert told[0][0] == told[1][0], "pairs of observation and applied action"
+    assert told[0][1] == told[1][1], "calls and their times"
+
+
+def test_rtgyms_own_environment_works_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    device = DummyDevice(clock)
+    rtgym = rtgym_env(monkeypatch, clock, device)
+    env = TrainingEnvironment(rtgym, horizon=3, action_history=1)
+    assert env.device is not None and env.device.has_real_clock
+    assert env.reset().observation["action_history"].tolist() == DEFAULT
+    steps = [env.step(action(0.1)) for _ in range(3)]
+    assert steps[-1].is_last() and rtgym.ep_max_length == 3
+    env.device.wait()
+    assert device.log[-1][0] == "wait"

@@ -1,0 +1,104 @@
+"""Networks that are drawn anew: which updates they come before, and what of the agent stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
+from tfagents_system.agents.network_parts import networks_of, redraw, statistics_of
+from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.trainer.resetting_update import ResettingUpdate
+from tfagents_system.trainer.trainer_checkpoints import TrainerState
+
+
+class Params(TinyParams):
+    actor_fc_layer_params = (4,)
+    critic_joint_fc_layer_params = (4,)
+    normalize_observations = True
+
+    def actor_ctor(self, observation_spec, action_spec):
+        return super(TinyParams, self).actor_ctor(observation_spec, action_spec)
+
+    def critic_ctor(self, observation_spec, action_spec):
+        return super(TinyParams, self).critic_ctor(observation_spec, action_spec)
+
+
+def agent(algorithm):
+    params = Params({"horizon": 5})
+    params.algorithm = algorithm
+    return make_agent(params, OBSERVATION, ACTION, tf.Variable(7, dtype=tf.int64))
+
+
+def values(networks):
+    return [variable.numpy() for network in networks for variable in network.variables]
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "redq"])
+def test_weights_are_a_mean_by_share_and_statistics_alpha_and_counters_stay(algorithm):
+    old, fresh = agent(algorithm), agent(algorithm)
+    for network in [network for part in networks_of(old).values() for network in part]:
+        for variable in statistics_of(network):
+            variable.assign(tf.fill(variable.shape, 3.0))
+    old._log_alpha.assign(-1.5)
+    optimizer = old._actor_optimizer
+    trained = networks_of(old)["actor"][0].trainable_variables
+    optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in trained])
+    before = {part: values(networks) for part, networks in networks_of(old).items()}
+    drawn = {part: values(networks) for part, networks in networks_of(fresh).items()}
+    statistics = {id(v) for part in networks_of(old).values() for n in part for v in statistics_of(n)}
+    assert statistics
+    redraw(old, fresh, {"actor": 0.25})
+    for part, networks in networks_of(old).items():
+        share = 0.25 if part == "actor" else 0.0
+        variables = [variable for network in networks for variable in network.variables]
+        for variable, was, new in zip(variables, before[part], drawn[part], strict=True):
+            wanted = was if id(variable) in statistics else share * was + (1 - share) * new
+            np.testing.assert_allclose(variable.numpy(), wanted, rtol=1e-6)
+    assert float(old._log_alpha) == -1.5 and int(old.train_step_counter) == 7
+    assert all(not np.any(variable.numpy()) for variable in optimizer.variables())
+
+
+class CountingUpdate:
+    """Writes down updates, and what comes before which."""
+
+    kind, measure = "fake", None
+
+    def __init__(self):
+        self.train_step, self.events = 0, []
+
+    def __call__(self, arrays):
+        first, self.train_step = self.train_step, self.train_step + len(arrays[0])
+        self.events.append((first, self.train_step))
+        return {"loss": float(np.mean(arrays[0]))}
+
+    def redraw(self):
+        self.events.append("redrawn")
+
+
+def resetting(update, state, period, commanded=0):
+    return ResettingUpdate(update, state, lambda: update.train_step, update.redraw, period, commanded)
+
+
+def test_a_reset_comes_right_before_the_update_after_each_multiple_of_the_period():
+    update, state = CountingUpdate(), TrainerState()
+    call = resetting(update, state, 4)
+    assert call([np.arange(10.0)]) == {"loss": 4.5}, "the mean is over all updates of the block"
+    assert update.events == [(0, 4), "redrawn", (4, 8), "redrawn", (8, 10)]
+    call([np.arange(2.0)])
+    assert update.events[-1] == (10, 12) and state.network_resets == 2, "none at the end: nothing would be trained"
+
+
+def test_a_run_that_is_resumed_at_a_multiple_does_the_same_reset():
+    update, state = CountingUpdate(), TrainerState()
+    update.train_step = 4
+    resetting(update, state, 4)([np.zeros(1)])
+    assert update.events == ["redrawn", (4, 5)]
+
+
+def test_a_command_is_done_once():
+    update, state = CountingUpdate(), TrainerState()
+    for _ in range(2):
+        resetting(update, state, None, commanded=1)([np.zeros(3)])
+    assert update.events == ["redrawn", (0, 3), (3, 6)] and state.commanded_resets == state.network_resets == 1

@@ -1,0 +1,91 @@
+"""Pictures made smaller for a policy: crop, area resize, grayscale. NumPy alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+_LUMINANCE = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601
+
+
+def crop(picture: np.ndarray, top: int, left: int, height: int, width: int) -> np.ndarray:
+    """The part `[height, width, channels]` of a picture `[rows, columns, channels]`.
+
+    Raises:
+      ValueError: The part is not within the picture.
+    """
+    rows, columns = picture.shape[:2]
+    if min(top, left) < 0 or min(height, width) < 1 or top + height > rows or left + width > columns:
+        raise ValueError(
+            f"a part of {height} x {width} at ({top}, {left}) is not within a picture of {rows} x {columns}: "
+            "make it smaller"
+        )
+    return picture[top : top + height, left : left + width]
+
+
+def resize(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+    """A picture `[height, width, channels]` uint8 whose pixels are means over their areas of the given one.
+
+    Args:
+      picture: `[rows, columns, channels]` uint8. Where an area ends within a pixel, that counts by its share.
+    """
+    rows, columns = _shares(picture.shape[0], height), _shares(picture.shape[1], width)
+    narrow = np.einsum("wc,rck->rwk", columns, picture.astype(np.float32))
+    return np.floor(np.tensordot(rows, narrow, 1) + np.float32(0.5)).astype(np.uint8)
+
+
+def grayscale(picture: np.ndarray) -> np.ndarray:
+    """The luminance `[rows, columns, 1]` uint8 of a picture `[rows, columns, 3]` uint8 of red, green and blue."""
+    return np.floor(picture @ _LUMINANCE + np.float32(0.5)).astype(np.uint8)[..., None]
+
+
+def _shares(size: int, wanted: int) -> np.ndarray:
+    """`[wanted, size]` float32: the share of each pixel in the mean of each area; rows add up to 1."""
+    edges = np.linspace(0.0, size, wanted + 1)
+    pixels = np.arange(size)
+    covered = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    return (np.clip(covered, 0.0, None) * (wanted / size)).astype(np.float32)
+
+
+class SmallPictures(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """An environment whose picture is cropped, made smaller and perhaps gray, for `env_ctor`.
+
+    Args:
+      env: Its observation is a picture `[rows, columns, 3]` uint8, or a dictionary with one.
+      size: Height and width of the result; None: as it is.
+      part: Top, left, height and width of what is kept, before all else; None: everything.
+      gray: One channel instead of three.
+      key: Of the picture, where the observation is a dictionary.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        size: tuple[int, int] | None = None,
+        part: tuple[int, int, int, int] | None = None,
+        gray: bool = False,
+        key: str | None = None,
+    ) -> None:
+        super().__init__(env)
+        self._size, self._part, self._gray, self._key = size, part, gray, key
+        space: Any = env.observation_space if key is None else env.observation_space[key]  # type: ignore[index]
+        shape = self._smaller(np.zeros(space.shape, np.uint8)).shape
+        own = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        spaces = env.observation_space
+        self.observation_space = (
+            own if key is None else gymnasium.spaces.Dict({**spaces.spaces, key: own})  # type: ignore[attr-defined]
+        )
+
+    def observation(self, observation: Any) -> Any:
+        if self._key is None:
+            return self._smaller(observation)
+        return {**observation, self._key: self._smaller(observation[self._key])}
+
+    def _smaller(self, picture: np.ndarray) -> np.ndarray:
+        if self._part is not None:
+            picture = crop(picture, *self._part)
+        if self._gray:
+            picture = grayscale(picture)
+        return picture if self._size is None else resize(picture, *self._size)

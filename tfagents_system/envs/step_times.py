@@ -1,0 +1,59 @@
+"""How long the parts of real-time steps take: durations with rtgym's meaning, and their statistics."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Sequence
+
+TIME_STEP, STEP, JOIN, INFERENCE, SEND_CONTROL, RETRIEVE_OBS = PARTS = (
+    "time_step",
+    "step",
+    "join",
+    "inference",
+    "send_control",
+    "retrieve_obs",
+)
+SEND_DELAY = "send_delay"
+_KEPT = 100_000  # Of each; 83 minutes at 20 Hz.
+
+
+class StepTimes:
+    """Durations of steps since the last call of `take`, seconds.
+
+    time_step     from one action sent to the next
+    step          of step()
+    join          of waiting in step() for the end of the running time step
+    inference     from the return of step() or reset() to the next step(): whatever the caller does
+    send_control  of the interface's send_control()
+    retrieve_obs  of the interface's get_obs_rew_terminated_info()
+    send_delay    from the end of a time step to the next action sent
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, collections.deque[float]] = {
+            name: collections.deque(maxlen=_KEPT) for name in (*PARTS, SEND_DELAY)
+        }
+        self.add = {name: values.append for name, values in self._values.items()}
+
+    def take(self) -> dict[str, list[float]]:
+        """All of them, by name; they are forgotten here."""
+        taken = {name: list(values) for name, values in self._values.items()}
+        for values in self._values.values():
+            values.clear()
+        return taken
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and the mean absolute deviation from it; of no values 0."""
+    if not values:
+        return 0.0, 0.0
+    mean = sum(values) / len(values)
+    return mean, sum(abs(value - mean) for value in values) / len(values)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The least of the values that at least this share does not exceed; of no values 0."""
+    if not values:
+        return 0.0
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

@@ -1,0 +1,178 @@
+"""The checks of a start, and what they find out for the run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tfagents_system.checks.checklist import Checklist
+from tfagents_system.errors import UserError
+from tfagents_system.launch import resources
+from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.fork_client import ForkServer
+from tfagents_system.launch.inspection import Inspection
+from tfagents_system.launch.inspection_process import run_inspection
+from tfagents_system.launch.kept_folder import KeptFolder
+from tfagents_system.launch.machine_checks import check_machine, check_packages
+from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.reset_checks import reset_in_words
+from tfagents_system.launch.run_settings import (
+    CATCH_UP,
+    EDITS,
+    FOLDER,
+    FRESH,
+    RESET,
+    RunSettings,
+    resolve,
+)
+from tfagents_system.machine import scratch
+from tfagents_system.machine.worker_slots import COLLECT
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.resets import Reset
+from tfagents_system.run_files.run_inputs import Inputs
+from tfagents_system.run_files.run_lock import owner_of_run
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.variables import RunVariables, read_variables
+
+
+class Preparation:
+    """The checks of a start: first those of variables and machine, then those that run a user's own code.
+
+    Args:
+      settings: What is overridden; by default what the environment says.
+
+    Attributes:
+      overrides: How the run differs from what its files say.
+    """
+
+    def __init__(self, environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> None:
+        self.checks = Checklist()
+        settings = settings or resolve(environ, (), vars_file=vars_file, root=ROOT)
+        environ, self.overrides = settings.environ, settings.overrides
+        self.plan: CpuPlan | None = None
+        self.inspection = Inspection()
+        self._kept = KeptFolder()
+        self._environ = environ
+        self._is_for_job = resources.JOB_MB in environ  # Which will run on another machine.
+        self._vars_file = vars_file
+        self._values, findings = read_variables(environ, vars_file=vars_file, root=ROOT)
+        self.checks["variables"].errors += findings + self._misplaced()
+        own = sorted(name for name in environ if name.startswith("SAC_"))
+        self.checks["variables"].facts.append(f"{len(own)} set, with {vars_file or 'the environment'}")
+        self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
+        self.checks["settings"].errors += settings.findings
+        if words := self.overrides.in_words():
+            self.checks["settings"].facts.append(words)
+        self.checks["settings"].notes += [
+            f"{name}=null removes the key, unless it is null in the file: write a null that is a value into the file"
+            for name in self.overrides.removed()
+        ]
+
+    def run(self, fork_server: ForkServer | None, *, starts: bool = True) -> None:
+        """Makes all checks.
+
+        Args:
+          fork_server: A user's own code then runs in a child of it, else in this process.
+          starts: A start follows, which takes the run directory itself and does not wait for a picture.
+        """
+        self._check_directories(starts)
+        if not self._is_for_job:
+            self.plan = check_machine(self._values, self._environ, self.checks)
+        check_packages(self.checks["packages"])
+        if not self.checks["run directory"].errors:
+            self._keep_folder()
+            environ = {**self._environ, FOLDER: str(self._kept.copy)} if self._kept.copy else self._environ
+            render = not (starts or self._is_for_job)
+            # Not measured: on a GPU, which the check leaves alone, and if workers join a run from elsewhere.
+            measures = render and not {"server", "train_gpus"} & {k for k, value in self._values.items() if value}
+            plan = self.plan if measures else None
+            self.inspection = run_inspection(environ, self._vars_file, fork_server, render=render, plan=plan)
+            self.checks.extend(self._kept.told_of_original(self.inspection.checks))
+
+    def _keep_folder(self) -> None:
+        self._kept.take(self._values, self._run_before, self.edits, self.checks["params folder"])
+
+    def close(self) -> None:
+        """Removes what only the checks needed."""
+        self._kept.close()
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """With all overridden variables."""
+        return self._environ
+
+    @property
+    def edits(self) -> str | None:
+        """What to do with files that were edited since the run began; see run_settings.py."""
+        return self._environ.get(EDITS)
+
+    @property
+    def _run_before(self) -> RunPaths | None:
+        """The run to continue, if there is one."""
+        return None if self.edits == FRESH else self._paths
+
+    @property
+    def reset(self) -> Reset | None:
+        """What this start resets of the run; None where there is nothing to reset."""
+        kind = self._environ.get(RESET)
+        if kind is None or self._paths is None or not run_directory.has_begun(self._run_before):
+            return None
+        return run_directory.new_reset(self._paths, kind, catch_up=CATCH_UP in self._environ)
+
+    def files(self) -> Inputs:
+        """The user's files, for the run."""
+        return Inputs(self._values["params"], self._values["config"], self._kept.copy, self._kept.digests)
+
+    @property
+    def seed(self) -> int:
+        """The seed that the run began with, else SAC_SEED."""
+        return run_directory.seed_of_run(self._run_before, int(self._values.get("seed", 0)))
+
+    def variables(self) -> RunVariables:
+        """All variables, checked.
+
+        Raises:
+          UserError: With everything that was found.
+        """
+        if self.checks.errors:
+            for note in self.checks.notes:
+                print(f"note: {note}", file=sys.stderr)
+            raise UserError(*self.checks.errors)
+        return RunVariables(**self._values)
+
+    def _misplaced(self) -> list[str]:
+        """Variables that are not meant for this program."""
+        ours = {"SAC_SERVER": self._values.get("server"), "SAC_WORKER_ROLE": self._values.get("worker_role")}
+        return [
+            f"{name}={value} is for workers that join: unset it here, or join a run with join_script.sh"
+            for name, value in ours.items()
+            if value not in (None, COLLECT)
+        ]
+
+    def _check_directories(self, starts: bool) -> None:
+        if self._paths is None:
+            return
+        check = self.checks["run directory"]
+        fault = resources.folder_fault(self._paths.exp_dir, "SAC_EXP_DIR")
+        replay_dir = None if self._is_for_job else self._values.get("replay_dir")  # Such as a node's own scratch.
+        if fault is None and replay_dir is not None:
+            fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR") or scratch.fault_of(replay_dir)
+        if fault is not None:
+            check.errors.append(fault)
+            return
+        check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
+        if not (starts or self._is_for_job) and (owner := owner_of_run(self._paths)) is not None:
+            check.errors.append(
+                f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
+                "SAC_EXP_NAME"
+            )
+
+    def _state_of_run(self, paths: RunPaths) -> str:
+        if self.edits == FRESH or not paths.run_json.exists():
+            return "a new run" + (", the one that is there is moved aside" if paths.run_json.exists() else "")
+        if self._environ.get(RESET) and run_directory.has_begun(paths):
+            return f"a run that is reset: {reset_in_words(self._environ)}"
+        if not run_directory.has_begun(paths):
+            return "a run without any update yet, which takes files and settings as they are now"
+        return "finished" if run_directory.is_finished(paths, self.overrides) else "a run that goes on"

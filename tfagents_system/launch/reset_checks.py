@@ -1,0 +1,87 @@
+"""What a start that resets a run (`--reset_training`) checks, says, and completes if it was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.agents.iteration_counts import updates_ratio
+from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.run_settings import CATCH_UP, RESET
+from tfagents_system.run_files import run_inputs
+from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.resets import AGENT, NETWORKS
+from tfagents_system.run_files.run_lock import RunLock
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.variables import read_variables
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.segments import Column, Layout
+
+_OPTION = "--reset_training"
+
+
+def finish_interrupted(environ: Mapping[str, str], vars_file: Path | None) -> None:
+    """Completes what a start was killed in the middle of, before anything is read from the run directory.
+
+    Raises:
+      UserError: Another start works in it.
+    """
+    values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
+    paths = RunPaths(values["exp_dir"]) if "exp_dir" in values and "server" not in values else None
+    if paths is not None and run_inputs.is_interrupted(paths):
+        with RunLock(paths):
+            run_inputs.finish_install(paths)
+
+
+def reset_in_words(environ: Mapping[str, str]) -> str:
+    """What a reset does."""
+    if environ.get(RESET) == NETWORKS:
+        return "networks are drawn anew, counters and settings stay"
+    counted = "count for the ratio of updates to steps" if CATCH_UP in environ else "do not count for the ratio"
+    return f"a new agent learns from the experience that is there; its steps {counted}"
+
+
+def reset_findings(environ: Mapping[str, str], params: TrainParamsBase, paths: RunPaths) -> list[str]:
+    """What is wrong with a reset of this run."""
+    kind, findings = environ.get(RESET), list[str]()
+    steps = max((row.get("env_steps") or 0 for row in read_metrics(paths.metrics_csv)), default=0)
+    if kind == AGENT and params.num_env_steps is not None and steps >= params.num_env_steps:
+        findings.append(
+            f"{_OPTION}: num_env_steps={params.num_env_steps} counts the steps of the whole run, which has "
+            f"{steps:.0f}: say how many it is to have with --set num_env_steps=N"
+        )
+    if CATCH_UP in environ and not params.asynchronous and updates_ratio(params) is None:
+        findings.append(
+            f"--catch_up has no effect with num_steps_per_iter={params.num_steps_per_iter} updates in each iteration: "
+            "remove it, or set updates_per_env_step"
+        )
+    return findings
+
+
+def layout_findings(layout: Layout, folder: Path) -> list[str]:
+    """How a run's observations and actions differ from those of the experience in its ring."""
+    found = read_json(folder / "layout.json") or {}
+    kept = {each["name"]: _column(each) for each in found.get("columns", [])}
+    now = {column.name: column for column in layout.columns}
+    if not kept or kept == now:
+        return []
+    rows = [
+        f"{name} {_in_words(kept.get(name))} before, {_in_words(now.get(name))} now"
+        for name in dict.fromkeys([*kept, *now])
+        if kept.get(name) != now.get(name)
+    ]
+    return [
+        f"the experience in {folder} does not fit: {'; '.join(rows)}. Restore what it was, or begin another run "
+        "(SAC_EXP_NAME)"
+    ]
+
+
+def _column(described: Mapping[str, Any]) -> Column:
+    shape: Sequence[int] = described["shape"]
+    return Column(described["name"], tuple(shape), described["dtype"])
+
+
+def _in_words(column: Column | None) -> str:
+    return "absent" if column is None else f"{column.dtype} {list(column.shape)}"
