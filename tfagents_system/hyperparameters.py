@@ -30,6 +30,7 @@ from tfagents_system.checks.hyperparameters import (
 from tfagents_system.checks.rules import (
     Rule,
     integer_from,
+    is_kept,
     layers_such_as,
     number_above,
     number_in,
@@ -37,10 +38,17 @@ from tfagents_system.checks.rules import (
     rows_such_as,
     shares_such_as,
 )
-from tfagents_system.checks.schedules import SchedulableCount, SchedulablePositive
+from tfagents_system.checks.schedules import SchedulableCount, SchedulableFraction, SchedulablePositive
 from tfagents_system.checks.stop_conditions import StopConditions
 
+_WITHOUT_ACTOR = ("dqn", "iqn")
+_OF_VALUES = ("dqn", "iqn", "sac_discrete")
+_FROM_2 = integer_from(2)
+_OF_ACTORS = Unless("algorithm", _WITHOUT_ACTOR)
 _TIMING = NotDeterministic("what is collected would depend on timing")
+
+
+_EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)
 
 
 def _one_for_each_env_step(params: Hyperparameters) -> int:
@@ -55,7 +63,7 @@ class Hyperparameters:
     "In total" and "per worker" say how a count is shared: 10 episodes in total with 4 workers are 3, 3, 2 and 2.
     """
 
-    algorithm: Literal["sac", "redq", "droq", "tqc", "crossq"] = "sac"
+    algorithm: Literal["sac", "redq", "droq", "tqc", "crossq", "dqn", "iqn", "sac_discrete"] = "sac"
     """See docs/algorithms.md. Attributes of None with values `ByAlgorithm` are as in the algorithm's paper."""
 
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
@@ -63,9 +71,9 @@ class Hyperparameters:
     """Discount factor gamma of later rewards."""
     critic_learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
     """Learning rate of the critics; where the `schedule` of `critic_optimizer` begins."""
-    actor_learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
+    actor_learning_rate: Annotated[SchedulablePositive, _OF_ACTORS, MayChange] = 3e-4
     """Learning rate of the actor; where the `schedule` of `actor_optimizer` begins."""
-    alpha_learning_rate: Annotated[SchedulablePositive, When("learn_entropy_coef"), MayChange] = 3e-4
+    alpha_learning_rate: Annotated[SchedulablePositive, When("learn_entropy_coef"), _OF_ACTORS, MayChange] = 3e-4
     """Learning rate of log(alpha), of the entropy coefficient; where the `schedule` of `alpha_optimizer` begins."""
     target_update_tau: Annotated[float, number_above(0, at_most=1), Unless("algorithm", "crossq")] = 0.005
     """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
@@ -74,15 +82,16 @@ class Hyperparameters:
     gradient_clipping: Positive | None = None
     """Maximum norm of each variable's gradient, of critics, actor and log(alpha) alike; None does not clip.
     `global_clipnorm` of an optimizer is one for all variables of its part together."""
-    learn_entropy_coef: bool = True
+    learn_entropy_coef: Annotated[bool, _OF_ACTORS] = True
     """True: alpha, the entropy coefficient, is tuned. False: it stays exp(sac_log_alpha), also after a resume."""
-    sac_log_alpha: Annotated[float, number_where("a number of at most 50", lambda value: value <= 50)] = 0.0
+    sac_log_alpha: Annotated[float, number_where("a number of at most 50", lambda value: value <= 50), _OF_ACTORS] = 0.0
     """log(alpha) before the first update."""
-    target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef")] = None
-    """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action)."""
+    target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef"), _OF_ACTORS] = None
+    """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action), and of n discrete
+    actions 0.98 log(n)."""
     train_batch_size: Annotated[Count, "samples", MayChange] = 256
     """Size of a minibatch, in transitions, or in sequences where `recurrent`."""
-    share_log_pi: Annotated[bool, When("learn_entropy_coef")] = True
+    share_log_pi: Annotated[bool, When("learn_entropy_coef"), Unless("algorithm", _OF_VALUES)] = True
     """True: the loss of alpha takes log pi from the actor's loss, as in the paper's algorithm. False: the actor is
     evaluated once more after its step, as TF-Agents does; 4 to 20 % slower, by CPUs."""
     matmul_precision: Annotated[
@@ -106,8 +115,29 @@ class Hyperparameters:
     num_dropped_quantiles: Annotated[CountOrZero, "per critic", When("algorithm", "tqc")] = 2
     """Largest quantiles that the target leaves out, dropped from those of all critics together."""
 
+    # Learners of the values of discrete actions.
+    double_q: Annotated[bool | None, When("algorithm", _WITHOUT_ACTOR), ByAlgorithm(False, dqn=True)] = None
+    """True: the online network chooses the next action, and its target says what it is worth (van Hasselt et al., arXiv
+    1509.06461). False: the target does both."""
+    dueling: Annotated[bool | None, When("algorithm", _WITHOUT_ACTOR), ByAlgorithm(False, iqn=True)] = None
+    """Heads for V(s) and A(s, a) with Q = V + A - mean_a A (Wang et al., arXiv 1511.06581)."""
+    value_head_units: Annotated[Count, When("algorithm", _WITHOUT_ACTOR), When("dueling")] = 512
+    """Units of the hidden layer in each of the two heads."""
+    exploration_epsilon: Annotated[SchedulableFraction, When("algorithm", _WITHOUT_ACTOR), MayChange] = 0.1
+    """Share of actions that are uniformly random."""
+    boltzmann_epsilon: Annotated[SchedulableFraction, When("algorithm", _WITHOUT_ACTOR), MayChange] = 0.0
+    """Share of the other actions that are the best of Q + 0.01 * normal noise: those of nearly equal value vary."""
+    iqn_quantiles: Annotated[int, _EVEN, When("algorithm", "iqn")] = 8
+    """N and N', the quantiles of a sample that are compared with as many of its target. In pairs tau and 1 - tau."""
+    iqn_acting_quantiles: Annotated[Count, When("algorithm", "iqn")] = 32
+    """K, the fixed quantiles (k + 1/2) / K whose mean chooses actions."""
+    iqn_cosines: Annotated[Count, When("algorithm", "iqn")] = 64
+    """Features cos(pi i tau) of a quantile's fraction tau."""
+    iqn_huber_kappa: Annotated[Positive, When("algorithm", "iqn")] = 0.005
+    """Error below which the loss of a quantile is quadratic."""
+
     # Networks.
-    actor_fc_layer_params: Layers = (256, 256)
+    actor_fc_layer_params: Annotated[Layers, _OF_ACTORS] = (256, 256)
     """Units of the actor's hidden layers (behind the LSTM where `recurrent`)."""
     critic_joint_fc_layer_params: Layers = (256, 256)
     """Units of each critic's hidden layers, over observation and action together."""
@@ -176,9 +206,9 @@ class Hyperparameters:
     critic_optimizer: Optimizer = {}
     """Optimizer of the critics, such as `{"name": "adamw", "weight_decay": 0.01, "schedule": "cosine"}`:
     docs/algorithms.md has the settings; {} is Adam."""
-    actor_optimizer: Optimizer = {}
+    actor_optimizer: Annotated[Optimizer, _OF_ACTORS] = {}
     """Optimizer of the actor; {} is Adam."""
-    alpha_optimizer: Annotated[Optimizer, When("learn_entropy_coef")] = {}
+    alpha_optimizer: Annotated[Optimizer, When("learn_entropy_coef"), _OF_ACTORS] = {}
     """Optimizer of log(alpha); {} is Adam."""
 
     # Normalisation.

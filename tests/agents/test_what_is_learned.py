@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support import learning_checks as checks
-from tests.support.learning_checks import ALGORITHMS, NETWORKS
+from tests.support.learning_checks import ALGORITHMS, DISCRETE, NETWORKS
 from tfagents_system.agents import algorithms, fused_update
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.fused_update import FusedUpdate
@@ -29,13 +29,42 @@ from tfagents_system.train_params_base import TrainParamsBase
 pytestmark = pytest.mark.slow
 
 each_algorithm = pytest.mark.parametrize("attributes", ALGORITHMS.values(), ids=ALGORITHMS)
+each_discrete = pytest.mark.parametrize("attributes", DISCRETE.values(), ids=DISCRETE)
 each = pytest.mark.parametrize("attributes", [*ALGORITHMS.values(), *NETWORKS.values()], ids=[*ALGORITHMS, *NETWORKS])
 
 
 def test_every_algorithm_is_among_them() -> None:
-    assert list(ALGORITHMS) == list(algorithms.ALGORITHMS)
+    assert [*ALGORITHMS, *DISCRETE] == list(algorithms.ALGORITHMS)
     rule = described_by(TrainParamsBase)["algorithm"].rule
-    assert rule.words == f"one of {', '.join(map(repr, ALGORITHMS))}"
+    assert rule.words == f"one of {', '.join(map(repr, [*ALGORITHMS, *DISCRETE]))}"
+
+
+@each_discrete
+def test_the_best_arm_and_the_values_of_all(attributes: dict[str, Any], tmp_path: Path) -> None:
+    checks.the_best_arm_and_the_values_of_all_are_known(tmp_path, **attributes)
+
+
+@each_discrete
+@pytest.mark.parametrize(("terminates", "n_step"), [(False, 1), (False, 3), (True, 1)])
+def test_what_ends_and_what_goes_on_with_arms(
+    attributes: dict[str, Any], terminates: bool, n_step: int, tmp_path: Path
+) -> None:
+    checks.a_reward_for_ever_is_worth_ten_with_any_arm(tmp_path, terminates, n_step, **attributes)
+
+
+@each_discrete
+def test_a_bootstrap_factor_without_gamma_is_noticed(
+    attributes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant of both tests above: the server leaves gamma out, and values grow beyond 10."""
+    whole = sampling.DrawSettings
+
+    def without(**settings: Any) -> Any:
+        return whole(**{**settings, "whole_bootstrap": False})
+
+    monkeypatch.setattr("tfagents_system.replay.server.DrawSettings", without)
+    with pytest.raises(AssertionError):
+        checks.a_reward_for_ever_is_worth_ten_with_any_arm(tmp_path, False, 1, **attributes)
 
 
 @each

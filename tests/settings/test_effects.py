@@ -24,6 +24,20 @@ SET: dict[str, Any] = {
     "share_log_pi": False,
     "num_quantiles": 13,
     "num_dropped_quantiles": 1,
+    "actor_learning_rate": 1e-4,
+    "learn_entropy_coef": True,
+    "sac_log_alpha": -1.0,
+    "actor_fc_layer_params": (32,),
+    "actor_optimizer": {"name": "sgd"},
+    "double_q": True,
+    "dueling": True,
+    "value_head_units": 64,
+    "exploration_epsilon": 0.2,
+    "boltzmann_epsilon": 0.2,
+    "iqn_quantiles": 4,
+    "iqn_acting_quantiles": 8,
+    "iqn_cosines": 16,
+    "iqn_huber_kappa": 1.0,
     "recurrent_sequence_length": 7,
     "recurrent_lstm_units": 32,
     "batch_renormalization_warmup_steps": 7,
@@ -45,6 +59,10 @@ SET: dict[str, Any] = {
     "best_metric": "success",
 }
 RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
+IQN = {"iqn_quantiles", "iqn_acting_quantiles", "iqn_cosines", "iqn_huber_kappa"}
+VALUES = {"double_q", "dueling", "value_head_units", "exploration_epsilon", "boltzmann_epsilon"}
+ACTOR = {"actor_learning_rate", "sac_log_alpha", "actor_fc_layer_params", "actor_optimizer"}
+TUNED = {"alpha_learning_rate", "alpha_optimizer", "target_entropy"}
 QUANTILES = {"num_quantiles", "num_dropped_quantiles"}
 TARGETS = {"target_update_tau", "target_update_period"}
 ASYNCHRONOUS = {
@@ -82,18 +100,22 @@ def test_without_evaluations_their_period_and_what_they_compare_have_no_effect()
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_defaults_are_never_told(algorithm: str) -> None:
     others: list[dict[str, Any]] = [{}, {"asynchronous": True}, {"updates_per_env_step": 1.0}]
-    for attributes in [*others, {"learn_entropy_coef": False}]:
+    entropy = [] if algorithm in ("dqn", "iqn") else [{"learn_entropy_coef": False}]
+    for attributes in [*others, *entropy]:
         assert names_told(False, algorithm=algorithm, **attributes) == set()
 
 
 @pytest.mark.parametrize(
     ("algorithm", "without"),
     [
-        ("sac", QUANTILES | WARMUP),
-        ("redq", QUANTILES | WARMUP),
-        ("droq", QUANTILES | WARMUP),
-        ("tqc", WARMUP),
-        ("crossq", QUANTILES | TARGETS),
+        ("sac", QUANTILES | WARMUP | VALUES | IQN),
+        ("redq", QUANTILES | WARMUP | VALUES | IQN),
+        ("droq", QUANTILES | WARMUP | VALUES | IQN),
+        ("tqc", WARMUP | VALUES | IQN),
+        ("crossq", QUANTILES | TARGETS | VALUES | IQN),
+        ("dqn", QUANTILES | WARMUP | IQN | ACTOR | TUNED | {"share_log_pi"}),
+        ("iqn", QUANTILES | WARMUP | ACTOR | TUNED | {"share_log_pi"}),
+        ("sac_discrete", QUANTILES | WARMUP | VALUES | IQN | {"share_log_pi"}),
     ],
 )
 def test_of_all_attributes_those_without_effect_are_told(algorithm: str, without: set[str]) -> None:
@@ -103,8 +125,9 @@ def test_of_all_attributes_those_without_effect_are_told(algorithm: str, without
     images = {name for name in SET if name.startswith("image_")}
     assert names_told(False, algorithm=algorithm, **SET) == plain | ASYNCHRONOUS | images
     tuned = {"alpha_learning_rate", "alpha_optimizer", "target_entropy", "share_log_pi"}
-    found = names_told(True, algorithm=algorithm, learn_entropy_coef=False, **SET)
-    assert found == plain | ASYNCHRONOUS | tuned
+    found = names_told(True, algorithm=algorithm, **{**SET, "learn_entropy_coef": False})
+    entropy = {"learn_entropy_coef"} if algorithm in ("dqn", "iqn") else set()
+    assert found == plain | ASYNCHRONOUS | tuned | entropy
     if not ALGORITHMS[algorithm].why_not_recurrent:
         assert names_told(True, algorithm=algorithm, recurrent=True, **SET) == without | ASYNCHRONOUS
 

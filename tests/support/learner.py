@@ -99,6 +99,12 @@ class Learner:
         actor.reset(0)
         return float(actor.action(ts.restart(observation))[0])
 
+    def greedy_choice(self, observation: Any) -> int:
+        """The worker's greedy action, one of n."""
+        actor = self.actor()
+        actor.reset(0)
+        return int(actor.action(ts.restart(observation)))
+
     def q(self, observation: Any, actions: np.ndarray) -> np.ndarray:
         """What each critic says, `[critics, B]`, of one observation with actions `[B, dim]`; quantiles' mean."""
         batch = tf.nest.map_structure(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.learner import Learner
-from tests.support.tasks_to_learn import CUE_STEPS, Bandit, Cue, CueImage, Echo, Noisy, Steady
+from tests.support.tasks_to_learn import CUE_STEPS, Arms, Bandit, Cue, CueImage, Echo, Noisy, Steady, SteadyArms
 from tfagents_system.worker.actors import RandomActor
 
 UPDATES = 1000
@@ -40,7 +40,14 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "train_batch_size": 128,
     },
 }
-"""Each algorithm, small enough for seconds."""
+"""Each algorithm of continuous actions, small enough for seconds."""
+DISCRETE: dict[str, dict[str, Any]] = {
+    "dqn": {"algorithm": "dqn"},
+    "iqn": {"algorithm": "iqn", "value_head_units": 32, "iqn_huber_kappa": 1.0},
+    "sac_discrete": {"algorithm": "sac_discrete", **NO_ENTROPY},
+}
+"""Each algorithm of discrete actions."""
+ARMS = (-0.5, 0.6, 0.1)
 NETWORKS: dict[str, dict[str, Any]] = {
     "simba": {"network": "simba"},
     "layer norm": {"critic_layer_norm": True},
@@ -77,7 +84,31 @@ def the_best_action_and_the_values_of_all_are_known(folder: Path, **attributes: 
     assert abs(greedy - 0.3) < 0.05, greedy
 
 
-def a_reward_for_ever_is_worth_ten_and_one_that_ends_is_worth_one(
+def action_values(learner: Learner) -> np.ndarray:
+    """`[observations, critics, actions]` of a learner of discrete actions."""
+    return np.array(
+        [[critic.acting_values(each[None])[0].numpy() for critic in learner.critics] for each in _OBSERVATIONS]
+    )
+
+
+def the_best_arm_and_the_values_of_all_are_known(folder: Path, **attributes: Any) -> None:
+    """The worker's greedy action, and each critic's root of the mean squared error."""
+    trained = learner(folder, lambda: Arms(ARMS), 1, 600, **attributes)
+    errors = np.sqrt(np.mean((action_values(trained) - np.array(ARMS)) ** 2, axis=(0, 2)))
+    assert np.all(errors < 0.05), errors
+    assert [trained.greedy_choice(observation) for observation in _OBSERVATIONS] == [1] * len(_OBSERVATIONS)
+
+
+def a_reward_for_ever_is_worth_ten_with_any_arm(folder: Path, terminates: bool, n_step: int, **attributes: Any) -> None:
+    """As with continuous actions: the whole bootstrap factor comes with the minibatch."""
+    wanted = 1.0 if terminates else 10.0
+    settings = {"discount": 0.9, "n_step": n_step, **attributes}
+    trained = learner(folder, lambda: SteadyArms(terminates), 5, 200, **settings)
+    found = action_values(trained).mean(axis=(0, 2))
+    assert np.all(np.abs(found - wanted) < 0.05 * wanted), found
+
+
+def a_reward_for_ever_is_worth_ten_and_and_one_that_ends_is_worth_one(
     folder: Path, terminates: bool, n_step: int, **attributes: Any
 ) -> None:
     """With gamma 0.9, sum_k 0.9^k = 10: an episode that a time limit cuts goes on, one that terminated does not."""

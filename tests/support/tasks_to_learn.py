@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -43,6 +43,32 @@ class Bandit(_Distracted):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return self.observe(), self._reward(float(action[0])), True, False, {}
+
+
+class Arms(_Distracted):
+    """One step with one of some arms.
+
+    Args:
+      rewards: Of each.
+    """
+
+    def __init__(self, rewards: Sequence[float]) -> None:
+        self._rewards = rewards
+        self.action_space = gymnasium.spaces.Discrete(len(rewards))  # type: ignore[assignment]
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observe(), self._rewards[int(action)], True, False, {}
+
+
+class SteadyArms(_Distracted):
+    """A reward of 1 in each step, with either of two arms; an episode ends by its horizon, or each step terminates."""
+
+    def __init__(self, terminates: bool = False) -> None:
+        self._terminates = terminates
+        self.action_space = gymnasium.spaces.Discrete(2)  # type: ignore[assignment]
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observe(), 1.0, self._terminates, False, {}
 
 
 class Steady(_Distracted):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_agents.policies import actor_policy
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents import encoder
+from tfagents_system.agents import algorithms, encoder
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 
@@ -69,6 +69,8 @@ def make_worker_agent(params: TrainParamsBase, time_step_spec: ts.TimeStep, acti
     """
     if overrides_any(params, "agent_ctor", "critic_ctor"):
         return params.agent_ctor(time_step_spec, action_spec, tf.Variable(0, dtype=tf.int64, name="train_step"))
+    if algorithms.ALGORITHMS[params.algorithm].actions == "discrete":
+        return algorithms.module_of(params).build_acting(params, time_step_spec, action_spec)
     acting = build_acting(params, time_step_spec, action_spec)
     acting.first_actions()
     return acting

@@ -51,7 +51,7 @@ def make_update(agent: Any, share_log_pi: bool = True, seed: int = 0, burn_in_st
 def has_fused_update(agent: Any) -> bool:
     """Whether its update is one of the toolkit's, unless its actor's distributions turn out not to fit."""
     try:
-        return isinstance(make_update(agent), FusedUpdate)
+        return make_update(agent).kind == FusedUpdate.kind
     except UnsupportedAgentError:
         return False
 

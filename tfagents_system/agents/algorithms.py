@@ -26,6 +26,8 @@ class Algorithm:
       has_quantiles: Its critics return `num_quantiles` values.
       adam_beta_1: Of the critics' and the actor's Adam unless their settings say otherwise.
       actions: What it learns to choose: vectors of numbers, or one of n actions (envs/actions.py).
+      takes_bootstrap_factor: The arrays named `discount` have the whole factor of the next value, gamma^m or 0; others
+        multiply theirs with gamma once.
       module: File in this folder with `build_agent(params, time_step_spec, action_spec, train_step)`; empty: the
         algorithm's name.
     """
@@ -35,7 +37,21 @@ class Algorithm:
     has_quantiles: bool = False
     adam_beta_1: float = 0.9
     actions: ActionKind = "continuous"
+    takes_bootstrap_factor: bool = False
     module: str = ""
+
+
+_NO_MEMORY = "its networks have no LSTM"
+
+
+def _of_values(why_one_critic: str) -> Algorithm:
+    """One network of the values of all actions, without an actor."""
+    return Algorithm(
+        {name: why_one_critic for name in ("num_critics", "num_target_critics", "actor_update_period")},
+        why_not_recurrent=_NO_MEMORY,
+        actions="discrete",
+        takes_bootstrap_factor=True,
+    )
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -60,6 +76,18 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
         adam_beta_1=0.5,  # The paper's table of hyperparameters.
     ),
+    "dqn": _of_values("it has one network of values and no actor"),
+    "iqn": _of_values("it has one network of quantiles and no actor"),
+    "sac_discrete": Algorithm(
+        {
+            "num_critics": "it has two critics",
+            "num_target_critics": "it has two critics",
+            "actor_update_period": "its actor is updated each time",
+        },
+        why_not_recurrent=_NO_MEMORY,
+        actions="discrete",
+        takes_bootstrap_factor=True,
+    ),
 }
 
 
@@ -76,7 +104,9 @@ def num_critic_outputs(params: Any) -> int:
 
 def build_agent(params: Any, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
     """The agent of `params.algorithm`; arguments as of `TrainParamsBase.agent_ctor`."""
-    module = importlib.import_module(
-        f"tfagents_system.agents.{ALGORITHMS[params.algorithm].module or params.algorithm}"
-    )
-    return module.build_agent(params, time_step_spec, action_spec, train_step)
+    return module_of(params).build_agent(params, time_step_spec, action_spec, train_step)
+
+
+def module_of(params: Any) -> Any:
+    """The file of `params.algorithm` in this folder."""
+    return importlib.import_module(f"tfagents_system.agents.{ALGORITHMS[params.algorithm].module or params.algorithm}")

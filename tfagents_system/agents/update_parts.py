@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
@@ -70,10 +70,22 @@ class Parts:
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[tf.Variable], optimizer: Any) -> None:
         """One step of an optimizer, gradients clipped."""
-        grads_and_vars = list(zip(gradients, variables, strict=True))
-        if self.gradient_clipping is not None:
-            grads_and_vars = eager_utils.clip_gradient_norms(grads_and_vars, self.gradient_clipping)
-        optimizer.apply_gradients(grads_and_vars)
+        apply_gradients(gradients, variables, optimizer, self.gradient_clipping)
+
+
+class HasTargets(Protocol):
+    """What `move_targets` reads; attributes as of Parts."""
+
+    @property
+    def critics(self) -> Sequence[Any]: ...
+    @property
+    def targets(self) -> Sequence[Any]: ...
+    @property
+    def train_step(self) -> tf.Variable: ...
+    @property
+    def target_update_tau(self) -> float: ...
+    @property
+    def target_update_period(self) -> int: ...
 
 
 class Steps(NamedTuple):
@@ -90,6 +102,16 @@ class Steps(NamedTuple):
     actions: Any
     past: tuple[ts.TimeStep, Any] | None = None
     weight: tf.Tensor | None = None
+
+
+def apply_gradients(
+    gradients: Sequence[Any], variables: Sequence[tf.Variable], optimizer: Any, gradient_clipping: float | None
+) -> None:
+    """One step of an optimizer with gradients of at most this norm, each variable's by itself; None: unclipped."""
+    grads_and_vars = list(zip(gradients, variables, strict=True))
+    if gradient_clipping is not None:
+        grads_and_vars = eager_utils.clip_gradient_norms(grads_and_vars, gradient_clipping)
+    optimizer.apply_gradients(grads_and_vars)
 
 
 def unique_variables(networks: Sequence[Any]) -> list[tf.Variable]:
@@ -134,7 +156,7 @@ def critic_values(critic: Any, steps: Steps, actions: Any, training: bool = Fals
     return values
 
 
-def move_targets(parts: Parts) -> None:
+def move_targets(parts: HasTargets) -> None:
     """Moves targets in every `target_update_period`-th update, after the train step was incremented."""
     if parts.targets and parts.target_update_period == 1:
         _move_targets(parts)
@@ -143,7 +165,7 @@ def move_targets(parts: Parts) -> None:
         tf.cond(is_due, lambda: _move_targets(parts), lambda: None)
 
 
-def _move_targets(parts: Parts) -> None:
+def _move_targets(parts: HasTargets) -> None:
     """Moves targets by the fraction tau towards the critics; copies untrained values such as batch statistics."""
     tau = parts.target_update_tau
     pairs = {

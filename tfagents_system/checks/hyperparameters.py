@@ -40,7 +40,8 @@ class When(NamedTuple):
 
     Attributes:
       attribute: The other attribute, or `images`: whether observations have any, which the environment decides.
-      value: Its value; True and False also match whatever is truthy or falsy, such as an empty tuple.
+      value: Its value; True and False also match whatever is truthy or falsy, such as an empty tuple. A tuple matches
+        any of its values.
       of_agent: The toolkit's own agent and networks read it. What a user's hooks build may differ.
       is_equal: If False, it must be anything else.
       or_with: Another attribute: where that is true, this one has an effect whatever `attribute` is.
@@ -54,7 +55,8 @@ class When(NamedTuple):
 
     def holds(self, found: Any) -> bool:
         """Whether this attribute has an effect when the other one is `found`."""
-        is_it = bool(found) == self.value if isinstance(self.value, bool) else found in (self.value,)
+        values = self.value if isinstance(self.value, tuple) else (self.value,)
+        is_it = bool(found) == self.value if isinstance(self.value, bool) else found in values
         return is_it == self.is_equal
 
 

@@ -12,6 +12,7 @@ from absl import logging
 from tf_agents.policies import tf_policy
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents.value_policy import ScorePolicy
 from tfagents_system.policies.random_observations import random_observations
 from tfagents_system.policies.weights import assign_weights, named_variables
 
@@ -72,7 +73,12 @@ class NetworkCheck:
         self._reset(policy)
         state, differences = self._greedy.get_initial_state(self._num_envs), []
         for batch in batches:
-            expected = self._greedy.action(tf.nest.map_structure(tf.constant, batch), state)
+            time_steps = tf.nest.map_structure(tf.constant, batch)
+            if isinstance(self._collect, ScorePolicy):
+                scores = self._collect.distribution(time_steps, state).action.logits_parameter().numpy()
+                differences.append(_regret(policy.actions(self._by_env(batch), greedy=True), scores))
+                continue
+            expected = self._greedy.action(time_steps, state)
             state = expected.state
             differences.append(_difference(policy.actions(self._by_env(batch), greedy=True), expected.action))
         return float(np.max(differences))  # NaN where there is one.
@@ -118,6 +124,17 @@ class NetworkCheck:
     def _reset(self, policy: WorkerPolicy) -> None:
         for env in range(self._num_envs):
             policy.reset(env)
+
+
+def _regret(found: Mapping[int, Any], scores: np.ndarray) -> float:
+    """How much less than the best one any environment's action is worth; NaN where a score is.
+
+    Relative to the scores where these are large: rounding errors may exchange actions of nearly equal score.
+    """
+    best = scores.max(axis=1)
+    taken = np.array([scores[env, int(action)] for env, action in found.items()])
+    missing = best[list(found)] - taken
+    return float(np.max(missing / np.maximum(np.abs(scores).max(axis=1)[list(found)], 1.0)))
 
 
 def _difference(found: Mapping[int, Any], expected: Any) -> float:

@@ -18,6 +18,7 @@ from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.network_check import NetworkCheck
 from tfagents_system.policies.network_layers import UnsupportedNetworkError
+from tfagents_system.policies.numpy_score_policy import NumpyScorePolicy, scores_actions
 from tfagents_system.policies.numpy_worker_policy import CheckAgain, NumpyWorkerPolicy
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.policy_runners import FunctionRunner, PolicyRunner, SessionRunner
@@ -85,9 +86,13 @@ def why_not_numpy(agent: Any, frame_stack: FrameStack = 1) -> str:
 
 def _in_numpy(
     agent: Any, rng: np.random.Generator, num_envs: int, frame_stack: FrameStack, check_again: CheckAgain | None = None
-) -> NumpyWorkerPolicy:
+) -> WorkerPolicy:
     frames = frames_in(agent.collect_policy.time_step_spec.observation, frame_stack)
-    return NumpyWorkerPolicy(agent, rng, num_envs, check_again, frames)
+    if not scores_actions(agent.collect_policy):
+        return NumpyWorkerPolicy(agent, rng, num_envs, check_again, frames)
+    if of_single_frames(agent.collect_policy, frame_stack) is not agent.collect_policy:
+        raise UnsupportedNetworkError("frames are stacked")
+    return NumpyScorePolicy(agent.collect_policy, rng, check_again)
 
 
 class TensorFlowWorkerPolicy(WorkerPolicy):

@@ -85,7 +85,7 @@ class TransitionForm(SampleForm):
         held_out: bool = False,
     ) -> Transitions:
         """See SampleForm."""
-        return sampling.draw_transitions(
+        transitions = sampling.draw_transitions(
             ring,
             rng,
             num_minibatches,
@@ -96,6 +96,9 @@ class TransitionForm(SampleForm):
             frame_stack=settings.frame_stack,
             window_steps=settings.window_steps,
         )
+        if settings.whole_bootstrap:
+            transitions.discount *= np.float32(settings.discount)
+        return transitions
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,6 +43,7 @@ class DrawSettings:
       frame_stack: How many frames of which leaves are stacked.
       window_steps: Samples start at the newest so many training steps alone; None: at all that the ring holds.
       window: What `window_steps` follows, see `at`; None: nothing.
+      whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
     """
 
     batch_size: int
@@ -54,6 +55,7 @@ class DrawSettings:
     frame_stack: FrameStack = 1
     window_steps: int | None = None
     window: Schedule | None = None
+    whole_bootstrap: bool = False
 
     def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
         """Those of an iteration; arguments as of `Schedule.value`, where its draws begin."""

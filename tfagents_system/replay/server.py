@@ -13,6 +13,7 @@ from pathlib import Path
 import reverb
 import reverb.platform.checkpointers_lib
 
+from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.envs import specs
@@ -142,6 +143,7 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         discount=params.discount,
         held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
         frame_stack=params.frame_stack,
+        whole_bootstrap=ALGORITHMS[params.algorithm].takes_bootstrap_factor,
         window=None if params.replay_window_steps is None else Schedule.of(params.replay_window_steps),
     )
 

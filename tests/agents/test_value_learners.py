@@ -1,0 +1,259 @@
+"""DQN, IQN and discrete SAC: targets, losses and what is learned, against plain NumPy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import policy_step, trajectory
+from tf_agents.trajectories import time_step as ts
+
+from tests.support.fakes import FakeParams, agent_of
+from tfagents_system.agents import iqn
+from tfagents_system.agents.acting import make_worker_agent
+from tfagents_system.agents.action_sampling import Drawing
+from tfagents_system.agents.block_update import BlockUpdate, DivergedError
+from tfagents_system.agents.value_update import FRACTIONS, TARGET_FRACTIONS
+from tfagents_system.errors import UserError
+from tfagents_system.policies.weights import named_variables
+from tfagents_system.replay.sample_forms import TransitionForm
+
+B, OBS, N = 6, 3, 4
+OBSERVATION = tf.TensorSpec((OBS,), tf.float32, "observation")
+ACTION = tensor_spec.BoundedTensorSpec((), tf.int32, 0, N - 1, "action")
+SMALL = {"critic_joint_fc_layer_params": (16,), "actor_fc_layer_params": (16,), "value_head_units": 8}
+ALGORITHMS = ("dqn", "iqn", "sac_discrete")
+
+
+def build(algorithm, **attributes):
+    tf.keras.utils.set_random_seed(3)
+    agent = agent_of(FakeParams, OBSERVATION, ACTION, algorithm=algorithm, **{**SMALL, **attributes})
+    rng = np.random.default_rng(1)
+    for network in (*agent._critic_networks, *agent._target_critic_networks, agent.acting.network):
+        for variable in network.trainable_variables:
+            variable.assign(0.5 * rng.standard_normal(variable.shape))
+    return agent
+
+
+def arrays(updates, seed=0):
+    rng = np.random.default_rng(seed)
+    outer = (updates, B)
+    return [
+        rng.standard_normal((*outer, OBS)).astype(np.float32),
+        rng.integers(0, N, outer).astype(np.int32),
+        rng.standard_normal(outer).astype(np.float32),
+        rng.choice([0.0, 0.81], outer).astype(np.float32),
+        rng.standard_normal((*outer, OBS)).astype(np.float32),
+    ]
+
+
+def transition(sample):
+    observation, action, reward, bootstrap, following = (tf.constant(array[0]) for array in sample)
+    mid, zeros = tf.ones(B, tf.int32), tf.zeros(B)
+    return trajectory.Transition(
+        ts.TimeStep(mid, zeros, zeros + 1, observation),
+        policy_step.PolicyStep(action),
+        ts.TimeStep(mid, reward, bootstrap, following),
+    )
+
+
+def quantile_loss(y, theta, tau, kappa):
+    """One number after the other."""
+    total = 0.0
+    for i in range(len(theta)):
+        for j in range(len(y)):
+            d = y[j] - theta[i]
+            size = d * d / (2 * kappa) if abs(d) < kappa else abs(d) - kappa / 2
+            total += abs(tau[i] - (d < 0)) * size / len(y)
+    return total
+
+
+@pytest.mark.parametrize("kappa", [0.005, 1.0])
+def test_the_loss_of_quantiles_and_its_gradient_are_those_of_the_definition(kappa):
+    rng = np.random.default_rng(0)
+    y, theta, tau = rng.standard_normal((B, 5)), rng.standard_normal((B, 8)), rng.random((B, 8))
+    given = [tf.constant(array, tf.float32) for array in (y, theta, tau)]
+    with tf.GradientTape() as tape:
+        tape.watch(given[1])
+        loss = iqn.quantile_loss(*given, kappa)
+    expected = [quantile_loss(*row, kappa) for row in zip(y, theta, tau, strict=True)]
+    np.testing.assert_allclose(loss, expected, rtol=1e-4)
+    moved = theta.copy()
+    moved[:, 3] += 1e-6
+    slope = [quantile_loss(*row, kappa) for row in zip(y, moved, tau, strict=True)]
+    np.testing.assert_allclose(
+        tape.gradient(loss, given[1])[:, 3], (np.array(slope) - expected) / 1e-6, rtol=1e-2, atol=1e-3
+    )
+
+
+def test_fractions_are_stratified_and_symmetric_and_follow_the_train_step():
+    first, again, later = (iqn.symmetric_fractions(Drawing(7, step, 2), 1000, 8).numpy() for step in (5, 5, 6))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, later)
+    k = np.arange(4)
+    assert np.all((first[:, :4] >= k / 8) & (first[:, :4] <= (k + 1) / 8))
+    np.testing.assert_allclose(first[:, 4:], 1.0 - first[:, :4], rtol=1e-6)
+    np.testing.assert_allclose(first[:, :4].mean(0), (k + 0.5) / 8, atol=5e-3)
+
+
+@pytest.mark.parametrize("double_q", [False, True])
+def test_iqns_targets_are_of_the_next_action_that_has_the_highest_mean(double_q):
+    agent = build("iqn", double_q=double_q)
+    update, sample = agent.make_update(seed=4), arrays(1)
+    observation, action, reward, bootstrap, following = (array[0] for array in sample)
+    tau, next_tau = (update.fractions(B, purpose) for purpose in (FRACTIONS, TARGET_FRACTIONS))
+    (critic,), (target,) = agent._critic_networks, agent._target_critic_networks
+    z, next_z, own = (
+        network(tf.constant(seen), tau=fractions)[0].numpy()
+        for network, seen, fractions in (
+            (critic, observation, tau),
+            (target, following, next_tau),
+            (critic, following, next_tau),
+        )
+    )
+    assert z.shape == (B, 8, N)
+    best = (own if double_q else next_z).mean(1).argmax(1)
+    expected = [
+        quantile_loss(reward[b] + bootstrap[b] * next_z[b, :, best[b]], z[b, :, action[b]], tau.numpy()[b], 0.005)
+        for b in range(B)
+    ]
+    losses = update.losses(transition(sample))  # Held-out losses have fractions of their own.
+    told = update.step(transition(sample))
+    assert float(told["critic_loss"][0]) == pytest.approx(np.mean(expected), rel=1e-3)
+    assert float(losses["critic_loss"]) == pytest.approx(np.mean(expected), rel=0.5)
+    assert float(told["q_mean"][0]) == pytest.approx(z.mean(1)[np.arange(B), action].mean(), rel=1e-3)
+    assert float(told["grad_norm"][0]) > 0.0
+
+
+@pytest.mark.parametrize("double_q", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_dqns_loss_is_hubers_of_the_target(double_q, dueling):
+    agent = build("dqn", double_q=double_q, dueling=dueling)
+    observation, action, reward, bootstrap, following = (array[0] for array in arrays(1))
+    (critic,), (target,) = agent._critic_networks, agent._target_critic_networks
+    q, next_q, own = (
+        network(tf.constant(seen))[0].numpy()
+        for network, seen in ((critic, observation), (target, following), (critic, following))
+    )
+    best = (own if double_q else next_q).argmax(1)
+    d = reward + bootstrap * next_q[np.arange(B), best] - q[np.arange(B), action]
+    expected = np.where(np.abs(d) <= 1, 0.5 * d * d, np.abs(d) - 0.5).mean()
+    assert float(agent.make_update().losses(transition(arrays(1)))["critic_loss"]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_dueling_heads_add_the_advantage_less_its_mean():
+    network = build("dqn", dueling=True)._critic_networks[0]
+    seen = tf.constant(arrays(1)[0][0])
+    hidden = [layer(network.features(seen)) for layer in network.head_layers]
+    value, advantage = (layer(h).numpy() for layer, h in zip(network.last_layers, hidden, strict=True))
+    np.testing.assert_allclose(network(seen)[0], value + advantage - advantage.mean(1, keepdims=True), atol=1e-5)
+
+
+def test_discrete_sacs_losses_are_expectations_over_actions():
+    agent = build("sac_discrete", sac_log_alpha=-0.5)
+    observation, action, reward, bootstrap, following = (array[0] for array in arrays(1))
+    alpha, rows = np.exp(-0.5), np.arange(B)
+
+    def log_pi(seen):
+        logits = agent.acting.network(tf.constant(seen))[0].numpy()
+        return logits - np.log(np.exp(logits).sum(1, keepdims=True))
+
+    def values(networks, seen):
+        return np.array([network(tf.constant(seen))[0].numpy() for network in networks])
+
+    next_log_pi, own_log_pi = log_pi(following), log_pi(observation)
+    next_values = values(agent._target_critic_networks, following).min(0)
+    soft = (np.exp(next_log_pi) * (next_values - alpha * next_log_pi)).sum(1)
+    y = reward + bootstrap * soft
+    q = values(agent._critic_networks, observation)
+    critic_loss = sum(0.5 * (y - each[rows, action]) ** 2 for each in q).mean()
+    actor_loss = (np.exp(own_log_pi) * (alpha * own_log_pi - q.min(0))).sum(1).mean()
+    entropy = -(np.exp(own_log_pi) * own_log_pi).sum(1).mean()
+    losses = agent.make_update().losses(transition(arrays(1)))
+    assert float(losses["critic_loss"]) == pytest.approx(critic_loss, rel=1e-4)
+    assert float(losses["actor_loss"]) == pytest.approx(actor_loss, rel=1e-4)
+    assert float(losses["alpha_loss"]) == pytest.approx(-0.5 * (entropy - 0.98 * np.log(N)), rel=1e-3)
+
+
+def test_quantiles_of_a_reward_of_two_outcomes_are_learned():
+    """0 with probability 0.7, else 1: quantiles below 0.7 are 0, those above are 1; the mean is 0.3."""
+    # Weights as at a run's start: large ones of the embedding would make noise of neighbouring fractions.
+    tf.keras.utils.set_random_seed(3)
+    k, size = 800, 64
+    settings = {"critic_learning_rate": 3e-3, "critic_optimizer": {"schedule": "cosine", "schedule_steps": k}}
+    sizes = {"critic_joint_fc_layer_params": (32,), "value_head_units": 32}
+    agent = agent_of(FakeParams, OBSERVATION, ACTION, algorithm="iqn", **settings, **sizes)
+    rng = np.random.default_rng(0)
+    seen = rng.uniform(-1, 1, (k, size, OBS)).astype(np.float32)
+    reward = (rng.random((k, size)) < 0.3).astype(np.float32)
+    action = rng.integers(0, N, (k, size)).astype(np.int32)
+    BlockUpdate(agent, size, TransitionForm())([seen, action, reward, np.zeros((k, size), np.float32), seen])
+    tau = np.repeat(np.float32([[0.1, 0.3, 0.5, 0.8, 0.9]]), 20, axis=0)
+    found = agent._critic_networks[0](tf.constant(seen[0, :20]), tau=tf.constant(tau))[0].numpy().mean(axis=(0, 2))
+    np.testing.assert_allclose(found, [0.0, 0.0, 0.0, 1.0, 1.0], atol=0.1)
+    means = agent._critic_networks[0].acting_values(tf.constant(seen[0, :20])).numpy()
+    assert means.mean() == pytest.approx(0.3, abs=0.06)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_reward_that_goes_on_is_worth_ten_and_one_that_ends_is_worth_one(algorithm):
+    fixed = {"learn_entropy_coef": False, "sac_log_alpha": -20.0, "target_update_tau": 0.1}
+    agent = build(algorithm, critic_learning_rate=3e-3, **fixed)
+    rng, k, size = np.random.default_rng(0), 1500, 32
+    seen = rng.uniform(-1, 1, (k, size, OBS)).astype(np.float32)
+    seen[..., 0] = rng.choice([-1.0, 1.0], (k, size))  # Says whether this step ends the episode.
+    action = rng.integers(0, N, (k, size)).astype(np.int32)
+    following = seen.copy()
+    bootstrap = np.where(seen[..., 0] > 0, 0.9, 0.0).astype(np.float32)
+    BlockUpdate(agent, size, TransitionForm())([seen, action, np.ones((k, size), np.float32), bootstrap, following])
+    found = agent._critic_networks[0].acting_values(tf.constant(seen[0])).numpy().mean(1)
+    goes_on = seen[0, :, 0] > 0
+    np.testing.assert_allclose(found[goes_on], 10.0, rtol=0.1)
+    np.testing.assert_allclose(found[~goes_on], 1.0, atol=0.25)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_update_repeats_itself_and_only_the_actors_network_goes_to_workers(algorithm):
+    def after(seed):
+        agent = build(algorithm)
+        told = BlockUpdate(agent, B, TransitionForm(), seed=seed)(arrays(3))
+        return told, [variable.numpy() for variable in agent.variables]
+
+    first, again = after(1), after(1)
+    assert first[0] == again[0] and {"critic_loss", "q_mean", "grad_norm"} <= first[0].keys()
+    for one, other in zip(first[1], again[1], strict=True):
+        np.testing.assert_array_equal(one, other)
+    params = type("P", (FakeParams,), {"algorithm": algorithm, **SMALL})({"horizon": 10})
+    worker = make_worker_agent(params, ts.time_step_spec(OBSERVATION), ACTION)
+    assert named_variables(worker.collect_policy).keys() == named_variables(build(algorithm).collect_policy).keys()
+
+
+def test_measuring_changes_nothing_and_a_loss_that_is_not_finite_is_told():
+    agent = build("iqn")
+    update = BlockUpdate(agent, B, TransitionForm(), measures=True)
+    before = [variable.numpy() for variable in agent.variables]
+    assert update.measure(arrays(2)).keys() == {"critic_loss", "q_mean"}
+    for variable, value in zip(agent.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    wrong = arrays(2)
+    wrong[2][1] = np.nan
+    with pytest.raises(DivergedError, match="^Critic loss is inf or nan$"):
+        update(wrong)
+
+
+def test_actions_that_are_no_numbers_of_actions_are_refused_with_the_remedy():
+    continuous = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0)
+    with pytest.raises(UserError, match="algorithm='dqn' chooses one of n actions.*choose 'sac', or an environment"):
+        agent_of(FakeParams, OBSERVATION, continuous, algorithm="dqn")
+
+
+def test_images_have_an_encoder_in_each_network():
+    image = {"camera": tf.TensorSpec((32, 32, 3), tf.uint8), "speed": tf.TensorSpec((2,), tf.float32)}
+    agent = agent_of(FakeParams, image, ACTION, algorithm="iqn", image_encoder_filters=(4, 4), **SMALL)
+    (critic,), (target,) = agent._critic_networks, agent._target_critic_networks
+    assert critic.images is not None and target.images is not None and critic.images is not target.images
+    rng = np.random.default_rng(0)
+    seen = [rng.integers(0, 255, (2, B, 32, 32, 3)).astype(np.uint8), np.ones((2, B, 2), np.float32)]
+    before = critic.images.trainable_variables[0].numpy()
+    _, action, reward, bootstrap, _ = arrays(2)
+    BlockUpdate(agent, B, TransitionForm())([*seen, action, reward, bootstrap, *seen])
+    assert not np.array_equal(before, critic.images.trainable_variables[0])

@@ -1,0 +1,219 @@
+"""The values of all actions of an observation, or their quantiles: each network has an image encoder of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.networks import network
+
+from tfagents_system.agents import algorithms
+from tfagents_system.agents.encoder import ImageEncoder, make_encoder
+from tfagents_system.agents.layered_networks import VALUE_LAYER, Layers, simba_layers
+from tfagents_system.agents.layers import Dropout, layer_norm
+from tfagents_system.agents.network_options import NetworkOptions, network_options
+from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec
+from tfagents_system.agents.observation_encoding import build_encoder
+from tfagents_system.train_params_base import TrainParamsBase
+
+Activation = Callable[[tf.Tensor], tf.Tensor]
+LEAKY_SLOPE = 0.01
+
+
+def leaky_relu(values: tf.Tensor) -> tf.Tensor:
+    """max(x, 0.01 x)."""
+    return tf.nn.leaky_relu(values, LEAKY_SLOPE)
+
+
+class ValueParts(NamedTuple):
+    """The parts of a network of values, in the order of the data flow.
+
+    Attributes:
+      normalization: Layer from observations to normalised ones, or None.
+      images: Convolutions over images, or None.
+      encoder: Network from there to a tensor `[B, n]`.
+      layers: From there to psi(s), `[B, units]`.
+      embedding: Layer from cosines of a quantile's fraction to phi(tau), `[B * N, units]`; None without quantiles.
+      heads: (hidden layer or None, last layer): one for the values of all actions, or two for V(s) and A(s, a).
+    """
+
+    normalization: tf.keras.layers.Layer | None
+    images: ImageEncoder | None
+    encoder: network.Network
+    layers: Layers
+    embedding: tf.keras.layers.Layer | None
+    heads: list[tuple[Any, tf.keras.layers.Layer]]
+
+
+class ValueNetwork(network.Network):
+    """Q-values of all actions of an observation, or quantiles of each action's return.
+
+    With heads V and A: Q(s, a) = V(s) + A(s, a) - mean_a A(s, a) (Wang et al., arXiv 1511.06581, equation 9). With an
+    embedding they are over psi(s) * phi(tau), phi(tau) = f(W [cos(pi i tau), i = 1..n] + b) (Dabney et al., arXiv
+    1806.06923, equation 4).
+
+    Args:
+      input_tensor_spec: Of the observation, any nest.
+      make_parts: Builds the parts. Called once for each copy of this network.
+      num_cosines: n.
+      num_acting_quantiles: K, the fixed fractions (k + 1/2) / K of `acting_values`.
+      name: Name of the network.
+    """
+
+    def __init__(
+        self,
+        input_tensor_spec: Any,
+        make_parts: Callable[[], ValueParts],
+        num_cosines: int = 0,
+        num_acting_quantiles: int = 0,
+        name: str = "ValueNetwork",
+    ) -> None:
+        super().__init__(input_tensor_spec=input_tensor_spec, state_spec=(), name=name)
+        parts = make_parts()
+        self.normalization, self.images, self.encoder = parts.normalization, parts.images, parts.encoder
+        self.hidden_layers, self.embedding = parts.layers, parts.embedding
+        self.head_layers = [hidden for hidden, _ in parts.heads if hidden is not None]
+        self.last_layers = [last for _, last in parts.heads]
+        self.num_cosines = num_cosines
+        self.num_acting_quantiles = num_acting_quantiles
+
+    def call(
+        self,
+        observation: Any,
+        step_type: Any = None,
+        network_state: Any = (),
+        training: bool = False,
+        tau: tf.Tensor | None = None,
+    ) -> tuple[tf.Tensor, Any]:
+        """Values `[B, num_actions]`; where there is an embedding, of fractions tau `[B, N]`: `[B, N, num_actions]`."""
+        del step_type
+        features = self.features(observation, training)
+        if self.embedding is None:
+            return self._last(self._heads(features)), network_state
+        if tau is None:
+            tau = tf.repeat(self.acting_fractions()[None], tf.shape(features)[0], axis=0)
+        return self.quantiles(features, tau), network_state
+
+    def features(self, observation: Any, training: bool = False) -> tf.Tensor:
+        """psi(s), `[B, units]`."""
+        if self.normalization is not None:
+            observation = self.normalization(observation)
+        if self.images is not None:
+            observation, _ = self.images(observation)
+        values, _ = self.encoder(observation, training=training)
+        for layer in self.hidden_layers:
+            values = layer(values, training=training)
+        return values
+
+    def quantiles(self, features: tf.Tensor, tau: tf.Tensor) -> tf.Tensor:
+        """Quantiles `[B, N, num_actions]` at fractions tau `[B, N]`, from psi(s)."""
+        values = self._last(self._heads(self._embedded(features, tau)))
+        return tf.reshape(values, [-1, tau.shape[1], values.shape[-1]])
+
+    def acting_values(self, observation: Any) -> tf.Tensor:
+        """What actions are chosen by, `[B, num_actions]`: with quantiles the mean of those at the fixed fractions.
+
+        The last layers are linear: the mean is taken in front of them, which spares most of their work.
+        """
+        features = self.features(observation)
+        if self.embedding is None:
+            return self._last(self._heads(features))
+        fixed = self.acting_fractions()
+        hidden = self._heads(self._embedded(features, tf.repeat(fixed[None], tf.shape(features)[0], axis=0)))
+        means = [tf.reduce_mean(tf.reshape(h, [-1, len(fixed), h.shape[-1]]), axis=1) for h in hidden]
+        return self._last(means)
+
+    def acting_fractions(self) -> np.ndarray:
+        """(k + 1/2) / K, `[K]` float32."""
+        count = self.num_acting_quantiles
+        return ((np.arange(count) + 0.5) / count).astype(np.float32)
+
+    def _embedded(self, features: tf.Tensor, tau: tf.Tensor) -> tf.Tensor:
+        """psi(s) * phi(tau), `[B * N, units]`."""
+        assert self.embedding is not None
+        multiples = math.pi * np.arange(1, self.num_cosines + 1, dtype=np.float32)
+        cosines = tf.cos(tf.reshape(tau, [-1, 1]) * multiples)
+        units = features.shape[-1]
+        phi = tf.reshape(self.embedding(cosines), [-1, tau.shape[1], units])
+        return tf.reshape(features[:, None, :] * phi, [-1, units])
+
+    def _heads(self, values: tf.Tensor) -> list[tf.Tensor]:
+        """The hidden layer of each head."""
+        return [layer(values) for layer in self.head_layers] if self.head_layers else [values]
+
+    def _last(self, hidden: list[tf.Tensor]) -> tf.Tensor:
+        outputs = [layer(values) for layer, values in zip(self.last_layers, hidden, strict=True)]
+        if len(outputs) == 1:
+            return outputs[0]
+        value, advantage = outputs
+        return value + advantage - tf.reduce_mean(advantage, axis=-1, keepdims=True)
+
+
+def build_value_network(
+    params: TrainParamsBase, observation_spec: Any, num_outputs: int, units: tuple[int, ...], name: str
+) -> ValueNetwork:
+    """A network of values of TrainParams, with its variables created.
+
+    Args:
+      params: Its parts and what they consist of.
+      observation_spec: Any nest of TensorSpecs.
+      num_outputs: Number of actions.
+      units: Of the hidden layers behind the observation.
+      name: Of the network.
+    """
+    has_quantiles = params.algorithm == "iqn"
+
+    def make_parts() -> ValueParts:
+        return _parts(params, observation_spec, num_outputs, units, has_quantiles)
+
+    counts = (params.iqn_cosines, params.iqn_acting_quantiles) if has_quantiles else (0, 0)
+    created = ValueNetwork(observation_spec, make_parts, *counts, name=name)
+    created.create_variables()
+    return created
+
+
+def _parts(
+    params: TrainParamsBase, observation_spec: Any, num_outputs: int, units: tuple[int, ...], has_quantiles: bool
+) -> ValueParts:
+    options, activation = network_options(params), leaky_relu if has_quantiles else tf.keras.activations.relu
+    normalization = None
+    if options.normalizes_observations:
+        normalization = ObservationNormalization(observation_spec)
+        observation_spec = normalized_spec(observation_spec)
+    images = make_encoder(params, observation_spec)
+    encoder = build_encoder(params, observation_spec if images is None else images.encoded_spec)
+    (num_features,) = encoder.create_variables().shape
+    layers = _hidden_layers(options, units, activation)
+    is_dueling = params.algorithm in ("dqn", "iqn") and algorithms.value(params, "dueling")
+    heads = [
+        (
+            _dense(params.value_head_units, activation) if is_dueling else None,
+            _dense(count, None, name=VALUE_LAYER),
+        )
+        for count in ((1, num_outputs) if is_dueling else (num_outputs,))
+    ]
+    embedding = _dense(units[-1] if units else num_features, leaky_relu) if has_quantiles else None
+    return ValueParts(normalization, images, encoder, layers, embedding, heads)
+
+
+def _hidden_layers(options: NetworkOptions, units: tuple[int, ...], activation: Activation) -> Layers:
+    """Dense, dropout, layer normalisation, activation; or SimBa's blocks."""
+    if options.is_simba:
+        return simba_layers(units)
+    layers: Layers = []
+    for size in units:
+        between: Layers = [Dropout(options.critic_dropout)] if options.critic_dropout else []
+        between += [layer_norm()] if options.critic_layer_norm else []
+        if between:
+            layers += [_dense(size, None), *between, tf.keras.layers.Activation(activation)]
+        else:
+            layers.append(_dense(size, activation))
+    return layers
+
+
+def _dense(units: int, activation: Activation | None, **options: Any) -> tf.keras.layers.Layer:
+    initializer = tf.keras.initializers.VarianceScaling(1.0 / 3.0, "fan_in", "uniform")
+    return tf.keras.layers.Dense(units, activation, kernel_initializer=initializer, **options)
