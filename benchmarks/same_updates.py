@@ -88,7 +88,7 @@ def make_step(agent: Any) -> Any:
 
     from tfagents_system.agents.agent_interface import make_update
 
-    update = make_update(agent, True)
+    update: Any = make_update(agent, True)
 
     def step(observations: Any, actions: Any, next_observations: Any, rewards: Any, dones: Any, *noise: Any) -> Any:
         zeros = tf.zeros_like(rewards)
