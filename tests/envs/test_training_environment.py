@@ -258,7 +258,7 @@ class _Spaces:
     ("space", "text"),
     [
         (gymnasium.spaces.Text(3), "use a Box with finite bounds, Discrete"),
-        (gymnasium.spaces.Box(0, 1, (2,), np.bool_), "dtype bool"),
+        (gymnasium.spaces.Box(0, 1, (2,), np.bool_), "dtype bool"),  # type: ignore[arg-type]
         (gymnasium.spaces.Box(-np.inf, np.inf, (2,)), "unbounded"),
         (gymnasium.spaces.Box(np.array([-1.0, -np.inf]), np.array([1.0, 1.0])), "unbounded"),
         (gymnasium.spaces.Box(-3e38, 3e38, (2,)), "unbounded"),

@@ -113,7 +113,7 @@ def a_reward_for_ever_is_worth_ten_with_any_arm(folder: Path, terminates: bool, 
     assert np.all(np.abs(found - wanted) < 0.05 * wanted), found
 
 
-def a_reward_for_ever_is_worth_ten_and_and_one_that_ends_is_worth_one(
+def a_reward_for_ever_is_worth_ten_and_one_that_ends_is_worth_one(
     folder: Path, terminates: bool, n_step: int, **attributes: Any
 ) -> None:
     """With gamma 0.9, sum_k 0.9^k = 10: an episode that a time limit cuts goes on, one that terminated does not."""
