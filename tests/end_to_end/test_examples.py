@@ -21,6 +21,7 @@ class TrainParams(Shipped):
     num_iter = 3
     env_steps_per_iter = None
     num_steps_per_iter = 10
+    updates_per_env_step = None
     n_buffer_init_episodes = 2
     n_eval_episodes = 2
     eval_period_itrs = 2

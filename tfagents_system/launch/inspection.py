@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -36,6 +36,9 @@ from tfagents_system.settings.load_params import compute_config_from, load_env_c
 from tfagents_system.settings.run_defaults import defaults_of
 from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
+
+if TYPE_CHECKING:
+    from tfagents_system.transport.segments import Layout
 
 PARAMS, CONFIG = "params", "config"
 _COMPUTE_FIELDS = ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
@@ -127,7 +130,7 @@ class Inspector:
                 self.found.specs = _specs_file(trial.specs)
                 if reason := self._why_not_of_its_checkpoint(trial.signature):
                     self.found.checks[environment_checks.AGENT].errors.append(reason)
-                self._check_experience(params, trial.specs)
+                self._check_experience(params, trial.layout)
                 self._check_replay_sources(params, self.found.specs)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self.found.doing = ""
@@ -215,15 +218,13 @@ class Inspector:
         newest = run_checkpoints.newest_complete(self._run.trainer_checkpoints)
         return "" if newest is None else run_checkpoints.why_not_of(newest, signature)
 
-    def _check_experience(self, params: TrainParamsBase, specs: Any) -> None:
+    def _check_experience(self, params: TrainParamsBase, layout: Layout) -> None:
         """Whether the run can be reset, and the experience that it has fits what observations and actions are now."""
         if "server" in self._values or not run_directory.has_begun(self._run):
             return
         from tfagents_system.launch import reset_checks
-        from tfagents_system.transport.run_layout import run_layout
 
         assert self._run is not None
-        layout = run_layout(params, *specs[:2])
         folder = self._values.get("replay_dir", self._run.replay)
         check = self.found.checks["experience"]
         check.errors += reset_checks.layout_findings(layout, folder)

@@ -80,8 +80,10 @@ def layout_findings(layout: Layout, folder: Path) -> list[str]:
 
 def _column(described: Mapping[str, Any]) -> Column:
     shape: Sequence[int] = described["shape"]
-    return Column(described["name"], tuple(shape), described["dtype"])
+    return Column(described["name"], tuple(shape), described["dtype"], described.get("count"))
 
 
 def _in_words(column: Column | None) -> str:
-    return "absent" if column is None else f"{column.dtype} {list(column.shape)}"
+    if column is None:
+        return "absent"
+    return f"one of {column.count}" if column.count else f"{column.dtype} {list(column.shape)}"
