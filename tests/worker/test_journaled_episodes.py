@@ -128,7 +128,13 @@ class Start:
         self.newest = types.SimpleNamespace(policy=NumpyWorkerPolicy(agent, np.random.default_rng(number), lanes))
         self.agent = agent
         role = types.SimpleNamespace(
-            name="worker_1", params=params, deterministic=True, num_workers=2, seed=5, paths=RunPaths(folder)
+            agents_before=0,
+            name="worker_1",
+            params=params,
+            deterministic=True,
+            num_workers=2,
+            seed=5,
+            paths=RunPaths(folder),
         )
         role.derived_seed = functools.partial(Role.derived_seed, role)
         self.curriculum = Curriculum.from_config(params.env_config)
