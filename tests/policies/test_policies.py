@@ -337,9 +337,9 @@ def test_networks_that_numpy_can_not_compute_are_told_apart():
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch, recurrent):
     traced = []
-    scale = EnvironmentUnitsPolicy._scaled_action
+    scale = EnvironmentUnitsPolicy._action_in_units
     monkeypatch.setattr(
-        EnvironmentUnitsPolicy, "_scaled_action", lambda self, *args: traced.append(self) or scale(self, *args)
+        EnvironmentUnitsPolicy, "_action_in_units", lambda self, *args: traced.append(self) or scale(self, *args)
     )
     agent = build(recurrent=recurrent)
     scramble(agent)
