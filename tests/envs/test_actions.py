@@ -95,7 +95,8 @@ def test_each_number_plays_its_action_exactly(space: Any, rows: list[Any]) -> No
 @pytest.mark.parametrize(("space", "rows"), KINDS.values(), ids=KINDS)
 def test_lanes_play_them_exactly(space: Any, rows: list[Any]) -> None:
     own = [GymnasiumTold(space) for _ in rows]
-    env = BatchedEnvironment(gymnasium.vector.SyncVectorEnv([lambda env=env: env for env in own]), 100)
+    waiting = iter(own)
+    env = BatchedEnvironment(gymnasium.vector.SyncVectorEnv([lambda: next(waiting)] * len(own)), 100)
     out = [np.zeros((len(rows), 1), np.float32)]
     env.reset(out)
     env.step([np.arange(len(rows), dtype=np.int32)], out)
@@ -104,18 +105,19 @@ def test_lanes_play_them_exactly(space: Any, rows: list[Any]) -> None:
 
 def test_of_gym_and_of_tf_agents() -> None:
     with_start = gym.spaces.Discrete(3, start=4)
-    for inner, wrap in ((GymTold(with_start), lambda env: env), (GymTold(with_start), gym_wrapper.GymWrapper)):
-        env = TrainingEnvironment(wrap(inner), 100, seed=0)
+    for wrap in (None, gym_wrapper.GymWrapper):
+        inner = GymTold(with_start)
+        env = TrainingEnvironment(wrap(inner) if wrap else inner, 100, seed=0)
         env.reset()
         for index in (2, 0, 1):
             env.step(np.asarray(index, np.int32))
         assert inner.got == [6, 4, 5], "GymWrapper's own spec begins with 0"
     lanes = [GymTold(gym.spaces.MultiBinary(2)) for _ in range(2)]
     batched = batched_py_environment.BatchedPyEnvironment([gym_wrapper.GymWrapper(lane) for lane in lanes])
-    env = BatchedEnvironment(batched, 100)
+    batch = BatchedEnvironment(batched, 100)
     out = [np.zeros((2, 1), np.float32)]
-    env.reset(out)
-    env.step([np.array([2, 1], np.int32)], out)
+    batch.reset(out)
+    batch.step([np.array([2, 1], np.int32)], out)
     assert [lane.got[0].tolist() for lane in lanes] == [[1, 0], [0, 1]]
 
 
@@ -125,26 +127,30 @@ def test_an_action_that_is_none_of_them_is_refused() -> None:
     for wrong in (-1, 3):
         with pytest.raises(ValueError, match=f"is {wrong}: it must be from 0 to 2"):
             env.step(np.asarray(wrong, np.int32))
-    for wrong in (7, 0.5, np.nan):
+    for no_action in (7, 0.5, np.nan):
         with pytest.raises(ValueError, match="integers from 0 to 2|expected an action"):
-            env.actions.to_agent(wrong)
+            env.actions.to_agent(no_action)
 
 
 # Tables.
 
 
 def test_a_table_makes_actions_of_a_box() -> None:
-    inner = GymnasiumTold(SPACES.Box(np.float32([-1, 0, -0.5]), np.float32([1, 1, 0.5]), dtype=np.float32))
+    inner = GymnasiumTold(
+        SPACES.Box(np.array([-1, 0, -0.5], np.float32), np.array([1, 1, 0.5], np.float32), dtype=np.float32)
+    )
     env = TrainingEnvironment(inner, 100, action_table=TABLE, action_history=2)
     assert env.action_spec().maximum == 2 and env.observation_spec()["action_history"].shape == (6,)
     env.reset()
     env.step(np.asarray(2, np.int32))
     step = env.step(np.asarray(0, np.int32))
-    np.testing.assert_array_equal(inner.got, np.float32([TABLE[2], TABLE[0]]))
+    np.testing.assert_array_equal(inner.got, np.array([TABLE[2], TABLE[0]], np.float32))
     assert step.observation["action_history"].tolist() == [0, 0, 1, 1, 0, 0]
     inner.got[0][:] = 9.0  # The environment's own array: the table stays.
-    step = env.step_in_environment_units(np.float32([0.1, 0.9, 0.0]))
-    assert inner.got[-1].tolist() == np.float32([0.1, 0.9, 0.0]).tolist(), "a policy's action is played as it is"
+    step = env.step_in_environment_units(np.array([0.1, 0.9, 0.0], np.float32))
+    assert inner.got[-1].tolist() == np.array([0.1, 0.9, 0.0], np.float32).tolist(), (
+        "a policy's action is played as it is"
+    )
     assert step.observation["action_history"].tolist() == [1, 0, 0, 0, 1, 0], "and seen as the nearest row"
 
 
@@ -158,7 +164,7 @@ def test_the_nearest_row_counts_shares_of_the_range() -> None:
 
 
 def test_faults_of_a_table_are_told_together() -> None:
-    wrong = [[0, 0], [0, 2, 0], [0, float("nan"), 0], [0, 0, 0], [0.0, -0.0, 0.0]]
+    wrong: list[list[float]] = [[0, 0], [0, 2, 0], [0, float("nan"), 0], [0, 0, 0], [0.0, -0.0, 0.0]]
     with pytest.raises(UserError) as error:
         actions_of(BOX, wrong)
     assert [finding.removeprefix("TrainParams.action_table: ") for finding in error.value.findings] == [
@@ -186,7 +192,7 @@ def test_specs_on_disk_know_the_table(tmp_path: Path) -> None:
     specs.save_specs(path, array_spec.ArraySpec((1,), np.float32, "observation"), BOX, TABLE)
     _, action = specs.load_specs(path)
     assert (action.shape, action.dtype, action.minimum, action.maximum) == ((), tf.int32, 0, 2)
-    np.testing.assert_array_equal(specs.load_actions(path).rows, np.float32(TABLE))
+    np.testing.assert_array_equal(specs.load_actions(path).rows, np.array(TABLE, np.float32))
 
 
 # What is drawn, remembered and stored.
