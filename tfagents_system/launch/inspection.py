@@ -28,6 +28,7 @@ from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, RESET, TAKE, carried
 from tfagents_system.machine.worker_slots import EVAL
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
+from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
@@ -53,6 +54,7 @@ class Inspection:
       defaults: Those that the run has, see `run_defaults`.
       attributes: Of the params, by name, and `config`: with all overrides.
       specs: The content of specs.pbtxt; None if the environment could not be built.
+      agent_start: What the agent begins with where SAC_AGENT_FROM names another one and one begins.
       doing: The current activity; empty once the inspection is complete.
       pid: Of the inspecting process.
     """
@@ -63,6 +65,7 @@ class Inspection:
     attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     specs: bytes | None = None
+    agent_start: AgentStart | None = None
     doing: str = ""
     pid: int = 0
 
@@ -132,6 +135,7 @@ class Inspector:
                     self.found.checks[environment_checks.AGENT].errors.append(reason)
                 self._check_experience(params, trial.layout)
                 self._check_replay_sources(params, self.found.specs)
+                self._check_agent_start(trial.agent)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self.found.doing = ""
         return self.found
@@ -282,6 +286,18 @@ class Inspector:
 
         has_begun = run_directory.has_begun(self._run)
         check_sources(sources, self._paths.exp_dir, params, specs, has_begun, self.found.checks["replay sources"])
+
+    def _check_agent_start(self, agent: Any) -> None:
+        """Whether the agent that SAC_AGENT_FROM names fits this one."""
+        source, parts = self._values.get("agent_from"), self._values.get("agent_parts", ())
+        if (source is None and not parts) or self._paths is None or "server" in self._values:
+            return
+        from tfagents_system.launch.agent_start_checks import check_start
+
+        begins = not run_directory.has_begun(self._run) or self._environ.get(RESET) == AGENT
+        self.found.agent_start = check_start(
+            source, parts, self._paths.exp_dir, agent, begins, self.found.checks["agent from elsewhere"]
+        )
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""

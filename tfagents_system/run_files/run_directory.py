@@ -20,7 +20,7 @@ from tfagents_system.machine.files import write_atomically
 from tfagents_system.run_files import run_checkpoints, run_inputs
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
-from tfagents_system.run_files.resets import Reset, next_folder, resets_of_run
+from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.grid import in_words
@@ -177,7 +177,10 @@ def write_inputs(
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
     kept, is_same = _kept(overrides or Overrides(), seed), run_inputs.are_same(paths, inputs)
     edits = before.get("edits", [])
-    are_alike = before.get("seed") == seed and Overrides.read(paths.overrides) == kept
+    begins = not is_begun or (reset is not None and reset.kind == AGENT)
+    agent_from = _agent_from(inputs) if begins else before.get("agent_from")
+    are_alike = (before.get("seed"), before.get("agent_from")) == (seed, agent_from)
+    are_alike = are_alike and Overrides.read(paths.overrides) == kept
     if not is_begun and not (are_alike and run_inputs.fit_experience(paths, inputs)):
         _remove_experience(paths, variables.replay_dir)
     if is_begun and take_edits and not is_same:
@@ -192,13 +195,15 @@ def write_inputs(
         **_of_start(variables, num_iter, ends_for),
         **({"defaults": kept.defaults} if kept.defaults else {}),
         "edits": edits,
+        **({"agent_from": agent_from} if agent_from else {}),
         **_resets(before, reset),
         "seed": seed,
         "created": before.get("created", _now()),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if are_new or reset is not None:
-        run_inputs.install(paths, inputs if are_new else None, content, reset, kept.to_json().encode())
+        new = inputs if are_new else None
+        run_inputs.install(paths, new, content, reset, kept.to_json().encode(), begins=begins, agent=inputs.agent)
     else:
         write_atomically(paths.run_json, content)
 
@@ -208,6 +213,12 @@ def new_reset(paths: RunPaths, kind: str, *, catch_up: bool) -> Reset:
     newest = run_checkpoints.newest_train_step(paths.trainer_checkpoints)
     steps = max((row.get("env_steps") or 0 for row in read_metrics(paths.metrics_csv)), default=0)
     return Reset(kind, next_folder(paths), max(0, newest), int(steps), catch_up, _now())
+
+
+def _agent_from(inputs: Inputs) -> dict[str, Any] | None:
+    """What run.json records of what an agent begins with."""
+    start = inputs.agent
+    return {"source": start.source, "parts": list(start.parts), "sha256": start.digest()} if start else None
 
 
 def _resets(before: Mapping[str, Any], reset: Reset | None) -> dict[str, Any]:
