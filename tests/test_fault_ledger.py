@@ -69,6 +69,10 @@ def test_what_is_stored_and_lost_adds_up(starts):
 def test_the_oldest_may_be_evicted_and_nothing_else(starts):
     assert balance(starts, rows_of(*starts, evicted=10), HORIZON).violations == []
     assert balance(starts, rows_of(*starts, evicted=10), HORIZON).evicted == 10
+    killed = sum(steps for _, _, steps in starts[0].sent)
+    assert balance(starts, rows_of(*starts, evicted=killed + 1), HORIZON).violations == [], (
+        "all of one start, and one step"
+    )
     rows = rows_of(*starts)
     hole = np.delete(np.arange(len(rows.reward)), slice(10, 15))
     (lost,) = balance(starts, take(rows, hole), HORIZON).violations
