@@ -78,4 +78,5 @@ def test_they_stay_fresh_within_episodes_and_when_the_trainer_is_killed(tmp_path
 def ages(run: UserRun) -> dict[int, float]:
     """Of the policies at the ends of episodes, during each of which 2400 updates are done, by iteration."""
     rows = read_metrics(run.exp_dir / "metrics.csv")
-    return {int(row["iteration"]): row["policy_age_updates"] for row in rows if row.get("policy_age_updates")}
+    told = [(row["iteration"], row.get("policy_age_updates")) for row in rows]
+    return {int(iteration): age for iteration, age in told if iteration is not None and age is not None}
