@@ -139,6 +139,10 @@ class Collector:
         with self._collecting(iteration):
             return self._rollout.steps(count)
 
+    def give_up_episodes(self) -> None:
+        """The episodes under way do not go on: something else happens in their environments. Their steps are sent."""
+        self._rollout = None
+
     @contextlib.contextmanager
     def _collecting(self, iteration: int) -> Iterator[None]:
         self._iteration = iteration

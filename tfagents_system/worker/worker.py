@@ -38,6 +38,7 @@ from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.progress import ProgressReader
 from tfagents_system.worker.repeatable import RepeatableSeeds
+from tfagents_system.worker.run_end import RunEnd
 from tfagents_system.worker.sender import SegmentSender
 from tfagents_system.worker.worker_environments import WorkerEnvironments
 from tfagents_system.worker.worker_settings import WorkerSettings
@@ -67,9 +68,10 @@ class Worker:
         self._id = worker_id
         self._settings = settings
         self._guard = EnvironmentGuard(role.paths.hang(role.name), worker_id, settings.step_timeout_secs)
-        self._connection = role.connect(self._is_stopped)
+        self._end = RunEnd(role, self._guard)
+        self._connection = self._end.connection = role.connect(self._end.is_stopped)
         self._connection.wait_until_up(_START_DEADLINE_SECS)
-        self._progress = ProgressReader(self._connection, worker_id, settings.straggler_secs)
+        self._progress = self._end.progress = ProgressReader(self._connection, worker_id, settings.straggler_secs)
         self._back_pressure = BackPressure(self._params)
         stored = _first_status(self._connection, role.stop)
         self._record = stored.worker(worker_id)
@@ -88,10 +90,14 @@ class Worker:
         self._curriculum = Curriculum.from_config(self._params.env_config)
         with self._guard.building("building its environments"):
             self._environments = _build_environments(
-                role, worker_id, settings, self._curriculum, start, self._eval_share(), self._wait_for_env
+                role, worker_id, settings, self._curriculum, start, self._eval_share(), self._end.is_told_to_stop
             )
-        self._activity = Activity(role.heartbeat, worker_id, self._look_around)
-        self._build_runners(start)
+        try:
+            self._activity = Activity(role.heartbeat, worker_id, self._look_around)
+            self._build_runners(start)
+        except BaseException:
+            self._environments.close()  # A device must not be left as it is.
+            raise
         self._activity.begin()
 
     def _build_runners(self, start: int) -> None:
@@ -121,6 +127,7 @@ class Worker:
             self._policy,
             self._activity,
             self._eval_lane,
+            self._collector.give_up_episodes if self._environments.device is not None else lambda: None,
         )
 
     def run(self) -> None:
@@ -138,7 +145,8 @@ class Worker:
         logging.info("stopped after %d steps", self._activity.steps)
 
     def close(self) -> None:
-        """Waits until all experience is stored, then closes the environments."""
+        """Lets a device wait, waits until all experience is stored, then closes the environments."""
+        self._runner.rest()
         self._guard.stopped_stepping()
         # In a deterministic run what is not stored belongs to an iteration that is collected again.
         deadline = time.monotonic() + (0.0 if self._role.deterministic else _FLUSH_SECS)
@@ -197,6 +205,7 @@ class Worker:
 
     def _idle(self) -> None:
         """There is nothing to do until the trainer publishes something."""
+        self._runner.rest()
         with self._activity.spend("idle"):
             self._activity.beat("idle")
             self._wait_for_news()
@@ -209,11 +218,7 @@ class Worker:
         """
         self._progress.get(wait_secs=_NEWS_SECS)
         self._evaluator.tell_again()
-        self._end_with_the_run()
-
-    def _end_with_the_run(self) -> None:
-        if self._is_over():
-            raise StoppedError
+        self._end.check()
 
     def _next_iteration(self) -> int:
         """The first iteration that this worker has not completed and the trainer has not passed."""
@@ -225,6 +230,7 @@ class Worker:
 
     def _wait_for_the_end(self) -> None:
         """All is collected: evaluates what the trainer still publishes."""
+        self._runner.rest()
         with self._activity.spend("waiting for the trainer"):
             self._activity.beat("waiting", waiting_for="the trainer to finish")
             self._collector.confirm()
@@ -249,6 +255,7 @@ class Worker:
                     if not self._back_pressure.holds(progress, self._activity.steps):
                         return
                     what = "updates (min_updates_per_env_step)"
+                self._runner.rest()
                 self._activity.beat("waiting", waiting_for=what)
                 self._collector.confirm()
                 waiting.check()
@@ -278,31 +285,6 @@ class Worker:
         self._report_collected(
             Report("train", 0, self._id, iteration, train_step, version, episodes, observed, curriculum)
         )
-
-    # Stopping.
-
-    def _is_stopped(self) -> bool:
-        """Asked by whatever waits for the replay server."""
-        self._guard.waiting()
-        return self._role.stop.is_set() or self._is_over()
-
-    def _wait_for_env(self) -> bool:
-        """Called while an environment's own process is waited for: that one has deadlines of its own."""
-        self._guard.waiting()
-        return self._role.stop.is_set()
-
-    def _is_over(self) -> bool:
-        """Whether the run that this worker has joined is: it says so, or all is trained and its server is gone.
-
-        The run's own workers are stopped by their supervisor.
-        """
-        if self._role.joined is None:
-            return False
-        if self._role.joined.ended() is not None:
-            return True
-        progress = self._progress.newest
-        is_trained = progress is not None and progress.iteration >= self._params.num_iter
-        return is_trained and self._connection.size(tables.PROGRESS) is None
 
     def _look_around(self, state: str) -> Mapping[str, Any]:
         """Looks after the environments; returns what the heartbeat reports of them and of the policy."""
