@@ -22,16 +22,17 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 
 class Device:
-    waits = 0
+    waits = sends = 0
 
     def send_control(self, control):
         self.control = control
+        self.sends += 1
 
     def get_obs_rew_terminated_info(self):
         return np.array([*self.control, self.waits], np.float32), 1.0, False, {}
 
     def reset(self, seed=None, options=None):
-        return np.array([0.0, 0.0, self.waits], np.float32), {}
+        return np.array([self.sends, 0.0, self.waits], np.float32), {}
 
     def wait(self):
         self.waits += 1
@@ -69,6 +70,8 @@ def test_its_pace_default_action_waits_and_times_cross_over(tmp_path: Path) -> N
         env.device.wait()
         steps = [env.step(np.ones(2, np.float32)) for _ in range(2)]
         assert steps[0].observation["observation"] == approx(np.array([0.5, 0.0, 0.0])), "captured before it waited"
-        assert steps[1].is_last(), "it knows the horizon"
+        assert steps[1].is_last()
         metrics = env.device.take_metrics()
         assert metrics["late_steps"] == 0.0 and metrics["step_ms_p99"] == approx(50.0)
+        third = env.reset().observation["observation"]
+        assert third == approx(np.array([3.0, 0.0, 2.0])), "it knows the horizon: the last action was not sent"

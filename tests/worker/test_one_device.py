@@ -22,6 +22,7 @@ from tfagents_system.role import Role
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import Activity
+from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.curriculum_values import Place
 from tfagents_system.worker.episode_runner import EpisodeRunner
@@ -60,8 +61,16 @@ class Params(FakeParams):
         super().__init__({"horizon": 6, "curriculum": GAIN})
         self.clock = VirtualClock()
         self.devices: list[Device] = []
+        self.built_as: list[str] = []
+
+    def collect_env_args_kwargs(self, id: int = 0) -> Any:
+        return ("collect",), {}
+
+    def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> Any:
+        return ("eval",), {}
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        self.built_as.append(args[0])
         self.devices.append(Device(self.clock))
         return RealTimeEnvironment(self.devices[-1], 0.05, clock=self.clock)
 
@@ -102,6 +111,7 @@ def test_a_device_that_fails_in_an_evaluation_is_closed_before_it_is_built_again
     environments.replace(EVAL, fault())
     assert len(params.devices) == 2 and environments.collect[0] is environments.evaluation[0]
     assert params.devices[1].states == [{"gain": 1.0}], "the evaluation's value"
+    assert params.built_as == ["collect", "collect"]
     assert (environments.faults, environments.eval_faults) == (1, 1)
     environments.replace(COLLECT, fault())
     with pytest.raises(EnvironmentFault):
@@ -124,14 +134,11 @@ def test_what_an_evaluation_has_set_is_set_back_before_the_next_episode() -> Non
     assert len(states) == 6
 
 
-class Actor:
+class Actor(RandomActor):
     """Always the same action."""
 
     def __init__(self, value: float) -> None:
         self.value = value
-
-    def reset(self, env: int) -> None:
-        pass
 
     def action(self, time_step: Any) -> np.ndarray:
         return np.full(2, self.value, np.float32)
