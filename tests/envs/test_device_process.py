@@ -74,4 +74,4 @@ def test_its_pace_default_action_waits_and_times_cross_over(tmp_path: Path) -> N
         metrics = env.device.take_metrics()
         assert metrics["late_steps"] == 0.0 and metrics["step_ms_p99"] == approx(50.0)
         third = env.reset().observation["observation"]
-        assert third == approx(np.array([3.0, 0.0, 2.0])), "it knows the horizon: the last action was not sent"
+        assert third == approx(np.array([3.0, 0.0, 1.0])), "it knows the horizon: the last action was not sent"
