@@ -124,8 +124,8 @@ def test_it_is_built_once_misses_no_step_and_waits_last(tmp_path: Path) -> None:
     assert code == EXIT_RESUMABLE, output
     checked, worker = commands(tmp_path)
     for told in (checked, worker):
-        names = [what for what, _ in told]
-        assert names.count("open") == names.count("close") == 1 and names[-2:] == ["wait", "close"], names[-9:]
+        did = [what for what, _ in told]
+        assert did.count("open") == did.count("close") == 1 and did[-2:] == ["wait", "close"], did[-9:]
     assert checked[-1][1] < worker[0][1], "one after the other"
     rows = [row for row in read_metrics(metrics) if row.get("train/late_steps") is not None]
     sums = {name: sum(row[f"train/{name}"] or 0.0 for row in rows) for name in ("late_steps", "dropped_steps")}

@@ -129,8 +129,8 @@ class Car:
         assert self._last is not None
         arrived = self._views.arrived(now)
         newest = arrived[-1] if arrived else self._last
-        self._last = newest._replace(reward=sum(seen.reward for seen in arrived))
-        return self._last
+        seen = self._last = newest._replace(reward=sum(each.reward for each in arrived))
+        return seen
 
 
 def serve(connection: Connection, car: Car, now: Callable[[], float] = time.monotonic) -> None:
