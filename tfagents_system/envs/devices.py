@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import tree
 
 from tfagents_system.envs.layers import default_action_of, device_layer, limit_steps_of
+from tfagents_system.envs.step_times import StepTimes
 from tfagents_system.errors import UserError
 
 
@@ -63,6 +65,18 @@ class Device:
             raise UserError(
                 f"the default action {found!r} is not one of the action space ({error}): correct it"
             ) from None
+
+    def trial_action(self, actions: Any) -> Any:
+        """What a device may be tried with, as an agent's action: the default one, or the middle of the bounds."""
+        default = self.default_action(actions)
+        if default is not None:
+            return default
+        return tree.map_structure(lambda leaf: np.zeros(leaf.spec.shape, leaf.spec.dtype), actions)
+
+    def take_times(self) -> dict[str, list[float]]:
+        """Durations of the parts of its steps, see StepTimes; empty where it does not say."""
+        times = getattr(self._layer, "times", None)
+        return times.take() if isinstance(times, StepTimes) else {}
 
 
 def device_of(layers: Iterable[Any]) -> Device | None:

@@ -17,10 +17,7 @@ def trial_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
     """A random action; the default one of a device, which random ones may harm, or the middle of its bounds."""
     if env.device is None:
         return tree.map_structure(lambda spec: random_actions(spec, rng), env.action_spec())
-    default = env.device.default_action(env.actions)
-    if default is not None:
-        return default
-    return tree.map_structure(lambda spec: np.zeros(spec.shape, spec.dtype), env.action_spec())
+    return env.device.trial_action(env.actions)
 
 
 def trial_action_of(env: TrainingEnvironment) -> Callable[[], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator, Sequence
 
 from tfagents_system.envs.faults import EnvironmentFault
@@ -135,6 +136,8 @@ class EpisodeRunner:
         return self._environments.evaluation if is_eval else self._environments.collect
 
     def _begin_episode(self, place: Place) -> None:
+        if not gc.isenabled():  # As in real time: no step waits for it now.
+            gc.collect()
         if not self._environments.has_due(place):
             self._environments.begin_episode(place)
             return

@@ -11,9 +11,9 @@ from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.role import EVAL_STREAM
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
-from tfagents_system.transport.connection import Connection
 from tfagents_system.worker.activity import EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, GreedyActorOfLanes, PolicyActor
+from tfagents_system.worker.background import AnyConnection
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.observers import observed
@@ -43,7 +43,7 @@ class Evaluator:
         params: TrainParamsBase,
         worker_id: int,
         share: int,
-        connection: Connection,
+        connection: AnyConnection,
         runner: EpisodeRunner,
         policy: NewestPolicy,
         activity: Activity,

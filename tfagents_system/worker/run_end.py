@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from tfagents_system.role import Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError
@@ -28,8 +30,9 @@ class RunEnd:
         self.progress: ProgressReader | None = None
 
     def is_stopped(self) -> bool:
-        """Asked by whatever waits for the replay server."""
-        self._guard.waiting()
+        """Asked by whatever waits for the replay server: the worker itself, or a thread beside its steps."""
+        if threading.current_thread() is threading.main_thread():
+            self._guard.waiting()
         return self._role.stop.is_set() or self.is_over()
 
     def is_told_to_stop(self) -> bool:

@@ -31,15 +31,15 @@ from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
 from tfagents_system.worker.back_pressure import BackPressure
+from tfagents_system.worker.background import leave_python_to_steps
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
+from tfagents_system.worker.links import make_links
 from tfagents_system.worker.newest_policy import NewestPolicy
-from tfagents_system.worker.progress import ProgressReader
 from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.worker.run_end import RunEnd
-from tfagents_system.worker.sender import SegmentSender
 from tfagents_system.worker.worker_environments import WorkerEnvironments
 from tfagents_system.worker.worker_settings import WorkerSettings
 
@@ -66,25 +66,16 @@ class Worker:
         self._role = role
         self._params = role.params
         self._id = worker_id
-        self._settings = settings
         self._guard = EnvironmentGuard(role.paths.hang(role.name), worker_id, settings.step_timeout_secs)
         self._end = RunEnd(role, self._guard)
-        self._connection = self._end.connection = role.connect(self._end.is_stopped)
-        self._connection.wait_until_up(_START_DEADLINE_SECS)
-        self._progress = self._end.progress = ProgressReader(self._connection, worker_id, settings.straggler_secs)
+        connection = self._end.connection = role.connect(self._end.is_stopped)
+        connection.wait_until_up(_START_DEADLINE_SECS)
         self._back_pressure = BackPressure(self._params)
-        stored = _first_status(self._connection, role.stop)
+        stored = _first_status(connection, role.stop)
         self._record = stored.worker(worker_id)
         self._init_is_complete = stored.init_episodes >= random_count(self._params)
         self._iteration_done = self._record.iteration_done
         incarnation = max(time.time_ns(), self._record.incarnation + 1)
-        self._sender = SegmentSender(
-            self._connection,
-            worker_id,
-            incarnation,
-            is_patient=role.deterministic,
-            max_bundle_rows=_max_bundle_rows(role),
-        )
         # A restarted worker must not live through the episodes of its first start again.
         start = incarnation if self._record.incarnation else 0
         self._curriculum = Curriculum.from_config(self._params.env_config)
@@ -93,7 +84,11 @@ class Worker:
                 role, worker_id, settings, self._curriculum, start, self._eval_share(), self._end.is_told_to_stop
             )
         try:
-            self._activity = Activity(role.heartbeat, worker_id, self._look_around)
+            device = self._environments.device
+            self._links = make_links(role, worker_id, connection, incarnation, settings.straggler_secs, device)
+            self._connection, self._progress = self._links.connection, self._links.progress
+            self._end.progress = self._progress
+            self._activity = Activity(self._links.heartbeat, worker_id, self._look_around)
             self._build_runners(start)
         except BaseException:
             self._environments.close()  # A device must not be left as it is.
@@ -115,7 +110,7 @@ class Worker:
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
         layout = run_layout(self._params, observation_spec, action_spec)
         self._collector = Collector(
-            role, worker_id, start, self._runner, self._sender, layout, self._activity, self._policy
+            role, worker_id, start, self._runner, self._links.sender, layout, self._activity, self._policy
         )
         share = self._eval_share()
         self._evaluator = Evaluator(
@@ -138,6 +133,8 @@ class Worker:
           TooLargeError: The process has grown too large.
         """
         gc.freeze()  # The modules are here to stay: searching them for garbage again and again takes time.
+        if self._links.is_real_time:
+            leave_python_to_steps()
         with contextlib.suppress(StoppedError):
             self._begin()
             while not self._role.stop.is_set():
@@ -150,10 +147,11 @@ class Worker:
         self._guard.stopped_stepping()
         # In a deterministic run what is not stored belongs to an iteration that is collected again.
         deadline = time.monotonic() + (0.0 if self._role.deterministic else _FLUSH_SECS)
+        sender = self._links.sender
         try:
-            self._sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
+            sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
         except StoppedError:
-            logging.warning("%d segments are not known to be stored", self._sender.unconfirmed_segments)
+            logging.warning("%d segments are not known to be stored", sender.unconfirmed_segments)
         joined = self._role.joined
         self._activity.beat("stopped", run_is=joined.ended() if joined is not None else None)
         with self._guard.closing():
@@ -273,6 +271,7 @@ class Worker:
 
     def _collect(self, iteration: int) -> None:
         actor = self._exploring()
+        self._device_metrics()  # Those of an evaluation.
         if self._params.env_steps_per_iter is None:
             episodes = self._collector.collect_episodes(iteration, self._params.n_train_episodes_per_iter, actor)
         else:
@@ -281,15 +280,18 @@ class Worker:
             episodes = self._collector.collect_steps(iteration, share, actor)
         self._iteration_done = iteration
         train_step, version = self._policy.train_step, self._policy.version
-        observed, curriculum = self._collector.observed, self._curriculum.values
+        observed, curriculum, device = self._collector.observed, self._curriculum.values, self._device_metrics()
         self._report_collected(
-            Report("train", 0, self._id, iteration, train_step, version, episodes, observed, curriculum)
+            Report("train", 0, self._id, iteration, train_step, version, episodes, observed, curriculum, device)
         )
+
+    def _device_metrics(self) -> dict[str, float]:
+        return self._environments.take_metrics() | self._links.sender.take_metrics()
 
     def _look_around(self, state: str) -> Mapping[str, Any]:
         """Looks after the environments; returns what the heartbeat reports of them and of the policy."""
         environments = self._environments
-        environments.look_at_memory()
+        self._links.look(environments.look_at_memory)
         if state in (COLLECTING, EVALUATING):
             self._guard.still_stepping(environments.collect if state == COLLECTING else environments.evaluation)
         return {
@@ -299,14 +301,6 @@ class Worker:
             "eval_env_faults": environments.eval_faults,
             "last_env_fault": environments.last_fault,
         }
-
-
-def _max_bundle_rows(role: Role) -> int:
-    """Short segments of an iteration of steps go together: at most as many rows as the longest segment has."""
-    if role.params.env_steps_per_iter is None:
-        return 0
-    layout = run_layout(role.params, *specs.load_specs(role.paths.specs))
-    return layout.max_segment_steps(role.params.sample_form_ctor().sequence_length)
 
 
 def _first_status(connection: Connection, stop: StopFlag) -> tables.Stored:

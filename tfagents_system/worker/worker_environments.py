@@ -110,16 +110,16 @@ class WorkerEnvironments:
     def close(self) -> None:
         """Closes all of them, and logs what they raise."""
         for place in self._places():
-            _close(self._at(place))
+            _logged("close", self._at(place).close)
 
     def rest(self) -> None:
         """Lets a device wait until the next reset or step, and logs what that raises."""
-        if self.device is None:
-            return
-        try:
-            self.device.wait()
-        except Exception as error:
-            logging.warning("wait() of the environment raised %s", describe_error(error))
+        if self.device is not None:
+            _logged("wait", self.device.wait)
+
+    def take_metrics(self) -> dict[str, float]:
+        """What a device's steps since the last call were like; empty where it can't say."""
+        return (self.device is not None and _logged("take_metrics", self.device.take_metrics)) or {}
 
     def set_due(self, iteration: int) -> None:
         """Collect environments are to have the curriculum's values of this iteration from their next episode on."""
@@ -202,7 +202,7 @@ class WorkerEnvironments:
     def _put_new(self, place: Place) -> None:
         """Closes the environment in a place, builds another one, and sets the curriculum's values."""
         envs = self.evaluation if place.is_eval else self.collect
-        _close(envs[place.index])
+        _logged("close", envs[place.index].close)
         env = self._build(self._values.own(place))
         envs[place.index] = env
         for name, value in self._values.all(place):
@@ -307,8 +307,9 @@ def _lanes_of(env: AnyEnvironment) -> int:
     return env.num_lanes if isinstance(env, BatchedEnvironment) else 1
 
 
-def _close(env: AnyEnvironment) -> None:
+def _logged(name: str, method: Callable[[], Any]) -> Any:
+    """What a method of an environment returns; logs what it raises."""
     try:
-        env.close()
+        return method()
     except Exception as error:
-        logging.warning("close() of the environment raised %s", describe_error(error))
+        logging.warning("%s() of the environment raised %s", name, describe_error(error))
