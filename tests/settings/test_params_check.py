@@ -107,6 +107,7 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
         "updates_per_env_step",
         "min_updates_per_env_step",
         "max_updates_per_env_step",
+        "max_unsent_mb",
         "num_steps_per_iter",
         "replay_window_steps",
         *FRESH,
