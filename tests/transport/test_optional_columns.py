@@ -11,12 +11,12 @@ from tests.support.segments_for_tests import LAYOUT, filled_ring, numbered_segme
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.transport import bundles
-from tfagents_system.transport.layout import OPTIONAL_COLUMNS
+from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Layout
 from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.transport.segments import MalformedSegmentError, Segment
 
 SPECS = np.zeros(3, np.float32), np.zeros(2, np.float32)
-ALL = dataclasses.replace(LAYOUT, **OPTIONAL_COLUMNS)
+ALL = Layout(LAYOUT.observation, LAYOUT.action, *OPTIONAL_COLUMNS.values())
 BOTH = dataclasses.replace(ALL, returns=None)
 
 
