@@ -223,13 +223,16 @@ def test_the_installed_package_trains_and_plays(tmp_path: Path) -> None:
         str(site),
     ]
     subprocess.run([*install, str(source)], check=True, capture_output=True, timeout=200)
-    there = {"cwd": tmp_path, "PYTHONPATH": str(site)}
-    assert sac("new", "first", "--env", "Reacher-v5", **there).returncode == 0
+
+    def there(*words: str) -> subprocess.CompletedProcess[str]:
+        return sac(*words, cwd=tmp_path, PYTHONPATH=str(site))
+
+    assert there("new", "first", "--env", "Reacher-v5").returncode == 0
     params = tmp_path / "first/params.py"
     params.write_text(params.read_text().replace("100_000", "400"))
-    done = sac("train", "first/params.py", "--set", "SAC_VIDEO=0", **there)
+    done = there("train", "first/params.py", "--set", "SAC_VIDEO=0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "first is finished: num_env_steps=400 is reached" in done.stdout
-    done = sac("play", "logs/first", "--no_video", **there)
+    done = there("play", "logs/first", "--no_video")
     assert done.returncode == 0 and "mean return" in done.stdout, done.stderr
-    assert "first" in sac("status", "logs/first", **there).stdout
+    assert "first" in there("status", "logs/first").stdout
