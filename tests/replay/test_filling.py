@@ -195,10 +195,10 @@ def test_columns_that_were_not_asked_for_there_or_here(tmp_path: Path) -> None:
         ring = Ring.open(folder, layout, 60, 24)
         fill(ring, [tmp_path / "full"], folder, tmp_path / "checkpoints")
         (segment,) = StoredRing(folder).segments()
-        for name, values in {"explored": explored, "potential": potential}.items():
+        for name, wanted in (("explored", explored.tolist()), ("potential", potential.tolist())):
             found = getattr(segment, name)
             assert (found is not None) == (name in layout.optional)
-            assert found is None or found.tolist() == values.tolist()
+            assert found is None or found.tolist() == wanted
 
 
 def test_what_is_no_ring_is_refused_in_words(tmp_path: Path) -> None:

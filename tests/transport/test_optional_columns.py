@@ -16,7 +16,8 @@ from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.transport.segments import MalformedSegmentError, Segment
 
 SPECS = np.zeros(3, np.float32), np.zeros(2, np.float32)
-ALL = Layout(LAYOUT.observation, LAYOUT.action, *OPTIONAL_COLUMNS.values())
+RETURNS, EXPLORED, POTENTIAL = OPTIONAL_COLUMNS.values()
+ALL = Layout(LAYOUT.observation, LAYOUT.action, RETURNS, EXPLORED, POTENTIAL)
 BOTH = dataclasses.replace(ALL, returns=None)
 
 
