@@ -15,9 +15,11 @@ from tf_agents.trajectories import policy_step, time_step, trajectory
 
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.agent_interface import OwnTrain, Update, make_update
+from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.agents.matmul_precision import bfloat16_matmuls
 from tfagents_system.agents.normalization import RunningStatistics
 from tfagents_system.agents.update_parts import Measured
+from tfagents_system.agents.value_update import ValueUpdate
 from tfagents_system.errors import UserError
 
 if TYPE_CHECKING:
@@ -153,6 +155,8 @@ class BlockUpdate:
         self._update: Update
         try:
             self._update = make_update(self._agent, burn_in_steps=burn_in_steps, **options)
+            if isinstance(self._update, FusedUpdate | ValueUpdate):
+                self._update.make_slots()
             return self._compiled(self._update.step, minibatch)
         except UnsupportedAgentError as error:
             if burn_in_steps:

@@ -114,6 +114,12 @@ def apply_gradients(
     optimizer.apply_gradients(grads_and_vars)
 
 
+def make_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+    """Makes an optimizer's variables, as its first step would: a tf.function that makes some is traced twice."""
+    with tf.name_scope(optimizer._name):
+        optimizer._create_all_weights(list(variables))
+
+
 def unique_variables(networks: Sequence[Any]) -> list[tf.Variable]:
     """The networks' trainable variables in a fixed order, each once, since networks may share layers."""
     return list({variable.ref(): variable for net in networks for variable in net.trainable_variables}.values())
