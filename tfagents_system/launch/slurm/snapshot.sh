@@ -8,7 +8,12 @@
 #   snapshot/<time>/job.sbatch      the job script
 
 readonly LOOK_SECS=20
-readonly PACKAGE=(run_script.sh train_script.sh join_script.sh setup.sh submit.sh pyproject.toml requirements.lock config tfagents_system)
+# Installed with pip, the toolkit is its package alone.
+PACKAGE=(tfagents_system)
+for tfagents_part in setup.sh pyproject.toml requirements.lock config; do
+  if [[ -f $tfagents_root/setup.sh && -e $tfagents_root/$tfagents_part ]]; then PACKAGE+=("$tfagents_part"); fi
+done
+readonly PACKAGE
 # The vars file may name these, but only the job knows them: they stay references.
 readonly LATE=(SLURM_JOB_ID SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_TMPDIR TMPDIR)
 # shellcheck disable=SC2016
@@ -104,7 +109,7 @@ variables_script() { # TARGET
       SAC_GRID) if [[ -n ${SAC_GRID:-} ]]; then echo "SAC_GRID=$(quoted "$1/grid.json")"; fi ;;
       SAC_EXP_DIR | SAC_LOGS_DIR) ;; # The one below says both.
       SAC_ENV_PYTHON | SAC_PACKED_ENV) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
-      SAC_REPLAY_FROM) echo "$name=$(quoted "$(replay_sources)")" ;;
+      SAC_REPLAY_FROM | SAC_AGENT_FROM) echo "$name=$(quoted "$(sources "${!name}")")" ;;
       SAC_REPLAY_DIR) echo "$name=$(quoted "$(absolute "$SAC_REPLAY_DIR")")" ;;
       *) if [[ -n ${!name:-} ]]; then echo "$name=$(quoted "${!name}")"; fi ;;
     esac
@@ -117,13 +122,14 @@ variables_script() { # TARGET
   fi
 }
 
-# SAC_REPLAY_FROM with absolute paths, found as Python finds them.
-replay_sources() {
-  local source folder sources found=()
-  IFS=, read -ra sources <<<"${SAC_REPLAY_FROM:-}"
+# Paths, or RUN@CHECKPOINT, separated by commas: as absolute ones, found as Python finds them.
+sources() { # TEXT
+  local source folder path sources found=()
+  IFS=, read -ra sources <<<"$1"
   for source in ${sources[@]+"${sources[@]}"}; do
     for folder in "$tfagents_vars_folder" "$PWD" "$tfagents_root"; do
-      if [[ -e $(absolute "$source" "$folder") ]]; then source=$(absolute "$source" "$folder") && break; fi
+      path=$(absolute "$source" "$folder")
+      if [[ -e $path || ($source == *@* && -d ${path%@*}) ]]; then source=$path && break; fi
     done
     found+=("$source")
   done
@@ -131,10 +137,10 @@ replay_sources() {
   echo "${found[*]-}"
 }
 
-# Relative to the repository, as run directories are, or to a folder; a path that begins with a reference stays as it is.
+# Relative to where run directories are (as settings/variables.py has it), or to a folder; a path that begins with a reference stays as it is.
 absolute() { # PATH [FOLDER]
   local path=${1/#\~\//$HOME/}
-  [[ $path == /* || $path == @* ]] || path=${2:-$tfagents_root}/$path
+  [[ $path == /* || $path == @* ]] || path=${2:-${TFAGENTS_FOLDER:-$tfagents_root}}/$path
   if [[ $path == /* ]]; then realpath -ms -- "$path"; else echo "$path"; fi
 }
 
