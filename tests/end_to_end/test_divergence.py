@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.launching import UserRun
+from tests.support.launching import UserRun, finish
 from tfagents_system.report.curves import read_runs
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.metrics import read_metrics
@@ -80,9 +80,9 @@ def test_it_goes_back_once_and_ends_in_words_the_second_time_with_its_last_check
         if dtype.is_floating:
             assert np.isfinite(reader.get_tensor(name)).all(), name
 
-    code, output = run.finish()
+    code, output = finish(run.start("--set", f"num_iter={2 * ITERATIONS}"))
     assert code == 0, "its user may want to try again from there"
-    assert run.trainer()["train_step"] == ITERATIONS * UPDATES
+    assert run.trainer()["train_step"] == 2 * ITERATIONS * UPDATES
     assert "final training return: " in output and "plot:   " in output, "it was not evaluated, and has a curve"
     assert all(row["eval_return"] is None for row in read_metrics(run.exp_dir / "metrics.csv"))
     assert not (run.exp_dir / "policies/best.json").exists()

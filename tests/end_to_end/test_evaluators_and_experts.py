@@ -17,7 +17,7 @@ from tfagents_system.transport.segments import Layout
 pytestmark = pytest.mark.slow
 
 ITERATIONS, PERIOD, EPISODES, HORIZON, EPISODES_IN_BUFFER = 400, 5, 3, 10, 3000
-COLLECTOR, EVALUATOR, EXPERT = "worker_0", "worker_1", "worker_2"
+COLLECTOR, EXPERT, EVALUATOR = "worker_0", "worker_1", "worker_2"
 
 PARAMS = f"""
 import os, time
@@ -116,7 +116,7 @@ def test_collecting_workers_have_no_part_in_evaluations(finished):
     roles = run.status()["roles"]
     assert "evaluating" not in roles[COLLECTOR]["time_shares"] and "evaluating" in roles[EVALUATOR]["time_shares"]
     built = {path.name: set(path.read_text().split()) for path in run.folder.glob("evaluating_*")}
-    assert built["evaluating_1"] == {"eval"} and "evaluating_2" not in built
+    assert built["evaluating_2"] == {"eval"} and "evaluating_1" not in built
     # One is built by the check before the start, which is no worker.
     assert (run.folder / "evaluating_0").read_text().split() == ["collect"]
 
@@ -137,17 +137,17 @@ def test_both_store_experience_the_expert_as_its_policy_says(finished):
     ring = Ring.open(run.exp_dir / "replay", layout, EPISODES_IN_BUFFER * (HORIZON + 1))
     rows = np.flatnonzero(ring.steps_left[: ring.filled_rows] > 0)
     worker, action = ring.observation[0][rows, 0], ring.action[0][rows, 0]
-    assert set(worker) == {0, 2}, "an evaluator stores nothing"
-    np.testing.assert_allclose(action[worker == 2], 0.5, atol=1e-6)  # 4 within [-2, 6]
+    assert set(worker) == {0, 1}, "an evaluator stores nothing"
+    np.testing.assert_allclose(action[worker == 1], 0.5, atol=1e-6)  # 4 within [-2, 6]
     assert np.std(action[worker == 0]) > 0.05
-    counts = [np.sum(worker == number) for number in (0, 2)]
+    counts = [np.sum(worker == number) for number in (0, 1)]
     assert 0.5 * counts[0] < counts[1] <= counts[0] and counts[1] % HORIZON == 0
 
 
 def test_those_that_are_killed_come_back(finished):
     run, status, text = finished
     restarts = {role: beat["restarts"] for role, beat in status["roles"].items() if role.startswith("worker_")}
-    assert restarts == {COLLECTOR: 0, EVALUATOR: 1, EXPERT: 1}
+    assert restarts == {COLLECTOR: 0, EXPERT: 1, EVALUATOR: 1}
     for role in (EVALUATOR, EXPERT):
         assert f"{role} ended with SIGKILL" in text
     assert not list(processes_of_run(run.exp_dir))
@@ -156,5 +156,5 @@ def test_those_that_are_killed_come_back(finished):
 def test_the_status_names_them(finished):
     _, status, text = finished
     kinds = {role: beat.get("kind") for role, beat in status["roles"].items()}
-    assert kinds == {"replay": None, "trainer": None, COLLECTOR: None, EVALUATOR: "eval", EXPERT: "expert"}
+    assert kinds == {"replay": None, "trainer": None, COLLECTOR: None, EXPERT: "expert", EVALUATOR: "eval"}
     assert f"{EXPERT} (expert)" in text
