@@ -279,11 +279,11 @@ def test_features_are_not_normalised_and_what_stands_beside_them_is():
     agent.make_update().step(transition())
 
 
-def test_the_optimizers_variables_are_made_before_the_first_step():
+def test_each_optimizer_is_known_with_its_variables():
     agent = build()
     update = make_update(agent)
-    update.make_slots()
     optimizers = agent._critic_optimizer, agent._actor_optimizer, agent._alpha_optimizer
-    made = [len(optimizer.weights) for optimizer in optimizers]
+    assert [optimizer for optimizer, _ in update.optimized] == list(optimizers)
     update.step(transition())
-    assert made == [len(optimizer.weights) for optimizer in optimizers]
+    stepped = [2 * len(variables) + 1 for _, variables in update.optimized]
+    assert stepped == [len(optimizer.weights) for optimizer in optimizers], "Adam's moments and its count of steps"

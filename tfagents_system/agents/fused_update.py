@@ -23,7 +23,6 @@ from tfagents_system.agents.update_parts import (
     all_measured,
     critic_values,
     cut_burn_in,
-    make_slots,
     move_targets,
     unique_variables,
 )
@@ -60,15 +59,7 @@ class FusedUpdate:
         self._critic_variables = unique_variables(parts.critics)
         self._actor_variables = parts.actor.trainable_variables
         self._learns_alpha = not isinstance(parts.alpha_optimizer, FrozenOptimizer)
-
-    def make_slots(self) -> None:
-        """Makes the optimizers' variables before a step is traced."""
-        parts = self._parts
-        encoder = parts.pipeline.variables if parts.pipeline is not None else []
-        make_slots(parts.critic_optimizer, [*self._critic_variables, *encoder])
-        make_slots(parts.actor_optimizer, self._actor_variables)
-        if self._learns_alpha:
-            make_slots(parts.alpha_optimizer, [parts.log_alpha])
+        self.optimized = parts.optimized(self._critic_variables, self._actor_variables)
 
     def step(self, experience: Any, noise: Sequence[Any] | None = None, weight: tf.Tensor | None = None) -> Measured:
         """Does one update.

@@ -13,7 +13,7 @@ from tfagents_system.agents import entropy
 from tfagents_system.agents.fused_update import lowest
 from tfagents_system.agents.fused_update import mean as mean_of
 from tfagents_system.agents.optimizers import build_optimizer
-from tfagents_system.agents.update_parts import make_slots, unique_variables
+from tfagents_system.agents.update_parts import unique_variables
 from tfagents_system.agents.value_agent import ValueActing, ValueAgent, num_actions
 from tfagents_system.agents.value_network import ValueNetwork, build_value_network
 from tfagents_system.agents.value_policy import SamplingPolicy, ScorePolicy
@@ -41,13 +41,8 @@ class SacDiscreteUpdate(ValueUpdate):
         self._log_alpha: tf.Variable = agent._log_alpha
         self._target_entropy = target_entropy
         self._actor_variables = unique_variables([self._actor])
+        self.optimized += [(self._actor_optimizer, self._actor_variables), (self._alpha_optimizer, [self._log_alpha])]
         self._learns_alpha = not isinstance(self._alpha_optimizer, entropy.FrozenOptimizer)
-
-    def make_slots(self) -> None:
-        super().make_slots()
-        make_slots(self._actor_optimizer, self._actor_variables)
-        if self._learns_alpha:
-            make_slots(self._alpha_optimizer, [self._log_alpha])
 
     def _critic_loss(self, sample: Sample, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """The sum over critics of (y - Q_i(s, a))^2 / 2, y = r + g sum_a' pi (min Q_target(s', a') - alpha log pi)."""

@@ -68,6 +68,17 @@ class Parts:
     has_log_alpha_loss: bool = True
     pipeline: ObservationPipeline | None = None
 
+    def optimized(
+        self, critic_variables: Sequence[tf.Variable], actor_variables: Sequence[tf.Variable]
+    ) -> list[tuple[Any, list[tf.Variable]]]:
+        """Each optimizer with the variables that it steps."""
+        encoder = self.pipeline.variables if self.pipeline is not None else []
+        return [
+            (self.critic_optimizer, [*critic_variables, *encoder]),
+            (self.actor_optimizer, [*actor_variables]),
+            (self.alpha_optimizer, [self.log_alpha]),
+        ]
+
     def apply(self, gradients: Sequence[Any], variables: Sequence[tf.Variable], optimizer: Any) -> None:
         """One step of an optimizer, gradients clipped."""
         apply_gradients(gradients, variables, optimizer, self.gradient_clipping)
@@ -112,12 +123,6 @@ def apply_gradients(
     if gradient_clipping is not None:
         grads_and_vars = eager_utils.clip_gradient_norms(grads_and_vars, gradient_clipping)
     optimizer.apply_gradients(grads_and_vars)
-
-
-def make_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
-    """Makes an optimizer's variables, as its first step would: a tf.function that makes some is traced twice."""
-    with tf.name_scope(optimizer._name):
-        optimizer._create_all_weights(list(variables))
 
 
 def unique_variables(networks: Sequence[Any]) -> list[tf.Variable]:

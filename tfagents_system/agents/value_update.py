@@ -17,7 +17,6 @@ from tfagents_system.agents.update_parts import (
     Measured,
     all_measured,
     apply_gradients,
-    make_slots,
     move_targets,
     unique_variables,
 )
@@ -86,10 +85,7 @@ class ValueUpdate(abc.ABC):
         self._parts = parts
         self._seed = seed
         self._critic_variables = unique_variables(parts.critics)
-
-    def make_slots(self) -> None:
-        """Makes the optimizers' variables before a step is traced."""
-        make_slots(self._parts.critic_optimizer, self._critic_variables)
+        self.optimized: list[tuple[Any, list[tf.Variable]]] = [(parts.critic_optimizer, self._critic_variables)]
 
     def step(self, experience: Any, *, weight: tf.Tensor | None = None) -> Measured:
         """Does one update with a Transition `[B, ...]`; returns `critic_loss`, `q_mean`, `grad_norm` and so on.
