@@ -30,7 +30,7 @@ def names(value: Any) -> str:
     ("attributes", "told"),
     [
         (
-            {"n_step": 5, "mini_race_steps": 5},
+            {"n_step": 5, "mini_race_steps": 5, "mini_race_oversampling": (0, 0)},
             "mini_race_steps=5 must be above n_step=5, .*: raise it, or",
         ),
         ({"mini_race_steps": 30}, r"mini_race_oversampling=\(40, 5\) is about the times 1 to 30, .* below 30: lower"),
@@ -45,7 +45,6 @@ def names(value: Any) -> str:
         ({"mini_race_oversampling": (40,)}, "mini_race_oversampling must be two integers"),
         ({"mini_race_oversampling": (4.5, 1)}, "mini_race_oversampling must be two integers"),
         ({"potential": 3.0}, "potential must be a method"),
-        ({"potentail": 3.0}, "potentail is not known|potential"),
     ],
     ids=names,
 )
