@@ -245,6 +245,9 @@ def test_a_look_at_the_progress_is_taken_by_the_next_call(server: Server) -> Non
     progress._take = lambda _: setattr(progress, "newest", told)  # type: ignore
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tfagents_system.worker.progress.tables.Progress.from_wire", lambda arrays: told)
+        server.is_up.clear()
+        assert progress.get() is None, "the read is under way"
+        server.is_up.set()
         until(lambda: progress.get() is told, 1.5, "the progress, before another look is due")
 
 
