@@ -3,13 +3,14 @@
     python -m benchmarks.real_time [--quick] [--minutes 2]
 
 A worker's whole path (policy, TrainingEnvironment, segments, the sender's thread, heartbeats) with a device that takes
-no time. Own share: CPU time of the thread that steps, less that of the policy's actions. Lateness is of the whole
-machine: what else runs there is in it.
+no time. Own share: CPU time of the thread that steps, less that of the policy's actions. What else runs on the machine
+makes steps late, too: a bare loop at the same pace, in turns with the worker, shows how many.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 import types
 from typing import Any
@@ -20,6 +21,7 @@ from benchmarks.worker_steps import ACTION, OBSERVATION, Collector, Params  # Se
 import gymnasium  # isort: skip
 import numpy as np  # isort: skip
 
+from tfagents_system.envs.clocks import MonotonicClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.step_times import SEND_DELAY, percentile
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -31,9 +33,10 @@ from tfagents_system.worker.background_sender import BackgroundSender
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
 
-_OWN_MS, _JITTER_MS = 0.3, 2.0
+_OWN_MS = 0.3
 _MOST_LATE = {20: 0.001, 100: 0.01}
 _ITERATION = 50  # Steps, then a segment is sent.
+_TURN = 4  # Iterations, then the bare loop.
 
 
 class Instant:
@@ -92,35 +95,70 @@ class Sink:
         pass
 
 
-def drive(hertz: int, steps: int) -> tuple[float, float, float]:
-    """So many steps; returns (own CPU ms of a step, share of late steps, 99th percentile of the send delay in ms)."""
-    device = RealTimeEnvironment(Instant(), 1.0 / hertz, 0.8 / hertz)
-    env = TrainingEnvironment(device, 1000)
-    params = Params({"horizon": 1000})
-    actor = TimedActor(Collector(params, [env]).policy)
-    layout = Layout.from_specs(env.observation_spec(), env.action_spec())
-    sink: Any = Sink()
-    sender = BackgroundSender(sink, 64, is_lockstep=False)
-    heartbeat: Any = types.SimpleNamespace(beat=lambda *args, **kwargs: time.sleep(0.005))
-    activity = Activity(BackgroundHeartbeat(heartbeat), 0, lambda state: {})
-    rollout = Rollout(
-        [env],
-        actor,
-        new_builder=lambda: SegmentBuilder(layout, 1000, sender.send),
-        on_step=lambda count: activity.stepped(COLLECTING, count),
-        times=activity.step_times,
-    )
-    rollout.steps(_ITERATION)  # Warms up.
-    device.times.take()
-    late, actor.secs, began = device.late_steps, 0.0, time.thread_time()
-    for _ in range(steps // _ITERATION):
-        rollout.steps(_ITERATION)
-        sender.confirm()
-    own_secs = time.thread_time() - began - actor.secs
-    steps = steps // _ITERATION * _ITERATION
-    delays = device.times.take()[SEND_DELAY]
-    env.close()
-    return 1e3 * own_secs / steps, (device.late_steps - late) / steps, 1e3 * percentile(delays, 0.99)
+@dataclasses.dataclass
+class Lateness:
+    """Of some steps.
+
+    Attributes:
+      late: How many there were.
+      delays: From the end of each time step to its action, seconds.
+    """
+
+    steps: int = 0
+    late: int = 0
+    delays: list[float] = dataclasses.field(default_factory=list)
+
+    def tell(self, outcome: Outcome, who: str) -> None:
+        outcome.row(f"{who}: late steps", 100 * self.late / self.steps, "%")
+        outcome.row(f"{who}: 99th percentile of the delay of an action", 1e3 * percentile(self.delays, 0.99), "ms")
+
+
+class Worker:
+    """A worker's path at a pace."""
+
+    def __init__(self, hertz: int) -> None:
+        self.device = RealTimeEnvironment(Instant(), 1.0 / hertz, 0.8 / hertz)
+        env = TrainingEnvironment(self.device, 1000)
+        self.actor = TimedActor(Collector(Params({"horizon": 1000}), [env]).policy)
+        layout = Layout.from_specs(env.observation_spec(), env.action_spec())
+        sink: Any = Sink()
+        self.sender = BackgroundSender(sink, 64, is_lockstep=False)
+        heartbeat: Any = types.SimpleNamespace(beat=lambda *args, **kwargs: time.sleep(0.005))
+        activity = Activity(BackgroundHeartbeat(heartbeat), 0, lambda state: {})
+        self.rollout = Rollout(
+            [env],
+            self.actor,
+            new_builder=lambda: SegmentBuilder(layout, 1000, self.sender.send),
+            on_step=lambda count: activity.stepped(COLLECTING, count),
+            times=activity.step_times,
+        )
+        self.rollout.steps(_ITERATION)  # Warms up.
+        self.found, self.own_secs = Lateness(), 0.0
+
+    def drive(self, iterations: int) -> None:
+        """So many iterations; then the device waits."""
+        self.device.times.take()
+        before, self.actor.secs, began = self.device.late_steps, 0.0, time.thread_time()
+        for _ in range(iterations):
+            self.rollout.steps(_ITERATION)
+            self.sender.confirm()
+        self.own_secs += time.thread_time() - began - self.actor.secs
+        self.found.steps += iterations * _ITERATION
+        self.found.late += self.device.late_steps - before
+        self.found.delays += self.device.times.take()[SEND_DELAY]
+        self.device.wait()
+
+
+def loop(hertz: int, steps: int, found: Lateness) -> None:
+    """The same pace in a bare loop: what the machine alone makes late."""
+    clock, end = MonotonicClock(), time.monotonic() + 1.0 / hertz
+    for _ in range(steps):
+        clock.sleep_until(end)
+        delay = clock.now() - end
+        found.delays.append(delay)
+        found.late += delay >= 1.0 / hertz
+        end = end + 1.0 / hertz if delay < 1.0 / hertz else clock.now() + 1.0 / hertz
+    found.steps += steps
 
 
 def main() -> None:
@@ -132,14 +170,19 @@ def main() -> None:
     leave_python_to_steps()
     outcome = Outcome((__doc__ or "").split("\n")[0])
     for hertz, most_late in _MOST_LATE.items():
-        own_ms, late, jitter_ms = drive(hertz, max(2 * _ITERATION, round(60 * minutes * hertz)))
-        outcome.row(f"own share of a step at {hertz} Hz", own_ms, "ms of CPU")
-        outcome.row(f"late steps at {hertz} Hz", 100 * late, "%")
-        outcome.row(f"99th percentile of the delay of an action at {hertz} Hz", jitter_ms, "ms")
+        worker, bare = Worker(hertz), Lateness()
+        for _ in range(max(1, round(60 * minutes * hertz / (_TURN * _ITERATION)))):
+            worker.drive(_TURN)
+            loop(hertz, _TURN * _ITERATION, bare)
+        worker.device.close()
+        own_ms = 1e3 * worker.own_secs / worker.found.steps
+        outcome.row(f"{hertz} Hz: own share of a step", own_ms, "ms of CPU")
+        worker.found.tell(outcome, f"{hertz} Hz")
+        bare.tell(outcome, f"{hertz} Hz, bare loop")
         outcome.ratio(f"{_OWN_MS} ms over the own share at {hertz} Hz", _OWN_MS / own_ms, 1.0)
-        if not flags.quick:
-            outcome.ratio(f"steps in time at {hertz} Hz over {1 - most_late}", (1 - late) / (1 - most_late), 1.0)
-    outcome.note(f"{minutes:g} minutes for each rate; the device takes no time")
+        in_time = 1 - worker.found.late / worker.found.steps
+        outcome.ratio(f"steps in time at {hertz} Hz over {1 - most_late}", in_time / (1 - most_late), 1.0)
+    outcome.note(f"{minutes:g} minutes for each rate, in turns with a bare loop; the device takes no time")
     outcome.print()
 
 

@@ -279,6 +279,32 @@ def test_a_call_is_made_at_its_time_though_nobody_waits() -> None:
     clock.close()
 
 
+def test_a_picture_is_not_drawn_while_an_observation_is_captured() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    drawn: list[bool] = []
+
+    class Slow(DummyDevice):
+        def get_obs_rew_terminated_info(self) -> Any:
+            begun.set()
+            assert may_end.wait(20.0)
+            return super().get_obs_rew_terminated_info()
+
+        def render(self) -> np.ndarray:
+            drawn.append(may_end.is_set())
+            return super().render()
+
+    env = RealTimeEnvironment(Slow(), 0.02, 0.0)
+    env.reset()
+    assert begun.wait(20.0)
+    thread = threading.Thread(target=env.render)
+    thread.start()
+    time.sleep(0.1)
+    may_end.set()
+    thread.join(20.0)
+    assert drawn == [True]
+    env.close()
+
+
 def test_real_steps_take_their_time() -> None:
     env = RealTimeEnvironment(DummyDevice(), 0.02, 0.01)
     env.reset()
