@@ -248,6 +248,18 @@ def test_durations_have_rtgyms_meaning() -> None:
     assert env.times.take()["step"] == []
 
 
+def test_metrics_are_of_the_steps_since_the_last_call() -> None:
+    clock = VirtualClock()
+    env, _ = make(clock)
+    env.reset()
+    for late_secs in (0.0, 0.12, 0.0, 0.15):
+        clock.advance(0.01)
+        clock.advance(late_secs)
+        env.step(action(0.1))
+    assert env.take_metrics() == approx({"late_steps": 2.0, "step_ms_p99": 160.0, "inference_ms_p99": 160.0})
+    assert env.take_metrics() == {"late_steps": 0.0, "step_ms_p99": 0.0, "inference_ms_p99": 0.0}
+
+
 def test_percentiles() -> None:
     assert step_times.percentile([], 0.99) == 0.0
     assert step_times.percentile([3.0, 1.0, 2.0], 0.5) == 2.0
