@@ -177,3 +177,15 @@ def test_what_devices_say_is_summed_or_the_largest_and_needs_no_episode():
     assert Report.from_wire(reports[1].to_wire()).device == said[1]
     reports.append(Report("train", 0, 3, 4, 40, 4, [Episode(1.0, 10)]))
     assert summarize("train", reports).items() > expected.items()
+
+
+@pytest.mark.parametrize("order", [(2, 3, 4), (4, 3, 2)])
+def test_more_evaluators_than_episodes_leave_the_last_ones_without_work(order):
+    evaluations = Evaluations(num_episodes=2, sharing=range(2, 5))
+    for worker in order:
+        evaluations.add(share(-1, worker))
+    for worker in order:
+        evaluations.add(share(0, worker, 100.0 * worker))
+    [(_, reports)] = evaluations.pop_ready()
+    assert summarize("eval", reports)["eval_episodes"] == 2 and summarize("eval", reports)["eval_return"] == 250.0
+    assert evaluations.pop_ready() == []
