@@ -25,7 +25,7 @@ def full_segment(layout=ALL, history=2, **options):
     segment = numbered_segment(steps=5, first_step=3, **options)
     earlier = [np.concatenate([leaf[:history], leaf]) for leaf in segment.observation]
     columns = {
-        "returns": np.arange(5, dtype=np.float32),
+        "returns": np.arange(5, dtype=np.float32) + 0.5,
         "explored": np.array([0, 1, 0, 0, 1], np.uint8),
         "potential": np.arange(5 + history + 1, dtype=np.float32),
     }
