@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,34 +77,30 @@ def train(
     if not _NAME.fullmatch(name):
         raise UserError(f"name={shown(name)} must be letters, digits, '.', '-' and '_': give another one")
     inputs = folder / "logs" / f"{name}_inputs"
+    inputs.mkdir(parents=True, exist_ok=True)
     if file is None:
         assert isinstance(params, type)
         file = _written(inputs / "params.py", _cell_of(params) + _alias(params))
     if isinstance(config, Mapping):
         config = _written(inputs / "config.json", json.dumps(config, indent=2) + "\n")
-    given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "tfagents_system",
-        "train",
-        str(file),
-        "--config",
-        str(Path(config).absolute()),
-    ]
+    words = [str(file), "--config", str(Path(config).absolute())]
     for attribute, value in (attributes or {}).items():
-        command += ["--set", f"{attribute}={json.dumps(value)}"]
-    environ = {**os.environ, FOLDER_VARIABLE: str(folder), **{key: str(value) for key, value in given.items()}}
-    paths = environ.get("SAC_EXP_DIR") or folder / environ.get("SAC_LOGS_DIR", "logs") / name
-    inputs.mkdir(parents=True, exist_ok=True)
-    output = inputs / "output.txt"
-    with output.open("wb") as file_of_output:
+        words += ["--set", f"{attribute}={json.dumps(value)}"]
+    given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
+    return _started(words, {key: str(value) for key, value in given.items()}, folder, inputs / "output.txt")
+
+
+def _started(words: Sequence[str], variables: Mapping[str, str], folder: Path, output: Path) -> Run:
+    """`sac train` with these arguments, in a session of its own; stopped when this program ends."""
+    environ = {**os.environ, FOLDER_VARIABLE: str(folder), **variables}
+    exp_dir = environ.get("SAC_EXP_DIR") or folder / environ.get("SAC_LOGS_DIR", "logs") / environ["SAC_EXP_NAME"]
+    with output.open("wb") as file:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file_of_output, stderr=subprocess.STDOUT, env=environ, cwd=folder,
+            [sys.executable, "-P", "-m", "tfagents_system", "train", *words],
+            stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environ, cwd=folder,
             start_new_session=True,
         )  # fmt: skip
-    run = Run(Path(paths), process, output)
+    run = Run(Path(exp_dir), process, output)
     atexit.register(run.stop)
     return run
 
