@@ -57,7 +57,13 @@ SET: dict[str, Any] = {
     "recurrent_burn_in": 3,
     "eval_period_itrs": 3,
     "best_metric": "success",
+    "prior_data_share": 0.25,
+    "prior_rewards": -1.0,
+    "offline_updates": 5,
+    "behaviour_cloning_weight": 0.4,
 }
+ALL: dict[str, Any] = {**SET, "prior_data": "demos.npz"}
+PRIOR = {"prior_data_share", "prior_rewards", "offline_updates"}
 RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
 IQN = {"iqn_quantiles", "iqn_acting_quantiles", "iqn_cosines", "iqn_huber_kappa"}
 VALUES = {"double_q", "dueling", "value_head_units", "exploration_epsilon", "boltzmann_epsilon"}
@@ -97,6 +103,11 @@ def test_without_evaluations_their_period_and_what_they_compare_have_no_effect()
     assert names_told(eval_period_env_steps=500, n_eval_episodes=0) == {"eval_period_env_steps"}
 
 
+def test_what_is_said_of_prior_data_has_no_effect_without_any() -> None:
+    assert names_told(**{name: SET[name] for name in PRIOR}) == PRIOR
+    assert names_told(behaviour_cloning_weight=0.4, prior_data="demos.npz") == {"behaviour_cloning_weight"}
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_defaults_are_never_told(algorithm: str) -> None:
     others: list[dict[str, Any]] = [{}, {"asynchronous": True}, {"updates_per_env_step": 1.0}]
@@ -113,23 +124,23 @@ def test_defaults_are_never_told(algorithm: str) -> None:
         ("droq", QUANTILES | WARMUP | VALUES | IQN),
         ("tqc", WARMUP | VALUES | IQN),
         ("crossq", QUANTILES | TARGETS | VALUES | IQN),
-        ("dqn", QUANTILES | WARMUP | IQN | ACTOR | TUNED | {"share_log_pi"}),
-        ("iqn", QUANTILES | WARMUP | ACTOR | TUNED | {"share_log_pi"}),
-        ("sac_discrete", QUANTILES | WARMUP | VALUES | IQN | {"share_log_pi"}),
+        ("dqn", QUANTILES | WARMUP | IQN | ACTOR | TUNED | {"share_log_pi", "behaviour_cloning_weight"}),
+        ("iqn", QUANTILES | WARMUP | ACTOR | TUNED | {"share_log_pi", "behaviour_cloning_weight"}),
+        ("sac_discrete", QUANTILES | WARMUP | VALUES | IQN | {"share_log_pi", "behaviour_cloning_weight"}),
     ],
 )
 def test_of_all_attributes_those_without_effect_are_told(algorithm: str, without: set[str]) -> None:
     plain = without | RECURRENT
-    assert names_told(True, algorithm=algorithm, **SET) == plain | ASYNCHRONOUS
-    assert names_told(True, algorithm=algorithm, asynchronous=True, **SET) == plain | {"max_policy_lag"}
+    assert names_told(True, algorithm=algorithm, **ALL) == plain | ASYNCHRONOUS
+    assert names_told(True, algorithm=algorithm, asynchronous=True, **ALL) == plain | {"max_policy_lag"}
     images = {name for name in SET if name.startswith("image_")}
-    assert names_told(False, algorithm=algorithm, **SET) == plain | ASYNCHRONOUS | images
+    assert names_told(False, algorithm=algorithm, **ALL) == plain | ASYNCHRONOUS | images
     tuned = {"alpha_learning_rate", "alpha_optimizer", "target_entropy", "share_log_pi"}
-    found = names_told(True, algorithm=algorithm, **{**SET, "learn_entropy_coef": False})
+    found = names_told(True, algorithm=algorithm, **{**ALL, "learn_entropy_coef": False})
     entropy = {"learn_entropy_coef"} if algorithm in ("dqn", "iqn") else set()
     assert found == plain | ASYNCHRONOUS | tuned | entropy
     if not ALGORITHMS[algorithm].why_not_recurrent:
-        assert names_told(True, algorithm=algorithm, recurrent=True, **SET) == without | ASYNCHRONOUS
+        assert names_told(True, algorithm=algorithm, recurrent=True, **ALL) == without | ASYNCHRONOUS
 
 
 @pytest.mark.parametrize(
@@ -159,7 +170,7 @@ def test_a_note_says_what_leaves_it_without_effect(attributes: dict[str, Any], t
 
 def test_what_a_users_own_agent_may_read_is_not_told() -> None:
     hooks: Any = {"agent_ctor": lambda self, *specs: TrainParamsBase.agent_ctor(self, *specs)}
-    assert names_told(False, **SET, **hooks) == RECURRENT | ASYNCHRONOUS
+    assert names_told(False, **ALL, **hooks) == RECURRENT | ASYNCHRONOUS
 
 
 def test_what_acts_on_images_alone_is_told_when_the_environment_is_known() -> None:

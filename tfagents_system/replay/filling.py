@@ -50,7 +50,7 @@ def fill(ring: Ring, sources: Sequence[Path], home: Path, checkpoints: Path, fra
         if lines := differences(ring.layout, stored.layout):
             raise UserError(f"SAC_REPLAY_FROM={source} has another layout than this run: {'; '.join(lines)}")
         steps = ring.ring_steps
-        segments = (_fit(segment, ring.layout, frame_stack) for segment in stored.segments(ring.capacity_rows))
+        segments = (with_history(segment, ring.layout, frame_stack) for segment in stored.segments(ring.capacity_rows))
         while together := list(itertools.islice(segments, _SEGMENTS_AT_ONCE)):
             _take_over(ring, together, source)
         logging.info("%s: %d steps taken over", source, ring.ring_steps - steps)
@@ -68,8 +68,8 @@ def _take_over(ring: Ring, segments: Sequence[Segment], source: Path) -> None:
         raise UserError(f"SAC_REPLAY_FROM={source}: {error}: raise n_episodes_in_buffer") from None
 
 
-def _fit(segment: Segment, layout: Layout, frame_stack: FrameStack) -> Segment:
-    """The segment for a ring of perhaps longer stacks: no sample starts where frames before it are missing."""
+def with_history(segment: Segment, layout: Layout, frame_stack: FrameStack) -> Segment:
+    """Another run's segment for a ring of perhaps longer stacks: samples start where all their frames are there."""
     missing = layout.history_rows(frame_stack) - segment.history
     if segment.starts_episode or missing <= segment.context:
         return segment

@@ -30,6 +30,19 @@ class NothingToDrawError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
+class PriorData:
+    """The experience of others that minibatches have beside the run's own (RLPD, Ball et al., arXiv 2302.02948).
+
+    Attributes:
+      ring: Where it is.
+      samples: Of each minibatch, behind those of the run's own.
+    """
+
+    ring: Ring
+    samples: int
+
+
+@dataclasses.dataclass(frozen=True)
 class DrawSettings:
     """How minibatches are drawn.
 
@@ -44,6 +57,7 @@ class DrawSettings:
       window_steps: Samples start at the newest so many training steps alone; None: at all that the ring holds.
       window: What `window_steps` follows, see `at`; None: nothing.
       whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
+      prior: Where a part of each minibatch is drawn from; None: all of it is from the run's own ring.
     """
 
     batch_size: int
@@ -56,6 +70,7 @@ class DrawSettings:
     window_steps: int | None = None
     window: Schedule | None = None
     whole_bootstrap: bool = False
+    prior: PriorData | None = None
 
     def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
         """Those of an iteration; arguments as of `Schedule.value`, where its draws begin."""
@@ -67,19 +82,40 @@ class DrawSettings:
 def draw(
     ring: Ring, rng: np.random.Generator, settings: DrawSettings, num_minibatches: int, *, held_out: bool = False
 ) -> list[np.ndarray]:
-    """Draws minibatches as a run's settings say: the arrays of its form's samples.
+    """Draws minibatches as a run's settings say: the arrays of its form's samples, prior data last in each minibatch.
 
     Args:
       ring: What is drawn from.
       rng: Decides what is drawn.
       settings: Of the run.
       num_minibatches: K.
-      held_out: Draw from the held-out episodes, instead of all others.
+      held_out: Draw from the held-out episodes of the run's own, instead of all others.
 
     Raises:
       NothingToDrawError: The ring holds no sample of the kind.
     """
-    return settings.form.draw(ring, rng, settings, num_minibatches, held_out=held_out).to_arrays()
+    prior = settings.prior
+    if prior is None or held_out:
+        return settings.form.draw(ring, rng, settings, num_minibatches, held_out=held_out).to_arrays()
+    own = dataclasses.replace(settings, batch_size=settings.batch_size - prior.samples)
+    parts = (
+        settings.form.draw(ring, rng, own, num_minibatches).to_arrays(),
+        _draw_prior(prior, rng, settings, num_minibatches, prior.samples),
+    )
+    return [np.concatenate(pair, axis=1) for pair in zip(*parts, strict=True)]
+
+
+def draw_prior(rng: np.random.Generator, settings: DrawSettings, num_minibatches: int) -> list[np.ndarray]:
+    """Draws minibatches of prior data alone; arguments and errors as of `draw`."""
+    assert settings.prior is not None, "there is no prior data"
+    return _draw_prior(settings.prior, rng, settings, num_minibatches, settings.batch_size)
+
+
+def _draw_prior(
+    prior: PriorData, rng: np.random.Generator, settings: DrawSettings, num_minibatches: int, size: int
+) -> list[np.ndarray]:
+    all_of_it = dataclasses.replace(settings, batch_size=size, window_steps=None)
+    return settings.form.draw(prior.ring, rng, all_of_it, num_minibatches).to_arrays()
 
 
 def draw_transitions(

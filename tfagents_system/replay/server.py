@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import os
@@ -23,10 +24,11 @@ from tfagents_system.machine.signals import is_orphan
 from tfagents_system.replay.filling import fill
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
+from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
-from tfagents_system.replay.sampling import DrawSettings
+from tfagents_system.replay.sampling import DrawSettings, PriorData
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.replay.step_shares import StepShares
@@ -35,6 +37,7 @@ from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.resets import catches_up, earlier_checkpoints
 from tfagents_system.run_files.run_paths import TRAINER
+from tfagents_system.settings.prior_rules import prior_samples
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import loopback, tables
 from tfagents_system.transport.connection import Connection
@@ -77,7 +80,7 @@ def serve(role: Role) -> int:
         Connection(role.server_address, role.stop.is_set),
         all_tables[tables.BLOCKS],
         role.max_workers,
-        draw_settings(params, layout, role.epoch_seed),
+        _settings_with_prior(role, layout),
         _pacing(role, ring),
         snapshots,
         WorkerOrder(ring, functools.partial(_workers_of, role), snapshots.has_room) if role.deterministic else None,
@@ -146,6 +149,14 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         whole_bootstrap=ALGORITHMS[params.algorithm].takes_bootstrap_factor,
         window=None if params.replay_window_steps is None else Schedule.of(params.replay_window_steps),
     )
+
+
+def _settings_with_prior(role: Role, layout: Layout) -> DrawSettings:
+    settings = draw_settings(role.params, layout, role.epoch_seed)
+    if role.params.prior_data is None:
+        return settings
+    prior = PriorData(open_prior(role.paths.prior_data, layout), prior_samples(role.params))
+    return dataclasses.replace(settings, prior=prior)
 
 
 def _replay_from() -> list[Path]:

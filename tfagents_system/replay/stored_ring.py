@@ -28,6 +28,7 @@ class StoredRing:
       folder: Of the ring.
       layout: Its columns.
       rows: Rows that it holds.
+      capacity_rows, slack_rows: Its size, as of Ring.
       damaged_steps: Transitions that the last call of `segments` left out, because a checksum was wrong.
 
     Raises:
@@ -50,6 +51,7 @@ class StoredRing:
                 f"the replay ring in {folder} is damaged, its header has a wrong checksum: give another run"
             )
         self._files = files
+        self.capacity_rows, self.slack_rows = files.capacity_rows, files.slack_rows
         self._columns = RingRows(files, mode="r")
         self._first, self._end = int(header["total_rows"] - header["filled_rows"]), int(header["total_rows"])
         self.rows = self._end - self._first

@@ -18,6 +18,7 @@ from tfagents_system.agents.iteration_counts import ratio_of_run, updates_per_it
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
 from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.settings.prior_rules import offline_updates
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
 from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.trainer.iteration_plan import IterationPlan
@@ -59,7 +60,9 @@ class Trainer:
         learner = self._learner = Learner(role, self._snapshots.ask)
         self._state = learner.state
         counts = updates_per_iter(params), ratio_of_run(params)
-        self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts)
+        self._plan = IterationPlan(
+            self._state, lambda: learner.train_step, params.num_iter, *counts, offline_updates(params)
+        )
         actions = specs.load_actions(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
         self._shares = TimeShares()
@@ -138,7 +141,8 @@ class Trainer:
         self._session = self._reports.session = next_session(self._role.paths.trainer_session, self._session)
         self._minibatches.begin(self._session)
         self._sharings = ()
-        self._publish()
+        if not self._plan.is_offline:  # Workers wait for the policy after it.
+            self._publish()
         self._update = self._learner.make_update()
         self._log.newest["update"] = self._update.kind
         self._minibatches.request(self._state.iteration)
@@ -189,13 +193,14 @@ class Trainer:
         self._minibatches.request(iteration + 1)
         while not plan.is_complete:
             block = self._next_block(iteration, plan.done)
-            self._state.env_steps = block.env_steps
-            self._policy_steps = block.env_steps - block.init_steps
-            self._log.training_row.begin(self._learner.train_step, block.env_steps)
+            if not plan.is_offline:
+                self._state.env_steps = block.env_steps
+                self._policy_steps = block.env_steps - block.init_steps
+            self._log.training_row.begin(self._learner.train_step, self._state.env_steps)
             is_news = plan.total is None
             count = plan.take(block)
             self._sharings = block.sharings
-            self._learner.follow_schedules(block.env_steps)
+            self._learner.follow_schedules(self._state.env_steps)
             if is_news:
                 self._minibatches.request(iteration + 1)
             self._train_on(block, count)
@@ -204,13 +209,14 @@ class Trainer:
 
     def _train_on(self, block: tables.Block, count: int) -> None:
         """The updates of the first `count` minibatches; then what is held out is measured."""
+        plan = self._plan
         self._log.beat("updating")
         for part in self._publisher.parts(self._learner.train_step, count):
             with self._shares.spend("updates"):
                 losses = self._update([array[part] for array in block.arrays])
             self._log.training_row.add_losses(losses)
             self._log.tell_callbacks("updates", losses)
-            if self._publisher.is_due(self._learner.train_step) and not self._plan.is_complete:
+            if self._publisher.is_due(self._learner.train_step) and not (plan.is_complete or plan.is_offline):
                 with self._shares.spend("publishing"):
                     self._learner.follow_schedules(self._state.env_steps, self._learner.train_step)
                     self._publisher.publish_within(self._learner.read_policy(self._session), self._progress())
