@@ -170,7 +170,7 @@ def test_a_note_says_what_leaves_it_without_effect(attributes: dict[str, Any], t
 
 def test_what_a_users_own_agent_may_read_is_not_told() -> None:
     hooks: Any = {"agent_ctor": lambda self, *specs: TrainParamsBase.agent_ctor(self, *specs)}
-    assert names_told(False, **ALL, **hooks) == RECURRENT | ASYNCHRONOUS
+    assert names_told(False, **{**ALL, "behaviour_cloning_weight": 0.0}, **hooks) == RECURRENT | ASYNCHRONOUS
 
 
 def test_what_acts_on_images_alone_is_told_when_the_environment_is_known() -> None:

@@ -21,14 +21,25 @@ def cloning_weight(params: TrainParamsBase) -> tf.Variable | None:
     return tf.Variable(params.behaviour_cloning_weight, dtype=tf.float32, trainable=False, name=WEIGHT)
 
 
-def cloning_term(value: tf.Tensor, actions: Any, taken: Any) -> tf.Tensor:
-    """mean|Q| |a_pi - a|^2, `[B, (T,)]`, with the mean of the squares over the numbers of an action.
+def with_cloning(loss: tf.Tensor, weight: tf.Variable | None, value: tf.Tensor, actions: Any, taken: Any) -> tf.Tensor:
+    """The actor's loss plus weight * mean|Q| |a_pi - a|^2, with the mean of the squares over the numbers of an action.
 
     TD3+BC (Fujimoto and Gu, arXiv 2106.06860, equations 3 to 5) minimises -lambda Q + |a_pi - a|^2 with lambda =
-    alpha / mean|Q|; that divided by lambda is -Q + weight * this, with the weight 1 / alpha.
+    alpha / mean|Q|; that divided by lambda is -Q + weight * mean|Q| |a_pi - a|^2, with the weight 1 / alpha.
+
+    Args:
+      loss: `[B, (T,)]`.
+      weight: Scalar; None: the loss stays as it is.
+      value: What the actor maximises, `[B, (T,)]`.
+      actions, taken: The actor's and the data's, leaves `[B, (T,) ...]`.
     """
-    pairs = zip(tf.nest.flatten(actions), tf.nest.flatten(taken), strict=True)
-    rank = value.shape.rank
-    squares = [tf.math.squared_difference(ours, theirs) for ours, theirs in pairs]
-    flat = [tf.reshape(each, tf.concat([tf.shape(each)[:rank], [-1]], 0)) for each in squares]
-    return tf.stop_gradient(tf.reduce_mean(tf.abs(value))) * tf.reduce_mean(tf.concat(flat, -1), -1)
+    if weight is None:
+        return loss
+    squares = [
+        tf.math.squared_difference(ours, theirs)
+        for ours, theirs in zip(tf.nest.flatten(actions), tf.nest.flatten(taken), strict=True)
+    ]
+    outer = value.shape.rank
+    flat = [tf.reshape(each, tf.concat([tf.shape(each)[:outer], [-1]], 0)) for each in squares]
+    size = tf.stop_gradient(tf.reduce_mean(tf.abs(value)))
+    return loss + weight * size * tf.reduce_mean(tf.concat(flat, -1), -1)

@@ -13,7 +13,7 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
 from tfagents_system.agents.action_sampling import Drawing, Noise, sample
-from tfagents_system.agents.behaviour_cloning import cloning_term
+from tfagents_system.agents.behaviour_cloning import with_cloning
 from tfagents_system.agents.encoder import EncoderBackprop
 from tfagents_system.agents.entropy import FrozenOptimizer
 from tfagents_system.agents.layers import dropout_noise
@@ -224,9 +224,8 @@ class FusedUpdate:
         """Equation 7: alpha * log pi(a|s) - value(s, a); with a term of behaviour cloning where there is one."""
         parts = self._parts
         value = self._actor_q([self._values(critic, steps, actions) for critic in parts.critics])
-        per_example = tf.exp(parts.log_alpha) * log_pi - value
-        if parts.cloning_weight is not None:
-            per_example += parts.cloning_weight * cloning_term(value, actions, steps.actions)
+        loss = tf.exp(parts.log_alpha) * log_pi - value
+        per_example = with_cloning(loss, parts.cloning_weight, value, actions, steps.actions)
         return parts.actor_loss_weight * _batch_mean(per_example, steps.weight, parts.actor.losses)
 
     def _alpha_loss(self, steps: Steps, log_pi: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -87,10 +87,7 @@ class StoredRing:
             return None
         per_observation = [self._copy(column, begin, end) for column in columns.per_observation]
         per_transition = [self._copy(column, begin, end - 1) for column in columns.per_transition]
-        crc = zlib.crc32(begin.to_bytes(8, "little"))
-        for values in (*per_observation, *per_transition):
-            crc = zlib.crc32(np.ascontiguousarray(values).data, crc)
-        if crc != int(columns.crc[(end - 1) % self._files.num_rows]):
+        if self._checksum(begin, per_observation, per_transition) != int(columns.crc[(end - 1) % self._files.num_rows]):
             return None
         *observation, steps_left, step_type = per_observation
         history = int(np.count_nonzero(steps_left == HISTORY))
@@ -118,6 +115,15 @@ class StoredRing:
             deferred=deferred,
             returns=per_transition[-1][history:] if self.layout.returns else None,
         )
+
+    def _checksum(self, begin: int, *kinds: Sequence[np.ndarray]) -> int:
+        """As of RingRows, of copies: a run may write over the rows meanwhile. The columns of a range are together."""
+        crc, head = zlib.crc32(begin.to_bytes(8, "little")), self._files.num_rows - begin % self._files.num_rows
+        for columns in kinds:
+            for part in (slice(0, head), slice(head, None)):
+                for values in columns:
+                    crc = zlib.crc32(np.ascontiguousarray(values[part]).data, crc)
+        return crc
 
     def _copy(self, column: np.ndarray, begin: int, end: int) -> np.ndarray:
         return np.concatenate([column[part] for part in row_ranges(begin, end, self._files.num_rows)])

@@ -92,7 +92,7 @@ class IterationPlan:
     def take(self, block: tables.Block) -> int:
         """Notes what a block tells; returns how many of its minibatches are to be trained on."""
         if not self.is_offline:
-            self._state.policy_steps = block.env_steps - block.init_steps
+            self._state.env_steps, self._state.policy_steps = block.env_steps, block.env_steps - block.init_steps
         if self.total is None:
             self.total = block.total
         return min(block.count, self.total - self.done)

@@ -59,10 +59,8 @@ class Trainer:
         self._snapshots = ReplaySnapshots(self._connection)
         learner = self._learner = Learner(role, self._snapshots.ask)
         self._state = learner.state
-        counts = updates_per_iter(params), ratio_of_run(params)
-        self._plan = IterationPlan(
-            self._state, lambda: learner.train_step, params.num_iter, *counts, offline_updates(params)
-        )
+        counts = updates_per_iter(params), ratio_of_run(params), offline_updates(params)
+        self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts)
         actions = specs.load_actions(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
         self._shares = TimeShares()
@@ -193,12 +191,10 @@ class Trainer:
         self._minibatches.request(iteration + 1)
         while not plan.is_complete:
             block = self._next_block(iteration, plan.done)
-            if not plan.is_offline:
-                self._state.env_steps = block.env_steps
-                self._policy_steps = block.env_steps - block.init_steps
-            self._log.training_row.begin(self._learner.train_step, self._state.env_steps)
             is_news = plan.total is None
             count = plan.take(block)
+            self._policy_steps = self._state.policy_steps
+            self._log.training_row.begin(self._learner.train_step, self._state.env_steps)
             self._sharings = block.sharings
             self._learner.follow_schedules(self._state.env_steps)
             if is_news:
@@ -209,14 +205,15 @@ class Trainer:
 
     def _train_on(self, block: tables.Block, count: int) -> None:
         """The updates of the first `count` minibatches; then what is held out is measured."""
-        plan = self._plan
         self._log.beat("updating")
         for part in self._publisher.parts(self._learner.train_step, count):
             with self._shares.spend("updates"):
                 losses = self._update([array[part] for array in block.arrays])
             self._log.training_row.add_losses(losses)
             self._log.tell_callbacks("updates", losses)
-            if self._publisher.is_due(self._learner.train_step) and not (plan.is_complete or plan.is_offline):
+            if self._publisher.is_due(self._learner.train_step) and not (
+                self._plan.is_complete or self._plan.is_offline
+            ):
                 with self._shares.spend("publishing"):
                     self._learner.follow_schedules(self._state.env_steps, self._learner.train_step)
                     self._publisher.publish_within(self._learner.read_policy(self._session), self._progress())
