@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,7 +23,7 @@ from tests.support.tiny_agents import (
 from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.agents.scheduled import ScheduledValues
 
-CLOSE = {"rtol": 2e-5, "atol": 2e-5}
+CLOSE: Any = {"rtol": 2e-5, "atol": 2e-5}
 WEIGHT = 0.4
 
 

@@ -49,15 +49,17 @@ def draw(ring: Ring, wanted: DrawSettings, count: int = 200, **options: bool) ->
 def test_each_minibatch_has_so_many_samples_of_prior_data(tmp_path: Path, form: SampleForm) -> None:
     ring = filled_ring(tmp_path / "ring")
     arrays = draw(ring, settings(tmp_path, form))
-    ids = arrays[1] if form.sequence_length else arrays[0]  # A sequence begins with its step types.
-    worker = ids.reshape(200, B, -1, 3)[:, :, 0, 0]
-    np.testing.assert_array_equal(worker[:, : B - SAMPLES], OWN)
-    np.testing.assert_array_equal(worker[:, B - SAMPLES :], PRIOR)
-    assert all(array.shape[:2] == (200, B) for array in arrays)
+    own, prior = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
+    place = 1 if form.sequence_length else 0  # A sequence begins with its step types.
+    np.testing.assert_array_equal(own[place][..., 0], OWN)
+    np.testing.assert_array_equal(prior[place][..., 0], PRIOR)
+    assert all(array.shape[:2] == (200, B - SAMPLES) for array in own)
+    assert all(array.shape[:2] == (200, SAMPLES) for array in prior)
 
 
 def test_all_of_its_steps_are_equally_likely_and_none_is_held_out(tmp_path: Path) -> None:
-    ids = draw(filled_ring(tmp_path / "ring"), settings(tmp_path), 800)[0][:, B - SAMPLES :].reshape(-1, 3)
+    arrays = draw(filled_ring(tmp_path / "ring"), settings(tmp_path), 800)
+    ids = arrays[len(arrays) // 2].reshape(-1, 3)
     steps, counts = np.unique(ids[:, 1] * 10 + ids[:, 2], return_counts=True)
     assert len(steps) == STEPS
     statistic = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
@@ -69,10 +71,12 @@ def test_a_window_and_held_out_draws_are_of_the_run_s_own_experience(tmp_path: P
     ring.append(numbered_segment(number=10, held_out=True))
     ring.append(numbered_segment(number=11))
     wanted = settings(tmp_path, window_steps=5)
-    ids = draw(ring, wanted)[0]
-    assert set(ids[:, : B - SAMPLES, 1].ravel()) == {11} and set(ids[:, B - SAMPLES :, 1].ravel()) == set(range(8))
-    held_out = draw(ring, dataclasses.replace(wanted, window_steps=None), held_out=True)[0]
-    assert held_out.shape[1] == B and set(map(tuple, held_out[..., :2].reshape(-1, 2))) == {(OWN, 10)}
+    ids = draw(ring, wanted)[:: len(LAYOUT.observation) * 2 + 3]
+    assert set(ids[0][..., 1].ravel()) == {11} and set(ids[1][..., 1].ravel()) == set(range(8))
+    held_out = draw(ring, dataclasses.replace(wanted, window_steps=None), held_out=True)
+    parts = held_out[0], held_out[len(held_out) // 2]
+    assert [part.shape[1] for part in parts] == [B - SAMPLES, SAMPLES]
+    assert all(set(map(tuple, part[..., :2].reshape(-1, 2))) == {(OWN, 10)} for part in parts)
 
 
 def test_draws_are_the_same_after_a_restart(tmp_path: Path) -> None:
@@ -109,8 +113,8 @@ def test_offline_updates_are_of_prior_data_alone_and_wait_for_nobody(tmp_path: P
         server.connection.put(tables.SEGMENTS, segment.to_wire())
         take_block(server, reader)
         server.connection.put(tables.REQUESTS, tables.Request(2, 0, 0, 20, 0).to_wire())
-        ids = take_block(server, reader).arrays[0]
-        np.testing.assert_array_equal(ids[..., 0], np.broadcast_to([OWN, OWN, PRIOR, PRIOR], ids.shape[:2]))
+        arrays = take_block(server, reader).arrays
+        assert set(arrays[0][..., 0].ravel()) == {OWN} and set(arrays[len(arrays) // 2][..., 0].ravel()) == {PRIOR}
         server.service._draw_settings = DRAW
         server.connection.put(tables.REQUESTS, tables.Request(2, tables.OFFLINE, 8, 10, 0).to_wire())
         server.turn_until(lambda: server.service.malformed == 1)
@@ -137,3 +141,28 @@ def test_segments_around_the_end_of_the_files_are_whole(tmp_path: Path) -> None:
     stored = StoredRing(tmp_path)
     found = [segment.observation[0][0, 1] for segment in stored.segments()]
     assert found == list(range(7, 17)) and stored.damaged_steps == 0
+
+
+def test_an_update_of_two_parts_is_that_of_the_whole_minibatch() -> None:
+    import tensorflow as tf
+
+    from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
+    from tfagents_system.agents.training_agent import make_agent, make_block_update
+
+    def trained(prior_data: str | None) -> list[np.ndarray]:
+        params = TinyParams({"horizon": 5})
+        own = {"train_batch_size": 8, "prior_data": prior_data, "validation_share": 0.1}
+        vars(params).update(own, prior_data_share=0.25, normalize_rewards=False)
+        tf.keras.utils.set_random_seed(4)
+        agent = make_agent(params, OBSERVATION, ACTION, tf.Variable(0, dtype=tf.int64))
+        update = make_block_update(params, agent, seed=1)
+        rng = np.random.default_rng(0)
+        shapes = [(3,), (2,), (), (), (3,)]
+        whole = [rng.uniform(-1, 1, (4, 8, *shape)).astype(np.float32) for shape in shapes]
+        parts = [array[:, :6] for array in whole] + [array[:, 6:] for array in whole]
+        arrays = parts if prior_data else whole
+        assert [spec.shape[1:] for spec in update.block_spec] == [array.shape[1:] for array in arrays]
+        losses = [*update(arrays).values(), *update.measure(arrays).values()]
+        return [np.array(losses), *(variable.numpy() for variable in agent.trainable_variables)]
+
+    np.testing.assert_equal(trained("demos.npz"), trained(None))

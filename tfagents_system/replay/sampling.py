@@ -35,7 +35,7 @@ class PriorData:
 
     Attributes:
       ring: Where it is.
-      samples: Of each minibatch, behind those of the run's own.
+      samples: Of each minibatch, behind those of the run's own: n.
     """
 
     ring: Ring
@@ -82,7 +82,10 @@ class DrawSettings:
 def draw(
     ring: Ring, rng: np.random.Generator, settings: DrawSettings, num_minibatches: int, *, held_out: bool = False
 ) -> list[np.ndarray]:
-    """Draws minibatches as a run's settings say: the arrays of its form's samples, prior data last in each minibatch.
+    """Draws minibatches as a run's settings say: the arrays of its form's samples.
+
+    With prior data there are two of each: those of the run's own samples `[K, B - n, ...]`, then, in the same order,
+    those of the n prior ones. One array for both would be another copy of all.
 
     Args:
       ring: What is drawn from.
@@ -94,28 +97,27 @@ def draw(
     Raises:
       NothingToDrawError: The ring holds no sample of the kind.
     """
-    prior = settings.prior
-    if prior is None or held_out:
-        return settings.form.draw(ring, rng, settings, num_minibatches, held_out=held_out).to_arrays()
-    own = dataclasses.replace(settings, batch_size=settings.batch_size - prior.samples)
-    parts = (
-        settings.form.draw(ring, rng, own, num_minibatches).to_arrays(),
-        _draw_prior(prior, rng, settings, num_minibatches, prior.samples),
-    )
-    return [np.concatenate(pair, axis=1) for pair in zip(*parts, strict=True)]
+    rings = (ring, settings.prior.ring if settings.prior is not None and not held_out else ring)
+    return _draw_parts(rings, rng, settings, num_minibatches, held_out)
 
 
 def draw_prior(rng: np.random.Generator, settings: DrawSettings, num_minibatches: int) -> list[np.ndarray]:
     """Draws minibatches of prior data alone; arguments and errors as of `draw`."""
     assert settings.prior is not None, "there is no prior data"
-    return _draw_prior(settings.prior, rng, settings, num_minibatches, settings.batch_size)
+    return _draw_parts((settings.prior.ring,) * 2, rng, settings, num_minibatches, held_out=False)
 
 
-def _draw_prior(
-    prior: PriorData, rng: np.random.Generator, settings: DrawSettings, num_minibatches: int, size: int
+def _draw_parts(
+    rings: tuple[Ring, Ring], rng: np.random.Generator, settings: DrawSettings, num_minibatches: int, held_out: bool
 ) -> list[np.ndarray]:
-    all_of_it = dataclasses.replace(settings, batch_size=size, window_steps=None)
-    return settings.form.draw(prior.ring, rng, all_of_it, num_minibatches).to_arrays()
+    """Both parts of each minibatch; the one there is without prior data."""
+    prior, arrays = settings.prior, list[np.ndarray]()
+    sizes = [settings.batch_size] if prior is None else [settings.batch_size - prior.samples, prior.samples]
+    for ring, size in zip(rings, sizes, strict=False):
+        window_steps = None if prior is not None and ring is prior.ring else settings.window_steps
+        part = dataclasses.replace(settings, batch_size=size, window_steps=window_steps)
+        arrays += part.form.draw(ring, rng, part, num_minibatches, held_out=held_out).to_arrays()
+    return arrays
 
 
 def draw_transitions(

@@ -15,7 +15,13 @@ import reverb
 import reverb.platform.checkpointers_lib
 
 from tfagents_system.agents.algorithms import ALGORITHMS
-from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
+from tfagents_system.agents.iteration_counts import (
+    most_updates_per_env_step,
+    prior_samples,
+    random_count,
+    random_steps,
+    updates_ratio,
+)
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
@@ -37,7 +43,6 @@ from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.resets import catches_up, earlier_checkpoints
 from tfagents_system.run_files.run_paths import TRAINER
-from tfagents_system.settings.prior_rules import prior_samples
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import loopback, tables
 from tfagents_system.transport.connection import Connection

@@ -1,10 +1,10 @@
-"""Attributes about prior data: what follows from them, and what is wrong with them together with others."""
+"""What is wrong with attributes about prior data together with others."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tfagents_system.agents.iteration_counts import random_count
+from tfagents_system.agents.iteration_counts import offline_updates, prior_samples, random_count
 from tfagents_system.train_params_base import overrides_any
 
 
@@ -35,13 +35,3 @@ def prior_notes(params: Any) -> list[str]:
         f"offline_updates={params.offline_updates}, and the first {first} {kind} are still of random actions, not of "
         "the policy that was trained offline: set env_steps_before_training=0"
     ]
-
-
-def offline_updates(params: Any) -> int:
-    """Updates before the first iteration; 0 without prior data."""
-    return int(params.offline_updates) if params.prior_data is not None else 0
-
-
-def prior_samples(params: Any) -> int:
-    """Samples of each minibatch that are drawn from prior data; 0 without any."""
-    return round(params.prior_data_share * params.train_batch_size) if params.prior_data is not None else 0

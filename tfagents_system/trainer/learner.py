@@ -11,6 +11,7 @@ from absl import logging
 
 from tfagents_system.agents import entropy
 from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.iteration_counts import offline_updates
 from tfagents_system.agents.matmul_precision import choose_precision
 from tfagents_system.agents.network_parts import redraw
 from tfagents_system.agents.scheduled import ScheduledValues
@@ -21,7 +22,6 @@ from tfagents_system.policies import weights
 from tfagents_system.role import RESET_STREAM, TRAIN_STREAM, Role
 from tfagents_system.run_files.agent_start import start_of_run
 from tfagents_system.run_files.resets import AGENT, network_resets, resets_of_run
-from tfagents_system.settings.prior_rules import offline_updates
 from tfagents_system.trainer.resetting_update import ResettingUpdate
 from tfagents_system.trainer.starting_agent import values_for
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState

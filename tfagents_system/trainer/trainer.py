@@ -14,11 +14,10 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.agents.block_update import DivergedError
-from tfagents_system.agents.iteration_counts import ratio_of_run, updates_per_iter
+from tfagents_system.agents.iteration_counts import offline_updates, ratio_of_run, updates_per_iter
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
 from tfagents_system.run_files.time_shares import TimeShares
-from tfagents_system.settings.prior_rules import offline_updates
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
 from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.trainer.iteration_plan import IterationPlan
@@ -191,11 +190,9 @@ class Trainer:
         self._minibatches.request(iteration + 1)
         while not plan.is_complete:
             block = self._next_block(iteration, plan.done)
-            is_news = plan.total is None
-            count = plan.take(block)
-            self._policy_steps = self._state.policy_steps
+            is_news, count = plan.total is None, plan.take(block)
             self._log.training_row.begin(self._learner.train_step, self._state.env_steps)
-            self._sharings = block.sharings
+            self._sharings, self._policy_steps = block.sharings, self._state.policy_steps
             self._learner.follow_schedules(self._state.env_steps)
             if is_news:
                 self._minibatches.request(iteration + 1)
