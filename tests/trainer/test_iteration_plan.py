@@ -113,7 +113,7 @@ def test_a_ratio_that_is_changed_counts_from_then_on(tmp_path, ratio, due):
     plan.begin()
     request = plan.request(SESSION, 1)
     assert request is not None and request.count == AS_DUE
-    assert updates_due(140, ratio) - request.updates == due and state.ratio == ratio
+    assert updates_due(140, ratio) - request.counted_updates == due and state.ratio == ratio
     plan.begin()
     assert plan.request(SESSION, 1) == request, "once"
 
@@ -123,21 +123,22 @@ def test_offline_updates_come_first_and_count_for_no_ratio():
     plan = IterationPlan(state, lambda: steps[0], 10, None, 1.0, 50)
     plan.begin()
     assert plan.is_offline and plan.total == 50 and plan.mean_updates is None
-    assert plan.request(SESSION, OFFLINE) == Request(SESSION, OFFLINE, 0, 50, 0)
-    assert plan.request(SESSION, 0) == Request(SESSION, 0, 0, AS_DUE, 0), "none of them counts"
+    assert plan.request(SESSION, OFFLINE) == Request(SESSION, OFFLINE, 0, 50, 0, 0, -50)
+    ahead = plan.request(SESSION, 0)
+    assert ahead == Request(SESSION, 0, 0, AS_DUE, 50, 0, -50) and ahead.counted_updates == 0, "none of them counts"
     assert Request.from_wire(plan.request(SESSION, OFFLINE).to_wire()).iteration == OFFLINE
     assert plan.take(block(total=50, count=8)) == 8
     steps[0] = 8
     again = IterationPlan(dataclasses.replace(state), lambda: 8, 10, None, 1.0, 50)
     again.begin()
-    assert again.request(SESSION, OFFLINE) == Request(SESSION, OFFLINE, 8, 42, 0), "a stop within them"
+    assert again.request(SESSION, OFFLINE) == Request(SESSION, OFFLINE, 8, 42, 8, 0, -50), "a stop within them"
     steps[0] = 50
     assert plan.is_complete
     plan.end()
     assert (state.iteration, state.iteration_start, plan.done, plan.total) == (0, 50, 0, None)
     assert (state.end_env_steps, state.earlier_end_env_steps) == (0, -1), "nothing has been collected"
-    assert not plan.is_offline and plan.request(SESSION, 0) == Request(SESSION, 0, 0, AS_DUE, 0)
+    assert not plan.is_offline and plan.request(SESSION, 0) == ahead
     plan.take(block(total=20))
     steps[0] = 70
     plan.end()
-    assert plan.mean_updates == 20 and plan.request(SESSION, 1) == Request(SESSION, 1, 0, AS_DUE, 20)
+    assert plan.mean_updates == 20 and plan.request(SESSION, 1) == Request(SESSION, 1, 0, AS_DUE, 70, 0, -50)

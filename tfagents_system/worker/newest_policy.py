@@ -11,8 +11,8 @@ from tfagents_system.policies import weights
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.shared_weights import SharedWeightsReader, open_shared
 from tfagents_system.transport import tables
-from tfagents_system.transport.connection import Connection
 from tfagents_system.worker.actors import Actor, PolicyActor, RefreshingActor
+from tfagents_system.worker.background import AnyConnection
 
 # Within an episode the replay server is asked so seldom: 1,000 workers may do it, and a slow one must not hold them up.
 _LOOK_SECS, _LOOK_SHARE = 1.0, 0.05
@@ -37,7 +37,7 @@ class NewestPolicy:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: AnyConnection,
         policy: WorkerPolicy,
         progress: Callable[[], tables.Progress | None] = lambda: None,
     ) -> None:
