@@ -45,6 +45,10 @@ SET: dict[str, Any] = {
     "image_encoder_features": 20,
     "image_augmentation_pixels": 2,
     "alpha_optimizer": {"name": "sgd"},
+    "prior_data_share": 0.25,
+    "prior_rewards": -1.0,
+    "offline_updates": 5,
+    "behaviour_cloning_weight": 0.4,
     "normalize_observations": True,
     "num_steps_per_iter": 7,
     "n_train_episodes_per_iter": 3,
@@ -57,18 +61,13 @@ SET: dict[str, Any] = {
     "recurrent_burn_in": 3,
     "eval_period_itrs": 3,
     "best_metric": "success",
-    "prior_data_share": 0.25,
-    "prior_rewards": -1.0,
-    "offline_updates": 5,
-    "behaviour_cloning_weight": 0.4,
 }
-ALL: dict[str, Any] = {**SET, "prior_data": "demos.npz"}
-PRIOR = {"prior_data_share", "prior_rewards", "offline_updates"}
 RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
 IQN = {"iqn_quantiles", "iqn_acting_quantiles", "iqn_cosines", "iqn_huber_kappa"}
 VALUES = {"double_q", "dueling", "value_head_units", "exploration_epsilon", "boltzmann_epsilon"}
 ACTOR = {"actor_learning_rate", "sac_log_alpha", "actor_fc_layer_params", "actor_optimizer"}
 TUNED = {"alpha_learning_rate", "alpha_optimizer", "target_entropy"}
+PRIOR = {"prior_data_share", "prior_rewards", "offline_updates"}
 QUANTILES = {"num_quantiles", "num_dropped_quantiles"}
 TARGETS = {"target_update_tau", "target_update_period"}
 ASYNCHRONOUS = {
@@ -82,7 +81,7 @@ WARMUP = {"batch_renormalization_warmup_steps"}
 
 def params_with(**attributes: Any) -> TrainParamsBase:
     hooks = {"env_ctor": lambda self, *args, seed=None, **kwargs: CounterEnv()}
-    return type("TrainParams", (TrainParamsBase,), {**hooks, **attributes})({"horizon": 100})
+    return type("TrainParams", (TrainParamsBase,), {**hooks, "prior_data": "demos.npz", **attributes})({"horizon": 100})
 
 
 def names_told(images: bool | None = None, **attributes: Any) -> set[str]:
@@ -104,8 +103,8 @@ def test_without_evaluations_their_period_and_what_they_compare_have_no_effect()
 
 
 def test_what_is_said_of_prior_data_has_no_effect_without_any() -> None:
-    assert names_told(**{name: SET[name] for name in PRIOR}) == PRIOR
-    assert names_told(behaviour_cloning_weight=0.4, prior_data="demos.npz") == {"behaviour_cloning_weight"}
+    assert names_told(**{name: SET[name] for name in PRIOR}, prior_data=None) == PRIOR
+    assert names_told(behaviour_cloning_weight=0.4) == {"behaviour_cloning_weight"}, "without offline updates"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -131,16 +130,16 @@ def test_defaults_are_never_told(algorithm: str) -> None:
 )
 def test_of_all_attributes_those_without_effect_are_told(algorithm: str, without: set[str]) -> None:
     plain = without | RECURRENT
-    assert names_told(True, algorithm=algorithm, **ALL) == plain | ASYNCHRONOUS
-    assert names_told(True, algorithm=algorithm, asynchronous=True, **ALL) == plain | {"max_policy_lag"}
+    assert names_told(True, algorithm=algorithm, **SET) == plain | ASYNCHRONOUS
+    assert names_told(True, algorithm=algorithm, asynchronous=True, **SET) == plain | {"max_policy_lag"}
     images = {name for name in SET if name.startswith("image_")}
-    assert names_told(False, algorithm=algorithm, **ALL) == plain | ASYNCHRONOUS | images
+    assert names_told(False, algorithm=algorithm, **SET) == plain | ASYNCHRONOUS | images
     tuned = {"alpha_learning_rate", "alpha_optimizer", "target_entropy", "share_log_pi"}
-    found = names_told(True, algorithm=algorithm, **{**ALL, "learn_entropy_coef": False})
+    found = names_told(True, algorithm=algorithm, **{**SET, "learn_entropy_coef": False})
     entropy = {"learn_entropy_coef"} if algorithm in ("dqn", "iqn") else set()
     assert found == plain | ASYNCHRONOUS | tuned | entropy
     if not ALGORITHMS[algorithm].why_not_recurrent:
-        assert names_told(True, algorithm=algorithm, recurrent=True, **ALL) == without | ASYNCHRONOUS
+        assert names_told(True, algorithm=algorithm, recurrent=True, **SET) == without | ASYNCHRONOUS
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,7 @@ def test_a_note_says_what_leaves_it_without_effect(attributes: dict[str, Any], t
 
 def test_what_a_users_own_agent_may_read_is_not_told() -> None:
     hooks: Any = {"agent_ctor": lambda self, *specs: TrainParamsBase.agent_ctor(self, *specs)}
-    assert names_told(False, **{**ALL, "behaviour_cloning_weight": 0.0}, **hooks) == RECURRENT | ASYNCHRONOUS
+    assert names_told(False, **SET, **hooks) == RECURRENT | ASYNCHRONOUS
 
 
 def test_what_acts_on_images_alone_is_told_when_the_environment_is_known() -> None:

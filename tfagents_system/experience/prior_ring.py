@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,12 +15,11 @@ from tfagents_system.experience.conversion import Conversion
 from tfagents_system.experience.episodes import segments_of
 from tfagents_system.experience.transfer import read_episodes
 from tfagents_system.machine.scratch import DESCRIPTION
-from tfagents_system.replay.filling import with_history
+from tfagents_system.replay.filling import add_segments
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.transport.segments import Segment
 
-_SEGMENTS_AT_ONCE = 1000
 Tell = Callable[[str], None]
 
 
@@ -79,9 +77,7 @@ def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Te
     layout = form.conversion.layout
     ring = Ring.open(folder, layout, sum(sizes), max(sizes))
     for each in found:
-        segments = iter(with_history(segment, layout, form.frame_stack) for segment in each.segments())
-        while together := list(itertools.islice(segments, _SEGMENTS_AT_ONCE)):
-            ring.take_over(together)
+        add_segments(ring, each.segments(), Path(each.name), form.frame_stack)
     ring.make_durable()
     if not ring.training_steps:
         raise UserError("prior_data holds no step that may be trained on, all of it was held out: give another run")

@@ -150,7 +150,7 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 
 def advice(params: TrainParamsBase) -> list[str]:
     """What works but is seldom meant, one sentence each; every value is right by itself."""
-    notes = [note for part in PARTS if (note := schedule_advice(params, part))]
+    notes = prior_notes(params) + [note for part in PARTS if (note := schedule_advice(params, part))]
     has_ratio = params.asynchronous or updates_ratio(params) is not None
     if params.algorithm in ("redq", "droq") and params.actor_update_period is None and not has_ratio:
         notes.append(
@@ -162,7 +162,7 @@ def advice(params: TrainParamsBase) -> list[str]:
             f"max_updates_per_env_step={params.max_updates_per_env_step:g} is the old name of updates_per_env_step, "
             "which means the same with and without asynchronous=True"
         )
-    notes += learning_notes.short_shares(params) + prior_notes(params)
+    notes += learning_notes.short_shares(params)
     return notes + learning_notes.learning_rates(params) + without_effect(params) + own_attributes.notes(params)
 
 

@@ -5,24 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from tfagents_system.agents.iteration_counts import offline_updates, prior_samples, random_count
-from tfagents_system.train_params_base import overrides_any
 
 
 def prior_findings(params: Any) -> list[str]:
-    """Of the share of prior data in a minibatch, and of behaviour cloning."""
-    findings = []
+    """Of the share of prior data in a minibatch."""
     size, share, samples = params.train_batch_size, params.prior_data_share, prior_samples(params)
-    if params.prior_data is not None and not 0 < samples < size:
-        findings.append(
-            f"TrainParams.prior_data_share={share:g} of train_batch_size={size} is {samples} samples, and a minibatch "
-            "has some of both: choose another share, or raise train_batch_size"
-        )
-    if params.behaviour_cloning_weight and overrides_any(params, "agent_ctor"):
-        findings.append(
-            f"TrainParams.behaviour_cloning_weight={params.behaviour_cloning_weight:g} is part of the loss of the "
-            "toolkit's own agents, and agent_ctor builds another one: set it to 0, or remove the hook"
-        )
-    return findings
+    if params.prior_data is None or 0 < samples < size:
+        return []
+    return [
+        f"TrainParams.prior_data_share={share:g} of train_batch_size={size} is {samples} samples, and a minibatch has "
+        "some of both: choose another share, or raise train_batch_size"
+    ]
 
 
 def prior_notes(params: Any) -> list[str]:
