@@ -103,7 +103,8 @@ def test_without_evaluations_their_period_and_what_they_compare_have_no_effect()
 
 
 def test_what_is_said_of_prior_data_has_no_effect_without_any() -> None:
-    assert names_told(**{name: SET[name] for name in PRIOR}, prior_data=None) == PRIOR
+    given: dict[str, Any] = {name: SET[name] for name in PRIOR}
+    assert names_told(**given, prior_data=None) == PRIOR
     assert names_told(behaviour_cloning_weight=0.4) == {"behaviour_cloning_weight"}, "without offline updates"
 
 
