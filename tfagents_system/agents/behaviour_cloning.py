@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfagents_system.agents.update_parts import Parts
 from tfagents_system.train_params_base import TrainParamsBase
 
 WEIGHT = "behaviour_cloning_weight"
@@ -21,7 +22,7 @@ def cloning_weight(params: TrainParamsBase) -> tf.Variable | None:
     return tf.Variable(params.behaviour_cloning_weight, dtype=tf.float32, trainable=False, name=WEIGHT)
 
 
-def with_cloning(loss: tf.Tensor, weight: tf.Variable | None, value: tf.Tensor, actions: Any, taken: Any) -> tf.Tensor:
+def with_cloning(loss: tf.Tensor, parts: Parts, value: tf.Tensor, actions: Any, taken: Any) -> tf.Tensor:
     """The actor's loss plus weight * mean|Q| |a_pi - a|^2, with the mean of the squares over the numbers of an action.
 
     TD3+BC (Fujimoto and Gu, arXiv 2106.06860, equations 3 to 5) minimises -lambda Q + |a_pi - a|^2 with lambda =
@@ -29,11 +30,11 @@ def with_cloning(loss: tf.Tensor, weight: tf.Variable | None, value: tf.Tensor, 
 
     Args:
       loss: `[B, (T,)]`.
-      weight: Scalar; None: the loss stays as it is.
+      parts: Of the agent; without a weight of cloning the loss stays as it is.
       value: What the actor maximises, `[B, (T,)]`.
       actions, taken: The actor's and the data's, leaves `[B, (T,) ...]`.
     """
-    if weight is None:
+    if parts.cloning_weight is None:
         return loss
     squares = [
         tf.math.squared_difference(ours, theirs)
@@ -42,4 +43,4 @@ def with_cloning(loss: tf.Tensor, weight: tf.Variable | None, value: tf.Tensor, 
     outer = value.shape.rank
     flat = [tf.reshape(each, tf.concat([tf.shape(each)[:outer], [-1]], 0)) for each in squares]
     size = tf.stop_gradient(tf.reduce_mean(tf.abs(value)))
-    return loss + weight * size * tf.reduce_mean(tf.concat(flat, -1), -1)
+    return loss + parts.cloning_weight * size * tf.reduce_mean(tf.concat(flat, -1), -1)

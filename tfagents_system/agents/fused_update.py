@@ -225,8 +225,7 @@ class FusedUpdate:
         """Equation 7: alpha * log pi(a|s) - value(s, a); with a term of behaviour cloning where there is one."""
         parts = self._parts
         value = self._actor_q([self._values(critic, steps, actions) for critic in parts.critics])
-        loss = tf.exp(parts.log_alpha) * log_pi - value
-        per_example = with_cloning(loss, parts.cloning_weight, value, actions, steps.actions)
+        per_example = with_cloning(tf.exp(parts.log_alpha) * log_pi - value, parts, value, actions, steps.actions)
         return parts.actor_loss_weight * _batch_mean(per_example, steps.weight, parts.actor.losses)
 
     def _alpha_loss(self, steps: Steps, log_pi: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
