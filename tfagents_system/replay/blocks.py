@@ -36,7 +36,10 @@ def make_block(
     arrays: list[np.ndarray] = []
     if request.iteration == tables.OFFLINE:
         position = [settings.seed, _OFFLINE_STREAM, first, request.recoveries]
-        arrays, total = sampling.draw_prior(_rng(position), settings, count), request.first + request.count
+        arrays, total = (
+            sampling.draw(ring, _rng(position), settings, count, is_offline=True),
+            request.first + request.count,
+        )
         return tables.Block(request.session, request.iteration, first, count, 0, total, 0, arrays)
     if count:
         position = [settings.seed, _DRAW_STREAM, request.iteration, first, request.recoveries]

@@ -80,7 +80,13 @@ class DrawSettings:
 
 
 def draw(
-    ring: Ring, rng: np.random.Generator, settings: DrawSettings, num_minibatches: int, *, held_out: bool = False
+    ring: Ring,
+    rng: np.random.Generator,
+    settings: DrawSettings,
+    num_minibatches: int,
+    *,
+    held_out: bool = False,
+    is_offline: bool = False,
 ) -> list[np.ndarray]:
     """Draws minibatches as a run's settings say: the arrays of its form's samples.
 
@@ -93,30 +99,18 @@ def draw(
       settings: Of the run.
       num_minibatches: K.
       held_out: Draw from the held-out episodes of the run's own, instead of all others.
+      is_offline: Draw from prior data alone.
 
     Raises:
       NothingToDrawError: The ring holds no sample of the kind.
     """
-    rings = (ring, settings.prior.ring if settings.prior is not None and not held_out else ring)
-    return _draw_parts(rings, rng, settings, num_minibatches, held_out)
-
-
-def draw_prior(rng: np.random.Generator, settings: DrawSettings, num_minibatches: int) -> list[np.ndarray]:
-    """Draws minibatches of prior data alone; arguments and errors as of `draw`."""
-    assert settings.prior is not None, "there is no prior data"
-    return _draw_parts((settings.prior.ring,) * 2, rng, settings, num_minibatches, held_out=False)
-
-
-def _draw_parts(
-    rings: tuple[Ring, Ring], rng: np.random.Generator, settings: DrawSettings, num_minibatches: int, held_out: bool
-) -> list[np.ndarray]:
-    """Both parts of each minibatch; the one there is without prior data."""
     prior, arrays = settings.prior, list[np.ndarray]()
+    rings = (ring, ring) if prior is None or held_out else (prior.ring if is_offline else ring, prior.ring)
     sizes = [settings.batch_size] if prior is None else [settings.batch_size - prior.samples, prior.samples]
-    for ring, size in zip(rings, sizes, strict=False):
-        window_steps = None if prior is not None and ring is prior.ring else settings.window_steps
+    for each, size in zip(rings, sizes, strict=False):
+        window_steps = settings.window_steps if each is ring else None
         part = dataclasses.replace(settings, batch_size=size, window_steps=window_steps)
-        arrays += part.form.draw(ring, rng, part, num_minibatches, held_out=held_out).to_arrays()
+        arrays += part.form.draw(each, rng, part, num_minibatches, held_out=held_out).to_arrays()
     return arrays
 
 

@@ -14,14 +14,9 @@ from pathlib import Path
 import reverb
 import reverb.platform.checkpointers_lib
 
+from tfagents_system.agents import iteration_counts
 from tfagents_system.agents.algorithms import ALGORITHMS
-from tfagents_system.agents.iteration_counts import (
-    most_updates_per_env_step,
-    prior_samples,
-    random_count,
-    random_steps,
-    updates_ratio,
-)
+from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
@@ -30,7 +25,6 @@ from tfagents_system.machine.signals import is_orphan
 from tfagents_system.replay.filling import fill
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
-from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
@@ -38,6 +32,7 @@ from tfagents_system.replay.sampling import DrawSettings, PriorData
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.replay.step_shares import StepShares
+from tfagents_system.replay.stored_ring import open_prior
 from tfagents_system.role import Role
 from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
@@ -160,8 +155,8 @@ def _settings_with_prior(role: Role, layout: Layout) -> DrawSettings:
     settings = draw_settings(role.params, layout, role.epoch_seed)
     if role.params.prior_data is None:
         return settings
-    prior = PriorData(open_prior(role.paths.prior_data, layout), prior_samples(role.params))
-    return dataclasses.replace(settings, prior=prior)
+    ring = open_prior(role.paths.prior_data, layout)
+    return dataclasses.replace(settings, prior=PriorData(ring, iteration_counts.prior_samples(role.params)))
 
 
 def _replay_from() -> list[Path]:
