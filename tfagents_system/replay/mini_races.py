@@ -33,9 +33,9 @@ class Experience:
 
     Attributes:
       n_steps: n of each, `[N]`, or one number for all.
-      rewards: `[most n, N]` float32: rewards[j] = sum_{k<=j} gamma^k (prod_{l<k} d_l) r_k, r and d the environment's
+      rewards: As many arrays `[N]` float32 as n may be: rewards[j] = sum_{k<=j} gamma^k (prod_{l<k} d_l) r_k, r and d the environment's
         rewards and discounts. From n on they stay the same.
-      discounts: `[most n, N]` float32: gamma^j prod_{k<=j} d_k, 0 from the step on that terminates the episode.
+      discounts: Likewise: gamma^j prod_{k<=j} d_k, 0 from the step on that terminates the episode.
         Linesight's gammas[j] are gamma * discounts[j]; n' >= its terminal_actions is discounts[n' - 1] = 0.
       gamma: The agent's discount.
       potential, next_potential: Phi(s) and Phi(s') `[N]` float32, s' the observation behind the n steps; None: rewards
@@ -43,8 +43,8 @@ class Experience:
     """
 
     n_steps: np.ndarray | int
-    rewards: np.ndarray
-    discounts: np.ndarray
+    rewards: Sequence[np.ndarray]
+    discounts: Sequence[np.ndarray]
     gamma: float
     potential: np.ndarray | None = None
     next_potential: np.ndarray | None = None
@@ -83,14 +83,13 @@ def experience(
     for k in range(1, most if explored is not None else 0):
         assert explored is not None
         n_steps = np.where(explored[k], np.minimum(n_steps, k), n_steps)
-    rewards, discounts = (np.empty((most, *reward[0].shape), np.float32) for _ in range(2))
-    rewards[0], discounts[0] = reward[0], discount[0]
+    rewards, discounts = [reward[0]], [discount[0]]
     for k in range(1, most):
         is_inside = k < n_steps
         before = np.where(is_inside, np.float32(gamma) * discounts[k - 1], discounts[k - 1])
         # Not a product with is_inside: rows behind a segment hold any number, NaN too.
-        rewards[k] = rewards[k - 1] + np.where(is_inside, before * reward[k], np.float32(0))
-        discounts[k] = np.where(is_inside, before * discount[k], before)
+        rewards.append(rewards[k - 1] + np.where(is_inside, before * reward[k], np.float32(0)))
+        discounts.append(np.where(is_inside, before * discount[k], before))
     return Experience(n_steps, rewards, discounts, gamma)
 
 
@@ -111,8 +110,8 @@ def mini_race(found: Experience, t: np.ndarray, num_steps: int) -> tuple[np.ndar
     ends = t + found.n_steps
     within = found.n_steps - np.maximum(0, ends - num_steps)
     place = (within - 1, np.arange(len(t)))
-    discount = np.where(ends >= num_steps, np.float32(0), found.discounts[place])
-    return found._shaped(found.rewards[place], discount)
+    rewards, discounts = (np.stack(each)[place] for each in (found.rewards, found.discounts))
+    return found._shaped(rewards, np.where(ends >= num_steps, np.float32(0), discounts))
 
 
 def draw_times(rng: np.random.Generator, count: int, races: MiniRaces) -> np.ndarray:

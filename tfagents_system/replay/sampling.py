@@ -155,6 +155,7 @@ def draw_transitions(
         found = _experience_at(ring, rows, n_step, gamma, cuts_at_exploration)
         next_rows = (rows + found.n_steps) % ring.num_rows
         (reward, discount), times = (found.transition(), {}) if races is None else _race(found, rng, races, shape)
+        del found  # Its arrays are freed before the large ones come: freed behind them, the heap shrinks each time.
         return Transitions(
             observation=_take_observation(ring, rows, shape, frame_stack),
             action=[_take(column, rows, shape) for column in ring.action],
