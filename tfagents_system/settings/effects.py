@@ -5,6 +5,7 @@ from __future__ import annotations
 from tfagents_system.agents.algorithms import value as value_of_algorithm
 from tfagents_system.checks.hyperparameters import IMAGES, When, described_by
 from tfagents_system.errors import shown
+from tfagents_system.settings.own_attributes import is_set
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 
@@ -18,8 +19,8 @@ def without_effect(params: TrainParamsBase, images: bool | None = None) -> list[
     told = []
     for each in described_by(TrainParamsBase).values():
         because = next((why for when in each.acts if (why := _why_not(params, when, images))), "")
-        if because and (value := getattr(params, each.name)) != each.default:
-            told.append(f"TrainParams.{each.name}={shown(value)} has no effect {because}")
+        if because and is_set(params, each.name):
+            told.append(f"TrainParams.{each.name}={shown(getattr(params, each.name))} has no effect {because}")
     return told
 
 

@@ -191,7 +191,7 @@ def _fixed_findings(params: Any) -> list[str]:
 
 def _optimizer_findings(params: Any) -> list[str]:
     findings = []
-    is_known = updates_of_run(params) is not None
+    is_known = not is_kept(_HORIZON, params.env_config.get("horizon")) or updates_of_run(params) is not None
     for name, given in ((f"{part}_optimizer", getattr(params, f"{part}_optimizer", {})) for part in PARTS):
         found = optimizer_findings(name, given)
         findings += found or ([] if is_known else whole_run_findings(name, given))
