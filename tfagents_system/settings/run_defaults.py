@@ -12,7 +12,7 @@ from tfagents_system.settings.own_attributes import is_set
 from tfagents_system.train_params_base import TrainParamsBase
 
 ENV_STEPS_PER_ITER = 200  # Costs 2 % of the throughput of iterations of 1000 steps (docs/algorithms.md has figures).
-_OF_ITERATIONS = ("n_train_episodes_per_iter", "num_steps_per_iter", "env_steps_per_iter")
+OF_ITERATIONS = ("n_train_episodes_per_iter", "num_steps_per_iter", "env_steps_per_iter")
 _STEPS_AN_EVALUATION_STEP = 9  # Evaluations take at most a tenth of all steps of simulators.
 _PERIODS = {"log_period": 1000, "checkpoint_period": 50_000}
 
@@ -25,7 +25,7 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
       num_workers: Planned workers: each has at least a step of an iteration.
     """
     found: dict[str, Any] = {}
-    if not any(is_set(params, name) for name in _OF_ITERATIONS):
+    if not any(is_set(params, name) for name in OF_ITERATIONS):
         found["env_steps_per_iter"] = max(ENV_STEPS_PER_ITER, num_workers)
     if "env_steps_per_iter" in found or params.env_steps_per_iter is not None:
         evaluation_steps = params.n_eval_episodes * params.horizon
