@@ -496,15 +496,6 @@ def test_every_worker_has_a_step_of_an_iteration_of_steps(steps: int | None, wor
         assert "SAC_NUM_COLLECT_WORKERS=8" in findings[0] and "raise it to at least 8" in findings[0]
 
 
-def test_shares_shorter_than_a_sequence_are_noted() -> None:
-    sequences = {"recurrent": True, "recurrent_sequence_length": 20, "recurrent_burn_in": 10}
-    told = params_check.advice(params_with(env_steps_per_iter=29, **sequences))
-    (note,) = [each for each in told if "sequence" in each]
-    assert "less than a sequence for each of 1 workers" in note and "Raise it to 30" in note
-    told = params_check.advice(params_with(env_steps_per_iter=30, **sequences))
-    assert not any("sequence" in each for each in told)
-
-
 def test_two_lengths_of_one_period_are_refused() -> None:
     assert findings_for(log_period_env_steps=5) == []
     (finding,) = findings_for(log_period_env_steps=5, log_period_itrs=1)

@@ -161,7 +161,6 @@ def advice(params: TrainParamsBase) -> list[str]:
             f"max_updates_per_env_step={params.max_updates_per_env_step:g} is the old name of updates_per_env_step, "
             "which means the same with and without asynchronous=True"
         )
-    notes += learning_notes.short_shares(params)
     return notes + learning_notes.learning_rates(params) + without_effect(params) + own_attributes.notes(params)
 
 
