@@ -452,7 +452,7 @@ def test_parts_that_go_together_pass(attributes: dict[str, Any]) -> None:
         ({"recurrent_burn_in": 5}, ["recurrent_burn_in=5 has no effect with recurrent=False"]),
         ({"recurrent_burn_in": 5, "recurrent": True}, []),
         ({"algorithm": "redq"}, ["the actor steps in each update"]),
-        ({"algorithm": "redq", "updates_per_env_step": 20.0}, []),
+        ({"algorithm": "redq", "updates_per_env_step": 20.0}, ["num_steps_per_iter=8 has no effect"]),
     ],
 )
 def test_what_is_seldom_meant_is_told(attributes: dict[str, Any], texts: list[str]) -> None:
