@@ -175,7 +175,8 @@ def test_what_acts_on_images_alone_is_told_when_the_environment_is_known() -> No
 
 @pytest.mark.parametrize("name, value", [("num_steps_per_iter", 1000), ("num_steps_per_iter", 500)])
 def test_whole_episodes_beside_iterations_of_steps_are_told_whatever_their_number(name: str, value: int) -> None:
-    assert names_told(env_steps_per_iter=50, **{name: value}) == {name}
+    given: dict[str, Any] = {"env_steps_per_iter": 50, name: value}
+    assert names_told(**given) == {name}
     assert names_told(env_steps_per_iter=50) == set()
 
 
