@@ -19,6 +19,7 @@ from tfagents_system.agents.entropy import FrozenOptimizer
 from tfagents_system.agents.matmul_precision import bfloat16_matmuls
 from tfagents_system.agents.normalization import RunningStatistics
 from tfagents_system.agents.update_parts import Measured
+from tfagents_system.envs.history import with_horizon_time, without_horizon_time
 from tfagents_system.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class BlockUpdate:
       matmul_precision: `float32`, or `bfloat16` for the hidden layers of the agent's networks.
       seed: See FusedUpdate.
       measures: Whether `measure` will be called.
+      prior_samples: How many samples of a minibatch come as arrays of their own, behind those of the others.
 
     Raises:
       UserError: Burn-in is wanted for an agent that is trained by its own `train`, or measuring for one that has no
@@ -53,7 +55,8 @@ class BlockUpdate:
 
     Attributes:
       kind: `fused` or `generic`, followed by `bfloat16` if that is used; for display.
-      block_spec: Of the arrays of a block: `[None, B, ...]`.
+      block_spec: Of the arrays of a block: `[None, B, ...]`; with n prior samples `[None, B - n, ...]` of all arrays,
+        then `[None, n, ...]`.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class BlockUpdate:
         matmul_precision: str = "float32",
         seed: int = 0,
         measures: bool = False,
+        prior_samples: int = 0,
     ) -> None:
         self._agent = agent
         self._is_bfloat16 = matmul_precision == "bfloat16"
@@ -82,18 +86,24 @@ class BlockUpdate:
         self.kind = self._update.kind + (" bfloat16" if self._is_bfloat16 else "")
         zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs)
         statistics = RunningStatistics(agent)
+        parts = 2 if prior_samples else 1
 
         def train_block(arrays: list[tf.Tensor]) -> tuple[Measured, tf.Tensor]:
             num_minibatches = tf.shape(arrays[0])[0]
-            self._update_statistics(arrays, statistics)
+            for part in range(parts):
+                self._update_statistics(arrays[part * len(minibatch) :][: len(minibatch)], statistics)
             sums = zeros
             for k in tf.range(num_minibatches):
-                sums = tf.nest.map_structure(tf.add, sums, update([array[k] for array in arrays]))
+                sums = tf.nest.map_structure(tf.add, sums, update(_joined([array[k] for array in arrays], parts)))
             return sums, self._weights_are_sane()
 
-        self.block_spec = [tf.TensorSpec((None, *spec.shape), spec.dtype) for spec in minibatch]
+        self.block_spec = [
+            tf.TensorSpec((None, size, *spec.shape[1:]), spec.dtype)
+            for size in ([batch_size - prior_samples, prior_samples] if prior_samples else [batch_size])
+            for spec in minibatch
+        ]
         self._train_block = tf.function(train_block, input_signature=[self.block_spec]).get_concrete_function()
-        self._measure_block = self._compiled_measuring(minibatch) if measures else None
+        self._measure_block = self._compiled_measuring(minibatch, parts) if measures else None
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
         """Runs one update for each of the K minibatches, in order.
@@ -178,7 +188,7 @@ class BlockUpdate:
         with bfloat16_matmuls([self._agent]) if self._is_bfloat16 else contextlib.nullcontext():
             return tf.function(update, input_signature=[minibatch], autograph=False).get_concrete_function()
 
-    def _compiled_measuring(self, minibatch: list[tf.TensorSpec]) -> Any:
+    def _compiled_measuring(self, minibatch: list[tf.TensorSpec], parts: int) -> Any:
         losses_of: Any = None
         with contextlib.suppress(NotImplementedError):
             losses_of = self._compiled(self._update.losses, minibatch)
@@ -190,7 +200,7 @@ class BlockUpdate:
         specs = tf.nest.map_structure(lambda loss: tf.TensorSpec((), loss.dtype), losses_of.structured_outputs)
 
         def measure_block(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-            losses = tf.map_fn(losses_of, arrays, fn_output_signature=specs)
+            losses = tf.map_fn(lambda each: losses_of(_joined(each, parts)), arrays, fn_output_signature=specs)
             return tf.nest.map_structure(tf.reduce_mean, losses)
 
         function = tf.function(measure_block, input_signature=[self.block_spec], autograph=False)
@@ -198,17 +208,25 @@ class BlockUpdate:
 
     def _array_specs(self) -> dict[str, Any]:
         """Specs of one step of each array of a block by name, in their order."""
-        nests = {"observation": self._observation_spec, "action": self._action_spec}
+        observation_spec = self._observation_spec
+        if self._form.has_horizon_time:
+            observation_spec = without_horizon_time(observation_spec)
+        nests = {"observation": observation_spec, "action": self._action_spec}
         return {
             array.name: nests.get(array.kind) or tf.TensorSpec((), array.kind)
             for array in self._form.arrays(has_returns=self._reward_scale is not None)
         }
 
     def _named(self, arrays: list[tf.Tensor]) -> dict[str, Any]:
-        """The nests of a block's or a minibatch's arrays."""
+        """The nests of a block's or a minibatch's arrays; observations as the agent takes them."""
         specs = self._array_specs()
         # A tuple: tf.nest would sort the keys of a dictionary.
-        return dict(zip(specs, tf.nest.pack_sequence_as(tuple(specs.values()), arrays), strict=True))
+        named = dict(zip(specs, tf.nest.pack_sequence_as(tuple(specs.values()), arrays), strict=True))
+        if self._form.has_horizon_time:
+            for name in ("observation", "next_observation"):
+                time = named[name.replace("observation", "horizon_time")]
+                named[name] = with_horizon_time(named[name], time[..., None])
+        return named
 
     def _to_transition(self, named: dict[str, Any]) -> trajectory.Transition:
         reward, discount = self._scaled(named["reward"]), named["discount"]
@@ -230,6 +248,14 @@ class BlockUpdate:
 
     def _scaled(self, reward: tf.Tensor) -> tf.Tensor:
         return reward if self._reward_scale is None else self._reward_scale(reward)
+
+
+def _joined(arrays: Sequence[tf.Tensor], parts: int) -> list[tf.Tensor]:
+    """A minibatch's arrays `[B, ...]` from those of its one or two parts."""
+    if parts == 1:
+        return list(arrays)
+    count = len(arrays) // 2
+    return [tf.concat(pair, 0) for pair in zip(arrays[:count], arrays[count:], strict=True)]
 
 
 def _make_slots(update: Update) -> None:

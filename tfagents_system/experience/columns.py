@@ -6,6 +6,7 @@ rewards                [N]
 terminations           [N] (also: terminals, terminated, dones)
 truncations            [N] (also: timeouts, truncated)
 next_observations      like observations; may be missing
+explored               [N], whether the action was another one than the greedy one; may be missing
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import NamedEpisode
 
 SUFFIXES = (".npz", ".parquet")
+_NO_REWARDS = ". As prior data it may do without: say with TrainParams.prior_rewards what each step's reward is"
 _OTHER_NAMES = {
     "terminals": "terminations",
     "terminated": "terminations",
@@ -32,18 +34,22 @@ _OTHER_NAMES = {
 }
 
 
-def read(path: Path, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
+def read(path: Path, tell: Callable[[str], None], step_reward: float | None = None) -> Iterator[NamedEpisode]:
     """The episodes of a file, in its order.
 
     Args:
       path: The file.
       tell: Called with what was decided about the data, in words.
+      step_reward: Of each step, if the file has no rewards; None: it must have them.
 
     Raises:
       UserError: It can't be read, or a column is missing or too short.
     """
     columns = {_known(name): array for name, array in _load(path).items()}
-    rewards = _required(columns, "rewards", path).reshape(-1)
+    if "rewards" not in columns and step_reward is not None:
+        columns["rewards"] = np.full(len(_required(columns, "terminations", path)), step_reward)
+        tell(f"{path} has no rewards: each step counts {step_reward:g} (prior_rewards)")
+    rewards = _required(columns, "rewards", path, _NO_REWARDS).reshape(-1)
     count = len(rewards)
     observations, actions = _leaves(columns, "observations"), _leaves(columns, "actions")
     if not observations or not actions:
@@ -53,10 +59,11 @@ def read(path: Path, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
         raise UserError(f"{path}: next_observations have other leaves than observations: {', '.join(following)}")
     ended = _required(columns, "terminations", path).reshape(-1).astype(bool)
     cut = np.asarray(columns.get("truncations", np.zeros(count)), bool).reshape(-1)
-    every = {**observations, **actions, **following, "terminations": ended, "truncations": cut}
+    explored = {"explored": columns["explored"].reshape(-1)} if "explored" in columns else {}
+    every = {**observations, **actions, **following, **explored, "terminations": ended, "truncations": cut}
     if short := [f"{name} has {len(each)}" for name, each in every.items() if len(each) != count]:
         raise UserError(f"{path}: rewards have {count} rows, and {', '.join(short)}")
-    yield from _episodes(observations, actions, following, rewards, ended, cut, tell)
+    yield from _episodes(observations, actions, following, rewards, ended, cut, explored.get("explored"), tell)
 
 
 def _episodes(
@@ -66,6 +73,7 @@ def _episodes(
     rewards: np.ndarray,
     ended: np.ndarray,
     cut: np.ndarray,
+    explored: np.ndarray | None,
     tell: Callable[[str], None],
 ) -> Iterator[NamedEpisode]:
     """Cuts columns of equal length into episodes. `following`: the next observations, or empty."""
@@ -91,6 +99,7 @@ def _episodes(
                 {name: leaf[begin:last] for name, leaf in actions.items()},
                 rewards[begin:last],
                 is_terminated,
+                explored=None if explored is None else explored[begin:last],
             )
     if repeated:
         tell(f"no next_observations: the last observation of {repeated:,} terminated episodes is also the one after it")
@@ -122,6 +131,8 @@ def write(path: Path, episodes: Sequence[NamedEpisode]) -> None:
         "truncations": cut,
         **all_of(lambda each: each.observations, "next_observations", slice(1, None)),
     }
+    if parts := [each.explored for each in episodes if each.explored is not None]:
+        columns["explored"] = np.concatenate(parts).astype(bool)
     if path.suffix == ".npz":
         np.savez_compressed(path, **columns)
     else:
@@ -134,9 +145,9 @@ def _known(name: str) -> str:
     return f"{root}/{rest}" if rest else root
 
 
-def _required(columns: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarray:
+def _required(columns: Mapping[str, np.ndarray], name: str, path: Path, remedy: str = "") -> np.ndarray:
     if name not in columns:
-        raise UserError(f"{path} has no {name}: it has {', '.join(columns) or 'no columns'}")
+        raise UserError(f"{path} has no {name}: it has {', '.join(columns) or 'no columns'}{remedy}")
     return columns[name]
 
 

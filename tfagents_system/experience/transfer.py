@@ -19,8 +19,8 @@ from tfagents_system.experience.episodes import StoredEpisode, episodes_of, writ
 from tfagents_system.playing.saved_run import find_path, load_run_params
 from tfagents_system.replay.stored_ring import StoredRing, ring_folder
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.run_layout import run_layout
-from tfagents_system.transport.segments import Layout
 
 _SPECS = "specs.pbtxt"
 Tell = Callable[[str], None]
@@ -48,7 +48,7 @@ def import_into(
     try:
         partial.mkdir(parents=True)
         conversion = _conversion_for(exp_dir, params, config, partial / _SPECS)
-        found = _read(source, tell)
+        found = read_episodes(source, tell)
         episodes = [conversion.to_stored(each, f"episode {number}") for number, each in enumerate(found)]
         if not episodes:
             raise UserError(f"{source} holds no step: give another data set")
@@ -104,13 +104,23 @@ def _summary(episodes: Sequence[StoredEpisode]) -> str:
     return text + (f", mean return of the whole ones {np.mean(whole):,.1f}" if whole else "")
 
 
-def _read(source: str, tell: Tell) -> Iterator[NamedEpisode]:
+def read_episodes(source: str, tell: Tell, rewards: float | None = None) -> Iterator[NamedEpisode]:
+    """The episodes of a file or a Minari data set.
+
+    Args:
+      source: Which.
+      tell: Called with what was decided about the data.
+      rewards: Of each step, for files without rewards; None: they must have them.
+
+    Raises:
+      UserError: It can't be read.
+    """
     if minari_sets.is_one(source):
         return minari_sets.read(source, tell)
     path = find_path(source, "SOURCE", Path.is_file)
     if path.suffix not in columns.SUFFIXES:
         raise UserError(f"{source} is of no known format: give {', '.join(columns.SUFFIXES)}, or minari:NAME")
-    return columns.read(path, tell)
+    return columns.read(path, tell, rewards)
 
 
 def _write(out: str, episodes: Sequence[NamedEpisode], layout: Layout, actions: Sequence[LeafActions]) -> Path:
@@ -134,7 +144,12 @@ def _conversion_for(exp_dir: str | None, params_flag: str | None, config_flag: s
     else:
         with contextlib.closing(loading.make_play_env(params, 0, render=False)) as env:
             specs.save_specs(file, env.observation_spec(), env.environment_action_spec, params.action_table)
-    return Conversion(run_layout(params, *specs.load_specs(file)), _leaves(file), params.discount)
+    observation_spec, action_spec = specs.load_specs(file)
+
+    def potential(leaves: Sequence[np.ndarray]) -> float:
+        return params.potential(tree.unflatten_as(observation_spec, leaves))
+
+    return Conversion(run_layout(params, observation_spec, action_spec), _leaves(file), params.discount, potential)
 
 
 def _actions(stored: StoredRing) -> list[LeafActions]:

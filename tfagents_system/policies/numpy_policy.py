@@ -62,7 +62,8 @@ class NumpyPolicy:
         self.description = description
         self.observation = description["observation"]
         self._arrays = arrays
-        self._networks = {1: Network(self.observation, description["layers"], arrays)}  # By number of observations.
+        self._inputs = description.get("inputs", self.observation)
+        self._networks = {1: Network(self._inputs, description["layers"], arrays)}  # By number of observations.
         self._rows = arrays.get("rows")  # The actions that it chooses from.
         self._bounds = arrays["low"], arrays["high"]
         self._low, self._high = (bound.astype(np.float32) for bound in self._bounds)
@@ -113,7 +114,7 @@ class NumpyPolicy:
             if len(self._networks) > _MOST_SIZES:
                 self._networks = {1: self._networks[1]}
             layers = self.description["layers"]
-            self._networks[n] = Network(self.observation, layers, self._arrays, n, self._networks[1])
+            self._networks[n] = Network(self._inputs, layers, self._arrays, n, self._networks[1])
         return self._networks[n]
 
 
@@ -125,7 +126,7 @@ class Network:
 
     Args:
       observation: Shape and dtype of each array of an observation, and `frames` where it is stacked; their numbers in a
-        row, each array's oldest frame first on its last axis, are the first layer's input.
+        row, each array's oldest frame first on its last axis, are the first layer's input. Nobody gives what `is_zero`.
       layers: From there to mean and log(std), a dictionary each: its `kind` is `dense`, `lstm`, `residual`,
         `layer_norm` or `normalization`, its `arrays` are the names of its weights.
       arrays: The weights by these names.
@@ -158,11 +159,10 @@ class Network:
         values = self._values(ends[-1])
         self.inputs = list(values[:-1].T)
         parts = np.split(values[:-1], ends[:-1])
-        self._rows = [_place(part, spec, columns) for part, spec in zip(parts, observation)]
-        self._leaves = [
-            [_place(part, spec) for part, spec in zip(np.split(inputs, ends[:-1]), observation)]
-            for inputs in self.inputs
-        ]
+        given = [(k, spec) for k, spec in enumerate(observation) if not spec.get("is_zero")]
+        self._rows = [_place(parts[k], spec, columns) for k, spec in given]
+        splits = [np.split(inputs, ends[:-1]) for inputs in self.inputs]
+        self._leaves = [[_place(split[k], spec) for k, spec in given] for split in splits]
         # What is stacked stays in the input: the next observation moves it by one frame.
         self.state += [part for part, spec in zip(parts, observation) if spec.get("frames", 1) > 1]
         self._is_under_way = np.zeros((1, columns), np.float32)

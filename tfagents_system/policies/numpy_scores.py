@@ -29,16 +29,24 @@ class NumpyScores:
       network: With its variables created.
       variables: Names of its variables, from `named_variables`.
       weights: Their values.
+      zero_leaf: The leaf of the observation that is 0 always and that nobody gives; None: there is none.
 
     Raises:
       UnsupportedNetworkError: It encodes images, or combines leaves in the user's way.
     """
 
-    def __init__(self, network: ValueNetwork, variables: Mapping[str, tf.Variable], weights: Weights) -> None:
+    def __init__(
+        self,
+        network: ValueNetwork,
+        variables: Mapping[str, tf.Variable],
+        weights: Weights,
+        zero_leaf: int | None = None,
+    ) -> None:
         if network.images is not None:
             raise UnsupportedNetworkError("it has convolutions")
         self._names = {variable.ref(): name for name, variable in variables.items()}
         self._network = network
+        self._zero_leaf = zero_leaf
         self._specs = tf.nest.flatten(network.input_tensor_spec)
         _check_encoder(network.encoder, len(self._specs))
         normalization = network.normalization
@@ -77,6 +85,9 @@ class NumpyScores:
 
     def _vectors(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
         parts = []
+        if (own := self._zero_leaf) is not None:
+            zeros = np.zeros((len(leaves[0]), *self._specs[own].shape), np.float32)
+            leaves = [*leaves[:own], zeros, *leaves[own:]]
         for number, (leaf, spec) in enumerate(zip(leaves, self._specs, strict=True)):
             values = np.asarray(leaf, np.float32)
             if number in self._moments:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from absl import logging
@@ -17,10 +17,11 @@ from absl import logging
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.stored_ring import StoredRing, differences
+from tfagents_system.replay.stored_ring import StoredRing, differences, fitted
 from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.run_files.run_checkpoints import newest_complete
-from tfagents_system.transport.segments import Layout, Segment
+from tfagents_system.transport.layout import Layout
+from tfagents_system.transport.segments import Segment
 
 _DONE = "filled_from.json"
 _SEGMENTS_AT_ONCE = 1000
@@ -50,15 +51,20 @@ def fill(ring: Ring, sources: Sequence[Path], home: Path, checkpoints: Path, fra
         if lines := differences(ring.layout, stored.layout):
             raise UserError(f"SAC_REPLAY_FROM={source} has another layout than this run: {'; '.join(lines)}")
         steps = ring.ring_steps
-        segments = (_fit(segment, ring.layout, frame_stack) for segment in stored.segments(ring.capacity_rows))
-        while together := list(itertools.islice(segments, _SEGMENTS_AT_ONCE)):
-            _take_over(ring, together, source)
+        add_segments(ring, stored.segments(ring.capacity_rows), source, frame_stack)
         logging.info("%s: %d steps taken over", source, ring.ring_steps - steps)
         if stored.damaged_steps:
             logging.error("%s: %d steps were damaged and are left out", source, stored.damaged_steps)
     ring.make_durable()
     write_json(home / _DONE, {"sources": wanted, "steps": ring.ring_steps})
     logging.info("the ring was filled with %d steps in %.1f s", ring.ring_steps, time.monotonic() - began)
+
+
+def add_segments(ring: Ring, segments: Iterable[Segment], source: Path, frame_stack: FrameStack) -> None:
+    """Stores segments of others, as samples with such stacks may start in them; arguments and errors as of `fill`."""
+    fitting = (_fit(segment, ring.layout, frame_stack) for segment in segments)
+    while together := list(itertools.islice(fitting, _SEGMENTS_AT_ONCE)):
+        _take_over(ring, together, source)
 
 
 def _take_over(ring: Ring, segments: Sequence[Segment], source: Path) -> None:
@@ -70,6 +76,7 @@ def _take_over(ring: Ring, segments: Sequence[Segment], source: Path) -> None:
 
 def _fit(segment: Segment, layout: Layout, frame_stack: FrameStack) -> Segment:
     """The segment for a ring of perhaps longer stacks: no sample starts where frames before it are missing."""
+    segment = fitted(segment, layout)
     missing = layout.history_rows(frame_stack) - segment.history
     if segment.starts_episode or missing <= segment.context:
         return segment
