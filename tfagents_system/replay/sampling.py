@@ -128,9 +128,7 @@ def draw_transitions(
     cuts_at_exploration: bool = False,
     races: MiniRaces | None = None,
 ) -> Transitions:
-    """Draws with replacement, every transition in the ring equally likely.
-
-    Rewards are shaped where the ring has potentials.
+    """Draws with replacement, all transitions in the ring equally likely; shapes rewards where it has potentials.
 
     Args:
       ring: What is drawn from.
@@ -155,7 +153,7 @@ def draw_transitions(
         found = _experience_at(ring, rows, n_step, gamma, cuts_at_exploration)
         next_rows = (rows + found.n_steps) % ring.num_rows
         (reward, discount), times = (found.transition(), {}) if races is None else _race(found, rng, races, shape)
-        del found  # Its arrays are freed before the large ones come: freed behind them, the heap shrinks each time.
+        del found  # Before the large arrays come: freed behind them, it makes the heap shrink each time.
         return Transitions(
             observation=_take_observation(ring, rows, shape, frame_stack),
             action=[_take(column, rows, shape) for column in ring.action],
