@@ -35,8 +35,8 @@ class Experience:
       n_steps: n of each, `[N]`, or one number for all.
       rewards: As many arrays `[N]` float32 as n may be: rewards[j] = sum_{k<=j} gamma^k (prod_{l<k} d_l) r_k, r and d
         the environment's rewards and discounts. From n on they stay the same.
-      discounts: Likewise: gamma^j prod_{k<=j} d_k, 0 from the step on that terminates the episode. Linesight's gammas[j]
-        are gamma * discounts[j]; n' >= its terminal_actions is discounts[n' - 1] = 0.
+      discounts: Likewise: gamma^j prod_{k<=j} d_k, 0 from the step on that terminates the episode. Linesight's
+        gammas[j] are gamma * discounts[j]; n' >= its terminal_actions is discounts[n' - 1] = 0.
       gamma: The agent's discount.
       potential, next_potential: Phi(s) and Phi(s') `[N]` float32, s' the observation behind the n steps; None: rewards
         are not shaped.
