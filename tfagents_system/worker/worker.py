@@ -262,7 +262,8 @@ class Worker:
     # Collecting.
 
     def _exploring(self) -> Actor:
-        return self._policy.actor(self._params.policy_refresh_steps if self._params.asynchronous else None)
+        period = self._params.policy_refresh_steps if self._params.asynchronous else None
+        return self._policy.actor(period, self._collector.greedy)
 
     def _collect(self, iteration: int) -> None:
         actor = self._exploring()
@@ -273,11 +274,9 @@ class Worker:
             share = self._progress.sharing(iteration, steps, workers).share(self._id)
             episodes = self._collector.collect_steps(iteration, share, actor)
         self._iteration_done = iteration
-        train_step, version = self._policy.train_step, self._policy.version
-        observed, curriculum = self._collector.observed, self._curriculum.values
-        self._report_collected(
-            Report("train", 0, self._id, iteration, train_step, version, episodes, observed, curriculum)
-        )
+        where = self._id, iteration, self._policy.train_step, self._policy.version
+        observed, best = self._collector.observed, self._collector.take_best()
+        self._report_collected(Report("train", 0, *where, episodes, observed, self._curriculum.values, best))
 
     # Stopping.
 
