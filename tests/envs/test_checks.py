@@ -557,7 +557,7 @@ def test_idle_lanes_are_noted() -> None:
 
 
 def test_what_needs_single_environments_is_refused_for_lanes_all_at_once() -> None:
-    asked = {"greedy_episode_share": 0.25, "drop_faulty_episodes": True, "keep_best_episodes": 3}
+    asked: dict[str, Any] = {"greedy_episode_share": 0.25, "drop_faulty_episodes": True, "keep_best_episodes": 3}
     checks, _ = report(three_lanes, env_steps_per_iter=50, n_train_episodes_per_iter=None, **asked)
     assert len(checks.errors) == 3
     for error, (name, value) in zip(checks.errors, asked.items(), strict=True):

@@ -108,6 +108,9 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
         "max_updates_per_env_step",
         "num_steps_per_iter",
         "replay_window_steps",
+        "greedy_episode_share",
+        "drop_faulty_episodes",
+        "keep_best_episodes",
         *FRESH,
     }
     undetermined = {each.name for each in described if each.not_deterministic}

@@ -45,7 +45,7 @@ def test_greedy_episodes_have_the_greedy_actions_and_the_others_explore(algorith
     policy = policy_of(algorithm, num_envs=2)
     numbers = iter(range(100))
     greedy = GreedyEpisodes(EpisodeShare(0.5, 1), lambda: next(numbers))
-    actor, seen = SometimesGreedyActor(policy, greedy), ts.restart(np.float32([0.4, -0.1]))
+    actor, seen = SometimesGreedyActor(policy, greedy), ts.restart(np.array([0.4, -0.1], np.float32))
     best = policy.action(seen, greedy=True)
     kinds = []
     for _ in range(6):

@@ -120,9 +120,9 @@ def test_the_lists_of_an_episode_are_what_was_chosen_and_returned_step_by_step()
     assert set(first.lists) == {
         *("actions", "action_was_greedy", "rewards", "q_values", "record/zone", "record/place", "record/late")
     }
-    np.testing.assert_array_equal(first.lists["actions"], np.float32([[0.1], [0.2], [0.3]]))
+    np.testing.assert_array_equal(first.lists["actions"], np.array([[0.1], [0.2], [0.3]], np.float32))
     np.testing.assert_array_equal(first.lists["action_was_greedy"], [False, True, False])
-    np.testing.assert_array_equal(first.lists["rewards"], np.float32([1.0, 2.0, 3.0]))
+    np.testing.assert_array_equal(first.lists["rewards"], np.array([1.0, 2.0, 3.0], np.float32))
     np.testing.assert_array_equal(first.lists["q_values"], [[np.nan, np.nan], [0.0, 2.0], [0.0, 3.0]])
     np.testing.assert_array_equal(first.lists["record/zone"], [1, 2, 3])
     np.testing.assert_array_equal(first.lists["record/place"], [[0, 1], [0, 2], [0, 3]], "not its buffer")
@@ -206,7 +206,7 @@ def test_actors_tell_what_their_policy_knows_of_an_action() -> None:
     agent = agent_of(FakeParams, tf.TensorSpec((2,), tf.float32), action, algorithm="dqn", exploration_epsilon=1.0)
     policy = make_worker_policy(agent, seed=0, num_envs=3)
     actor, seen = PolicyActor(policy, greedy=False), set()
-    observation = ts.restart(np.float32([0.3, -0.2]))
+    observation = ts.restart(np.array([0.3, -0.2], np.float32))
     for _ in range(60):
         chosen = int(actor.action(observation))
         values = actor.q_values(0)
@@ -235,7 +235,8 @@ def test_a_worker_hands_on_those_that_may_be_among_the_best() -> None:
     assert take(0.5, 0.4, 0.5) == [0.5], "an equal one is no better"
     assert take(3.0, 2.0, 1.5, 4.0) == [4.0, 3.0]
     assert take(2.5, 3.0) == []
-    (kept,) = (best.take(_with(episode, 9.0, 5)), best.pop())[1]
+    best.take(_with(episode, 9.0, 5))
+    (kept,) = best.pop()
     assert (kept.train_step, kept.number) == (77, 5) and len(kept.file) > 100
 
 

@@ -52,13 +52,15 @@ class PolicyActor:
         self.reset = policy.reset
         self.action = functools.partial(policy.action, greedy=greedy)
         self.actions = functools.partial(policy.actions, greedy=greedy)
-        self.q_values = policy.q_values
         self.reset_lanes = policy.reset_lanes
         self.batch = functools.partial(policy.batch, greedy=greedy)
         self._policy, self._greedy = policy, greedy
 
     def was_greedy(self, env: int) -> bool:
         return self._greedy or self._policy.was_greedy(env)
+
+    def q_values(self, env: int) -> np.ndarray | None:
+        return self._policy.q_values(env)
 
 
 class RefreshingActor:
@@ -73,7 +75,6 @@ class RefreshingActor:
     def __init__(self, policy: WorkerPolicy, refresh: Callable[[], None], period_steps: int) -> None:
         self.reset = policy.reset
         self.reset_lanes = policy.reset_lanes
-        self.q_values, self.was_greedy = policy.q_values, policy.was_greedy
         self._policy = policy
         self._refresh = refresh
         self._period_steps = self._steps_left = period_steps
@@ -89,6 +90,12 @@ class RefreshingActor:
     def batch(self, steps: LaneSteps) -> list[np.ndarray]:
         self.look()
         return self._policy.batch(steps, greedy=False)
+
+    def was_greedy(self, env: int) -> bool:
+        return self._policy.was_greedy(env)
+
+    def q_values(self, env: int) -> np.ndarray | None:
+        return self._policy.q_values(env)
 
     def look(self) -> None:
         """Before each step."""

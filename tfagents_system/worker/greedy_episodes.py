@@ -51,7 +51,6 @@ class SometimesGreedyActor:
         self._policy = policy
         self._greedy = greedy
         self._look = look
-        self.q_values = policy.q_values
 
     def reset(self, env: int) -> None:
         self._greedy.begin(env)
@@ -72,6 +71,9 @@ class SometimesGreedyActor:
 
     def was_greedy(self, env: int) -> bool:
         return env in self._greedy or self._policy.was_greedy(env)
+
+    def q_values(self, env: int) -> np.ndarray | None:
+        return self._policy.q_values(env)
 
     def reset_lanes(self, lanes: Sequence[int]) -> None:
         raise NotImplementedError("greedy_episode_share with a vector environment is refused before the start")

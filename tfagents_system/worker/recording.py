@@ -151,8 +151,9 @@ def _column(name: str, values: Mapping[int, Any], steps: int) -> np.ndarray | No
         return None
     if len(given) == steps:
         return column
-    is_text = column.dtype.kind == "U"
-    padded = np.full((steps, *column.shape[1:]), "" if is_text else np.nan, column.dtype if is_text else np.float64)
+    dtype = column.dtype if column.dtype.kind in "fU" else np.dtype(np.float64)
+    padded: np.ndarray = np.empty((steps, *column.shape[1:]), dtype)
+    padded[:] = "" if dtype.kind == "U" else np.nan
     padded[list(values)] = column
     return padded
 
