@@ -60,6 +60,7 @@ for kill in range(1, KILLS + 1):
     pid = os.fork()
     if not pid:
         write(writing)
+        os._exit(0)
     place = tuple(map(int, os.read(reading, 100).split()))
     os.close(reading)
     os.close(writing)
@@ -92,7 +93,7 @@ def number_of(arrays: list[np.ndarray]) -> int:
 def test_no_reader_sees_a_torn_policy_while_writers_are_killed_at_any_moment() -> None:
     before = set(os.listdir("/dev/shm"))
     command = [sys.executable, "-c", READER_AND_WRITERS, str(READS), str(KILLS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     reads, policies, longest_secs = map(float, done.stdout.split())
     assert reads >= READS and policies > 10 * KILLS
