@@ -69,10 +69,13 @@ def test_what_is_stored_and_lost_adds_up(starts):
 def test_the_oldest_may_be_evicted_and_nothing_else(starts):
     assert balance(starts, rows_of(*starts, evicted=10), HORIZON).violations == []
     assert balance(starts, rows_of(*starts, evicted=10), HORIZON).evicted == 10
+    starts[0] = dataclasses.replace(starts[0], told=2)
+    killed = sum(steps for _, _, steps in starts[0].sent)
+    assert balance(starts, rows_of(*starts, evicted=killed + 1), HORIZON).violations == [], "all of a start, and more"
     rows = rows_of(*starts)
     hole = np.delete(np.arange(len(rows.reward)), slice(10, 15))
     (lost,) = balance(starts, take(rows, hole), HORIZON).violations
-    assert lost.startswith("worker 0, start 0: steps are missing among its segments up to 2; up to 1 it was told")
+    assert lost.startswith("worker 0, start 0: steps are missing among its segments up to 2; up to 2 it was told")
 
 
 def test_a_segment_that_was_told_as_stored_and_is_not_there_is_found(starts):

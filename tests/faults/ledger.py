@@ -200,8 +200,9 @@ def _check_worker(result: Balance, starts: list[Start], held: np.ndarray) -> int
         is_held = np.isin(keys, held)
         segments = 1 + max(start.told, int(numbers[is_held].max(initial=-1)))
         is_missing = ~is_held[numbers < segments]
+        oldest_held = 0 if has_older else int(np.argmin(np.append(is_missing, False)))
         # The ring gives up its oldest rows: what is missing must lie before all that is there.
-        if is_missing.any() and (has_older or is_missing[int(np.argmin(is_missing)) :].any()):
+        if is_missing[oldest_held:].any():
             result.violations.append(
                 f"worker {start.worker}, start {start.start}: steps are missing among its segments up to "
                 f"{segments - 1}; up to {start.told} it was told that they are stored"

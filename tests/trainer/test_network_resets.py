@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from tf_agents.specs import tensor_spec
 
 from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
 from tfagents_system.agents.network_parts import networks_of, redraw, statistics_of
@@ -58,6 +59,20 @@ def test_weights_are_a_mean_by_share_and_statistics_alpha_and_counters_stay(algo
             np.testing.assert_allclose(variable.numpy(), wanted, rtol=1e-6)
     assert float(old._log_alpha) == -1.5 and int(old.train_step_counter) == 7
     assert all(not np.any(variable.numpy()) for variable in optimizer.variables())
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "sac_discrete"])
+def test_networks_of_values_are_drawn_anew_too(algorithm):
+    params = Params({"horizon": 5})
+    params.algorithm = algorithm
+    choice = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
+    old, fresh = (make_agent(params, OBSERVATION, choice, tf.Variable(7, dtype=tf.int64)) for _ in range(2))
+    redraw(old, fresh, {})
+    for part, networks in networks_of(old).items():
+        np.testing.assert_equal(values(networks), values(networks_of(fresh)[part]))
+    assert [len(networks) for networks in networks_of(old).values()] == (
+        [0, 1, 1, 0] if algorithm == "dqn" else [1, 2, 2, 0]
+    )
 
 
 class CountingUpdate:

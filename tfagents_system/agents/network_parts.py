@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.normalization import RunningNormalization
+from tfagents_system.agents.part_names import ACTOR, CRITICS, ENCODER
 
-ACTOR, CRITICS, ENCODER, TARGETS = "actor", "critics", "encoder", "targets"
+TARGETS = "targets"
 _OPTIMIZERS = ("_actor_optimizer", "_critic_optimizer")
 
 
@@ -27,9 +28,9 @@ def networks_of(agent: Any) -> dict[str, list[Any]]:
         targets = [agent._target_critic_network_1, agent._target_critic_network_2]
     else:
         raise UnsupportedAgentError(f"{type(agent).__name__} is neither TF-Agents' SacAgent nor one of its variants")
-    encoder = getattr(agent, "_encoder", None)
+    actor, encoder = (getattr(agent, name, None) for name in ("_actor_network", "_encoder"))
     return {
-        ACTOR: [agent._actor_network],
+        ACTOR: [] if actor is None else [actor],
         CRITICS: list(critics),
         TARGETS: list(targets),
         ENCODER: [] if encoder is None else [encoder],
@@ -55,7 +56,8 @@ def redraw(agent: Any, fresh: Any, shares: Mapping[str, float]) -> None:
         for network, fresh_network in zip(networks, new[part], strict=True):
             _blend(network, fresh_network, share)
     for name in _OPTIMIZERS:
-        _forget_moments(getattr(agent, name))
+        if hasattr(agent, name):
+            _forget_moments(getattr(agent, name))
 
 
 def _blend(network: Any, fresh: Any, share: float) -> None:

@@ -19,7 +19,7 @@ VARIANCE_EPSILON = 1e-8
 MIN_RETURN_STD = 1e-4  # Returns that vary by less count as equal: otherwise rounding errors would be learned from.
 # Earlier samples weigh at most like this many. Minibatches are drawn from the whole replay repeatedly: a few hundred
 # describe what it holds now, while all minibatches ever drawn would describe what it held at the start.
-_WINDOW = 100_000.0
+WINDOW = 100_000.0
 
 
 class RunningNormalization(tf.keras.layers.Layer):
@@ -131,7 +131,7 @@ class RunningStatistics:
                 self._layers.setdefault(module.leaf, []).append(module)
 
     def update(self, observations: Sequence[tf.Tensor], weight: tf.Tensor | None = None) -> None:
-        """Adds all observations of a block, once; `_WINDOW` defines their weight.
+        """Adds all observations of a block, once; `WINDOW` defines their weight.
 
         Args:
           observations: The leaves in flattened order, each `[..., *shape]` with any outer dimensions.
@@ -144,7 +144,7 @@ class RunningStatistics:
 def _take_into_account(holders: Sequence[Any], values: tf.Tensor, weight: tf.Tensor | None) -> None:
     """Merges values into the moments of one leaf, and updates all copies."""
     first = holders[0]
-    merged = merge_moments((tf.minimum(first.count, _WINDOW), first.mean, first.variance), values, weight)
+    merged = merge_moments((tf.minimum(first.count, WINDOW), first.mean, first.variance), values, weight)
     for holder in holders:
         for variable, value in zip((holder.count, holder.mean, holder.variance), merged, strict=True):
             variable.assign(value)
@@ -198,7 +198,7 @@ class RewardScale(tf.Module):
         self.variance = tf.Variable(0.0, trainable=False, name="variance")
 
     def update(self, returns: tf.Tensor, weight: tf.Tensor | None = None) -> None:
-        """Adds all returns of a block, once; `_WINDOW` defines their weight."""
+        """Adds all returns of a block, once; `WINDOW` defines their weight."""
         _take_into_account([self], returns, weight)
 
     @property

@@ -70,7 +70,10 @@ class ValueAgent(tf_agent.TFAgent):
         units, count = tuple(params.critic_joint_fc_layer_params), num_actions(params, action_spec)
         make = functools.partial(build_value_network, params, time_step_spec.observation, count, units)
         # Attributes, so that checkpoints hold them.
-        self._critic_networks = [acting.network] if num_critics == 1 else self._more(make, "Critic", num_critics)
+        if num_critics == 1:
+            self._critic_networks = [acting.network]
+        else:
+            self._actor_network, self._critic_networks = acting.network, self._more(make, "Critic", num_critics)
         self._target_critic_networks = self._more(make, "TargetCritic", num_critics)
         self._critic_optimizer = build_optimizer(params, "critic", train_step)
         self.scheduled = dict(acting.scheduled)

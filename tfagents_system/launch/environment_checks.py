@@ -74,7 +74,7 @@ class Trial:
       resident_bytes: Memory of this process with environments and agent, and of the processes that they started.
       agent_bytes: Size of the agent's variables, with what its optimizers will add.
       policy_bytes: Size of the policy's variables.
-      signature: The agent's, to compare with a checkpoint's; None if the agent could not be built.
+      agent, signature: The agent, and what to compare with a checkpoint's; None if it could not be built.
     """
 
     specs: tuple[Any, Any, Any]
@@ -83,6 +83,7 @@ class Trial:
     agent_bytes: int
     policy_bytes: int
     signature: AgentSignature | None
+    agent: Any
 
 
 def check_environment(
@@ -174,7 +175,7 @@ class _Check:
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
                 stack.close()
-        return Trial(specs, layout, resident_bytes, *sizes, signature)
+        return Trial(specs, layout, resident_bytes, *sizes, signature, agent)
 
     def _build_collect_env(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
         self._enter("building the collect environment")

@@ -18,16 +18,14 @@ import psutil
 
 from tfagents_system.agents.iteration_counts import iterations_of_run, steps_of_run, updates_per_iter, updates_ratio
 from tfagents_system.checks.checklist import Checklist
-from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs.curriculum import check_curriculum
-from tfagents_system.envs.faults import describe_error
-from tfagents_system.errors import shown
 from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, RESET, TAKE, carried
-from tfagents_system.machine.worker_slots import EVAL
+from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
+from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
@@ -53,6 +51,7 @@ class Inspection:
       defaults: Those that the run has, see `run_defaults`.
       attributes: Of the params, by name, and `config`: with all overrides.
       specs: The content of specs.pbtxt; None if the environment could not be built.
+      agent_start: What the agent begins with where SAC_AGENT_FROM names another one and one begins.
       doing: The current activity; empty once the inspection is complete.
       pid: Of the inspecting process.
     """
@@ -63,6 +62,7 @@ class Inspection:
     attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     specs: bytes | None = None
+    agent_start: AgentStart | None = None
     doing: str = ""
     pid: int = 0
 
@@ -108,8 +108,10 @@ class Inspector:
         before_bytes = psutil.Process().memory_info().rss
         params = self.load_inputs()
         if params is not None:
-            self._check_experts(params)
-            self._check_evaluators(params)
+            if self._values.get("expert_workers"):
+                self._enter("expert_policy_ctor")
+            check_experts(params, self._values, self.found.checks)
+            check_evaluators(params, self._values, self.found.checks[PARAMS])
         if params is not None and params.env_config.get("horizon"):
             # Imported here: TensorFlow takes seconds, and earlier findings should not wait for a broken one.
             from tfagents_system.launch import environment_checks
@@ -132,6 +134,7 @@ class Inspector:
                     self.found.checks[environment_checks.AGENT].errors.append(reason)
                 self._check_experience(params, trial.layout)
                 self._check_replay_sources(params, self.found.specs)
+                self._check_agent_start(trial.agent)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self.found.doing = ""
         return self.found
@@ -231,48 +234,6 @@ class Inspector:
         if self._environ.get(RESET):
             check.errors += reset_checks.reset_findings(self._environ, params, self._run)
 
-    def _check_experts(self, params: TrainParamsBase) -> None:
-        """Whether the experts that the run is to start have a policy: each without one would end the run."""
-        if not self._values.get("expert_workers"):
-            return
-        check, saved = self.found.checks["experts"], self._values.get("expert_policy")
-        check.facts.append(f"{self._values['expert_workers']} with {saved or 'TrainParams.expert_policy_ctor'}")
-        if saved is not None:
-            return
-        self._enter("expert_policy_ctor")
-        try:
-            policy = params.expert_policy_ctor()
-        except (Exception, SystemExit) as error:
-            check.errors.append(f"expert_policy_ctor raised {describe_error(error)}: correct the hook, or remove it")
-            return
-        if not callable(policy):
-            check.errors.append(
-                f"SAC_EXPERT_WORKERS={self._values['expert_workers']} needs a policy, and "
-                f"TrainParams.expert_policy_ctor returned {shown(policy)}: set SAC_EXPERT_POLICY to a SavedModel, a "
-                "policy checkpoint or an exported file, or have the hook return a function"
-            )
-
-    def _check_evaluators(self, params: TrainParamsBase) -> None:
-        """Whether there is something to evaluate for workers that do nothing else."""
-        check, count = self.found.checks[PARAMS], self._values.get("eval_workers")
-        if not is_kept(integer_from(0), params.n_eval_episodes):
-            return  # Which is reported.
-        if params.n_eval_episodes == 0 and count:
-            check.errors.append(
-                f"SAC_EVAL_WORKERS={count} does not work with n_eval_episodes=0, nothing is evaluated: unset it, or "
-                "set n_eval_episodes to at least 1"
-            )
-        elif params.n_eval_episodes == 0 and self._values.get("worker_role") == EVAL:
-            check.errors.append(
-                "workers of kind eval have nothing to do in a run with n_eval_episodes=0: choose another kind, or "
-                "continue the run with --set n_eval_episodes=10"
-            )
-        elif count and params.n_eval_episodes < count:
-            check.notes.append(
-                f"SAC_EVAL_WORKERS={count}, but an evaluation has n_eval_episodes={params.n_eval_episodes}: "
-                f"{count - params.n_eval_episodes} of these workers have nothing to do"
-            )
-
     def _check_replay_sources(self, params: TrainParamsBase, specs: bytes) -> None:
         """Whether the experience of SAC_REPLAY_FROM fits the run."""
         sources = self._values.get("replay_from")
@@ -282,6 +243,18 @@ class Inspector:
 
         has_begun = run_directory.has_begun(self._run)
         check_sources(sources, self._paths.exp_dir, params, specs, has_begun, self.found.checks["replay sources"])
+
+    def _check_agent_start(self, agent: Any) -> None:
+        """Whether the agent that SAC_AGENT_FROM names fits this one."""
+        source, parts = self._values.get("agent_from"), self._values.get("agent_parts", ())
+        if (source is None and not parts) or self._paths is None or "server" in self._values:
+            return
+        from tfagents_system.launch.agent_start_checks import check_start
+
+        begins = not run_directory.has_begun(self._run) or self._environ.get(RESET) == AGENT
+        self.found.agent_start = check_start(
+            source, parts, self._paths.exp_dir, agent, begins, self.found.checks["agent from elsewhere"]
+        )
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""

@@ -122,7 +122,13 @@ class Preparation:
 
     def files(self) -> Inputs:
         """The user's files, for the run."""
-        return Inputs(self._values["params"], self._values["config"], self._kept.copy, self._kept.digests)
+        return Inputs(
+            self._values["params"],
+            self._values["config"],
+            self._kept.copy,
+            self._kept.digests,
+            self.inspection.agent_start,
+        )
 
     @property
     def seed(self) -> int:

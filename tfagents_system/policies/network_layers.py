@@ -51,7 +51,10 @@ class NetworkLayers:
 
     Attributes:
       observation: Shape and dtype of each leaf of the observation, of single frames, and `frames` where it is stacked.
+      sizes: How many numbers each leaf has.
       layers: As `numpy_network.Network` takes them.
+      variables: Those whose values are in the arrays as they are, by the names of these.
+      statistics: Those of the observation's leaves, RunningNormalization by leaf; the first layer has them.
 
     Raises:
       UnsupportedNetworkError: The network contains anything else.
@@ -60,8 +63,10 @@ class NetworkLayers:
     def __init__(self, actor: Any, variables: Mapping[str, tf.Variable], frames: Sequence[int] = ()) -> None:
         self._names = {variable.ref(): name for name, variable in variables.items()}
         self._arrays: dict[str, ToArray] = {}
+        self.variables: dict[str, tf.Variable] = {}
+        self.statistics: dict[int, Any] = {}
         stacked = [shape_and_dtype(spec) for spec in tf.nest.flatten(actor.input_tensor_spec)]
-        self._sizes = [int(np.prod(spec["shape"])) for spec in stacked]
+        self.sizes = [int(np.prod(spec["shape"])) for spec in stacked]
         self.observation = [
             _of_single_frames(spec, count) for spec, count in zip(stacked, frames or [1] * len(stacked), strict=True)
         ]
@@ -115,8 +120,8 @@ class NetworkLayers:
 
     def _input_normalization(self, normalization: Any) -> dict[str, Any]:
         """That of all leaves of an observation, as of one vector; pixels are left as they are."""
-        layers = {layer.leaf: layer for layer in normalization.leaves}
-        sizes = self._sizes
+        layers = self.statistics = {layer.leaf: layer for layer in normalization.leaves}
+        sizes = self.sizes
 
         def joined(of_leaf: Callable[[Any], ToArray], of_pixels: float) -> ToArray:
             parts: list[ToArray] = [functools.partial(_constant, size, of_pixels) for size in sizes]
@@ -139,7 +144,10 @@ class NetworkLayers:
     def _described(self, kind: str, **parts: tf.Variable | ToArray) -> dict[str, Any]:
         names = {part: f"weight_{len(self._arrays) + k}_{part}" for k, part in enumerate(parts)}
         for part, value in parts.items():
-            self._arrays[names[part]] = value if callable(value) else self._value(value)
+            if callable(value):
+                self._arrays[names[part]] = value
+            else:
+                self._arrays[names[part]], self.variables[names[part]] = self._value(value), value
         return {"kind": kind, "arrays": names}
 
     def _value(self, variable: tf.Variable) -> ToArray:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-_KERAS_NUMBER = re.compile(r"_\d+(?=/|:|$)")
+from tfagents_system.agents.saved_graph import without_numbers
 
 
 def named_variables(policy: Any) -> dict[str, tf.Variable]:
@@ -19,15 +18,20 @@ def named_variables(policy: Any) -> dict[str, tf.Variable]:
     If a worker's environment has its own network, its `dense_7` may be the trainer's `dense_5`. Repeated names get
     `#1`, `#2`, ... in the order in which the policy lists them.
     """
-    named: dict[str, tf.Variable] = {}
-    for variable in policy.variables():
-        plain = _KERAS_NUMBER.sub("", variable.name)
+    variables = policy.variables()
+    return dict(zip(distinct([f"{without_numbers(each.name)}:0" for each in variables]), variables, strict=True))
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, with `#1`, `#2`, ... at the end of those that were there before."""
+    found: dict[str, None] = {}
+    for plain in names:
         name, repeat = plain, 0
-        while name in named:
+        while name in found:
             repeat += 1
             name = f"{plain}#{repeat}"
-        named[name] = variable
-    return named
+        found[name] = None
+    return list(found)
 
 
 def read_weights(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:

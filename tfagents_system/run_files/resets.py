@@ -111,6 +111,7 @@ def set_aside(paths: RunPaths, kind: str, before: str) -> None:
 def _of_agent(paths: RunPaths) -> tuple[Path, ...]:
     return (
         paths.trainer_checkpoints,
+        paths.agent_from,
         paths.policies,
         paths.journals,
         paths.train_summaries,

@@ -20,7 +20,7 @@ from tfagents_system.machine.files import write_atomically
 from tfagents_system.run_files import run_checkpoints, run_inputs
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
-from tfagents_system.run_files.resets import Reset, next_folder, resets_of_run
+from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.grid import in_words
@@ -175,30 +175,29 @@ def write_inputs(
     run_inputs.finish_install(paths)
     inputs = inputs or Inputs(variables.params, variables.config)
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
-    kept, is_same = _kept(overrides or Overrides(), seed), run_inputs.are_same(paths, inputs)
-    edits = before.get("edits", [])
-    are_alike = before.get("seed") == seed and Overrides.read(paths.overrides) == kept
-    if not is_begun and not (are_alike and run_inputs.fit_experience(paths, inputs)):
+    kept, edits = _kept(overrides or Overrides(), seed), before.get("edits", [])
+    begins = not is_begun or (reset is not None and reset.kind == AGENT)
+    agent_from = _agent_from(inputs) if begins else before.get("agent_from")
+    began = before.get("seed"), before.get("agent_from"), Overrides.read(paths.overrides)
+    if not (is_begun or (began == (seed, agent_from, kept) and run_inputs.fit_experience(paths, inputs))):
         _remove_experience(paths, variables.replay_dir)
-    if is_begun and take_edits and not is_same:
+    takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
+    if is_begun and takes_edits:
         edits = [*edits, _edit(paths, run_inputs.copy_aside(paths))]
     _write_overrides(paths, kept, reset)
-    are_new = not is_begun or (take_edits and not is_same) or not (paths.params.exists() and paths.config.exists())
-    has_folder = inputs.folder is not None if are_new else paths.params_folder.is_dir()
+    are_new = not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists())
     run = {
-        "params_source": str(variables.params),
-        "params_kept": str(paths.params_folder / variables.params.name) if has_folder else None,
-        "params_files": dict(inputs.digests if are_new else before.get("params_files", {})),
+        **_of_params(paths, variables.params, inputs if are_new else None, before),
         **_of_start(variables, num_iter, ends_for),
-        **({"defaults": kept.defaults} if kept.defaults else {}),
         "edits": edits,
-        **_resets(before, reset),
+        **_if_any(defaults=kept.defaults, agent_from=agent_from, resets=_resets(before, reset)),
         "seed": seed,
         "created": before.get("created", _now()),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if are_new or reset is not None:
-        run_inputs.install(paths, inputs if are_new else None, content, reset, kept.to_json().encode())
+        new, settings = inputs if are_new else None, kept.to_json().encode()
+        run_inputs.install(paths, new, content, reset, settings, begins=begins, agent=inputs.agent)
     else:
         write_atomically(paths.run_json, content)
 
@@ -210,11 +209,30 @@ def new_reset(paths: RunPaths, kind: str, *, catch_up: bool) -> Reset:
     return Reset(kind, next_folder(paths), max(0, newest), int(steps), catch_up, _now())
 
 
-def _resets(before: Mapping[str, Any], reset: Reset | None) -> dict[str, Any]:
-    """What run.json records of them; nothing where there are none."""
-    earlier = before.get("resets", [])
-    resets = [*earlier, *([dataclasses.asdict(reset)] if reset else [])]
-    return {"resets": resets} if resets else {}
+def _agent_from(inputs: Inputs) -> dict[str, Any] | None:
+    """What run.json records of what an agent begins with."""
+    start = inputs.agent
+    return {"source": start.source, "parts": list(start.parts), "sha256": start.digest()} if start else None
+
+
+def _resets(before: Mapping[str, Any], reset: Reset | None) -> list[dict[str, Any]]:
+    """What run.json records of them."""
+    return [*before.get("resets", []), *([dataclasses.asdict(reset)] if reset else [])]
+
+
+def _if_any(**values: Any) -> dict[str, Any]:
+    """Without those that are empty."""
+    return {name: value for name, value in values.items() if value}
+
+
+def _of_params(paths: RunPaths, params: Path, new: Inputs | None, before: Mapping[str, Any]) -> dict[str, Any]:
+    """What run.json has on the params and their folder, which are new or stay."""
+    has_folder = paths.params_folder.is_dir() if new is None else new.folder is not None
+    return {
+        "params_source": str(params),
+        "params_kept": str(paths.params_folder / params.name) if has_folder else None,
+        "params_files": dict(before.get("params_files", {}) if new is None else new.digests),
+    }
 
 
 def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> dict[str, Any]:

@@ -13,12 +13,14 @@ from pathlib import Path
 
 from tfagents_system.machine.files import sync
 from tfagents_system.run_files import params_folder, resets
+from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 
-_STAGED, _NO_FOLDER, _RESET = ".inputs", "no_folder", "reset.json"
+_STAGED, _RESET = ".inputs", "reset.json"
+_NO = "no_"  # `no_params` stands for a folder that the run is not to have.
 # Files of these kinds decide what experience is; others may be what the run itself writes beside its params.
 _DECISIVE = (".py", ".json", ".toml", ".yaml", ".yml", ".xml", ".urdf")
 
@@ -31,12 +33,14 @@ class Inputs:
       params, config: SAC_PARAMS and SAC_CONFIG.
       folder: A copy of the folder of SAC_PARAMS; None where the file alone is kept.
       digests: Of that folder's files, by relative path.
+      agent: What a new agent begins with; None: random weights.
     """
 
     params: Path
     config: Path
     folder: Path | None = None
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    agent: AgentStart | None = None
 
 
 def choose_input(copy: Path, source: Path, has_begun: bool = True) -> tuple[Path, str | None]:
@@ -97,7 +101,14 @@ def _decisive(digests: Mapping[str, str]) -> dict[str, str]:
 
 
 def install(
-    paths: RunPaths, inputs: Inputs | None, run_json: bytes, reset: Reset | None = None, overrides: bytes = b""
+    paths: RunPaths,
+    inputs: Inputs | None,
+    run_json: bytes,
+    reset: Reset | None = None,
+    overrides: bytes = b"",
+    *,
+    begins: bool = False,
+    agent: AgentStart | None = None,
 ) -> None:
     """Replaces the run's copies and run.json, which describes them: all of these, even if this process is killed.
 
@@ -108,6 +119,8 @@ def install(
       reset: Before that, what it replaces is set aside. The next start completes an interrupted reset before it reads
         anything else, so a run is as it was before the reset or as it is after it.
       overrides: Content of overrides.json, with a reset.
+      begins: An agent begins, so that what another one began with is removed.
+      agent: What it begins with; None: random weights.
 
     Raises:
       OSError: They can't be written; those that are there stay.
@@ -124,9 +137,13 @@ def install(
         (partial / paths.params.name).write_bytes(inputs.params.read_bytes())
         (partial / paths.config.name).write_bytes(inputs.config.read_bytes())
         if inputs.folder is None:
-            (partial / _NO_FOLDER).touch()
+            (partial / f"{_NO}{paths.params_folder.name}").touch()
         else:
             params_folder.copy(inputs.folder, inputs.digests, partial / paths.params_folder.name)
+    if begins and agent is not None:
+        agent.copy(partial / paths.agent_from.name)
+    elif begins:
+        (partial / f"{_NO}{paths.agent_from.name}").touch()
     if reset is not None:  # After a power cut, too.
         for path in [*partial.rglob("*"), partial]:
             sync(path)
@@ -144,16 +161,18 @@ def finish_install(paths: RunPaths) -> None:
     staged = paths.exp_dir / _STAGED
     if not staged.is_dir():
         return
-    folder, marker, reset = staged / paths.params_folder.name, staged / _NO_FOLDER, staged / _RESET
+    reset = staged / _RESET
     if reset.exists():
         found = Reset(**json.loads(reset.read_bytes()))
         resets.set_aside(paths, found.kind, found.before)
         reset.unlink()  # Only now: what is set aside must not be what comes next.
-    if folder.is_dir() or marker.exists():
-        shutil.rmtree(paths.params_folder, ignore_errors=True)
-    if folder.is_dir():
-        os.replace(folder, paths.params_folder)
-    marker.unlink(missing_ok=True)
+    for folder in (paths.params_folder, paths.agent_from):
+        new, none = staged / folder.name, staged / f"{_NO}{folder.name}"
+        if new.is_dir() or none.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        if new.is_dir():
+            os.replace(new, folder)
+        none.unlink(missing_ok=True)
     for path in (paths.params, paths.config, paths.overrides, paths.run_json):
         if (staged / path.name).exists():
             os.replace(staged / path.name, path)

@@ -99,6 +99,15 @@ class VariableFields:
     """1: the same seed gives the same weights, bit by bit, also after stops and crashes; slower"""
     max_restarts: Annotated[int, Variable("whole")] = 10
     """restarts in a row of one role before it is given up"""
+    agent_from: Annotated[Path | None, Variable("agent", default="nothing")] = None
+    """`RUN` or `RUN@CHECKPOINT` of a run directory, or a policy that was saved or exported (SavedModel, policy
+    checkpoint, policy.npz): a new run's agent begins with its weights"""
+    agent_parts: Annotated[
+        tuple[str, ...],
+        Variable("parts of an agent", default="all but `optimizers`, of a policy those that it has"),
+    ] = ()
+    """what of SAC_AGENT_FROM is taken, separated by commas: `actor`, `critics`, `encoder` (of images), `normalizer`
+    (running statistics of observations and returns), `alpha`, `optimizers` (their moments, of the parts taken)"""
     replay_from: Annotated[tuple[Path, ...], Variable("files or folders", default="nothing")] = ()
     """run directories, or folders made by `python -m tfagents_system.experience import`, separated by commas: a new run
     begins with their experience, which counts neither as its own steps nor for `updates_per_env_step`"""
@@ -192,11 +201,11 @@ def documentation() -> str:
         "# Variables of a run",
         "",
         "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,",
-        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_REPLAY_FROM, SAC_ENV_PYTHON and SAC_PACKED_ENV are looked",
-        "for beside the vars file, then in the current folder, then in the repository; where the first two have",
-        "different files of that name, the start is refused. SAC_LOGS_DIR is relative to the vars file's folder;",
-        "SAC_EXP_DIR, which wins",
-        "over it, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the repository.",
+        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_AGENT_FROM, SAC_REPLAY_FROM, SAC_ENV_PYTHON and",
+        "SAC_PACKED_ENV are looked for beside the vars file, then in the current folder, then in the repository; where",
+        "the first two have different files of that name, the start is refused. SAC_LOGS_DIR is relative to the vars",
+        "file's folder; SAC_EXP_DIR, which wins over it, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are",
+        "relative to the repository.",
         "The ring is in a folder of the run's own below SAC_REPLAY_DIR.",
         "",
         ", ".join(v.name for v in VARIABLES if v.is_early),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.agents.part_names import AGENT_PARTS
 from tfagents_system.machine.worker_slots import KINDS
 
 MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
@@ -55,6 +56,17 @@ def _find_either(text: str, folders: list[Path]) -> Path:
 
 def _find_several(text: str, folders: list[Path]) -> tuple[Path, ...]:
     return tuple(_find_either(each.strip(), folders) for each in text.split(","))
+
+
+def _find_agent(text: str, folders: list[Path]) -> Path:
+    """RUN, RUN@CHECKPOINT or a policy, with an absolute path."""
+    path, at, name = text.rpartition("@")
+    if at and path and "/" not in name:
+        try:
+            return _find_either(text, folders)
+        except ValueError:
+            return Path(f"{_find(path, folders, 'run directory', Path.is_dir)}@{name}")
+    return _find_either(text, folders)
 
 
 def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
@@ -128,6 +140,13 @@ def _one_of(text: str, names: Sequence[str]) -> str:
     return text
 
 
+def _parts(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in AGENT_PARTS]:
+        raise ValueError(f"of {', '.join(AGENT_PARTS)}, separated by commas, found {', '.join(unknown)}")
+    return tuple(part for part in AGENT_PARTS if part in names)
+
+
 def _name(text: str) -> str:
     parts = Path(text).parts
     if not parts or Path(text).is_absolute() or ".." in parts or not text.isprintable():
@@ -149,6 +168,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "address": lambda text: _address(text),
     "role": lambda text: _one_of(text, KINDS),
     "name": _name,
+    "parts of an agent": _parts,
     "path": _path,
     "text": lambda text: text,
 }
@@ -156,5 +176,6 @@ _FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {
     "file": _find_file,
     "file or folder": _find_either,
     "files or folders": _find_several,
+    "agent": _find_agent,
     "program": _find_program,
 }

@@ -19,8 +19,10 @@ from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
 from tfagents_system.policies import weights
 from tfagents_system.role import RESET_STREAM, TRAIN_STREAM, Role
+from tfagents_system.run_files.agent_start import start_of_run
 from tfagents_system.run_files.resets import AGENT, network_resets, resets_of_run
 from tfagents_system.trainer.resetting_update import ResettingUpdate
+from tfagents_system.trainer.starting_agent import values_for
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
 
 
@@ -60,6 +62,10 @@ class Learner:
             self.seed_noise()
             self.resumed_at = self.train_step
             logging.info("resumed at train step %d, iteration %d", self.train_step, self.state.iteration)
+        elif (start := start_of_run(role.paths)) is not None:
+            values = values_for(self.agent, start)
+            values.assign()
+            logging.info("begins with %s of %s", values.in_words(), start.source)
 
     def _state_at_start(self) -> TrainerState:
         """Of an agent that begins: the run may have steps that an agent before it has collected."""

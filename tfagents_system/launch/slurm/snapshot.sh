@@ -104,7 +104,7 @@ variables_script() { # TARGET
       SAC_GRID) if [[ -n ${SAC_GRID:-} ]]; then echo "SAC_GRID=$(quoted "$1/grid.json")"; fi ;;
       SAC_EXP_DIR | SAC_LOGS_DIR) ;; # The one below says both.
       SAC_ENV_PYTHON | SAC_PACKED_ENV) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
-      SAC_REPLAY_FROM) echo "$name=$(quoted "$(replay_sources)")" ;;
+      SAC_REPLAY_FROM | SAC_AGENT_FROM) echo "$name=$(quoted "$(sources "${!name}")")" ;;
       SAC_REPLAY_DIR) echo "$name=$(quoted "$(absolute "$SAC_REPLAY_DIR")")" ;;
       *) if [[ -n ${!name:-} ]]; then echo "$name=$(quoted "${!name}")"; fi ;;
     esac
@@ -117,13 +117,14 @@ variables_script() { # TARGET
   fi
 }
 
-# SAC_REPLAY_FROM with absolute paths, found as Python finds them.
-replay_sources() {
-  local source folder sources found=()
-  IFS=, read -ra sources <<<"${SAC_REPLAY_FROM:-}"
+# Paths, or RUN@CHECKPOINT, separated by commas: as absolute ones, found as Python finds them.
+sources() { # TEXT
+  local source folder path sources found=()
+  IFS=, read -ra sources <<<"$1"
   for source in ${sources[@]+"${sources[@]}"}; do
     for folder in "$tfagents_vars_folder" "$PWD" "$tfagents_root"; do
-      if [[ -e $(absolute "$source" "$folder") ]]; then source=$(absolute "$source" "$folder") && break; fi
+      path=$(absolute "$source" "$folder")
+      if [[ -e $path || ($source == *@* && -d ${path%@*}) ]]; then source=$path && break; fi
     done
     found+=("$source")
   done

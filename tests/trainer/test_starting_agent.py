@@ -1,0 +1,269 @@
+"""A new agent begins with what is taken of another one, and with nothing else of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.specs import array_spec, tensor_spec
+
+from tests.support.checkpoints_for_tests import checkpoints_of
+from tfagents_system.agents.network_parts import networks_of, statistics_of
+from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.checks.checklist import Check
+from tfagents_system.envs.actions import actions_of
+from tfagents_system.errors import UserError
+from tfagents_system.launch.agent_start_checks import check_start
+from tfagents_system.policies import numpy_file
+from tfagents_system.policies.policy_description import describe
+from tfagents_system.run_files.agent_start import find_start
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.policy_export import PolicyExport
+from tfagents_system.trainer.starting_agent import values_for
+
+OBSERVATION = {"touch": tf.TensorSpec((2,), tf.float32), "where": tf.TensorSpec((3,), tf.float32)}
+CAMERA = {**OBSERVATION, "camera": tensor_spec.BoundedTensorSpec((12, 12, 1), tf.uint8, 0, 255)}
+ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
+CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
+OPTIMIZERS = ("_actor_optimizer", "_critic_optimizer", "_alpha_optimizer")
+
+
+class Params(TrainParamsBase):
+    actor_fc_layer_params = (4,)
+    critic_joint_fc_layer_params = (5,)
+    image_encoder_filters = (2, 2)
+    image_encoder_features = 3
+    normalize_observations = True
+    normalize_rewards = True
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        raise AssertionError("not needed")
+
+
+def fresh(observation=OBSERVATION, action=ACTION, **attributes):
+    params = Params({"horizon": 5})
+    vars(params).update(attributes)
+    return make_agent(params, observation, action, tf.Variable(0, dtype=tf.int64))
+
+
+def trained(seed=3, **options):
+    """With other weights, statistics and moments than a new one, each number of its own."""
+    agent = fresh(**options)
+    rng = np.random.default_rng(seed)
+    for variable in agent.variables:
+        if variable.dtype.is_floating:
+            variable.assign(rng.uniform(0.1, 1.0, variable.shape))
+    alike = {}
+    for network in networks_of(agent)["actor"] + networks_of(agent)["critics"] + networks_of(agent)["targets"]:
+        for place, variable in enumerate(statistics_of(network)):  # Alike in all networks.
+            variable.assign(alike.setdefault(place, variable.numpy()))
+    for _ in range(3):
+        step(agent, rng.uniform(0.1, 1.0))
+    agent.train_step_counter.assign(700)
+    return agent
+
+
+def trained_variables(agent):
+    networks = networks_of(agent)
+    critics = networks["critics"] + networks["encoder"]
+    found = [networks["actor"], critics]
+    lists = [[v for network in each for v in network.trainable_variables] for each in found]
+    return [*lists, [agent._log_alpha] if hasattr(agent, "_log_alpha") else []]
+
+
+def step(agent, gradient=0.5):
+    """One step of each optimizer."""
+    for name, variables in zip(OPTIMIZERS, trained_variables(agent), strict=True):
+        if hasattr(agent, name) and variables:
+            getattr(agent, name).apply_gradients([(tf.fill(v.shape, np.float32(gradient)), v) for v in variables])
+
+
+def saved(agent, tmp_path):
+    """A run with a checkpoint of it."""
+    folder = RunPaths(tmp_path / "run").trainer_checkpoints
+    folder.mkdir(parents=True)
+    checkpoints, _ = checkpoints_of(folder, agent)
+    checkpoints.save(5.0, {}, wait=True)
+    return str(folder.parent)
+
+
+def numbers(agent):
+    """All of an agent's variables, by part: copies."""
+    found = {}
+    for part, networks in networks_of(agent).items():
+        statistics = {v.ref() for network in networks for v in statistics_of(network)}
+        all_of_part = [v for network in networks for v in network.variables]
+        found[part] = [v.numpy() for v in all_of_part if v.ref() not in statistics]
+        found.setdefault("normalizer", []).extend(v.numpy() for v in all_of_part if v.ref() in statistics)
+    found["normalizer"] += [v.numpy() for v in agent.reward_scale.variables]
+    if hasattr(agent, "_log_alpha"):
+        found["alpha"] = [agent._log_alpha.numpy()]
+    return found
+
+
+AGENTS = {
+    "sac": {},
+    "sac of images": {"observation": CAMERA},
+    "redq": {"algorithm": "redq", "num_critics": 3},
+    "crossq": {"algorithm": "crossq"},
+    "simba": {"network": "simba"},
+    "sac_discrete": {"algorithm": "sac_discrete", "action": CHOICE},
+    "dqn": {"algorithm": "dqn", "action": CHOICE},
+}
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+def test_what_is_taken_is_equal_and_the_rest_is_untouched(kind, tmp_path):
+    source, agent = trained(**AGENTS[kind]), fresh(**AGENTS[kind])
+    run, there = saved(source, tmp_path), numbers(source)
+    here = {part for part, values in numbers(agent).items() if values}
+    for parts in (("actor",), ("critics", "alpha"), ("encoder", "normalizer"), ()):  # The last takes all there is.
+        before = numbers(agent)
+        if set(parts) - here:
+            with pytest.raises(UserError, match="absent here"):
+                values_for(agent, find_start(run, parts))
+            continue
+        values_for(agent, find_start(run, parts)).assign()
+        taken = set(parts) or here
+        taken |= {"targets"} if "critics" in taken else set()
+        for part, values in numbers(agent).items():
+            wanted = there if part in taken else before
+            for value, expected in zip(values, wanted[part], strict=True):
+                np.testing.assert_array_equal(value, expected, part)
+        _scramble(agent)
+    assert int(agent.train_step_counter) == 0, "a new run begins to count"
+
+
+def _scramble(agent):
+    for variable in agent.variables:
+        if variable.dtype.is_floating:
+            variable.assign(variable + 1.0)
+
+
+def test_with_optimizers_the_next_step_is_that_of_the_other_agent(tmp_path):
+    """Also after a checkpoint that was written before the first update."""
+    source = trained()
+    run = saved(source, tmp_path)
+    everything = ("actor", "critics", "normalizer", "alpha", "optimizers")
+    for parts in (everything, everything[:-1]):
+        agent, again = fresh(), fresh()
+        values_for(agent, find_start(run, parts)).assign()
+        folder = tmp_path / f"of {len(parts)}"
+        checkpoints_of(folder, agent)[0].save(5.0, {}, wait=True)
+        assert checkpoints_of(folder, again)[0].restore() is not None
+        step(agent)
+        step(again)
+        before = numbers(source)
+        other = trained()
+        assert all(np.array_equal(a, b) for a, b in zip(before["actor"], numbers(other)["actor"], strict=True))
+        step(other)
+        is_same = "optimizers" in parts
+        for part in ("actor", "critics", "alpha"):
+            for one, two, theirs in zip(numbers(agent)[part], numbers(again)[part], numbers(other)[part], strict=True):
+                np.testing.assert_array_equal(one, two, part)
+                assert np.array_equal(one, theirs) == is_same, part
+
+
+def test_another_algorithm_s_actor_fits_and_what_does_not_is_told_layer_by_layer(tmp_path):
+    run = saved(trained(), tmp_path)
+    agent = fresh(algorithm="redq", num_critics=3, actor_fc_layer_params=(4,))
+    before = numbers(agent)
+    values_for(agent, find_start(run, ("actor", "normalizer"))).assign()
+    np.testing.assert_array_equal(numbers(agent)["actor"][0], numbers(trained())["actor"][0])
+    np.testing.assert_array_equal(numbers(agent)["critics"][0], before["critics"][0])
+    with pytest.raises(UserError) as told:
+        values_for(agent, find_start(run))
+    assert "\n  critics: 2 there, 3 here\n" in str(told.value) and "SAC_AGENT_PARTS" in str(told.value)
+    wider = fresh(actor_fc_layer_params=(4, 6), critic_joint_fc_layer_params=(7,), normalize_rewards=False)
+    before = [variable.numpy() for variable in wider.variables]
+    with pytest.raises(UserError) as told:
+        values_for(wider, find_start(run))
+    lines = str(told.value).split("\n  ")[1:]
+    name = "NormalizedActor/ActorDistributionNetwork"
+    assert f"actor: {name}/EncodingNetwork/dense/kernel is absent there, 4x6 here" in lines
+    assert f"actor: {name}/TanhNormalProjectionNetwork/projection_layer/kernel is 4x4 there, 6x4 here" in lines
+    assert sum(line.startswith("critic 2: ") for line in lines) == 3, "its bias and the next layer, too"
+    assert sum(line.startswith("target critic 1: ") for line in lines) == 3
+    assert any(line.startswith("critics: rewards are normalised there alone") for line in lines)
+    assert all(np.array_equal(a, b) for a, b in zip(before, wider.variables, strict=True))
+    with pytest.raises(UserError, match="actor: observations are normalised there alone"):
+        values_for(fresh(normalize_observations=False), find_start(run, ("actor",)))
+    with pytest.raises(UserError, match="actor's is Adam there, SGD with momentum here"):
+        values_for(fresh(actor_optimizer={"name": "sgd", "momentum": 0.9}), find_start(run, ("actor", "optimizers")))
+
+
+def policy_of(agent, folder, actions):
+    """`run@latest`, a SavedModel and policy.npz of it."""
+    export = PolicyExport(RunPaths(folder), agent, actions, agent.train_step_counter)
+    export.save_models()
+    export.save_checkpoint()
+    found = [f"{folder}@latest", f"{folder}@policy_checkpoint_0000000700", f"{folder}/policies/greedy_policy"]
+    told = describe(OBSERVATION, actions, (), "policy_checkpoint_7", 7, 3)
+    numpy_file.save(folder / "policy.npz", agent.policy, told)
+    return [*found, str(folder / "policy.npz")]
+
+
+def test_policies_that_were_saved_are_the_start_of_the_actor(tmp_path):
+    source = trained()
+    folder = tmp_path / "run"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    seen = {name: tf.constant(rng.standard_normal((6, *spec.shape)), tf.float32) for name, spec in OBSERVATION.items()}
+    wanted = networks_of(source)["actor"][0](seen)[0].mode()
+    bounds = array_spec.BoundedArraySpec((2,), "float32", [-3.0, 0.0], [5.0, 1.0], "action")
+    for text in policy_of(source, folder, actions_of(bounds)):
+        agent = fresh()
+        before = numbers(agent)
+        values_for(agent, find_start(text)).assign()
+        np.testing.assert_allclose(networks_of(agent)["actor"][0](seen)[0].mode(), wanted, rtol=1e-5, err_msg=text)
+        after = numbers(agent)
+        for part in ("critics", "targets", "alpha"):
+            np.testing.assert_equal(after[part], before[part])
+        statistics = [
+            [v.numpy() for v in statistics_of(network)] for part in networks_of(agent).values() for network in part
+        ]
+        assert all(np.array_equal(a, b) for each in statistics for a, b in zip(each, statistics[0], strict=True))
+        with pytest.raises(UserError, match="critics: a policy has none"):
+            values_for(agent, find_start(text, ("critics",)))
+        with pytest.raises(UserError, match=r"4x4 there, (4x)?8(x4)? here|kernel is 5x4 there, 5x8 here"):
+            values_for(fresh(actor_fc_layer_params=(8,)), find_start(text, ("actor",)))
+
+
+def test_what_the_variable_names_is_found_and_told(tmp_path):
+    run = saved(trained(), tmp_path)
+    check = Check("agent")
+    start = check_start(run, (), tmp_path / "new", fresh(), True, check)
+    assert (
+        start is not None and start.files.name == "checkpoint_0000000700" and "actor 44, critics 184" in check.facts[0]
+    )
+    assert find_start(f"{run}@checkpoint_0000000700").files == start.files
+    for source, parts, exp_dir, begins, error in (
+        (run, (), Path(run), True, "this run's own directory"),
+        (None, ("actor",), tmp_path / "new", True, "SAC_AGENT_PARTS=actor says"),
+        (f"{run}@checkpoint_5", (), tmp_path / "new", True, "there are checkpoint_0000000700"),
+        (str(tmp_path), (), tmp_path / "new", True, "has no checkpoint"),
+        (run, (), tmp_path / "new", False, None),
+    ):
+        check = Check("agent")
+        assert check_start(source, parts, exp_dir, fresh(), begins, check) is None
+        assert error is None or error in check.errors[0]
+        assert bool(check.notes) == (error is None)
+    (start.files / "agent.index").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="is damaged"):
+        find_start(f"{run}@checkpoint_0000000700")
+
+
+def test_the_run_keeps_a_copy(tmp_path):
+    run = saved(trained(), tmp_path)
+    start = find_start(run, ("actor",))
+    start.copy(tmp_path / "agent_from")
+    kept = dataclasses.replace(start, files=tmp_path / "agent_from")
+    one, two = fresh(), fresh()
+    values_for(one, start).assign()
+    values_for(two, kept).assign()
+    np.testing.assert_equal(numbers(one)["actor"], numbers(two)["actor"])
+    assert start.digest() == kept.digest() != dataclasses.replace(start, parts=()).digest()

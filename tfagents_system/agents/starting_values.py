@@ -1,0 +1,260 @@
+"""What an agent begins with where it begins with another agent's values instead of random ones.
+
+Only what is taken is looked at: another algorithm's actor fits where its layers do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfagents_system.agents.entropy import FrozenOptimizer
+from tfagents_system.agents.network_parts import TARGETS, networks_of, statistics_of
+from tfagents_system.agents.part_names import ACTOR, ALPHA, CRITICS, ENCODER, NORMALIZER, OPTIMIZERS, USUAL_PARTS
+from tfagents_system.agents.saved_graph import SavedGraph, SavedVariable, own_variables, without_numbers
+
+_STATISTIC = re.compile(r"leaves/\d+/(count|mean|variance)$")
+_LABELS = {ACTOR: "actor", CRITICS: "critic", TARGETS: "target critic", ENCODER: "encoder"}
+_ATTRIBUTES = {  # Of an agent: a list of networks, or one network each.
+    ACTOR: ("_actor_network",),
+    CRITICS: ("_critic_networks", "_critic_network_1", "_critic_network_2"),
+    TARGETS: ("_target_critic_networks", "_target_critic_network_1", "_target_critic_network_2"),
+    ENCODER: ("_encoder",),
+}
+_OPTIMIZERS = {ACTOR: "_actor_optimizer", CRITICS: "_critic_optimizer", ALPHA: "_alpha_optimizer"}
+
+
+@dataclasses.dataclass
+class StartingValues:
+    """Values for an agent's variables.
+
+    Attributes:
+      values: Of variables that exist.
+      moments: Of optimizers: for each its slots, (variable, slot's name, value).
+      counts: How many weights of each part.
+      findings: Why they do not fit, layer by layer; then nothing may be assigned.
+    """
+
+    values: list[tuple[tf.Variable, np.ndarray]] = dataclasses.field(default_factory=list)
+    moments: list[tuple[Any, list[tuple[tf.Variable, str, np.ndarray]]]] = dataclasses.field(default_factory=list)
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    findings: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, part: str, variable: tf.Variable, value: np.ndarray) -> None:
+        self.values.append((variable, value))
+        self.counts[part] = self.counts.get(part, 0) + int(np.size(value))
+
+    def assign(self) -> None:
+        """Gives them to the agent. Optimizers get the variables that their first step would have made."""
+        for variable, value in self.values:
+            variable.assign(value)
+        for optimizer, slots in self.moments:
+            optimizer._create_all_weights(list({variable.ref(): variable for variable, _, _ in slots}.values()))
+            for variable, name, value in slots:
+                optimizer.get_slot(variable, name).assign(value)
+
+    def in_words(self) -> str:
+        """`actor 70,658, critics 141,826 numbers`."""
+        return ", ".join(f"{part} {count:,}" for part, count in self.counts.items()) + " numbers"
+
+
+def of_checkpoint(agent: Any, prefix: Path, parts: Sequence[str] | None = None) -> StartingValues:
+    """Values of the agent in a trainer's checkpoint.
+
+    Args:
+      agent: One that `networks_of` knows. It stays as it is.
+      prefix: Of the checkpoint's files.
+      parts: Of AGENT_PARTS; None: the usual ones, as far as this agent has them.
+
+    Raises:
+      ValueError: The files can't be read.
+      UnsupportedAgentError: As of `networks_of`.
+    """
+    return _Fit(agent, SavedGraph(prefix), parts).found
+
+
+class _Fit:
+    def __init__(self, agent: Any, graph: SavedGraph, parts: Sequence[str] | None) -> None:
+        self._agent, self._graph = agent, graph
+        self._parts, self._is_explicit = parts or USUAL_PARTS, parts is not None
+        self._networks = networks_of(agent)
+        self._own_of_node: dict[int, tf.Variable] = {}
+        self.found = StartingValues()
+        for part in (ACTOR, CRITICS, ENCODER):
+            if part in self._parts:
+                self._take_networks(part)
+        if ALPHA in self._parts:
+            self._take_alpha()
+        if CRITICS in self._parts:
+            self._compare_rewards()
+        if NORMALIZER in self._parts:
+            self._take_statistics()
+        if OPTIMIZERS in self._parts:
+            for part, name in _OPTIMIZERS.items():
+                if part in self._parts and hasattr(agent, name):
+                    self._take_optimizer(part, name)
+
+    def _take_networks(self, part: str) -> None:
+        own, saved = self._networks[part], self._saved(part)
+        if not own:
+            self._missing_here(part)
+        elif not saved:
+            self.found.findings.append(f"{part}: absent there")
+        elif len(own) != len(saved):
+            self.found.findings.append(f"{part}: {len(saved)} there, {len(own)} here")
+        else:
+            for number, (network, path) in enumerate(zip(own, saved, strict=True), 1):
+                self._take_network(part, _label(part, number, len(own)), network, path)
+            if part == CRITICS and self._networks[TARGETS]:
+                targets = self._saved(TARGETS) or saved
+                for number, (network, path) in enumerate(zip(self._networks[TARGETS], targets, strict=True), 1):
+                    self._take_network(part, _label(TARGETS, number, len(own)), network, path)
+
+    def _take_network(self, part: str, label: str, network: Any, path: tuple[str, ...]) -> None:
+        """All of a network but the statistics of observations, which are not learned."""
+        statistics = {variable.ref() for variable in statistics_of(network)}
+        saved = self._graph.variables(*path)
+        if bool(statistics) != any(_STATISTIC.search(each) for each in saved):
+            where = "here" if statistics else "there"
+            self.found.findings.append(f"{label}: observations are normalised {where} alone (normalize_observations)")
+            return
+        used = set()
+        for each, variable in own_variables(network).items():
+            if variable.ref() in statistics:
+                continue
+            there = saved.get(each)
+            if there is not None:
+                used.add(there.node)
+            if there is None or there.shape != tuple(variable.shape):
+                self.found.findings.append(f"{label}: {_difference(variable, there)}")
+            else:
+                self.found.add(part, variable, self._graph.value(there))
+                self._own_of_node.setdefault(there.node, variable)
+        left = {found.node: found for each, found in saved.items() if not _STATISTIC.search(each)}
+        self.found.findings += [
+            f"{label}: {difference(found.name, found.shape, None)}" for node, found in left.items() if node not in used
+        ]
+
+    def _take_alpha(self) -> None:
+        own, there = getattr(self._agent, "_log_alpha", None), self._graph.variable("agent", "_log_alpha")
+        is_fixed = isinstance(getattr(self._agent, "_alpha_optimizer", None), FrozenOptimizer)
+        if own is None or is_fixed:
+            self._missing_here(ALPHA, "it is fixed (learn_entropy_coef)" if is_fixed else "")
+        elif there is None:
+            self.found.findings.append(f"{ALPHA}: absent there")
+        else:
+            self.found.add(ALPHA, own, self._graph.value(there))
+            self._own_of_node[there.node] = own
+
+    def _compare_rewards(self) -> None:
+        """Critics count in units of rewards."""
+        here, there = hasattr(self._agent, "reward_scale"), self._graph.has("agent", "reward_scale")
+        if here != there:
+            where = "here" if here else "there"
+            self.found.findings.append(f"{CRITICS}: rewards are normalised {where} alone (normalize_rewards)")
+
+    def _take_statistics(self) -> None:
+        scale = getattr(self._agent, "reward_scale", None)
+        networks = [network for of_part in self._networks.values() for network in of_part]
+        if scale is None and not any(statistics_of(network) for network in networks):
+            self._missing_here(NORMALIZER)
+            return
+        paths = [path for part in (ACTOR, CRITICS) for path in self._saved(part)]
+        saved = next((found for path in paths if (found := _statistics(self._graph.variables(*path)))), {})
+        for variable, name in statistics_by_place(networks):
+            self._take_statistic(variable, saved.get(name))
+        if scale is not None:
+            there = self._graph.variables("agent", "reward_scale")
+            for name, variable in own_variables(scale).items():
+                self._take_statistic(variable, there.get(name))
+
+    def _take_statistic(self, variable: tf.Variable, there: SavedVariable | None) -> None:
+        if there is None or there.shape != tuple(variable.shape):
+            self.found.findings.append(f"{NORMALIZER}: {_difference(variable, there)}")
+        else:
+            self.found.add(NORMALIZER, variable, self._graph.value(there))
+
+    def _take_optimizer(self, part: str, name: str) -> None:
+        optimizer = getattr(self._agent, name)
+        count, slots = self._graph.variable("agent", name, "iter"), self._graph.slots("agent", name)
+        kind = count.name.partition("/")[0] if count is not None else "absent"
+        has_momentum = bool(getattr(optimizer, "_momentum", False))
+        if count is None or kind != optimizer._name or ("momentum" in slots) != has_momentum:
+            self.found.findings.append(
+                f"{OPTIMIZERS}: {part}'s is {kind}{_with(slots)} there, {optimizer._name}"
+                f"{_with(['momentum'] if has_momentum else [])} here"
+            )
+            return
+        self.found.add(OPTIMIZERS, optimizer.iterations, self._graph.value(count))
+        moments = [
+            (self._own_of_node[node], slot, self._graph.value(saved))
+            for slot, of_nodes in slots.items()
+            for node, saved in of_nodes.items()
+            if node in self._own_of_node
+        ]
+        self.found.moments.append((optimizer, moments))
+        self.found.counts[OPTIMIZERS] += sum(int(np.size(value)) for _, _, value in moments)
+
+    def _saved(self, part: str) -> list[tuple[str, ...]]:
+        """Paths of the networks of a part there."""
+        several, *single = _ATTRIBUTES[part]
+        found: list[tuple[str, ...]] = []
+        if not single:
+            found = [("agent", several)]
+        elif self._graph.has("agent", several):
+            found = [("agent", several, str(number)) for number in range(_MOST_NETWORKS)]
+        else:
+            found = [("agent", name) for name in single]
+        return [path for path in found if self._graph.has(*path)]
+
+    def _missing_here(self, part: str, reason: str = "") -> None:
+        if self._is_explicit:
+            self.found.findings.append(f"{part}: {reason or 'absent here'}")
+
+
+_MOST_NETWORKS = 1000
+
+
+def _label(part: str, number: int, count: int) -> str:
+    return f"{_LABELS[part]} {number}" if count > 1 else _LABELS[part]
+
+
+def _difference(variable: tf.Variable, there: SavedVariable | None) -> str:
+    return difference(without_numbers(variable.name), None if there is None else there.shape, variable.shape)
+
+
+def difference(name: str, there: Any, here: Any) -> str:
+    """`dense/kernel is 3x64 there, 3x256 here`, of two shapes; None: absent."""
+    return f"{name} is {_shape(there)} there, {_shape(here)} here"
+
+
+def _shape(shape: Any) -> str:
+    return "absent" if shape is None else "x".join(map(str, shape)) or "scalar"
+
+
+def _with(slots: Sequence[str] | Mapping[str, Any]) -> str:
+    return " with momentum" if "momentum" in slots else ""
+
+
+def _statistics(saved: Mapping[str, SavedVariable]) -> dict[str, SavedVariable]:
+    """By the ends of their paths, such as `leaves/0/mean`."""
+    found = {_STATISTIC.search(path): variable for path, variable in saved.items()}
+    return {match[0]: variable for match, variable in found.items() if match is not None}
+
+
+def statistics_by_place(networks: Sequence[Any]) -> Iterator[tuple[tf.Variable, str]]:
+    """The running statistics of observations in all networks, which are alike in all: each with its place, such as
+    `leaves/0/mean`.
+    """
+    for network in networks:
+        statistics = {variable.ref() for variable in statistics_of(network)}
+        for path, variable in own_variables(network).items():
+            match = _STATISTIC.search(path)
+            if match is not None and variable.ref() in statistics:
+                yield variable, match[0]

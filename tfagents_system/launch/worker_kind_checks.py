@@ -1,0 +1,68 @@
+"""Whether workers of each kind that a run starts have what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfagents_system.checks.checklist import Check, Checklist
+from tfagents_system.checks.rules import integer_from, is_kept
+from tfagents_system.envs.faults import describe_error
+from tfagents_system.errors import shown
+from tfagents_system.machine.worker_slots import EVAL
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+def check_experts(params: TrainParamsBase, values: Mapping[str, Any], checks: Checklist) -> None:
+    """Whether the experts that the run is to start have a policy: each without one would end the run.
+
+    Args:
+      params: Of the run; its hook runs.
+      values: The variables that could be read, by field.
+      checks: Get what was found, under `experts`.
+    """
+    if not values.get("expert_workers"):
+        return
+    check, saved = checks["experts"], values.get("expert_policy")
+    check.facts.append(f"{values['expert_workers']} with {saved or 'TrainParams.expert_policy_ctor'}")
+    if saved is not None:
+        return
+    try:
+        policy = params.expert_policy_ctor()
+    except (Exception, SystemExit) as error:
+        check.errors.append(f"expert_policy_ctor raised {describe_error(error)}: correct the hook, or remove it")
+        return
+    if not callable(policy):
+        check.errors.append(
+            f"SAC_EXPERT_WORKERS={values['expert_workers']} needs a policy, and "
+            f"TrainParams.expert_policy_ctor returned {shown(policy)}: set SAC_EXPERT_POLICY to a SavedModel, a "
+            "policy checkpoint or an exported file, or have the hook return a function"
+        )
+
+
+def check_evaluators(params: TrainParamsBase, values: Mapping[str, Any], check: Check) -> None:
+    """Whether there is something to evaluate for workers that do nothing else.
+
+    Args:
+      params: Of the run.
+      values: The variables that could be read, by field.
+      check: Gets what was found.
+    """
+    count = values.get("eval_workers")
+    if not is_kept(integer_from(0), params.n_eval_episodes):
+        return  # Which is reported.
+    if params.n_eval_episodes == 0 and count:
+        check.errors.append(
+            f"SAC_EVAL_WORKERS={count} does not work with n_eval_episodes=0, nothing is evaluated: unset it, or "
+            "set n_eval_episodes to at least 1"
+        )
+    elif params.n_eval_episodes == 0 and values.get("worker_role") == EVAL:
+        check.errors.append(
+            "workers of kind eval have nothing to do in a run with n_eval_episodes=0: choose another kind, or "
+            "continue the run with --set n_eval_episodes=10"
+        )
+    elif count and params.n_eval_episodes < count:
+        check.notes.append(
+            f"SAC_EVAL_WORKERS={count}, but an evaluation has n_eval_episodes={params.n_eval_episodes}: "
+            f"{count - params.n_eval_episodes} of these workers have nothing to do"
+        )

@@ -1,0 +1,161 @@
+"""Another agent's values that a new run's agent begins with (SAC_AGENT_FROM), kept in the run directory.
+
+    agent_from/
+        start.json            where they are from, and which parts are taken
+        agent.index, ...      the files of a trainer's checkpoint; or variables/ of a policy; or policy.npz
+
+The run has a copy: the other run may go on, or be deleted, before a killed trainer begins anew.
+This module imports neither TensorFlow nor Reverb.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Literal
+
+from tfagents_system.errors import UserError
+from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.run_checkpoints import DamagedCheckpointError
+from tfagents_system.run_files.run_paths import RunPaths
+
+Kind = Literal["checkpoint", "policy", "npz"]
+
+_START = "start.json"
+_NPZ = "policy.npz"
+_VARIABLES = "variables"
+_INDEX = f"{run_checkpoints.AGENT}.index"
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentStart:
+    """What a new agent begins with.
+
+    Attributes:
+      source: SAC_AGENT_FROM.
+      kind: What `files` is: a trainer's `checkpoint`, a `policy` with its variables, or an exported `npz`.
+      files: A folder; of kind `npz` the file.
+      parts: SAC_AGENT_PARTS; empty: the usual ones.
+    """
+
+    source: str
+    kind: Kind
+    files: Path
+    parts: tuple[str, ...] = ()
+
+    @property
+    def prefix(self) -> Path:
+        """Of a checkpoint's files."""
+        return self.files / run_checkpoints.AGENT
+
+    def copy(self, folder: Path) -> None:
+        """Copies all that is needed into a new folder.
+
+        Raises:
+          OSError: It can't be written, or what it was found in is not there any more.
+        """
+        folder.mkdir()
+        for path in self._own_files():
+            target = folder / (_NPZ if self.kind == "npz" else path.relative_to(self.files))
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, target)
+        told = {"source": self.source, "kind": self.kind, "parts": list(self.parts)}
+        (folder / _START).write_text(json.dumps(told, indent=1) + "\n")
+
+    def digest(self) -> str:
+        """Differs where source, parts or contents do."""
+        digest = hashlib.sha256(json.dumps([self.source, self.kind, self.parts]).encode())
+        for path in self._own_files():
+            digest.update(path.name.encode() + path.read_bytes())
+        return digest.hexdigest()
+
+    def _own_files(self) -> list[Path]:
+        if self.kind == "npz":
+            return [self.files]
+        pattern = f"{run_checkpoints.AGENT}.*" if self.kind == "checkpoint" else f"{_VARIABLES}/{_VARIABLES}.*"
+        return sorted(self.files.glob(pattern))
+
+
+def start_of_run(paths: RunPaths) -> AgentStart | None:
+    """What the run's agent begins with; None: random weights."""
+    folder = paths.agent_from
+    told = read_json(folder / _START)
+    if told is None:
+        return None
+    files = folder / _NPZ if told["kind"] == "npz" else folder
+    return AgentStart(told["source"], told["kind"], files, tuple(told["parts"]))
+
+
+def find_start(source: str, parts: tuple[str, ...] = ()) -> AgentStart:
+    """What SAC_AGENT_FROM means: RUN, RUN@CHECKPOINT, or a policy's file or folder.
+
+    Args:
+      source: With an absolute path. CHECKPOINT is one of the run's checkpoints, or one of its policies: its name,
+        `best` or `latest`.
+      parts: SAC_AGENT_PARTS.
+
+    Raises:
+      UserError: It is none of these, or damaged.
+    """
+    path, name = split(source)
+    if name is None and path.is_file():
+        if path.suffix != ".npz":
+            raise UserError(f"{path} can't be read back: of exported policies only policy.npz can")
+        return AgentStart(source, "npz", path, parts)
+    if not path.is_dir():
+        raise UserError(f"{path} does not exist: give a run directory, or a policy")
+    if name is None:
+        return AgentStart(source, *_of_folder(path), parts)
+    return AgentStart(source, *_of_checkpoint(RunPaths(path), name), parts)
+
+
+def split(source: str) -> tuple[Path, str | None]:
+    """RUN and CHECKPOINT of RUN@CHECKPOINT."""
+    path, at, name = source.rpartition("@")
+    if at and "/" not in name and not Path(source).exists():
+        return Path(path), name
+    return Path(source), None
+
+
+def _of_folder(folder: Path) -> tuple[Kind, Path]:
+    """A run, a checkpoint, a policy, or the folder of exported files."""
+    if (folder / _INDEX).is_file():
+        return "checkpoint", _checked(folder)
+    if (folder / _VARIABLES / f"{_VARIABLES}.index").is_file():
+        return "policy", folder
+    if (folder / _NPZ).is_file():
+        return "npz", folder / _NPZ
+    newest = run_checkpoints.newest_complete(RunPaths(folder).trainer_checkpoints)
+    if newest is None:
+        raise UserError(
+            f"{folder} has no checkpoint: give a run that has one, a policy checkpoint, a SavedModel or a policy.npz"
+        )
+    return "checkpoint", newest.folder
+
+
+def _of_checkpoint(paths: RunPaths, name: str) -> tuple[Kind, Path]:
+    if name == "best":
+        name = str((read_json(paths.best_json) or {}).get("checkpoint", name))
+    policies = {path.name: path for path in sorted(paths.policy_checkpoints.glob("policy_checkpoint_*"))}
+    checkpoints = {path.name: path for path in sorted(paths.trainer_checkpoints.glob("checkpoint_*"))}
+    checkpoints = {each: path for each, path in checkpoints.items() if (path / _INDEX).is_file()}
+    if name == "latest" and policies:
+        name = list(policies)[-1]
+    if name in checkpoints:
+        return "checkpoint", _checked(checkpoints[name])
+    if name in policies:
+        return "policy", policies[name]
+    found = ", ".join([*checkpoints, *policies]) or "none"
+    raise UserError(f"{paths.exp_dir} has no checkpoint {name}: there are {found}")
+
+
+def _checked(folder: Path) -> Path:
+    """Raises UserError if the checkpoint is damaged."""
+    try:
+        return run_checkpoints.read(folder).folder
+    except DamagedCheckpointError as error:
+        raise UserError(f"{folder} is damaged ({error}): give another checkpoint") from None
