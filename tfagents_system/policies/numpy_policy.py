@@ -97,11 +97,12 @@ class NumpyPolicy:
             for own, given in zip(network.state, state):
                 own[:] = given.T
             network.load_all(leaves)
-            if self._rows is not None:
-                return self._rows[network.scores().argmax(axis=0)], []
-            squashed = network.act(greedy=True).T.copy()
+            is_choice = self._rows is not None
+            chosen = network.scores().argmax(axis=0) if is_choice else network.act(greedy=True).T.copy()
             state = [own.T.copy() for own in network.state]
-        scaled = self._low + (squashed + np.float32(1.0)) * np.float32(0.5) * (self._high - self._low)
+        if self._rows is not None:
+            return self._rows[chosen], state
+        scaled = self._low + (chosen + np.float32(1.0)) * np.float32(0.5) * (self._high - self._low)
         return np.clip(scaled.astype(self._dtype), *self._bounds), state
 
     def _network(self, n: int) -> Network:
