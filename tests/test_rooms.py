@@ -47,7 +47,7 @@ def test_no_test_imports_another_test() -> None:
 _DECLARATIONS = "Hyperparameters"
 _LIMITS = {ast.ClassDef: 250, ast.FunctionDef: 50, ast.AsyncFunctionDef: 50}
 # To be cut when they change next.
-_KNOWN = {"Worker": 268, "WorkerEnvironments": 266}
+_KNOWN: dict[str, int] = {}
 
 
 def test_no_file_class_or_function_is_long() -> None:

@@ -255,6 +255,9 @@ class Hyperparameters:
     """How far the policy that collects in lock-step may be behind. 1: an iteration is collected while the one before it
     is trained on. 0: with the newest policy always, and the trainer waits meanwhile; so it is with
     SAC_DETERMINISTIC=1."""
+    max_unsent_mb: Annotated[Count, "MiB per worker", MayChange] = 256
+    """In real time (docs/real_time.md): segments that a worker keeps while the replay server does not take them. Beyond
+    that the oldest are dropped. Other workers wait for the server."""
     min_updates_per_env_step: Annotated[
         Positive | None, "updates per step", When("asynchronous", of_agent=False), MayChange
     ] = None

@@ -12,6 +12,7 @@ from tfagents_system.envs.reward_files import polyline, write_points
 from tfagents_system.errors import UserError
 from tfagents_system.examples.racing import params as racing
 from tfagents_system.examples.racing_camera import params as racing_camera
+from tfagents_system.examples.racing_real_time import params as racing_real_time
 from tfagents_system.launch import environment_checks
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.settings.load_params import load_env_config
@@ -20,7 +21,7 @@ CONFIGS = Path(__file__).parents[2] / "config"
 EXAMPLES = [(racing, "racing.json"), (racing_camera, "racing_camera.json")]
 
 
-@pytest.mark.parametrize(("module", "config"), EXAMPLES)
+@pytest.mark.parametrize(("module", "config"), [*EXAMPLES, (racing_real_time, "racing_real_time.json")])
 def test_the_check_finds_nothing_wrong(module, config):
     report = Checklist()
     trial = environment_checks.check_environment(module.TrainParams(load_env_config(CONFIGS / config)), 0, report)

@@ -18,6 +18,7 @@ from tfagents_system.examples.pendulum import params as pendulum
 from tfagents_system.examples.pendulum_pixels import params as pendulum_pixels
 from tfagents_system.examples.racing import params as racing
 from tfagents_system.examples.racing_camera import params as racing_camera
+from tfagents_system.examples.racing_real_time import params as racing_real_time
 from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.settings import parameters_page, params_check
 from tfagents_system.settings.attribute_docs import attribute_docs
@@ -106,6 +107,7 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
         "updates_per_env_step",
         "min_updates_per_env_step",
         "max_updates_per_env_step",
+        "max_unsent_mb",
         "num_steps_per_iter",
         "replay_window_steps",
         "greedy_episode_share",
@@ -125,7 +127,9 @@ def test_a_type_without_a_rule_is_no_description() -> None:
         described_by(Unruly)
 
 
-@pytest.mark.parametrize("module", [pendulum, minitaur, halfcheetah, pendulum_pixels, racing, racing_camera])
+@pytest.mark.parametrize(
+    "module", [pendulum, minitaur, halfcheetah, pendulum_pixels, racing, racing_camera, racing_real_time]
+)
 def test_shipped_examples_and_defaults_pass(module: Any) -> None:
     params = module.TrainParams({"horizon": 200})
     assert check_params(params) == [] and params_check.advice(params) == []

@@ -87,7 +87,7 @@ def worker_with(evaluator: Evaluator, **attributes: Any) -> Any:
     worker: Any = Worker.__new__(Worker)
     worker._evaluator = evaluator
     worker._progress = types.SimpleNamespace(get=lambda wait_secs=0.0: None)
-    worker._end_with_the_run = lambda: None
+    worker._end = types.SimpleNamespace(check=lambda: None)
     vars(worker).update(attributes)
     return worker
 

@@ -251,6 +251,7 @@ def test_a_worker_waits_for_the_word_of_a_policy_that_memory_has_already(run: Ru
         SimpleNamespace(confirm=lambda: None),
         SimpleNamespace(tell_again=lambda: None),
     )
+    worker._runner = SimpleNamespace(rest=lambda: None)
     worker._evaluate_if_due = lambda: None
     worker._back_pressure = BackPressure(FakeParams({}))
 

@@ -16,7 +16,9 @@ from tfagents_system.errors import UserError
 from tfagents_system.machine import memory
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.worker import worker_environments
-from tfagents_system.worker.worker_environments import Place, TooLargeError, WorkerEnvironments
+from tfagents_system.worker.curriculum_values import Place
+from tfagents_system.worker.memory_limit import TooLargeError
+from tfagents_system.worker.worker_environments import WorkerEnvironments
 
 COLLECT, EVAL = Place(False, 0), Place(True, 0)
 CURRICULUM = {"mass": {"iters": [0, 5], "range": [1.0, 2.0]}, "friction": {"iters": [3], "range": [0.5, 0.5]}}
@@ -230,7 +232,7 @@ def test_without_a_limit_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "tree_resident_bytes", lambda pid: 1 / 0)
     environments = make(Params())
     environments.look_at_memory()
-    environments.check_own_memory()
+    environments.memory.check_own()
 
 
 def test_a_worker_above_its_limit_is_told_to_start_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,14 +240,14 @@ def test_a_worker_above_its_limit_is_told_to_start_anew(monkeypatch: pytest.Monk
     monkeypatch.setattr(memory, "tree_resident_bytes", lambda pid: resident_bytes)
     environments = make(Params(), worker=3, memory_mb=100)
     environments.look_at_memory()
-    environments.check_own_memory()
+    environments.memory.check_own()
     resident_bytes += 1
     environments.look_at_memory()
-    environments.check_own_memory()  # It looks once a second only.
-    monkeypatch.setattr(environments, "_look_due", 0.0)
+    environments.memory.check_own()  # It looks once a second only.
+    monkeypatch.setattr(environments.memory, "_look_due", 0.0)
     environments.look_at_memory()
     with pytest.raises(TooLargeError, match="worker 3: its process takes 100 MiB, more than SAC_WORKER_MEMORY_MB=100"):
-        environments.check_own_memory()
+        environments.memory.check_own()
 
 
 @pytest.mark.parametrize("age_secs", [0.0, 61.0], ids=["young", "old"])
@@ -258,7 +260,7 @@ def test_an_environment_that_outgrows_its_process_is_built_again(
         now = clock() + round_ * 100.0
         monkeypatch.setattr(worker_environments.time, "monotonic", lambda now=now: now)
         environments._built_at[COLLECT] = now - age_secs
-        environments._too_large[COLLECT] = "worker 0: the process of environment 0 takes 51 MiB"
+        environments.memory._too_large[COLLECT.name] = "worker 0: the process of environment 0 takes 51 MiB"
         before = environments.collect[0]
         if age_secs == 0.0 and round_ == 2:
             with pytest.raises(EnvironmentFault, match="its first minute: MemoryError: .*51 MiB: find the leak"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,15 @@ _TOLERANCE = 1e-3  # Share of the range; rounding and simulators' slack are not 
 _SHAPES_OF_STEP = "observation, reward, terminated, truncated and info (or observation, reward, done and info)"
 
 
-def check_contract(env: Any, check: Check) -> None:
-    """Resets the environment and takes a few random steps; adds a sentence to `check` for each mistake.
+def check_contract(env: Any, check: Check, action: Callable[[], Any] | None = None) -> None:
+    """Resets the environment and takes a few steps; adds a sentence to `check` for each mistake.
 
     Args:
       env: A gym or Gymnasium environment, or a class that looks like one. Its exceptions are not caught.
       check: Gets facts and errors.
+      action: Gives the steps' actions; None: samples of the action space.
     """
+    action = action or (lambda: env.action_space.sample())
     result = env.reset()
     has_info = gym_driver.has_info(env, result)
     observation = result[0] if has_info else result
@@ -34,7 +36,7 @@ def check_contract(env: Any, check: Check) -> None:
         if faults:
             break
         before = observation
-        result = env.step(env.action_space.sample())
+        result = env.step(action())
         faults = _step_faults(result)
         if not faults:
             observation = result[0]

@@ -1,7 +1,7 @@
 """What a run asks of an environment that acts in real time: RealTimeEnvironment, rtgym's, or a user's own.
 
 A user's own has an attribute `real_time = True`, and what of the following it needs: `wait()`, `default_action` or
-`get_default_action()`, `ep_max_length`.
+`get_default_action()`, `ep_max_length`, `take_metrics()`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import tree
 
-from tfagents_system.envs.env_process import EnvProcess
+from tfagents_system.envs.layers import default_action_of, device_layer, limit_steps_of
+from tfagents_system.envs.step_times import StepTimes
 from tfagents_system.errors import UserError
 
 
@@ -38,9 +40,12 @@ class Device:
 
     def limit_steps(self, horizon: int) -> None:
         """An episode ends after so many steps at the latest, and the last action is not sent."""
-        own = getattr(self._layer, "ep_max_length", None)
-        if hasattr(self._layer, "ep_max_length"):
-            self._layer.ep_max_length = horizon if own is None else min(own, horizon)
+        limit_steps_of(self._layer, horizon)
+
+    def take_metrics(self) -> dict[str, float]:
+        """What the steps since the last call were like; see RealTimeEnvironment. Empty where it does not say."""
+        take = getattr(self._layer, "take_metrics", None)
+        return dict(take()) if callable(take) else {}
 
     def default_action(self, actions: Any) -> Any:
         """What is harmless, as an agent's action; None where the environment does not say.
@@ -51,9 +56,7 @@ class Device:
         Raises:
           UserError: It is not one of the environment's actions.
         """
-        found = getattr(self._layer, "default_action", None)
-        if found is None and hasattr(self._layer, "get_default_action"):
-            found = self._layer.get_default_action()
+        found = default_action_of(self._layer)
         if found is None:
             return None
         try:
@@ -63,17 +66,24 @@ class Device:
                 f"the default action {found!r} is not one of the action space ({error}): correct it"
             ) from None
 
+    def trial_action(self, actions: Any) -> Any:
+        """What a device may be tried with, as an agent's action: the default one, or the middle of the bounds."""
+        default = self.default_action(actions)
+        if default is not None:
+            return default
+        return tree.map_structure(lambda leaf: np.zeros(leaf.spec.shape, leaf.spec.dtype), actions)
 
-def device_of(env: Any, layers: Iterable[Any]) -> Device | None:
+    def take_times(self) -> dict[str, list[float]]:
+        """Durations of the parts of its steps, see StepTimes; empty where it does not say."""
+        times = getattr(self._layer, "times", None)
+        return times.take() if isinstance(times, StepTimes) else {}
+
+
+def device_of(layers: Iterable[Any]) -> Device | None:
     """The device of an environment, None where its steps wait for the policy.
 
     Args:
-      env: What `env_ctor` returned.
       layers: The environment and those it wraps.
     """
-    if isinstance(env, EnvProcess):
-        return None
-    for layer in layers:
-        if getattr(layer, "real_time", False) is True or type(layer).__module__.partition(".")[0] == "rtgym":
-            return Device(layer)
-    return None
+    layer = device_layer(layers)
+    return None if layer is None else Device(layer)

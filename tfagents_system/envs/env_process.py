@@ -23,6 +23,7 @@ import numpy as np
 from absl import logging
 
 from tfagents_system.envs import wire
+from tfagents_system.envs.device_process import DeviceProcess
 from tfagents_system.envs.env_server import TRACE_SIGNAL
 from tfagents_system.envs.faults import EnvironmentProcessError, line_of_trace
 from tfagents_system.errors import UserError
@@ -104,6 +105,7 @@ class EnvProcess:
     Attributes:
       observation_space, action_space: The environment's own.
       metadata: Includes the environment's frames per second.
+      real_time_layer: Of a device, whose steps do not wait for the policy; None: it is none.
       pid: Process id.
 
     Raises:
@@ -112,6 +114,7 @@ class EnvProcess:
     """
 
     render_mode = "rgb_array"
+    real_time_layer: DeviceProcess | None = None
 
     def __init__(self, settings: ProcessSettings, params: TrainParamsBase, what: Mapping[str, Any]) -> None:
         if not hasattr(os, "memfd_create"):
@@ -181,6 +184,9 @@ class EnvProcess:
         self.action_space, self.observation_space = _space(told["action"]), _space(told["observation"])
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": told["frames_per_second"]}
         self._name = str(told["name"])
+        if told["device"] is not None:
+            default = wire.read_action(told["action"], self._memory.action)
+            self.real_time_layer = DeviceProcess(self._call, self._timeout_secs, told["device"], default)
 
     def _explain(self, finding: str) -> str:
         """A finding from the other side, with its interpreter."""
@@ -212,21 +218,18 @@ class EnvProcess:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets parameters, as `Backend.set_state` does."""
-        self._send(wire.CALL, {"call": "set_state", "state": _plain(state)})
-        self._answer("set_state()", self._timeout_secs)
+        self._call("set_state", self._timeout_secs, state=_plain(state))
 
     def render(self) -> np.ndarray:
         """A picture, `[H, W, 3]` uint8."""
-        self._send(wire.CALL, {"call": "render"})
-        told, data = self._answer("render()", self._timeout_secs)
+        told, data = self._call("render", self._timeout_secs)
         return np.frombuffer(data, np.uint8).reshape(told["shape"])
 
     def close(self) -> None:
         """Closes the environment and ends its process."""
         if self._dead is None:
             with contextlib.suppress(EnvironmentProcessError, UserError):
-                self._send(wire.CALL, {"call": "close"})
-                self._answer("close()", _CLOSE_SECS)
+                self._call("close", _CLOSE_SECS)
         self._dead = self._dead or "its process has been closed"
         self._kill()
 
@@ -252,6 +255,10 @@ class EnvProcess:
         """Waits for the answer to a call."""
         self._take_turn(what, timeout_secs)
         return self._content()
+
+    def _call(self, name: str, timeout_secs: float, **arguments: Any) -> tuple[dict[str, Any], bytes]:
+        self._send(wire.CALL, {"call": name, **arguments})
+        return self._answer(f"{name}()", timeout_secs)
 
     def _content(self) -> tuple[dict[str, Any], bytes]:
         try:
@@ -323,17 +330,9 @@ class EnvProcess:
             return
         os.close(self._trace)
         self._trace = -1
-        process = self._process
-        if process is not None:
+        if self._process is not None:
             self._connection.close()
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            stuck = processes.end_marked([f"{_MARK_VARIABLE}={self._mark}"])
-            # A process stuck while exiting has no environment variables any more: its mark does not find it.
-            if not stuck and not processes.wait_until(lambda: process.poll() is not None, processes.KILL_SECS):
-                stuck = [process.pid]
-            if stuck:
-                logging.warning("%s", processes.describe_stuck("the process of an environment", stuck))
+            _end(self._process, self._mark)
 
     def _trace_text(self) -> str:
         """The process's report on its threads."""
@@ -341,6 +340,18 @@ class EnvProcess:
 
     def _users_line(self) -> str:
         return line_of_trace(self._trace_text(), "env_server.py")
+
+
+def _end(process: subprocess.Popen[bytes], mark: str) -> None:
+    """Ends a process and all that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    stuck = processes.end_marked([f"{_MARK_VARIABLE}={mark}"])
+    # A process stuck while exiting has no environment variables any more: its mark does not find it.
+    if not stuck and not processes.wait_until(lambda: process.poll() is not None, processes.KILL_SECS):
+        stuck = [process.pid]
+    if stuck:
+        logging.warning("%s", processes.describe_stuck("the process of an environment", stuck))
 
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -121,13 +121,23 @@ class _Server:
         self._action, self._memory = action, memory
         self._driver = gym_driver.GymDriver(env, None)
         self._env = env
+        self._device = layers.device_layer(layers.gym_layers(env))
         told = {
+            "device": None if self._device is None else self._tell_device(),
             "action": action,
             "observation": observation,
             "name": type(list(layers.gym_layers(env))[-1]).__name__,
             "frames_per_second": rendering.frames_per_second(list(layers.gym_layers(env))),
         }
         wire.send_message(self._connection, wire.DONE, told)
+
+    def _tell_device(self) -> dict[str, bool]:
+        """What a worker needs to know of a device; its default action is left in the memory."""
+        default = layers.default_action_of(self._device)
+        if default is not None:
+            wire.writer(self._action, self._memory.action, "default action")(default)
+        real_clock = bool(getattr(self._device, "has_real_clock", True))
+        return {"has_default_action": default is not None, "has_real_clock": real_clock}
 
     def _reset(self) -> None:
         request, _ = wire.receive_content(self._connection)
@@ -169,7 +179,7 @@ class _Server:
         return json.dumps(told).encode() if told else b""
 
     def _call(self) -> None:
-        """set_state, render or close."""
+        """set_state, render, close, or what is for a device: wait, limit_steps, take_metrics."""
         request, _ = wire.receive_content(self._connection)
         answer: dict[str, Any] = {}
         data = b""
@@ -182,6 +192,11 @@ class _Server:
                 raise rendering.explain(error, self._env) from error
             frame = rendering.as_frame(picture, self._env)
             answer, data = {"shape": list(frame.shape)}, frame.tobytes()
+        elif request["call"] == "limit_steps":
+            layers.limit_steps_of(self._device, request["steps"])
+        elif request["call"] in ("wait", "take_metrics"):
+            method = getattr(self._device, request["call"], None)
+            answer = {"metrics": method() if callable(method) else None}
         else:
             close = getattr(self._env, "close", None)
             if callable(close):

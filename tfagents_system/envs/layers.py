@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
@@ -13,3 +13,33 @@ def gym_layers(env: Any) -> Iterator[Any]:
         # Not getattr: gym's wrappers forward attributes that they lack.
         inner = getattr(env, "__dict__", {}).get("env")
         env = inner if hasattr(inner, "step") and hasattr(inner, "reset") else None
+
+
+def device_layer(layers: Iterable[Any]) -> Any:
+    """The first of the layers that acts in real time: rtgym's, or one with `real_time = True`; None without one.
+
+    Of an environment in a process of its own what stands for that layer here.
+    """
+    for layer in layers:
+        if (of_process := getattr(layer, "real_time_layer", None)) is not None:
+            return of_process
+        if getattr(layer, "real_time", False) is True or type(layer).__module__.partition(".")[0] == "rtgym":
+            return layer
+    return None
+
+
+def default_action_of(layer: Any) -> Any:
+    """What acts until the first action, in the environment's own units; None where it does not say."""
+    found = getattr(layer, "default_action", None)
+    if found is None and hasattr(layer, "get_default_action"):
+        found = layer.get_default_action()
+    return found
+
+
+def limit_steps_of(layer: Any, horizon: int) -> None:
+    """An episode ends after so many steps at the latest, and the last action is not sent."""
+    if hasattr(layer, "limit_steps"):
+        layer.limit_steps(horizon)
+    elif hasattr(layer, "ep_max_length"):
+        own = layer.ep_max_length
+        layer.ep_max_length = horizon if own is None else min(own, horizon)

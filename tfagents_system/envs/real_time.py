@@ -27,6 +27,7 @@ from tfagents_system.envs.step_times import (
     STEP,
     TIME_STEP,
     StepTimes,
+    percentile,
 )
 from tfagents_system.errors import UserError
 
@@ -105,7 +106,7 @@ class RealTimeEnvironment(gymnasium.Env):
         _check_times(time_step_duration, capture, time_step_timeout_factor)
         self.interface: Any = interface
         self.ep_max_length = ep_max_length
-        self.late_steps = 0
+        self.late_steps = self._told_late = 0
         self.times = StepTimes()
         self.time_step_start = 0.0
         self.render_mode = "rgb_array" if hasattr(interface, "render") else None
@@ -167,6 +168,20 @@ class RealTimeEnvironment(gymnasium.Env):
         self._returned_at = self._clock.now()
         self.times.add[STEP](self._returned_at - began)
         return self._as_space(observation), reward, terminated, truncated, info
+
+    def take_metrics(self) -> dict[str, float]:
+        """Of the steps since the last call: `late_steps`, and the 99th percentiles of what takes time.
+
+        `step_ms_p99` is of the time from one action sent to the next, `inference_ms_p99` of the policy's and all else
+        that the caller does; milliseconds.
+        """
+        times = self.times.take()
+        late, self._told_late = self.late_steps - self._told_late, self.late_steps
+        return {
+            "late_steps": float(late),
+            "step_ms_p99": 1e3 * percentile(times[TIME_STEP], 0.99),
+            "inference_ms_p99": 1e3 * percentile(times[INFERENCE], 0.99),
+        }
 
     def wait(self) -> None:
         """Lets the device wait until the next reset or step; does nothing if it waits already.

@@ -73,7 +73,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self.actions = actions_of(self.environment_action_spec, action_table, self._backend.own_action_spec)
         self._action_spec = tree.map_structure(lambda leaf: leaf.spec, self.actions)
         self._convert_observation = observation_converter(self._observation_spec, self._backend.own_observation_spec)
-        self.device = device_of(env, self._backend.layers())
+        self.device = device_of(self._backend.layers())
         if self.device is not None:
             self.device.limit_steps(horizon)
         self._history: ActionHistory | None = None
@@ -131,6 +131,10 @@ class TrainingEnvironment(py_environment.PyEnvironment):
             self._history.add(tree.map_structure(lambda leaf, own: leaf.to_agent(own), self.actions, action))
         self._current_time_step = self._advance(self._as_taken(action))
         return self._current_time_step
+
+    def in_environment_units(self, action: Any) -> Any:
+        """An agent's action as the environment takes it."""
+        return self._to_environment(action)
 
     def _advance(self, action: Any) -> ts.TimeStep:
         self._steps += 1

@@ -17,17 +17,19 @@ from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs import hooks, loading, rendering
 from tfagents_system.envs.backends import is_batched
 from tfagents_system.envs.contract import check_contract
-from tfagents_system.envs.curriculum import Curriculum, check_curriculum
+from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import EnvProcess
-from tfagents_system.envs.faults import EnvironmentFault, describe_error
+from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.launch import costs
 from tfagents_system.launch.agent_checks import build_agent, sizes_of, try_saving, try_update
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.curriculum_checks import check_values, told
+from tfagents_system.launch.device_checks import check_device
 from tfagents_system.launch.lane_checks import check_lanes
-from tfagents_system.launch.random_steps import random_action, take_steps
+from tfagents_system.launch.random_steps import take_steps, trial_action, trial_action_of
 from tfagents_system.launch.spec_checks import (
     EPISODE_SECS,
     OWN_NETWORKS,
@@ -56,7 +58,6 @@ SEEDING, EVALUATION, CURRICULUM = "seeding", "evaluation", "curriculum"
 AGENT, RENDERING, DURATION = "agent", "rendering", "duration"
 
 _MEASURING_SECS = 1.0
-_FEW_STEPS = 5
 _COMPARED_STEPS = 20
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
 
@@ -128,6 +129,8 @@ class _Check:
         self._enter = enter
         self._envs_per_worker = envs_per_worker
         self._build_secs = 0.0
+        self._device: Device | None = None
+        self._step_secs = 0.0
         self._eval_steps: list[Any] = []
         self._episode_steps: int | None = None  # Of the episode with random actions, if it has ended,
         self._return = 0.0  # and its return.
@@ -146,6 +149,7 @@ class _Check:
             if collect_env is None:
                 return None
             observation_spec = collect_env.observation_spec()
+            check_device(self._params, collect_env, self._checks[ENVIRONMENT], self._envs_per_worker, deterministic)
             specs = observation_spec, collect_env.environment_action_spec, self._params.action_table
             layout = run_layout(self._params, observation_spec, collect_env.action_spec())
             first = self._try_episode(collect_env)
@@ -153,7 +157,9 @@ class _Check:
             eval_env = self._try_evaluation(stack, collect_env) if self._params.n_eval_episodes else None
             if self._is_fine:
                 self._compare_seeds(first)
-                self._try_curriculum(collect_env, eval_env)
+                other = None if self._device else eval_env
+                check_values(self._params, collect_env, other, lambda: self._checks[CURRICULUM], self._enter)
+                self._rest()
             if not self._checks.errors:  # In the params, too: networks are built from them.
                 self._enter("building the agent")
                 agent = build_agent(self._params, collect_env, self._checks[AGENT], deterministic=deterministic)
@@ -171,7 +177,7 @@ class _Check:
             if plan is not None and agent is not None and self._is_fine:
                 self._foretell(agent, collect_env, plan, deterministic)
             if render and self._is_fine:
-                self._try_rendering(eval_env)
+                self._try_rendering(collect_env if self._device is not None else eval_env)
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
                 stack.close()
@@ -183,7 +189,7 @@ class _Check:
         began = time.perf_counter()
         with self._told(ENVIRONMENT, "the collect environment"):
             env = stack.enter_context(loading.make_collect_env(self._params, 0, self._seed))
-            self._build_secs = time.perf_counter() - began
+            self._build_secs, self._device = time.perf_counter() - began, env.device
             check.facts.append(f"{_name_of(env.user_env)}, built in {self._build_secs:.2g} s")
             check.facts.append(f"observations {in_words(env.observation_spec())}")
             check.facts.append(f"actions {actions_in_words(env.actions)}")
@@ -207,7 +213,8 @@ class _Check:
         with contextlib.suppress(Exception):
             is_single = not is_batched(env.user_env) and not isinstance(env.user_env, EnvProcess)
             if hasattr(env.user_env, "action_space") and is_single:
-                check_contract(env.user_env, raw)
+                check_contract(env.user_env, raw, trial_action_of(env))
+        self._rest()
         if raw.errors:
             self._checks[EPISODE].errors.clear()
         self._checks[CONTRACT].facts += raw.facts
@@ -228,14 +235,16 @@ class _Check:
         self._enter("step() of the collect environment")
         began, steps, episode_return = time.perf_counter(), 0, 0.0
         while time_step.step_type != ts.StepType.LAST and time.perf_counter() - began < EPISODE_SECS:
-            time_step = env.step(random_action(env, rng))
+            time_step = env.step(trial_action(env, rng))
             episode_return += float(time_step.reward)
             steps += 1
             if len(first) <= _COMPARED_STEPS:
                 first.append(time_step)
         secs = max(1e-9, time.perf_counter() - began)
+        self._step_secs = secs / max(1, steps)
         check = self._checks[EPISODE]
-        check.facts.append(end_in_words(time_step, steps, self._params.horizon))
+        actions = "random actions" if self._device is None else "its default action"
+        check.facts.append(end_in_words(time_step, steps, self._params.horizon, actions))
         check.facts.append(f"{steps / secs:,.0f} steps/s")
         if time_step.step_type == ts.StepType.LAST:
             self._episode_steps, self._return = steps, episode_return
@@ -252,8 +261,11 @@ class _Check:
         return learning_notes.ratio(costs.updates_per_step(self._params, workers, steps))
 
     def _try_evaluation(self, stack: contextlib.ExitStack, collect_env: TrainingEnvironment) -> Any:
-        self._enter("building the evaluation environment")
         was_fine, check = self._is_fine, self._checks[EVALUATION]
+        if self._device is not None:
+            check.facts.append("in the environment that collects: it acts in real time, so there is one")
+            return collect_env
+        self._enter("building the evaluation environment")
         with self._told(EVALUATION, "the evaluation environment"):
             eval_env = stack.enter_context(loading.make_eval_env(self._params, 0, collect_env, self._seed))
             check.errors += check_same_specs(collect_env, eval_env)
@@ -266,6 +278,8 @@ class _Check:
 
     def _compare_seeds(self, first: list[Any]) -> None:
         """Whether the same seed gives the same episode twice."""
+        if self._device is not None:
+            return
         again = self._eval_steps
         if not again or not _are_alike(self._params):
             if self._build_secs > _CHEAP_SECS:
@@ -285,27 +299,6 @@ class _Check:
             "from self.np_random or from a generator seeded by reset(seed=...) or by env_ctor's seed"
         )
 
-    def _try_curriculum(self, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment | None) -> None:
-        """Sets every parameter to its first and to its last value and takes a few steps with each."""
-        if not self._params.env_config.get("curriculum") or check_curriculum(self._params.env_config):
-            return  # None, or reported by the check of the JSON.
-        check = self._checks[CURRICULUM]
-        curriculum = Curriculum.from_config(self._params.env_config)
-        wrong: set[str] = set()
-        for name, value in curriculum.end_values():
-            if name in wrong:
-                continue  # Most likely the same again.
-            self._enter(f"set_state() of {name} = {value} or step() with it")
-            envs = [collect_env]
-            if eval_env is not None and curriculum.apply_to_eval(name):
-                envs.append(eval_env)
-            if found := [finding for env in envs for finding in _try_value(env, name, value)]:
-                wrong.add(name)
-                check.errors += dict.fromkeys(found)
-        if not check.errors:
-            values = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
-            check.facts.append(f"set_state works with {values}")
-
     def _foretell(self, agent: Any, env: TrainingEnvironment, plan: CpuPlan, deterministic: bool) -> None:
         """Measures updates and steps, and reports how long the run takes."""
         params, cpus = self._params, costs.shared_cpus(plan)
@@ -316,7 +309,10 @@ class _Check:
         with self._told(DURATION, "measuring"):
             self._enter("measuring steps with the agent's policy")
             with costs.on_cpus(plan.workers[0]):
-                step, length = costs.time_steps(params, agent, [env], _MEASURING_SECS, self._seed)
+                if self._device is None:
+                    step, length = costs.time_steps(params, agent, [env], _MEASURING_SECS, self._seed)
+                else:  # It has a pace of its own, and is not driven by a policy without training.
+                    step, length = costs.Cost(self._step_secs, 0.0), None
             self._enter("measuring updates of the agent")
             with costs.on_cpus(plan.trainer):
                 update = costs.time_updates(params, agent, _MEASURING_SECS, self._seed)
@@ -333,7 +329,8 @@ class _Check:
         check = self._checks[RENDERING]
         try:
             with contextlib.ExitStack() as stack:
-                if env is None or hooks.takes_render_mode(self._params):  # Another one: as run.py builds it.
+                is_other = env is None or (self._device is None and hooks.takes_render_mode(self._params))
+                if env is None or is_other:  # Another one: as run.py builds it.
                     env = loading.make_play_env(self._params, self._seed, render=True)
                     stack.callback(env.close)
                 rendering.enable_frames(env.user_env)
@@ -345,40 +342,16 @@ class _Check:
         else:
             check.facts.append(f"frames of {frame.shape[1]} x {frame.shape[0]}")
 
+    def _rest(self) -> None:
+        """Nobody steps a device for a while."""
+        if self._device is not None:
+            with contextlib.suppress(Exception):
+                self._device.wait()
+
     @contextlib.contextmanager
     def _told(self, name: str, what: str) -> Iterator[None]:
-        with _told(self._checks[name].errors, what):
+        with told(self._checks[name].errors, what):
             yield
-
-
-@contextlib.contextmanager
-def _told(findings: list[str], what: str) -> Iterator[None]:
-    """Turns an exception of the user's code into a finding."""
-    try:
-        yield
-    except UserError as error:
-        findings += [f"{what}: {finding}" for finding in error.findings]
-    except EnvironmentFault as fault:
-        where = f"step {fault.step}" if fault.step else "its first reset"
-        findings.append(f"{what} failed in {where}: {describe_error(fault.__cause__ or fault)}")
-    except (Exception, SystemExit) as error:
-        findings.append(f"{what}: env_ctor or one of its hooks raised {describe_error(error)}")
-
-
-def _try_value(env: TrainingEnvironment, name: str, value: Any) -> list[str]:
-    """Sets a parameter and takes a few steps with it; what is wrong."""
-    try:
-        env.set_state({name: value})
-    except UserError as error:
-        return [f"curriculum.{name}: {finding}" for finding in error.findings]
-    except (Exception, SystemExit) as error:
-        return [
-            f"curriculum.{name}: set_state({{{name!r}: {value}}}) of the environment raised {describe_error(error)}"
-        ]
-    findings: list[str] = []
-    with _told(findings, f"the environment with {name} = {value}"):
-        take_steps(env, 0, _FEW_STEPS)
-    return findings
 
 
 def _name_of(env: Any) -> str:

@@ -185,11 +185,11 @@ def actions_in_words(nest: Any) -> str:
     return ", ".join(map(actions.in_words, tree.flatten(nest)))
 
 
-def end_in_words(last: ts.TimeStep, steps: int, horizon: int) -> str:
+def end_in_words(last: ts.TimeStep, steps: int, horizon: int, actions: str = "random actions") -> str:
     if last.step_type != ts.StepType.LAST:
         return f"no end within {steps} steps ({EPISODE_SECS:g} s); horizon={horizon} ends it at the latest"
     if last.discount == 0.0:
-        return f"terminates, with random actions after {steps} steps"
+        return f"terminates, with {actions} after {steps} steps"
     limit = "time limit of its own" if steps < horizon else f"time limit (horizon={horizon})"
     return f"ends by a {limit} after {steps} steps"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import gc
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -100,13 +99,16 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
 
 
 def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
-    """Steps with random actions; yields lines with times, rates and memory.
+    """Steps with random actions, a device with its default one; yields lines with times, rates and memory.
+
+    Of RealTimeEnvironment also the parts of its steps, with rtgym's names.
 
     Args:
       steps: How many are measured, after as many episodes as there were before the first new one.
     """
     from tfagents_system.envs import loading  # noqa: F401 (its packages are not the environment's memory)
     from tfagents_system.envs.actions import random_actions
+    from tfagents_system.envs.step_times import mean_and_deviation
 
     process = psutil.Process()
     gc.collect()
@@ -117,7 +119,10 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
         times: dict[str, list[float]] = {"reset": [], "step": []}
         is_last, cpu_secs = True, 0.0
         while len(times["step"]) < steps:
-            action = tree.map_structure(lambda leaf: random_actions(leaf, rng), spec)
+            if env.device is None:
+                action = tree.map_structure(lambda leaf: random_actions(leaf, rng), spec)
+            else:
+                action = env.device.trial_action(env.actions)
             start, cpu_start = time.perf_counter(), time.process_time()
             time_step = env.reset() if is_last else env.step(action)
             cpu = time.process_time() - cpu_start
@@ -125,10 +130,11 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
             cpu_secs += 0.0 if is_last else cpu
             is_last = bool(time_step.is_last())
         memory = process.memory_info().rss - before
+        parts = env.device.take_times() if env.device is not None else {}
     yield f"{'':12} {'mean':>10} {'mean abs. deviation':>20}"
+    times = {"reset": times["reset"], **(parts or {"step": times["step"]})}
     for name, values in times.items():
-        mean = statistics.fmean(values)
-        deviation = statistics.fmean(abs(value - mean) for value in values)
+        mean, deviation = mean_and_deviation(values)
         yield f"{name:12} {mean * _MS:>7.3f} ms {deviation * _MS:>17.3f} ms"
     yield f"{steps / cpu_secs:,.0f} steps per second of CPU time, {memory / 2**20:.0f} MiB of memory"
 

@@ -48,6 +48,7 @@ class Report(msgspec.Struct):
       iteration: The iteration it collected, or the version of the policy it evaluated.
       observed: Results of the user's observers, by name.
       curriculum: Values of the curriculum's parameters in the collect environment.
+      device: What the steps of a device were like: milliseconds (`..._ms_p99`) and counts.
       kept: Those of the episodes that `keep_best_episodes` may keep.
     """
 
@@ -60,6 +61,7 @@ class Report(msgspec.Struct):
     episodes: list[Episode]
     observed: dict[str, float] = {}
     curriculum: dict[str, float] = {}
+    device: dict[str, float] = {}
     kept: list[KeptEpisode] = []
 
     def to_wire(self) -> list[np.ndarray]:
@@ -78,12 +80,14 @@ class Report(msgspec.Struct):
 def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
     """Columns of metrics.csv for the episodes of some reports: means over episodes, `<kind>_return_std` their spread.
 
-    For evaluations also `eval_episodes`, their number. Empty without episodes.
+    For evaluations also `eval_episodes`, their number. Without episodes only what devices say: the largest of the
+    durations, and the sums of counts.
     """
     reports = list(reports)
+    of_devices = _of_devices(f"{kind}/", [report.device for report in reports])
     episodes = [episode for report in reports for episode in report.episodes]
     if not episodes:
-        return {}
+        return of_devices
     returns = [episode.episode_return for episode in episodes]
     columns = {f"{kind}_return": statistics.fmean(returns)}
     columns[f"{kind}/episode_length"] = statistics.fmean(episode.length for episode in episodes)
@@ -97,12 +101,21 @@ def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
         columns["train/policy_lag"] = max(0, *(report.iteration - report.policy_iteration for report in reports))
     columns.update(_means(f"{kind}/", [episode.logs for episode in episodes]))
     columns.update(_means(f"{kind}/", [report.observed for report in reports]))
-    return columns
+    return columns | of_devices
 
 
 def _means(prefix: str, rows: list[dict[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for row in rows for name in row)
     return {prefix + name: statistics.fmean(row[name] for row in rows if name in row) for name in names}
+
+
+def _of_devices(prefix: str, rows: list[dict[str, float]]) -> dict[str, float]:
+    columns: dict[str, float] = {}
+    for row in rows:
+        for name, value in row.items():
+            before = columns.get(prefix + name, 0.0)
+            columns[prefix + name] = max(before, value) if name.endswith("_p99") else before + value
+    return columns
 
 
 def eval_share(num_episodes: int, sharing: range, worker_id: int) -> int:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from tfagents_system.run_files.heartbeat import Heartbeat
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.worker.rollout import StepTimes
 
 _BEAT_SECS = 1.0
+
+
+class Beats(Protocol):
+    """Takes heartbeats."""
+
+    def beat(self, state: str, **fields: Any) -> None: ...
+
+
 COLLECTING, EVALUATING = "collecting", "evaluating"
 
 
@@ -29,7 +36,7 @@ class Activity:
       step_times: Of the policy and the simulator, within what is being spent.
     """
 
-    def __init__(self, heartbeat: Heartbeat, worker_id: int, look_around: Callable[[str], Mapping[str, Any]]) -> None:
+    def __init__(self, heartbeat: Beats, worker_id: int, look_around: Callable[[str], Mapping[str, Any]]) -> None:
         self._heartbeat = heartbeat
         self._worker_id = worker_id
         self._look_around = look_around

@@ -15,6 +15,7 @@ from tfagents_system.run_files.episode_journal import EpisodeJournal
 from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker.activity import COLLECTING, Activity
 from tfagents_system.worker.actors import Actor
+from tfagents_system.worker.background import AnySender
 from tfagents_system.worker.batched_rollout import AnyRollout
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.greedy_episodes import GreedyEpisodes
@@ -25,7 +26,6 @@ from tfagents_system.worker.observers import callables, observed
 from tfagents_system.worker.recording import Begun, BestOfWorker, EpisodeRecorder, takers_of
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
-from tfagents_system.worker.sender import SegmentSender
 
 
 class Collector:
@@ -51,7 +51,7 @@ class Collector:
         worker_id: int,
         start: int,
         runner: EpisodeRunner,
-        sender: SegmentSender,
+        sender: AnySender,
         layout: Layout,
         activity: Activity,
         policy: NewestPolicy,
@@ -151,6 +151,10 @@ class Collector:
             self._journaled.begin(iteration)
         with self._collecting(iteration):
             return self._rollout.steps(count)
+
+    def give_up_episodes(self) -> None:
+        """The episodes under way do not go on: something else happens in their environments. Their steps are sent."""
+        self._rollout = None
 
     @contextlib.contextmanager
     def _collecting(self, iteration: int) -> Iterator[None]:

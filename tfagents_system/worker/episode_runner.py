@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator, Sequence
 
 from tfagents_system.envs.faults import EnvironmentFault
@@ -14,12 +15,13 @@ from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.batched_rollout import AnyRollout, new_rollout
+from tfagents_system.worker.curriculum_values import Place
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.recording import EpisodeRecord
 from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.worker.rollout import Observer
 from tfagents_system.worker.segment_builder import SegmentBuilder
-from tfagents_system.worker.worker_environments import Place, WorkerEnvironments
+from tfagents_system.worker.worker_environments import WorkerEnvironments
 
 
 class EpisodeRunner:
@@ -46,6 +48,7 @@ class EpisodeRunner:
         self._activity = activity
         self._seeds = seeds
         self._stop = stop
+        self._rests = False
 
     def rollout(
         self,
@@ -92,6 +95,7 @@ class EpisodeRunner:
     @contextlib.contextmanager
     def stepping(self, *, is_eval: bool) -> Iterator[None]:
         """The watchdog is armed for these environments."""
+        self._rests = False
         self._guard.stepping(self._envs(is_eval))
         yield
         self._guard.stopped_stepping()
@@ -100,6 +104,14 @@ class EpisodeRunner:
     def first_env_id(self) -> int:
         """`id` of its environment 0, as hooks get it."""
         return self._environments.first_env_id
+
+    def rest(self) -> None:
+        """An environment that acts in real time is told to wait: nobody steps it for a while."""
+        if self._environments.device is None or self._rests:
+            return
+        self._rests = True
+        with self._guard.building("wait() of the environment"):
+            self._environments.rest()
 
     def repeat(self, stream: int, iteration: int) -> None:
         """From here on a deterministic run's random numbers follow from its seed, the worker and the iteration."""
@@ -137,12 +149,14 @@ class EpisodeRunner:
         Raises:
           TooLargeError: The worker itself has grown too large.
         """
-        self._environments.check_own_memory()
+        self._environments.memory.check_own()
 
     def _envs(self, is_eval: bool) -> list[AnyEnvironment]:
         return self._environments.evaluation if is_eval else self._environments.collect
 
     def _begin_episode(self, place: Place) -> None:
+        if not gc.isenabled():  # As in real time: no step waits for it now.
+            gc.collect()
         if not self._environments.has_due(place):
             self._environments.begin_episode(place)
             return

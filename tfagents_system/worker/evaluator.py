@@ -12,9 +12,9 @@ from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.role import EVAL_STREAM
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
-from tfagents_system.transport.connection import Connection
 from tfagents_system.worker.activity import EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, GreedyActorOfLanes, PolicyActor
+from tfagents_system.worker.background import AnyConnection
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.observers import callables, observed
@@ -37,6 +37,7 @@ class Evaluator:
       policy: Acts, with the weights to be evaluated.
       first_lane: The policy's environment that is evaluation environment 0: not 0 where that has a state to keep.
       activity: Told of time spent.
+      on_play: Called before episodes begin.
     """
 
     def __init__(
@@ -44,11 +45,12 @@ class Evaluator:
         params: TrainParamsBase,
         worker_id: int,
         share: int,
-        connection: Connection,
+        connection: AnyConnection,
         runner: EpisodeRunner,
         policy: NewestPolicy,
         activity: Activity,
         first_lane: int = 0,
+        on_play: Callable[[], None] = lambda: None,
     ) -> None:
         self._params = params
         self._worker_id = worker_id
@@ -59,6 +61,7 @@ class Evaluator:
         self._policy = policy
         self._activity = activity
         self._first_lane = first_lane
+        self._on_play = on_play
         self._observers = list(params.eval_observers_ctor())
         self._train_step = 0  # Of the policy that is evaluated.
         self._evaluated = (0, -1)  # (trainer's session, version) of the last evaluation.
@@ -95,6 +98,7 @@ class Evaluator:
           on_episode: Called after each of them.
           repeats: In a deterministic run their random numbers follow from the version.
         """
+        self._on_play()
         self._activity.beat(EVALUATING, iteration=version)
         self._runner.set_evaluated(min(version, self._params.num_iter - 1))
         if repeats:  # After `set_state`, which may draw numbers, and is not called for values that are set already.

@@ -11,8 +11,8 @@ from tfagents_system.policies import weights
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.shared_weights import SharedWeightsReader, open_shared
 from tfagents_system.transport import tables
-from tfagents_system.transport.connection import Connection
 from tfagents_system.worker.actors import Actor, PolicyActor, RefreshingActor
+from tfagents_system.worker.background import AnyConnection
 from tfagents_system.worker.greedy_episodes import GreedyEpisodes, SometimesGreedyActor
 
 # Within an episode the replay server is asked so seldom: 1,000 workers may do it, and a slow one must not hold them up.
@@ -38,7 +38,7 @@ class NewestPolicy:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: AnyConnection,
         policy: WorkerPolicy,
         progress: Callable[[], tables.Progress | None] = lambda: None,
     ) -> None:

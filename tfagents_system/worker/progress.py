@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from tfagents_system.transport import tables
-from tfagents_system.transport.connection import Connection
 from tfagents_system.transport.sharing import Sharing, find
+from tfagents_system.worker.background import AnyConnection
 
 _LOOK_SECS, _MAX_LOOK_SECS = 2.0, 30.0  # Between two looks for news that got lost.
 
@@ -30,7 +30,7 @@ class ProgressReader:
       newest: As far as it is known; None before the trainer has published anything.
     """
 
-    def __init__(self, connection: Connection, worker_id: int, straggler_secs: float = 120.0) -> None:
+    def __init__(self, connection: AnyConnection, worker_id: int, straggler_secs: float = 120.0) -> None:
         self._news = connection.news(tables.news(worker_id))
         self._reader = connection.newest(tables.PROGRESS)
         self._max_look_secs = min(_MAX_LOOK_SECS, straggler_secs / 4)
@@ -60,6 +60,8 @@ class ProgressReader:
         before, arrays = self.newest, self._reader.get()
         if arrays is not None:
             self._take(tables.Progress.from_wire(arrays))
+        elif getattr(self._reader, "is_pending", False):
+            return  # The next call takes what comes.
         wished = _LOOK_SECS if self.newest != before else 2 * self._look_secs
         self._look_secs = min(wished, self._max_look_secs)
         self._look_at = time.monotonic() + self._look_secs

@@ -67,6 +67,11 @@ class SegmentSender:
         """Segments that are not known to be stored."""
         return len(self._unconfirmed)
 
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """What these take."""
+        return self._unconfirmed_bytes
+
     def send(self, segment: Segment) -> None:
         """Numbers a segment and sends it, at once or together with others.
 
@@ -82,7 +87,7 @@ class SegmentSender:
         )
         self._next_number += 1
         self._unconfirmed.append(segment)
-        self._unconfirmed_bytes += _num_bytes(segment)
+        self._unconfirmed_bytes += num_bytes(segment)
         if self._held_rows + segment.num_rows > self._max_bundle_rows:
             self._send_held()
         self._held.append(segment)
@@ -110,7 +115,7 @@ class SegmentSender:
         if record.incarnation == self._incarnation:
             self._is_known = True
             while self._unconfirmed and self._unconfirmed[0].number <= record.number:
-                self._unconfirmed_bytes -= _num_bytes(self._unconfirmed.popleft())
+                self._unconfirmed_bytes -= num_bytes(self._unconfirmed.popleft())
         elif not self._is_known and self._unconfirmed[-1].iteration <= record.iteration_done:
             self._unconfirmed.clear()
             self._unconfirmed_bytes = self._next_number = 0
@@ -122,6 +127,10 @@ class SegmentSender:
             for bundle in bundles.bundled(self._unconfirmed, self._max_bundle_rows):
                 self._put(bundle)
         return stored
+
+    def take_metrics(self) -> dict[str, float]:
+        """None: it drops nothing."""
+        return {}
 
     def flush(self, waiting: Waiting) -> None:
         """Waits until everything is stored."""
@@ -157,5 +166,6 @@ class SegmentSender:
         self._last_sent = time.monotonic()
 
 
-def _num_bytes(segment: Segment) -> int:
+def num_bytes(segment: Segment) -> int:
+    """What a segment takes, bytes."""
     return sum(array.nbytes for array in segment.to_wire())

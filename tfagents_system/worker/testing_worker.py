@@ -25,7 +25,7 @@ class TestingWorker(Worker):
             return
         with self._activity.spend(EVALUATING):
             self._evaluator.play(self._policy.version, 1, self._log)
-        self._end_with_the_run()
+        self._end.check()
 
     def _eval_share(self) -> int:
         return 1

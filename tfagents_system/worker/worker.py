@@ -31,14 +31,15 @@ from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
 from tfagents_system.worker.back_pressure import BackPressure
+from tfagents_system.worker.background import leave_python_to_steps
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
+from tfagents_system.worker.links import make_links
 from tfagents_system.worker.newest_policy import NewestPolicy
-from tfagents_system.worker.progress import ProgressReader
 from tfagents_system.worker.repeatable import RepeatableSeeds
-from tfagents_system.worker.sender import SegmentSender
+from tfagents_system.worker.run_end import RunEnd
 from tfagents_system.worker.worker_environments import WorkerEnvironments
 from tfagents_system.worker.worker_settings import WorkerSettings
 
@@ -65,33 +66,33 @@ class Worker:
         self._role = role
         self._params = role.params
         self._id = worker_id
-        self._settings = settings
         self._guard = EnvironmentGuard(role.paths.hang(role.name), worker_id, settings.step_timeout_secs)
-        self._connection = role.connect(self._is_stopped)
-        self._connection.wait_until_up(_START_DEADLINE_SECS)
-        self._progress = ProgressReader(self._connection, worker_id, settings.straggler_secs)
+        self._end = RunEnd(role, self._guard)
+        connection = self._end.connection = role.connect(self._end.is_stopped)
+        connection.wait_until_up(_START_DEADLINE_SECS)
         self._back_pressure = BackPressure(self._params)
-        stored = _first_status(self._connection, role.stop)
+        stored = _first_status(connection, role.stop)
         self._record = stored.worker(worker_id)
         self._init_is_complete = stored.init_episodes >= random_count(self._params)
         self._iteration_done = self._record.iteration_done
         incarnation = max(time.time_ns(), self._record.incarnation + 1)
-        self._sender = SegmentSender(
-            self._connection,
-            worker_id,
-            incarnation,
-            is_patient=role.deterministic,
-            max_bundle_rows=_max_bundle_rows(role),
-        )
         # A restarted worker must not live through the episodes of its first start again.
         start = incarnation if self._record.incarnation else 0
         self._curriculum = Curriculum.from_config(self._params.env_config)
         with self._guard.building("building its environments"):
             self._environments = _build_environments(
-                role, worker_id, settings, self._curriculum, start, self._eval_share(), self._wait_for_env
+                role, worker_id, settings, self._curriculum, start, self._eval_share(), self._end.is_told_to_stop
             )
-        self._activity = Activity(role.heartbeat, worker_id, self._look_around)
-        self._build_runners(start)
+        try:
+            device = self._environments.device
+            self._links = make_links(role, worker_id, connection, incarnation, settings.straggler_secs, device)
+            self._connection, self._progress = self._links.connection, self._links.progress
+            self._end.progress = self._progress
+            self._activity = Activity(self._links.heartbeat, worker_id, self._look_around)
+            self._build_runners(start)
+        except BaseException:
+            self._environments.close()  # A device must not be left as it is.
+            raise
         self._activity.begin()
 
     def _build_runners(self, start: int) -> None:
@@ -109,7 +110,7 @@ class Worker:
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
         layout = run_layout(self._params, observation_spec, action_spec)
         self._collector = Collector(
-            role, worker_id, start, self._runner, self._sender, layout, self._activity, self._policy
+            role, worker_id, start, self._runner, self._links.sender, layout, self._activity, self._policy
         )
         share = self._eval_share()
         self._evaluator = Evaluator(
@@ -121,6 +122,7 @@ class Worker:
             self._policy,
             self._activity,
             self._eval_lane,
+            self._collector.give_up_episodes if self._environments.device is not None else lambda: None,
         )
 
     def run(self) -> None:
@@ -131,6 +133,8 @@ class Worker:
           TooLargeError: The process has grown too large.
         """
         gc.freeze()  # The modules are here to stay: searching them for garbage again and again takes time.
+        if self._links.is_real_time:
+            leave_python_to_steps()
         with contextlib.suppress(StoppedError):
             self._begin()
             while not self._role.stop.is_set():
@@ -138,15 +142,16 @@ class Worker:
         logging.info("stopped after %d steps", self._activity.steps)
 
     def close(self) -> None:
-        """Waits until all experience is stored, then closes the environments."""
+        """Lets a device wait, waits until all experience is stored, then closes the environments."""
+        self._runner.rest()
         self._guard.stopped_stepping()
         # In a deterministic run what is not stored belongs to an iteration that is collected again.
         deadline = time.monotonic() + (0.0 if self._role.deterministic else _FLUSH_SECS)
+        sender, joined = self._links.sender, self._role.joined
         try:
-            self._sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
+            sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
         except StoppedError:
-            logging.warning("%d segments are not known to be stored", self._sender.unconfirmed_segments)
-        joined = self._role.joined
+            logging.warning("%d segments are not known to be stored", sender.unconfirmed_segments)
         self._activity.beat("stopped", run_is=joined.ended() if joined is not None else None)
         with self._guard.closing():
             self._environments.close()
@@ -197,6 +202,7 @@ class Worker:
 
     def _idle(self) -> None:
         """There is nothing to do until the trainer publishes something."""
+        self._runner.rest()
         with self._activity.spend("idle"):
             self._activity.beat("idle")
             self._wait_for_news()
@@ -209,11 +215,7 @@ class Worker:
         """
         self._progress.get(wait_secs=_NEWS_SECS)
         self._evaluator.tell_again()
-        self._end_with_the_run()
-
-    def _end_with_the_run(self) -> None:
-        if self._is_over():
-            raise StoppedError
+        self._end.check()
 
     def _next_iteration(self) -> int:
         """The first iteration that this worker has not completed and the trainer has not passed."""
@@ -225,6 +227,7 @@ class Worker:
 
     def _wait_for_the_end(self) -> None:
         """All is collected: evaluates what the trainer still publishes."""
+        self._runner.rest()
         with self._activity.spend("waiting for the trainer"):
             self._activity.beat("waiting", waiting_for="the trainer to finish")
             self._collector.confirm()
@@ -249,6 +252,7 @@ class Worker:
                     if not self._back_pressure.holds(progress, self._activity.steps):
                         return
                     what = "updates (min_updates_per_env_step)"
+                self._runner.rest()
                 self._activity.beat("waiting", waiting_for=what)
                 self._collector.confirm()
                 waiting.check()
@@ -267,6 +271,7 @@ class Worker:
 
     def _collect(self, iteration: int) -> None:
         actor = self._exploring()
+        self._device_metrics()  # Those of an evaluation.
         if self._params.env_steps_per_iter is None:
             episodes = self._collector.collect_episodes(iteration, self._params.n_train_episodes_per_iter, actor)
         else:
@@ -275,38 +280,17 @@ class Worker:
             episodes = self._collector.collect_steps(iteration, share, actor)
         self._iteration_done = iteration
         where = self._id, iteration, self._policy.train_step, self._policy.version
-        observed, best = self._collector.observed, self._collector.take_best()
-        self._report_collected(Report("train", 0, *where, episodes, observed, self._curriculum.values, best))
+        observed, device, best = self._collector.observed, self._device_metrics(), self._collector.take_best()
+        values = self._curriculum.values
+        self._report_collected(Report("train", 0, *where, episodes, observed, values, device, best))
 
-    # Stopping.
-
-    def _is_stopped(self) -> bool:
-        """Asked by whatever waits for the replay server."""
-        self._guard.waiting()
-        return self._role.stop.is_set() or self._is_over()
-
-    def _wait_for_env(self) -> bool:
-        """Called while an environment's own process is waited for: that one has deadlines of its own."""
-        self._guard.waiting()
-        return self._role.stop.is_set()
-
-    def _is_over(self) -> bool:
-        """Whether the run that this worker has joined is: it says so, or all is trained and its server is gone.
-
-        The run's own workers are stopped by their supervisor.
-        """
-        if self._role.joined is None:
-            return False
-        if self._role.joined.ended() is not None:
-            return True
-        progress = self._progress.newest
-        is_trained = progress is not None and progress.iteration >= self._params.num_iter
-        return is_trained and self._connection.size(tables.PROGRESS) is None
+    def _device_metrics(self) -> dict[str, float]:
+        return self._environments.take_metrics() | self._links.sender.take_metrics()
 
     def _look_around(self, state: str) -> Mapping[str, Any]:
         """Looks after the environments; returns what the heartbeat reports of them and of the policy."""
         environments = self._environments
-        environments.look_at_memory()
+        self._links.look(environments.look_at_memory)
         if state in (COLLECTING, EVALUATING):
             self._guard.still_stepping(environments.collect if state == COLLECTING else environments.evaluation)
         return {
@@ -316,14 +300,6 @@ class Worker:
             "eval_env_faults": environments.eval_faults,
             "last_env_fault": environments.last_fault,
         }
-
-
-def _max_bundle_rows(role: Role) -> int:
-    """Short segments of an iteration of steps go together: at most as many rows as the longest segment has."""
-    if role.params.env_steps_per_iter is None:
-        return 0
-    layout = run_layout(role.params, *specs.load_specs(role.paths.specs))
-    return layout.max_segment_steps(role.params.sample_form_ctor().sequence_length)
 
 
 def _first_status(connection: Connection, stop: StopFlag) -> tables.Stored:

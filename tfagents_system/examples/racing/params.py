@@ -49,5 +49,5 @@ class TrainParams(TrainParamsBase):
         del collect_env
         return (), {"split": HELD_OUT, "first_track": id}
 
-    def expert_policy_ctor(self) -> Callable[[Any], np.ndarray]:
+    def expert_policy_ctor(self) -> Callable[[Any], np.ndarray] | None:
         return Expert(lambda: self._environments)

@@ -1,0 +1,134 @@
+"""A run in real time: one device a worker, which goes on while the server stalls, and is told to wait last."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.launching import UserRun, finish
+from tests.support.waiting import until
+from tfagents_system.errors import EXIT_RESUMABLE
+from tfagents_system.run_files.metrics import read_metrics
+
+pytestmark = pytest.mark.slow
+
+STALL_SECS = 8.0
+STEP_SECS, FACTOR = 0.02, 100.0  # Late is only who waits for what stalls, however busy the machine is.
+
+PARAMS = """
+import os
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.train_params_base import TrainParamsBase
+
+FOLDER = Path("FOLDER_OF_THE_TEST")
+
+
+class Device:
+    '''Writes down each command with its time.'''
+
+    def __init__(self):
+        self.file = open(FOLDER / f"device_{os.getpid()}", "a", buffering=1)
+        self.tell("open")
+
+    def tell(self, what):
+        self.file.write(f"{what} {time.monotonic():.4f}\\n")
+
+    def send_control(self, control):
+        self.control = float(control[0])
+        self.tell("send")
+
+    def get_obs_rew_terminated_info(self):
+        return np.array([self.control], np.float32), -abs(self.control), False, {}
+
+    def reset(self, seed=None, options=None):
+        self.control = 0.0
+        return np.zeros(1, np.float32), {}
+
+    def wait(self):
+        self.tell("wait")
+
+    def close(self):
+        self.tell("close")
+
+    def get_observation_space(self):
+        return gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def get_action_space(self):
+        return gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def get_default_action(self):
+        return np.zeros(1, np.float32)
+
+
+class TrainParams(TrainParamsBase):
+    num_iter = 10**6
+    asynchronous = True
+    env_steps_per_iter = 20
+    updates_per_env_step = 1.0
+    n_buffer_init_episodes = 1
+    n_eval_episodes = 1
+    eval_period_itrs = 5
+    action_history = 1
+    train_batch_size = 16
+    actor_fc_layer_params = (8,)
+    critic_joint_fc_layer_params = (8,)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return RealTimeEnvironment(Device(), STEP_SECS, time_step_timeout_factor=FACTOR)
+"""
+
+
+def commands(folder: Path) -> list[list[tuple[str, float]]]:
+    """Those of each process's device."""
+    found = []
+    for path in sorted(folder.glob("device_*"), key=lambda path: path.stat().st_mtime):
+        lines = [line.split() for line in path.read_text().splitlines()]
+        found.append([(words[0], float(words[1])) for words in lines if len(words) == 2])
+    return found
+
+
+def test_it_is_built_once_misses_no_step_and_waits_last(tmp_path: Path) -> None:
+    names = {"FOLDER_OF_THE_TEST": str(tmp_path), "STEP_SECS": str(STEP_SECS), "FACTOR": str(FACTOR)}
+    params = PARAMS
+    for name, value in names.items():
+        params = params.replace(name, value)
+    run = UserRun(tmp_path, params, {"horizon": 50}, num_collect_workers=1)
+    process = run.start()
+    metrics = run.exp_dir / "metrics.csv"
+    run.wait_until(process, lambda: any(row.get("eval_return") is not None for row in read_metrics(metrics)))
+    server = psutil.Process(int(run.status()["roles"]["replay"]["pid"]))
+    server.suspend()
+    began = time.monotonic()
+    time.sleep(STALL_SECS)
+    ended = time.monotonic()
+    server.resume()
+    worker = commands(tmp_path)[-1]
+    sent = [when for what, when in worker if what == "send" and began < when < ended]
+    gaps = [later - earlier for earlier, later in zip(sent, sent[1:], strict=False)]
+    assert len(sent) > 0.5 * STALL_SECS / STEP_SECS and max(gaps) < STEP_SECS * FACTOR
+    assert "wait" not in {what for what, when in worker if began < when < ended}, "it did not rest"
+    steps = run.trainer()["env_steps"]
+    until(lambda: run.trainer().get("env_steps", 0) > steps + 2 * len(sent), 60.0, "what was kept to be stored")
+    process.send_signal(signal.SIGTERM)
+    code, output = finish(process)
+    assert code == EXIT_RESUMABLE, output
+    checked, worker = commands(tmp_path)
+    for told in (checked, worker):
+        did = [what for what, _ in told]
+        assert did.count("open") == did.count("close") == 1 and did[-2:] == ["wait", "close"], did[-9:]
+    assert checked[-1][1] < worker[0][1], "one after the other"
+    rows = [row for row in read_metrics(metrics) if row.get("train/late_steps") is not None]
+    sums = {name: sum(row[f"train/{name}"] or 0.0 for row in rows) for name in ("late_steps", "dropped_steps")}
+    assert rows and sums == {"late_steps": 0.0, "dropped_steps": 0.0}
+    last = rows[-1]
+    assert (last["train/step_ms_p99"] or 0.0) >= 1e3 * STEP_SECS and (last["train/inference_ms_p99"] or 0.0) > 0.0

@@ -1,0 +1,77 @@
+"""A device in a process of its own (SAC_ENV_PYTHON): the worker sees it as one that acts in real time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from pytest import approx
+
+from tfagents_system.envs import loading
+from tfagents_system.envs.env_process import ProcessSettings
+from tfagents_system.settings.load_params import load_params
+
+PARAMS = """
+import gymnasium
+import numpy as np
+
+from tfagents_system.envs.clocks import VirtualClock
+from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class Device:
+    waits = sends = 0
+
+    def send_control(self, control):
+        self.control = control
+        self.sends += 1
+
+    def get_obs_rew_terminated_info(self):
+        return np.array([*self.control, self.waits], np.float32), 1.0, False, {}
+
+    def reset(self, seed=None, options=None):
+        return np.array([self.sends, 0.0, self.waits], np.float32), {}
+
+    def wait(self):
+        self.waits += 1
+
+    def get_observation_space(self):
+        return gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+
+    def get_action_space(self):
+        return gymnasium.spaces.Box(np.array([0.0, -2.0], np.float32), np.array([1.0, 2.0], np.float32))
+
+    def get_default_action(self):
+        return np.array([0.25, -0.5], np.float32)
+
+
+class TrainParams(TrainParamsBase):
+    action_history = 1
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return RealTimeEnvironment(Device(), 0.05, clock=VirtualClock())
+"""
+
+
+def test_its_pace_default_action_waits_and_times_cross_over(tmp_path: Path) -> None:
+    path = tmp_path / "device_params.py"
+    path.write_text(PARAMS)
+    params = load_params(path, {"horizon": 3})
+    settings = ProcessSettings(Path(sys.executable), step_timeout_secs=60.0)
+    with loading.make_collect_env(params, 0, 0, process=settings) as env:
+        assert env.device is not None and not env.device.has_real_clock
+        first = env.reset().observation
+        assert first["action_history"] == approx(np.array([-0.5, -0.25])), "the default action, as the agent has it"
+        second = env.step(np.zeros(2, np.float32)).observation
+        assert second["observation"] == approx(np.array([0.25, -0.5, 0.0])), "under the default action"
+        env.device.wait()
+        env.device.wait()
+        steps = [env.step(np.ones(2, np.float32)) for _ in range(2)]
+        assert steps[0].observation["observation"] == approx(np.array([0.5, 0.0, 0.0])), "captured before it waited"
+        assert steps[1].is_last()
+        metrics = env.device.take_metrics()
+        assert metrics["late_steps"] == 0.0 and metrics["step_ms_p99"] == approx(50.0)
+        third = env.reset().observation["observation"]
+        assert third == approx(np.array([3.0, 0.0, 1.0])), "it knows the horizon: the last action was not sent"

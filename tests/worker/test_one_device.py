@@ -1,0 +1,218 @@
+"""A worker whose environment acts in real time: one device for all, which is told to wait. On a virtual clock."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.devices_for_tests import DummyDevice
+from tests.support.fakes import FakeParams
+from tfagents_system.envs.clocks import VirtualClock
+from tfagents_system.envs.curriculum import Curriculum
+from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.errors import UserError
+from tfagents_system.role import Role
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.segments import Layout
+from tfagents_system.worker.activity import Activity
+from tfagents_system.worker.actors import RandomActor
+from tfagents_system.worker.collector import Collector
+from tfagents_system.worker.curriculum_values import Place
+from tfagents_system.worker.episode_runner import EpisodeRunner
+from tfagents_system.worker.evaluator import Evaluator
+from tfagents_system.worker.repeatable import RepeatableSeeds
+from tfagents_system.worker.worker_environments import WorkerEnvironments
+
+COLLECT, EVAL = Place(False, 0), Place(True, 0)
+GAIN = {"gain": {"iters": [0, 3], "range": [1.0, 2.0], "apply_to_eval": True}}
+
+
+class Device(DummyDevice):
+    """Counts how many there are at a time."""
+
+    open = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        Device.open += 1
+        assert Device.open == 1, "there is one device"
+        super().__init__(*args, **kwargs)
+        self.states: list[dict[str, Any]] = []
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.states.append(state)
+
+    def close(self) -> None:
+        Device.open -= 1
+
+
+class Params(FakeParams):
+    n_train_episodes_per_iter = 1
+    n_eval_episodes = 2
+    env_steps_per_iter = 4
+
+    def __init__(self) -> None:
+        super().__init__({"horizon": 6, "curriculum": GAIN})
+        self.clock = VirtualClock()
+        self.devices: list[Device] = []
+        self.built_as: list[str] = []
+
+    def collect_env_args_kwargs(self, id: int = 0) -> Any:
+        return ("collect",), {}
+
+    def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> Any:
+        return ("eval",), {}
+
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        self.built_as.append(args[0])
+        self.devices.append(Device(self.clock))
+        return RealTimeEnvironment(self.devices[-1], 0.05, clock=self.clock)
+
+
+@pytest.fixture(autouse=True)
+def _none_is_open() -> None:
+    Device.open = 0
+
+
+def build(params: Params, count: int = 1) -> WorkerEnvironments:
+    curriculum = Curriculum.from_config(params.env_config)
+    return WorkerEnvironments(params, 0, count, 1, lambda *numbers: sum(numbers), curriculum)
+
+
+def fault() -> EnvironmentFault:
+    return EnvironmentFault(0, 2, 1, ValueError("torn"))
+
+
+def test_collecting_and_evaluating_use_the_same_device() -> None:
+    environments = build(Params())
+    assert environments.evaluation[0] is environments.collect[0] and environments.device is not None
+    environments.close()
+    assert Device.open == 0
+
+
+def test_several_in_a_worker_are_refused_before_there_are() -> None:
+    with pytest.raises(UserError, match="SAC_ENVS_PER_WORKER=2, but the environment acts in real time"):
+        build(Params(), count=2)
+    assert Device.open == 0
+
+
+def test_a_device_that_fails_in_an_evaluation_is_closed_before_it_is_built_again() -> None:
+    params = Params()
+    environments = build(params)
+    environments.set_due(3)
+    environments.begin_episode(COLLECT)
+    environments.set_evaluated(0)
+    environments.replace(EVAL, fault())
+    assert len(params.devices) == 2 and environments.collect[0] is environments.evaluation[0]
+    assert params.devices[1].states == [{"gain": 1.0}], "the evaluation's value"
+    assert params.built_as == ["collect", "collect"]
+    assert (environments.faults, environments.eval_faults) == (1, 1)
+    environments.replace(COLLECT, fault())
+    with pytest.raises(EnvironmentFault):
+        environments.replace(EVAL, fault())  # The third in a row in this device.
+
+
+def test_what_an_evaluation_has_set_is_set_back_before_the_next_episode() -> None:
+    params = Params()
+    environments = build(params)
+    environments.set_due(3)
+    environments.begin_episode(COLLECT)
+    states = params.devices[0].states
+    assert states == [{"gain": 1.0}, {"gain": 2.0}]
+    for _ in range(2):
+        environments.set_evaluated(2)
+        assert states[-1] == {"gain": 1.0} and environments.has_due(COLLECT)
+        environments.begin_episode(EVAL)
+        environments.begin_episode(COLLECT)
+        assert states[-1] == {"gain": 2.0} and not environments.has_due(COLLECT)
+    assert len(states) == 6
+
+
+class Actor(RandomActor):
+    """Always the same action."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def action(self, time_step: Any) -> np.ndarray:
+        return np.full(2, self.value, np.float32)
+
+
+class Work:
+    """What collects and evaluates in a worker, without its process and its server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.params = params = Params()
+        self.environments = build(params)
+        role: Any = types.SimpleNamespace(
+            agents_before=0, params=params, deterministic=False, num_workers=1, seed=0, name="worker_0"
+        )
+        role.paths, role.derived_seed = RunPaths(folder), functools.partial(Role.derived_seed, role)
+        silent: Any = types.SimpleNamespace(beat=lambda *args, **kwargs: None)
+        activity = Activity(silent, 0, lambda state: {})
+        guard: Any = types.SimpleNamespace(
+            stepping=lambda envs: None, stopped_stepping=lambda: None, building=lambda what: contextlib.nullcontext()
+        )
+        policy: Any = types.SimpleNamespace(policy=None)
+        seeds = RepeatableSeeds(role, 0, np.random.default_rng(0), policy)
+        never: Any = types.SimpleNamespace(is_set=lambda: False)
+        self.runner = EpisodeRunner(self.environments, guard, activity, seeds, never)
+        self.sent: list[Any] = []
+        sender: Any = types.SimpleNamespace(send=self.sent.append, confirm=lambda: None)
+        env = self.environments.collect[0]
+        layout = Layout.from_specs(env.observation_spec(), env.action_spec())
+        self.collector = Collector(role, 0, 0, self.runner, sender, layout, activity, policy)
+        connection: Any = types.SimpleNamespace(newest=lambda table: None)
+        self.evaluator = Evaluator(
+            params, 0, 1, connection, self.runner, policy, activity, on_play=self.collector.give_up_episodes
+        )
+
+
+def test_an_evaluation_drops_the_episode_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(tmp_path)
+    monkeypatch.setattr("tfagents_system.worker.evaluator.PolicyActor", lambda policy, greedy: Actor(0.5))
+    work.runner.set_due(0)
+    device, sent = work.params.devices[0], work.sent
+    work.collector.collect_steps(0, 4, Actor(0.1))
+    work.collector.collect_steps(1, 1, Actor(0.1))
+    assert [segment.starts_episode for segment in sent] == [True, False]
+    before = len(device.calls("reset"))
+    episodes: list[Any] = []
+    work.evaluator.play(0, 2, episodes.append)
+    assert [episode.length for episode in episodes] == [6, 6] and len(device.calls("reset")) == before + 2
+    work.collector.collect_steps(2, 4, Actor(0.1))
+    assert sent[-1].starts_episode and sent[-1].num_steps == 4 and len(device.calls("reset")) == before + 3
+    assert [segment.ends_episode for segment in sent] == [False, False, False]
+    assert sum(segment.num_steps for segment in sent) == 9, "no step of an evaluation"
+    assert len(work.params.devices) == 1
+
+
+def test_a_device_waits_once_while_nobody_steps_it(tmp_path: Path) -> None:
+    work = Work(tmp_path)
+    work.runner.set_due(0)
+    device, env = work.params.devices[0], work.environments.collect[0].user_env
+    work.collector.collect_steps(0, 4, Actor(0.1))
+    device.log.clear()
+    for _ in range(3):
+        work.runner.rest()
+    assert len(device.calls("wait")) == 1 and device.log[-1][0] == "wait"
+    work.params.clock.advance(60.0)
+    work.collector.collect_steps(1, 1, Actor(0.1))
+    work.runner.rest()
+    assert len(device.calls("wait")) == 2 and env.late_steps == 0
+    assert sum(segment.num_steps for segment in work.sent) == 5 and device.calls("reset") == [], "it went on"
+
+
+def test_a_wait_that_fails_is_told_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("absl.logging.warning", lambda text, *args: told.append(text % args))
+    environments = build(Params())
+    monkeypatch.setattr(Device, "wait", lambda self: 1 / 0)
+    environments.rest()
+    assert len(told) == 1 and told[0].startswith("wait() of the environment raised ZeroDivisionError")

@@ -1,0 +1,28 @@
+"""A car learns to race in wall time: it does not wait for the policy, and commands and observations come late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from tfagents_system.envs.racing.real_time import make_real_time_race
+from tfagents_system.examples.racing.params import TrainParams as Racing
+
+
+class TrainParams(Racing):
+    """200,000 steps at 20 Hz: about three hours, and evaluations."""
+
+    asynchronous = True
+    action_history = 3  # The action under way, and up to two time steps of delay both ways together.
+
+    num_iter = 200
+    n_eval_episodes = 2
+
+    def env_ctor(
+        self, *args: Any, seed: int | None = None, render_mode: str | None = None, **kwargs: Any
+    ) -> gymnasium.Env:
+        return make_real_time_race(self.env_config, seed, **{**kwargs, "render_mode": render_mode})
+
+    def expert_policy_ctor(self) -> None:
+        """None: the driver sees the car itself, and this one is in another process."""

@@ -1,0 +1,48 @@
+"""What a run asks of an environment that acts in real time, and what it can't do with one."""
+
+from __future__ import annotations
+
+from tfagents_system.checks.checklist import Check
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.launch.spec_checks import overridden
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.worker.worker_environments import several_devices
+
+
+def check_device(
+    params: TrainParamsBase, env: TrainingEnvironment, check: Check, envs_per_worker: int, deterministic: bool
+) -> None:
+    """Adds what was found to `check`; does nothing with an environment that waits for the policy.
+
+    Args:
+      params: The user's.
+      env: The collect environment.
+      check: Gets facts, notes and errors.
+      envs_per_worker: SAC_ENVS_PER_WORKER.
+      deterministic: SAC_DETERMINISTIC=1.
+    """
+    if env.device is None:
+        return
+    check.facts.append("acts in real time: tried with its default action; each worker builds it once")
+    if envs_per_worker > 1:
+        check.errors.append(several_devices(envs_per_worker))
+    if deterministic and env.device.has_real_clock:
+        check.errors.append(
+            "SAC_DETERMINISTIC=1 repeats every step, and the environment acts in real time by a real clock: use "
+            "SAC_DETERMINISTIC=0, or give RealTimeEnvironment a clock=VirtualClock() where the device is a simulation"
+        )
+    if deterministic and params.env_steps_per_iter is not None:
+        check.errors.append(
+            "SAC_DETERMINISTIC=1 repeats the episodes under way after a restart, which an environment that acts in "
+            "real time can't: set n_train_episodes_per_iter instead of env_steps_per_iter"
+        )
+    if params.action_history == 0:
+        check.notes.append(
+            "action_history=0 in real time: the policy does not see the action that still acts while it computes the "
+            "next one: set it to 1, or to 1 and the device's delay in time steps"
+        )
+    if params.n_eval_episodes and "eval_env_args_kwargs" in overridden(params):
+        check.notes.append(
+            "eval_env_args_kwargs is not used by workers: an environment that acts in real time is built once a "
+            "worker, with collect_env_args_kwargs, and evaluated in, too"
+        )

@@ -1,0 +1,131 @@
+"""What may block is done in threads, for a worker that steps a device: between two steps it waits for nothing."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Protocol
+
+import numpy as np
+
+from tfagents_system.run_files.heartbeat import Heartbeat
+from tfagents_system.transport.connection import Connection
+from tfagents_system.worker.background_sender import BackgroundSender
+from tfagents_system.worker.sender import SegmentSender
+
+_SWITCH_SECS = 0.0005  # How long another thread may keep Python to itself while a step is due; usually 5 ms.
+_LAST_WORDS, _LAST_SECS = ("done", "stopped"), 5.0
+
+
+AnySender = SegmentSender | BackgroundSender
+
+
+class Reader(Protocol):
+    """The newest item of a table."""
+
+    def get(self) -> list[np.ndarray] | None: ...
+
+
+class BackgroundReader:
+    """A reader that returns at once: what the read that an earlier call has begun has brought, else None.
+
+    Attributes:
+      is_pending: A read is under way.
+    """
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        self._reader = reader
+        self._executor = ThreadPoolExecutor(1, f"newest {name}")
+        self._read: Future[list[np.ndarray] | None] | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        return self._read is not None
+
+    def get(self, timeout_secs: float = 0.0) -> list[np.ndarray] | None:
+        """Begins a read unless one is under way; `timeout_secs` is for who uses a reader that waits."""
+        del timeout_secs
+        if self._read is None:
+            self._read = self._executor.submit(self._reader.get)
+        if not self._read.done():
+            return None
+        read, self._read = self._read, None
+        return read.result()
+
+
+class BackgroundConnection:
+    """A connection to the replay server whose methods return at once.
+
+    Args:
+      connection: The real one.
+      sender: Its thread writes the items, in order and behind the segments before them.
+    """
+
+    def __init__(self, connection: Connection, sender: BackgroundSender) -> None:
+        self._connection = connection
+        self._sender = sender
+        self.address = connection.address
+        self.news = connection.news
+
+    def newest(self, table: str) -> BackgroundReader:
+        """Reads the newest item of a table as often as wanted."""
+        return BackgroundReader(self._connection.newest(table), table)
+
+    def put(self, table: str, arrays: Sequence[np.ndarray]) -> None:
+        """Has one item written."""
+        self._sender.call(lambda: self._connection.put(table, arrays))
+
+    def try_put(self, table: str, arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
+        """The same, unless something else waits to be written."""
+        if not self._sender.is_idle:
+            return False
+        self._sender.call(lambda: self._connection.try_put(table, arrays, timeout_secs))
+        return True
+
+
+AnyConnection = Connection | BackgroundConnection
+
+
+class BackgroundHeartbeat:
+    """A heartbeat that is written in a thread; one that is due while another is being written is left out.
+
+    Last words wait for that, and are written at once.
+    """
+
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self._heartbeat = heartbeat
+        self._chore = Chore("heartbeat")
+
+    def beat(self, state: str, **fields: Any) -> None:
+        """See Heartbeat."""
+        if state in _LAST_WORDS:
+            self._chore.wait(_LAST_SECS)
+            self._heartbeat.beat(state, **fields)
+        else:
+            self._chore.begin(lambda: self._heartbeat.beat(state, **fields))
+
+
+class Chore:
+    """Something that is done now and then, in a thread."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(1, name)
+        self._last: Future[None] | None = None
+
+    def begin(self, function: Callable[[], None]) -> None:
+        """Does it, unless the last time is still under way."""
+        if self._last is None or self._last.done():
+            self._last = self._executor.submit(function)
+
+    def wait(self, secs: float) -> None:
+        """Until the last time is done, at most so long."""
+        if self._last is not None:
+            wait([self._last], secs)
+
+
+def leave_python_to_steps() -> None:
+    """Other threads hold up a step as little as possible, and garbage is collected between episodes alone."""
+    sys.setswitchinterval(_SWITCH_SECS)
+    gc.disable()
