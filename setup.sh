@@ -83,4 +83,6 @@ else
   if [[ -z $python ]] && ! is_complete; then python=$(python_on_path) || make_venv; fi
 fi
 python=${python:-$venv/bin/python}
+# Environments that earlier versions made have none.
+if [[ $python == "$venv/bin/python" && -e $ours && ! -e $venv/bin/sac && -w $venv/bin ]]; then write_sac; fi
 if ((print_python)); then echo "$python"; else say "ready: $python"; fi

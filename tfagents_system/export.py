@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.checks.called_as import called_as
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, output_folder
@@ -73,7 +74,7 @@ def _write(source: Any, name: str, folder: Path, may_leave_out: bool) -> bool:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tfagents_system.export",
+        prog=called_as("python -m tfagents_system.export"),
         description="Exports the greedy policy of a checkpoint, in the environment's own units.",
         allow_abbrev=False,
     )

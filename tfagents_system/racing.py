@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.playing.saved_run import find_path, load_run_params, output_folder
 from tfagents_system.train_params_base import TrainParamsBase
@@ -91,7 +92,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     driver.add_argument(
         "--policy", help="who drives: a policy checkpoint, SavedModel or exported file (default: expert_policy_ctor)"
     )
-    parser = argparse.ArgumentParser(prog="python -m tfagents_system.racing", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog=called_as("python -m tfagents_system.racing"), description=__doc__.split("\n")[0]
+    )
     parser.set_defaults(policy=None)
     commands = parser.add_subparsers(dest="command", required=True)
     record = commands.add_parser("record_reward", parents=[common, driver], help="one lap, written as a trajectory")

@@ -196,7 +196,7 @@ def test_a_python_elsewhere_is_that_of_submissions_and_sweeps(user: User, tmp_pa
     assert user.resolved()[variable] == str(value)
     # The job has what the submission has frozen.
     job = subprocess.run(
-        [str(user.snapshot / "package/run_script.sh"), str(user.snapshot / "variables.sh")],
+        [str(user.snapshot / "package/tfagents_system/launch/run_script.sh"), str(user.snapshot / "variables.sh")],
         cwd=user.folder, env={**environ, "SLURM_JOB_ID": "7", "HOME": os.environ.get("HOME", "/")},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip

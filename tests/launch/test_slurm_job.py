@@ -38,7 +38,7 @@ class Job:
     def __init__(self, folder: Path) -> None:
         self.folder, self.exp_dir, self.calls_file = folder, folder / "run", folder / "calls"
         self.tools, self.snapshot = folder / "tools", folder / "snapshot"
-        (self.snapshot / "package").mkdir(parents=True)
+        (self.snapshot / "package/tfagents_system/launch").mkdir(parents=True)
         self.tools.mkdir()
         (self.snapshot / "variables.sh").write_text(f"SAC_EXP_DIR={shlex.quote(str(self.exp_dir))}\n")
         self.write("srun", '#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
@@ -52,7 +52,7 @@ class Job:
 
     def attempt(self, code: int, *arguments: str, does: str = "", **environ: str) -> tuple[int, str]:
         """Has the run do something and end with a code; returns the job's exit code and output."""
-        run = self.snapshot / "package/run_script.sh"
+        run = self.snapshot / "package/tfagents_system/launch/run_script.sh"
         run.write_text(
             f"#!/usr/bin/env bash\nexp_dir=$(. {self.snapshot}/variables.sh; echo $SAC_EXP_DIR)\n{does}\nexit {code}\n"
         )
@@ -312,7 +312,7 @@ def test_settings_go_to_the_run(job: Job) -> None:
 )
 def test_further_nodes_join_and_leave(job: Job, code: int, does: str, last_words: str) -> None:
     over = job.folder / "over"
-    job.write("../snapshot/package/join_script.sh", JOINS.format(over=over))
+    job.write("../snapshot/package/tfagents_system/launch/join_script.sh", JOINS.format(over=over))
     with (job.snapshot / "variables.sh").open("a") as file:
         file.write("SAC_LOCAL_WORKERS=4\n")
     job.write("srun", '#!/usr/bin/env bash\necho "srun ${*:1:3}"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
@@ -324,7 +324,7 @@ def test_further_nodes_join_and_leave(job: Job, code: int, does: str, last_words
 
 
 def test_the_components_of_a_job_with_one_gpu(job: Job) -> None:
-    job.write("../snapshot/package/join_script.sh", "#!/usr/bin/env bash\nexit 0\n")
+    job.write("../snapshot/package/tfagents_system/launch/join_script.sh", "#!/usr/bin/env bash\nexit 0\n")
     with (job.snapshot / "variables.sh").open("a") as file:
         file.write("SAC_LOCAL_WORKERS=4\n")
     job.write("srun", '#!/usr/bin/env bash\necho "srun ${*:1:4}"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')

@@ -57,7 +57,8 @@ def test_the_dry_run_tells_what_would_be_submitted_frozen_and_run(user: User) ->
     told = re.sub(r"(?<![\w-])/[^\n]*?snapshot/\d{8}-\d{6}-\d+", "SNAPSHOT", told)
     commands = re.findall(r"(?m)^  sbatch (.*)$", told)
     assert commands == [call.replace(snapshot, "SNAPSHOT") for call in user.calls] and len(commands) == 2
-    assert "SNAPSHOT/package/run_script.sh SNAPSHOT/variables.sh --set config.note=a\\ b --take_edits\n" in told
+    launch = "SNAPSHOT/package/tfagents_system/launch"
+    assert f"{launch}/run_script.sh SNAPSHOT/variables.sh --set config.note=a\\ b --take_edits\n" in told
     frozen = told.split("frozen in SNAPSHOT:\n")[1].split("the job script:\n")[0]
     copied = {
         str(path.relative_to(user.snapshot / "params")) for path in user.snapshot.glob("params/**/*") if path.is_file()
@@ -245,7 +246,7 @@ def test_further_nodes_get_as_many_workers(user: User) -> None:
     local = int(variables["SAC_LOCAL_WORKERS"])
     assert int(variables["SAC_NUM_COLLECT_WORKERS"]) == 3 * local
     assert variables["SAC_GATEWAY_PORT"] == "0"
-    assert (user.snapshot / "package/join_script.sh").exists()
+    assert (user.snapshot / "package/tfagents_system/launch/join_script.sh").exists()
 
 
 def test_experts_and_evaluators_are_of_runs_on_one_node(user: User) -> None:
@@ -384,10 +385,10 @@ def test_nobody_waits_for_the_clean_up(user: User) -> None:
     done = user.submit("--no_check")
     assert done.returncode == 0 and len(user.calls) == 1 and old.exists()
     (user.tools / "squeue.go").touch()
-    wait_until(lambda: not old.exists())
+    wait_until(lambda: len(list((user.exp_dir / "snapshot").iterdir())) == 1)
     # A Ctrl-C, or the terminal's end, does not reach it.
     assert int((user.tools / "squeue.session").read_text()) != os.getsid(0)
-    assert len(list((user.exp_dir / "snapshot").iterdir())) == 1
+    assert not old.exists()
 
 
 def test_a_check_that_hangs_or_breaks_holds_nothing_up(user: User) -> None:
@@ -489,7 +490,7 @@ def test_the_snapshot_holds_what_the_run_needs_and_nothing_else(user: User) -> N
     assert copied == {"my_params.py", "my.json", "vars.sh", "link.py", "parts/deep/robot.xml"}
     assert not (user.snapshot / "params/link.py").is_symlink()
     package = user.snapshot / "package"
-    assert (package / "run_script.sh").stat().st_mode & 0o111
+    assert (package / "tfagents_system/launch/run_script.sh").stat().st_mode & 0o111
     assert (package / "tfagents_system/sac_train.py").read_bytes() == (
         ROOT / "tfagents_system/sac_train.py"
     ).read_bytes()

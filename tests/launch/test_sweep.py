@@ -269,7 +269,9 @@ def test_each_task_is_a_run_with_its_settings(vars_file: Path, started: list[Tas
     assert [t.paths.exp_dir for t in started] == [vars_file.parent / f"logs/try_task_{k}" for k in range(4)]
     words = [word for word in started[2].command if word != "--set"]
     assert words[1:] == ["SAC_GRID=", "train_batch_size=128", "SAC_SEED=5", "config.horizon=9", str(vars_file)]
-    assert started[2].environ["SLURM_ARRAY_TASK_ID"] == "2" and started[2].command[0] == str(ROOT / "run_script.sh")
+    assert started[2].environ["SLURM_ARRAY_TASK_ID"] == "2" and started[2].command[0] == str(
+        ROOT / "tfagents_system/launch/run_script.sh"
+    )
 
 
 @pytest.mark.parametrize(

@@ -163,3 +163,15 @@ def test_evaluators_make_an_evaluation_complete_and_one_that_joins_adds_its_shar
     evaluations.add(share(1, 9, 2.0, 2.0))
     [(_, reports)] = evaluations.pop_ready()
     assert summarize("eval", reports)["eval_episodes"] == 5 and summarize("eval", reports)["eval_return"] == 2.0
+
+
+@pytest.mark.parametrize("order", [(2, 3, 4), (4, 3, 2)])
+def test_more_evaluators_than_episodes_leave_the_last_ones_without_work(order):
+    evaluations = Evaluations(num_episodes=2, sharing=range(2, 5))
+    for worker in order:
+        evaluations.add(share(-1, worker))
+    for worker in order:
+        evaluations.add(share(0, worker, 100.0 * worker))
+    [(_, reports)] = evaluations.pop_ready()
+    assert summarize("eval", reports)["eval_episodes"] == 2 and summarize("eval", reports)["eval_return"] == 250.0
+    assert evaluations.pop_ready() == []

@@ -79,8 +79,8 @@ class Job:
         (self.id,) = done.stdout.split()
         (self.snapshot,) = folder.glob("run*/snapshot/*")
         run = FAKE_RUN.format(python=sys.executable, exp_dir=str(self.exp_dir), behaviour=behaviour)
-        (self.snapshot / "package/run_script.sh").write_text(run)
-        (self.snapshot / "package/join_script.sh").write_text(FAKE_JOIN)
+        (self.snapshot / "package/tfagents_system/launch/run_script.sh").write_text(run)
+        (self.snapshot / "package/tfagents_system/launch/join_script.sh").write_text(FAKE_JOIN)
         assert cluster.run("scontrol", "release", self.id).returncode == 0
 
     def submit(self, *options: str) -> subprocess.CompletedProcess[str]:

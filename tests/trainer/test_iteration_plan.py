@@ -113,6 +113,6 @@ def test_a_ratio_that_is_changed_counts_from_then_on(tmp_path, ratio, due):
     plan.begin()
     request = plan.request(SESSION, 1)
     assert request is not None and request.count == AS_DUE
-    assert updates_due(140, ratio) - request.updates == due and state.ratio == ratio
+    assert updates_due(140, ratio) - request.counted_updates == due and state.ratio == ratio
     plan.begin()
     assert plan.request(SESSION, 1) == request, "once"

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 
 
@@ -52,7 +53,7 @@ def _out(text: str) -> Path:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tfagents_system.experience",
+        prog=called_as("python -m tfagents_system.experience"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

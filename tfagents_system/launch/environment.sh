@@ -68,6 +68,21 @@ install_packages() {
   "${pip[@]}" --no-deps --requirement "$lock" >&2
   dev=(--dev)
   holds_packages "$venv/bin/python" || fail "$venv does not hold the pinned packages after installing them"
+  write_sac
   echo "$lock_hash" >"$complete.new"
   mv "$complete.new" "$complete" # Last: an interrupted installation is never taken for a whole one.
+}
+
+write_sac() { # The command of this checkout, in its environment.
+  cat >"$venv/bin/sac.new" <<END
+#!$venv/bin/python
+import sys
+
+sys.path.insert(0, "$root")
+from tfagents_system.command import run
+
+run()
+END
+  chmod +x "$venv/bin/sac.new"
+  mv "$venv/bin/sac.new" "$venv/bin/sac"
 }

@@ -18,6 +18,10 @@ _SIMULATORS = ("envpool",)  # Extras that `.venv` does not have.
 
 def pinned(dev: bool, pyproject: Path = _PYPROJECT) -> dict[str, str]:
     """Versions by package, as pyproject.toml pins them; `dev` includes the extras, except simulators."""
+    if not pyproject.exists():  # Installed with pip.
+        told = importlib.metadata.requires("tfagents_system") or ()
+        lines = [line for line in told if "extra ==" not in line]
+        return dict(line.partition(";")[0].strip().split("==") for line in lines)
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].items() if dev else ()
     lines = [*project["dependencies"], *(line for name, extra in extras if name not in _SIMULATORS for line in extra)]

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+LAUNCHERS = Path(__file__).resolve().parent  # Of run_script.sh and the other shell scripts.
+ROOT = LAUNCHERS.parents[1]
 
 
 def folders_of_python_path(environ: Mapping[str, str]) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
 from tfagents_system.launch.inspection import check_inputs
-from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.python_path import LAUNCHERS, ROOT
 from tfagents_system.launch.run_settings import resolve
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, Place, Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -105,7 +105,7 @@ class _Plan:
         task = Task(
             number=number,
             settings=own | {setting.name: setting.value for setting in given},
-            command=[str(ROOT / "run_script.sh"), *options, str(self._vars_file)],
+            command=[str(LAUNCHERS / "run_script.sh"), *options, str(self._vars_file)],
             environ=base,
             paths=paths,
             save_secs=values.get("save_deadline_secs", 60.0),

@@ -109,7 +109,7 @@ class Lockstep(Pacing):
         if not self._is_collected(request.iteration):
             return None
         steps = self._ring.steps_up_to(request.iteration)
-        count = updates_due(steps, self.updates_per_env_step) - request.updates
+        count = updates_due(steps, self.updates_per_env_step) - request.counted_updates
         if count < 0:  # The ring has lost experience that was trained on: what came for this iteration counts alone.
             steps -= self._ring.steps_up_to(request.iteration - 1)
             count = max(0, updates_due(steps, self.updates_per_env_step) - request.first)
@@ -184,10 +184,10 @@ class Asynchronous(Pacing):
 
     def allowed(self, request: Request, done: int) -> int:
         if self._updates_of_lost_steps is None:
-            self._updates_of_lost_steps = max(0, request.updates - self._budget())
+            self._updates_of_lost_steps = max(0, request.counted_updates - self._budget())
         if not self._has_begun():
             return 0
-        return max(0, min(request.count - done, self._budget() - request.updates - done))
+        return max(0, min(request.count - done, self._budget() - request.counted_updates - done))
 
     def waiting_for(self, request: Request) -> str:
         if not self._has_begun():

@@ -5,6 +5,7 @@ Segments: `_ingest`, `_read_segments`, `_store`, `Ring.extend`. A request: `_acc
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Sequence
@@ -89,12 +90,22 @@ class ReplayService:
         """What the trainer's request waits for, None if nothing waits."""
         if not self._pending or not self._is_held_back:
             return None
-        if self._ring.ring_steps and not self._ring.training_steps:
-            return (
-                "experience to train on, all that the ring holds is held out: lower validation_share, or raise "
-                "n_episodes_in_buffer"
-            )
-        return self._lacks or self._pacing.waiting_for(self._pending[0][0])
+        request, done = self._pending[0]
+        if self._ring.training_steps:
+            return self._lacks or self._pacing.waiting_for(request)
+        if self._pacing.allowed(request, done) > 0:
+            return f"experience to train on{self._why_untrained()}"
+        told = self._pacing.waiting_for(request)
+        return f"{told}; nothing to train on so far{self._why_untrained()}" if self._ring.filled_rows else told
+
+    def _why_untrained(self) -> str:
+        """Why nothing of what the ring holds may be trained on."""
+        if self._ring.ring_steps:
+            return ", all that the ring holds is held out: lower validation_share, or raise n_episodes_in_buffer"
+        return (
+            ", no sample starts yet at what the ring holds, because the steps behind it that a sample needs are still "
+            "to come: raise env_steps_per_iter, or have fewer environments a worker"
+        )
 
     def step(self) -> None:
         """Takes in what has arrived, then serves what may be served; waits a few ms where there was nothing to do."""
@@ -217,18 +228,31 @@ class ReplayService:
     def _next_count(self) -> int | None:
         """Minibatches of the next block, for the oldest request; None while it is held back."""
         request, done = self._pending[0]
-        if not self._ring.training_steps:
-            return None
         if request.count == tables.AS_DUE:
-            settled = self._pacing.settle(request)
+            settled = self._settle(request)
             if settled is None:
                 return None
             self._pending[0] = (settled, 0)
             request = settled
         if request.count == 0:
             return 0  # A block that says so.
+        if not self._ring.training_steps:
+            return None
         allowed = self._pacing.allowed(request, done)
         return min(allowed, self._draw_settings.max_block_minibatches) if allowed > 0 else None
+
+    def _settle(self, request: tables.Request) -> tables.Request | None:
+        """See `Pacing.settle`. An iteration that is complete has no updates where there is nothing to train on.
+
+        They become due with a later one. It is not held back: its workers would wait for its end, and with them what
+        is to be trained on.
+        """
+        settled = self._pacing.settle(request)
+        if settled is None or settled.count == 0 or self._ring.training_steps:
+            return settled
+        what, secs = "iteration %d has no updates yet%s", 60
+        logging.log_every_n_seconds(logging.WARNING, what, secs, request.iteration, self._why_untrained())
+        return dataclasses.replace(settled, count=0)
 
     def _take_snapshots(self) -> None:
         """Takes the ring's header for the checkpoints that the trainer is writing: here, nothing is half stored."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.checklist import counted
 from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.machine.files import replacing
@@ -299,7 +300,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       UserError: There is nothing to compare; with all findings.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m tfagents_system.report compare", description="Compares runs: learning curves and a table."
+        prog=called_as("python -m tfagents_system.report compare"),
+        description="Compares runs: learning curves and a table.",
     )
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/exp_task_*")
     parser.add_argument(

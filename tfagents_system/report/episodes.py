@@ -161,6 +161,8 @@ class Evaluations:
         self._absent.discard(report.worker_id)
         if report.worker_id not in self._sharing:
             self._shares[report.worker_id] = self._extra_share
+        elif report.worker_id not in self._shares:
+            return  # There are fewer episodes than workers that share them.
         if report.iteration > self._closed:
             self._reports.setdefault(report.iteration, {})[report.worker_id] = report
 
@@ -192,4 +194,4 @@ class Evaluations:
         return [(version, shares[version]) for version in ready]
 
     def _is_whole(self, report: Report) -> bool:
-        return len(report.episodes) >= self._shares.get(report.worker_id, 1)
+        return len(report.episodes) >= self._shares[report.worker_id]

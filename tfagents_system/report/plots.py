@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
 from tfagents_system.machine.files import replacing
 from tfagents_system.run_files.metrics import read_metrics
@@ -192,7 +193,8 @@ def _thousands(value: float, _: Any = None) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Draws the learning curves of the given runs; returns 2 where one has nothing to draw."""
     parser = argparse.ArgumentParser(
-        prog="python -m tfagents_system.report.plots", description="Draws learning_curve.png into run directories."
+        prog=called_as("python -m tfagents_system.report.plots"),
+        description="Draws learning_curve.png into run directories.",
     )
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/pendulum")
     failed = False

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
 from tfagents_system.machine.worker_slots import EVAL
 from tfagents_system.report.env_faults import fault_lines
@@ -286,7 +287,8 @@ def problem_lines(statuses: Sequence[dict[str, Any]], now: float) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the table; returns 2 where none of the directories is a run."""
     parser = argparse.ArgumentParser(
-        prog="python -m tfagents_system.report.status", description="Shows the state of runs from their files alone."
+        prog=called_as("python -m tfagents_system.report.status"),
+        description="Shows the state of runs from their files alone.",
     )
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/*")
     parser.add_argument("--follow", action="store_true", help="refresh every 2 s until all runs have ended")

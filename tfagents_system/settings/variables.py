@@ -92,7 +92,8 @@ def read_variables(
         except ValueError as error:
             findings.append(f"{variable.name}={shown_value(text)} must be {error}")
     findings += _check_workers(values)
-    _resolve_directories(values, environ, root, folders[0] if vars_file else root)
+    runs_root = Path(environ.get("TFAGENTS_FOLDER") or root)  # Set by `sac`: the folder that it is called in.
+    _resolve_directories(values, environ, runs_root, folders[0] if vars_file else root)
     return values, findings
 
 

@@ -73,8 +73,8 @@ class IterationPlan:
         if iteration >= self._num_iter or (total is not None and total <= first):
             return None
         count = tables.AS_DUE if total is None else total - first
-        counted = max(0, updates + self._state.ratio_offset)
-        return tables.Request(session, iteration, first, count, counted, self._state.recoveries)
+        state = self._state
+        return tables.Request(session, iteration, first, count, updates, state.recoveries, state.ratio_offset)
 
     def take(self, block: tables.Block) -> int:
         """Notes what a block tells; returns how many of its minibatches are to be trained on."""

@@ -90,6 +90,8 @@ class Request:
         server decides when the iteration's experience has arrived, and says so in the block.
       updates: Updates done since the run began, before the first of these minibatches.
       recoveries: How often training went back to a checkpoint; each time the draws change.
+      ratio_offset: Updates that count as done for the ratio beside these, since it was another one before; may be
+        negative.
     """
 
     session: int
@@ -98,6 +100,12 @@ class Request:
     count: int
     updates: int
     recoveries: int = 0
+    ratio_offset: int = 0
+
+    @property
+    def counted_updates(self) -> int:
+        """Updates that the ratio counts as done before the first of these minibatches."""
+        return max(0, self.updates + self.ratio_offset)
 
     def to_wire(self) -> list[np.ndarray]:
         return [_row(self)]
@@ -110,7 +118,7 @@ class Request:
           MalformedMessageError: It is anything else.
         """
         request = cls(*(int(value) for value in _only_array(arrays, np.int64, len(dataclasses.fields(cls)))))
-        others = dataclasses.astuple(dataclasses.replace(request, count=0))
+        others = dataclasses.astuple(dataclasses.replace(request, count=0, ratio_offset=0))
         if min(others) < 0 or (request.count < 1 and request.count != AS_DUE):
             raise MalformedMessageError(f"impossible request {request}")
         return request

@@ -10,9 +10,10 @@ from tfagents_system.worker.worker import Worker
 class EvalWorker(Worker):
     """Evaluates every policy that the trainer publishes for it, and collects nothing.
 
-    The run's own (SAC_EVAL_WORKERS) divide each evaluation among them, and the planned workers have no share of it. One
-    that has joined takes nothing of the others' shares: it adds one of its own, as large as the largest of theirs, to
-    each evaluation that begins after it has joined. From then on an evaluation is complete when its share is, too.
+    The run's own (SAC_EVAL_WORKERS) divide each evaluation among them, and the planned workers have no share of it;
+    where these are more than an evaluation has episodes, the last ones have nothing to do. One that has joined takes
+    nothing of the others' shares: it adds one of its own, as large as the largest of theirs, to each evaluation that
+    begins after it has joined. From then on an evaluation is complete when its share is, too.
     """
 
     _announced_to = 0  # Session of the trainer that knows of it.
@@ -32,4 +33,5 @@ class EvalWorker(Worker):
         self._idle()
 
     def _eval_share(self) -> int:
-        return super()._eval_share() or extra_share(self._params.n_eval_episodes, self._role.slots.sharing_evaluations)
+        sharing = self._role.slots.sharing_evaluations
+        return super()._eval_share() if self._id in sharing else extra_share(self._params.n_eval_episodes, sharing)

@@ -38,7 +38,7 @@ check_job() { # PACKAGE VARS REPORT [SNAPSHOT]
   fi
   echo "checking params, environment and memory, for at most $CHECK_SECS s (--no_check leaves it out)" >&2
   SLURM_JOB_ID=0 SLURM_ARRAY_TASK_ID=${tfagents_array%%[!0-9]*} TFAGENTS_JOB_MB=$(job_memory_mb) \
-    timeout --foreground --kill-after=2 "$CHECK_SECS" "$1/run_script.sh" --check \
+    timeout --foreground --kill-after=2 "$CHECK_SECS" "$1/tfagents_system/launch/run_script.sh" --check \
     ${tfagents_settings[@]+"${tfagents_settings[@]}"} "$2" >"$3" 2>&1 </dev/null || code=$?
   case $code in
     0) grep '^note ' "$3" >&2 || true ;;
@@ -72,7 +72,9 @@ why_unchecked() { # -> the reason; fails if the check can be made
 python_fault() { # PACKAGE
   local told
   # As in a job: nothing is installed.
-  if told=$(SLURM_JOB_ID=0 timeout "$CHECK_SECS" "$1/setup.sh" --print-python 2>&1 >/dev/null); then return 1; fi
+  # shellcheck disable=SC2016
+  if told=$(SLURM_JOB_ID=0 timeout "$CHECK_SECS" bash -c 'source "$0" && toolkit_python "$1"' \
+    "$1/tfagents_system/launch/toolkit_python.sh" "$1" 2>&1 >/dev/null); then return 1; fi
   echo "${told##*error: }"
 }
 

@@ -15,7 +15,7 @@ job_script() { # SNAPSHOT
   echo
   if [[ -n $tfagents_add ]]; then
     echo "exec srun --no-kill --kill-on-bad-exit=0 --cpus-per-task=$(asked_cpus) --export=ALL" \
-      "$(quoted "$1/package/join_script.sh") $(quoted "$1/variables.sh") --to $(quoted "$tfagents_exp_dir")" \
+      "$(quoted "$1/package/tfagents_system/launch/join_script.sh") $(quoted "$1/variables.sh") --to $(quoted "$tfagents_exp_dir")" \
       "--workers $(added_workers_a_node)"
   else
     echo "exec bash $(quoted "$1/package/tfagents_system/launch/slurm/job.sh") $(quoted "$1") \"\${1:-0}\"$(all_quoted ${tfagents_settings[@]+"${tfagents_settings[@]}"})"

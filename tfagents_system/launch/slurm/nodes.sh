@@ -16,10 +16,10 @@ on_nodes() { # COUNT PLACE COMMAND...
 }
 
 start_run() { # [--set NAME=VALUE]...
-  on_nodes 1 "$first_place" "$snapshot/package/run_script.sh" "$snapshot/variables.sh" "$@" &
+  on_nodes 1 "$first_place" "$snapshot/package/tfagents_system/launch/run_script.sh" "$snapshot/variables.sh" "$@" &
   run=$!
   if ((further_nodes > 0)); then
-    on_nodes "$further_nodes" "$further_place" "$snapshot/package/join_script.sh" "$snapshot/variables.sh" --to "$exp_dir" \
+    on_nodes "$further_nodes" "$further_place" "$snapshot/package/tfagents_system/launch/join_script.sh" "$snapshot/variables.sh" --to "$exp_dir" \
       --workers "$(variable SAC_LOCAL_WORKERS)" &
     others=$!
   fi

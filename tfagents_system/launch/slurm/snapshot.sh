@@ -8,7 +8,12 @@
 #   snapshot/<time>/job.sbatch      the job script
 
 readonly LOOK_SECS=20
-readonly PACKAGE=(run_script.sh train_script.sh join_script.sh setup.sh submit.sh pyproject.toml requirements.lock config tfagents_system)
+# Installed with pip, the toolkit is its package alone.
+PACKAGE=(tfagents_system)
+for tfagents_part in setup.sh pyproject.toml requirements.lock config; do
+  if [[ -f $tfagents_root/setup.sh && -e $tfagents_root/$tfagents_part ]]; then PACKAGE+=("$tfagents_part"); fi
+done
+readonly PACKAGE
 # The vars file may name these, but only the job knows them: they stay references.
 readonly LATE=(SLURM_JOB_ID SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_TMPDIR TMPDIR)
 # shellcheck disable=SC2016
@@ -132,10 +137,10 @@ sources() { # TEXT
   echo "${found[*]-}"
 }
 
-# Relative to the repository, as run directories are, or to a folder; a path that begins with a reference stays as it is.
+# Relative to where run directories are (as settings/variables.py has it), or to a folder; a path that begins with a reference stays as it is.
 absolute() { # PATH [FOLDER]
   local path=${1/#\~\//$HOME/}
-  [[ $path == /* || $path == @* ]] || path=${2:-$tfagents_root}/$path
+  [[ $path == /* || $path == @* ]] || path=${2:-${TFAGENTS_FOLDER:-$tfagents_root}}/$path
   if [[ $path == /* ]]; then realpath -ms -- "$path"; else echo "$path"; fi
 }
 

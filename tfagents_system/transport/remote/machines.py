@@ -24,6 +24,7 @@ from typing import Any
 
 from absl import logging
 
+from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.remote import credentials
@@ -202,7 +203,9 @@ def _names(folder: Path) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Makes, lists or revokes."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description="Credentials of the machines that join a run.")
+    parser = argparse.ArgumentParser(
+        prog=called_as(COMMAND), description="Credentials of the machines that join a run."
+    )
     parser.add_argument("run", type=Path, help="the run directory, or the folder with its credentials")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="names and ends")

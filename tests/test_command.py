@@ -1,0 +1,238 @@
+"""`sac`: its words, what they become, and a project that it begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import ROOT
+from tfagents_system import command
+from tfagents_system.checks.called_as import NAME_VARIABLE
+from tfagents_system.errors import UserError
+from tfagents_system.launch import doctor, new_project
+
+
+def sac(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_", "TFAGENTS_"))}
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "tfagents_system", *arguments],
+        cwd=cwd, env={**own, "PYTHONPATH": str(ROOT), "VIRTUAL_ENV": sys.prefix, **environ},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def become(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The scripts that the command has become, with their arguments."""
+    became: list[list[str]] = []
+
+    def become_script(_: str, words: list[str]) -> None:
+        became.append([Path(words[1]).name, *words[2:]])
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execvp", become_script)
+    for name in ("SAC_PARAMS", "SAC_CONFIG", "SAC_EXP_NAME", NAME_VARIABLE, command.FOLDER_VARIABLE):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return became
+
+
+def run(*words: str) -> None:
+    with pytest.raises(SystemExit):
+        command.main(words)
+
+
+# Words.
+
+
+def test_every_command_leads_somewhere_and_has_its_name_in_its_example() -> None:
+    for name, one in command.COMMANDS.items():
+        assert one.example.startswith(("sac " + name, "eval")), name
+        assert bool(one.script) + bool(one.module) == (name != "completion"), name
+        if one.script:
+            assert (ROOT / "tfagents_system/launch" / one.script).is_file()
+        elif one.module:
+            assert (ROOT / "tfagents_system" / f"{one.module.replace('.', '/')}.py").is_file(), one.module
+        assert f"  {name} " in command.help_text()
+
+
+def test_help_needs_no_tensorflow(tmp_path: Path) -> None:
+    code = "import sys; sys.argv = ['sac', '--help']; from tfagents_system.command import main; main(); "
+    code += "assert not {'tensorflow', 'numpy', 'matplotlib'} & set(sys.modules), 'slow'"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, timeout=60)
+
+
+def test_help_of_a_command_begins_with_an_example(tmp_path: Path) -> None:
+    for name in ("train", "submit", "status", "clean"):
+        done = sac(name, "--help", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert f"\n  {command.COMMANDS[name].example}\n" in done.stdout and "sage: " in done.stdout
+        assert f"sage: sac {name}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["stats"], "error: sac stats is no command, sac status is: see sac --help"),
+        (["fly"], "error: sac fly is no command: see sac --help"),
+        (["completion", "fish"], "error: sac completion fish: the shell must be bash or zsh: name one of them"),
+    ],
+)
+def test_wrong_words_are_told(tmp_path: Path, words: list[str], told: str) -> None:
+    done = sac(*words, cwd=tmp_path)
+    assert (done.returncode, done.stderr.strip()) == (2, told)
+
+
+def test_without_a_word_it_shows_all_and_fails(tmp_path: Path) -> None:
+    done = sac(cwd=tmp_path)
+    assert done.returncode == 2 and "Usage: sac COMMAND" in done.stderr
+
+
+def test_a_shell_completes_commands_and_files(tmp_path: Path) -> None:
+    (tmp_path / "vars.sh").touch()
+    lines = f"""
+    eval "$({sys.executable} -m tfagents_system completion bash)"
+    COMP_WORDS=(sac st) COMP_CWORD=1; _sac; echo "${{COMPREPLY[@]}}"
+    COMP_WORDS=(sac train va) COMP_CWORD=2; _sac; echo "${{COMPREPLY[@]}}"
+    """
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", lines], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["status", "vars.sh"], done.stderr
+
+
+# What they become.
+
+
+def test_commands_become_their_scripts(
+    become: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("train", "vars.sh", "--set", "seed=1")
+    run("check", "vars.sh")
+    run("submit", "vars.sh", "--array", "0-3")
+    assert become == [
+        ["run_script.sh", "vars.sh", "--set", "seed=1"],
+        ["run_script.sh", "--check", "vars.sh"],
+        ["submit.sh", "vars.sh", "--array", "0-3"],
+    ]
+    assert os.environ["TFAGENTS_FOLDER"] == str(tmp_path) and os.environ["TFAGENTS_COMMAND"] == "sac submit"
+
+
+def test_a_params_file_stands_for_a_vars_file(
+    become: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_params.py").touch()
+    (tmp_path / "a.json").touch()
+    monkeypatch.chdir(tmp_path)
+    run("train", "--set", "file=other.py", "my_params.py", "--config", "a.json", "--fresh")
+    defaults = str(ROOT / "tfagents_system/launch/default_variables.sh")
+    assert become == [["run_script.sh", "--set", "file=other.py", defaults, "--fresh"]]
+    told = [os.environ[name] for name in ("SAC_PARAMS", "SAC_CONFIG", "SAC_EXP_NAME")]
+    assert told == [str(tmp_path / "my_params.py"), str(tmp_path / "a.json"), "my"]
+    (tmp_path / "my.json").touch()
+    run("train", "my_params.py")
+    assert os.environ["SAC_CONFIG"] == str(tmp_path / "my.json"), "beside it"
+
+
+def test_what_is_missing_of_them_is_told_at_once(
+    become: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as error:
+        command.main(["train", "params.py", "--config", "b.json"])
+    assert len(error.value.findings) == 2 and "PARAMS.py=" in error.value.findings[0]
+    with pytest.raises(
+        UserError, match=r"params.py has no JSON beside it \(params.json, config.json\): give it as --con"
+    ):
+        command.main(["train", "params.py"])
+    with pytest.raises(UserError, match="--config=b.json goes with a params file: sac train PARAMS.py --config b.json"):
+        command.main(["train", "vars.sh", "--config=b.json"])
+    with pytest.raises(UserError, match="--config needs a value"):
+        command.main(["train", "params.py", "--config"])
+    assert become == []
+
+
+def test_run_directories_are_where_it_is_called(tmp_path: Path) -> None:
+    assert sac("new", "first", cwd=tmp_path).returncode == 0
+    told = sac("check", "first/vars.sh", "--set", "num_env_steps=nothing", cwd=tmp_path)
+    assert told.returncode == 2 and f"{tmp_path}/logs/first" in told.stdout
+
+
+# A project to begin with.
+
+
+def test_a_new_project_trains_what_gymnasium_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert new_project.main(["robots/cart", "--env", "CartPole-v1"]) == 0
+    folder = tmp_path / "robots/cart"
+    assert json.loads((folder / "config.json").read_text()) == {"horizon": 500}
+    assert 'algorithm = "dqn"' in (folder / "params.py").read_text()
+    assert ":=cart}" in (folder / "vars.sh").read_text()
+    with pytest.raises(UserError) as error:
+        new_project.main(["robots/cart", "--env", "Kart-v1"])
+    assert [finding.split(":")[0] for finding in error.value.findings] == [
+        "robots/cart exists already",
+        "--env='Kart-v1' must be an environment that gymnasium.make builds here",
+    ]
+    with pytest.raises(UserError, match="must end in letters, digits"):
+        new_project.main(["a b"])
+
+
+# What is here.
+
+
+def test_the_doctor_says_what_is_lacking(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
+    monkeypatch.setattr(doctor, "_PICTURES", {"a simulator": ("gymnasium", "raise RuntimeError('no screen')")})
+    assert doctor.main([]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "LACKS  taskset: roles can't be pinned: apt-get install util-linux" in lines
+    assert "LACKS  a simulator: draws nothing: RuntimeError: no screen" in lines
+    assert "-      SLURM: no sbatch on PATH: runs train on this machine" in lines
+    assert any(line.startswith("ok     CPUs: ") for line in lines)
+
+
+# Installed.
+
+
+@pytest.mark.slow
+def test_the_installed_package_trains_and_plays(tmp_path: Path) -> None:
+    """A wheel is all that it needs: no script and no file of the repository."""
+    source, site = tmp_path / "source", tmp_path / "site"
+    source.mkdir()
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
+    )
+    tar = ["tar", "--null", "--ignore-failed-read", "-T", "-", "-cf", str(tmp_path / "source.tar")]
+    subprocess.run(tar, cwd=ROOT, input=listed.stdout, check=True, capture_output=True)
+    subprocess.run(["tar", "-xf", "source.tar", "-C", "source"], cwd=tmp_path, check=True)
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        str(site),
+    ]
+    subprocess.run([*install, str(source)], check=True, capture_output=True, timeout=200)
+
+    def there(*words: str) -> subprocess.CompletedProcess[str]:
+        return sac(*words, cwd=tmp_path, PYTHONPATH=str(site))
+
+    assert there("new", "first", "--env", "Reacher-v5").returncode == 0
+    params = tmp_path / "first/params.py"
+    params.write_text(params.read_text().replace("100_000", "400"))
+    done = there("train", "first/params.py", "--set", "SAC_VIDEO=0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "first is finished: num_env_steps=400 is reached" in done.stdout
+    done = there("play", "logs/first", "--no_video")
+    assert done.returncode == 0 and "mean return" in done.stdout, done.stderr
+    assert "first" in there("status", "logs/first").stdout

@@ -1,0 +1,281 @@
+"""`sac`: every program of the toolkit under one name.
+
+Only what a command needs is imported: `sac --help` takes no TensorFlow. Commands that start processes become the shell
+script of their name in `launch/`, so that signals reach it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from tfagents_system.checks.called_as import NAME_VARIABLE
+from tfagents_system.checks.spelling import near_misses
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
+
+FOLDER_VARIABLE = "TFAGENTS_FOLDER"  # Relative run directories are in it.
+_LAUNCH = Path(__file__).resolve().parent / "launch"
+_DEFAULTS = _LAUNCH / "default_variables.sh"
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A word after `sac`.
+
+    Attributes:
+      summary: For `sac --help`.
+      example: A whole line.
+      script: The shell script of `launch/` that it becomes; its first file is a vars file, or a params file instead.
+      module: Or the module of tfagents_system whose `main(arguments)` it calls.
+      first: Arguments before those that are given.
+      positional: The option of the module that an argument without a dash stands for.
+    """
+
+    summary: str
+    example: str
+    script: str = ""
+    module: str = ""
+    first: tuple[str, ...] = ()
+    positional: str = ""
+
+    @property
+    def takes_params(self) -> bool:
+        """Whether `PARAMS.py --config JSON` may stand in place of a vars file."""
+        return bool(self.script) or self.module == "launch.tune"
+
+
+COMMANDS = {
+    "new": Command(
+        "a folder with params, JSON and vars file to begin with",
+        "sac new reacher --env Reacher-v5",
+        module="launch.new_project",
+    ),
+    "check": Command(
+        "check everything that `train` would, and start nothing",
+        "sac check reacher/vars.sh",
+        script="run_script.sh",
+        first=("--check",),
+    ),
+    "train": Command(
+        "train a run here, or go on with it",
+        "sac train reacher/vars.sh --set train_batch_size=512",
+        script="run_script.sh",
+    ),
+    "sweep": Command(
+        "train seeds and settings here, a few runs at a time",
+        "sac sweep reacher/vars.sh --seeds 0-4 --parallel 2",
+        script="sweep.sh",
+    ),
+    "submit": Command(
+        "submit a run, or an array of them, to SLURM",
+        "sac submit reacher/vars.sh --time 24:00:00 --array 0-9",
+        script="submit.sh",
+    ),
+    "join": Command(
+        "let this machine's workers join a run elsewhere",
+        "sac join reacher/vars.sh --ssh me@first_machine --to logs/reacher",
+        script="join_script.sh",
+    ),
+    "status": Command("the state of runs", "sac status logs/*", module="report.status"),
+    "plots": Command("draw the curves of runs anew", "sac plots logs/reacher", module="report.plots"),
+    "compare": Command(
+        "curves of several runs together, with a table", "sac compare logs/reacher_task_*", module="report.compare"
+    ),
+    "play": Command(
+        "play a policy: returns and videos",
+        "sac play logs/reacher --num_episodes 5 --checkpoint best",
+        module="run",
+        positional="--exp_dir",
+    ),
+    "montage": Command(
+        "first, middle and best checkpoint in one video",
+        "sac montage logs/reacher",
+        module="run",
+        first=("--montage",),
+        positional="--exp_dir",
+    ),
+    "export": Command(
+        "a policy as files of NumPy, TensorFlow Lite or ONNX",
+        "sac export logs/reacher --format numpy --out exported",
+        module="export",
+        positional="--exp_dir",
+    ),
+    "experience": Command(
+        "import, export and show experience", "sac experience show logs/reacher", module="experience.__main__"
+    ),
+    "racing": Command("record rewards, check and time racing environments", "sac racing --help", module="racing"),
+    "grid": Command("the settings of each task of a grid file", "sac grid my_grid.json", module="settings.grid"),
+    "tune": Command(
+        "how to split this machine's CPUs among a run's programs", "sac tune reacher/vars.sh", module="launch.tune"
+    ),
+    "machines": Command(
+        "credentials of the machines that join a run", "sac machines --help", module="transport.remote.machines"
+    ),
+    "clean": Command("remove what runs have left on this machine", "sac clean --help", module="launch.clean"),
+    "doctor": Command("what is installed here, what renders; CPUs, GPUs, SLURM", "sac doctor", module="launch.doctor"),
+    "completion": Command("the line that completes these words in your shell", 'eval "$(sac completion bash)"'),
+}
+
+
+def help_text() -> str:
+    """What `sac --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "Usage: sac COMMAND [ARGUMENT...]     (sac COMMAND --help says more)",
+            "",
+            *lines,
+            "",
+            "VARS.sh assigns the SAC_ variables. Where a command takes one, `PARAMS.py --config JSON` does as well.",
+            "Run directories are in logs/ of the folder that the command is called in, or where SAC_EXP_DIR says.",
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code, or becomes a shell script."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    name = given.pop(0) if given else ""
+    if name in ("-h", "--help", "help"):
+        print(help_text())
+        return EXIT_DONE
+    command = COMMANDS.get(name)
+    if command is None:
+        if not name:
+            print(help_text(), file=sys.stderr)
+            return EXIT_BAD_INPUT
+        near = "".join(f", sac {known} is" for _, known in near_misses([name], COMMANDS, similarity=0.6))
+        raise UserError(f"sac {name} is no command{near}: see sac --help")
+    os.environ[NAME_VARIABLE] = sys.argv[0] = f"sac {name}"
+    if {"-h", "--help"} & set(given):
+        print(f"{command.summary}\n\n  {command.example}\n", flush=True)
+        if name == "completion":
+            return EXIT_DONE
+    elif name == "completion":
+        print(completion(*given))
+        return EXIT_DONE
+    elif command.takes_params:
+        given = _with_vars_file(name, given)
+    os.environ.setdefault(FOLDER_VARIABLE, os.getcwd())
+    if command.script:
+        _become(command, given)
+    module = importlib.import_module(f"tfagents_system.{command.module}")
+    code: int = module.main([*command.first, *_with_option(command.positional, given)])
+    return code
+
+
+_COMPLETION = """\
+_sac() {
+  local word=${COMP_WORDS[COMP_CWORD]} name=${COMP_WORDS[1]}
+  if ((COMP_CWORD == 1)); then
+    COMPREPLY=($(compgen -W "@COMMANDS@" -- "$word"))
+  elif [[ $word == -* ]]; then
+    COMPREPLY=($(compgen -W "$(sac "$name" --help 2>/dev/null | grep -oE -- '--[a-z_]+' | sort -u)" -- "$word"))
+  else
+    COMPREPLY=($(compgen -f -- "$word"))
+  fi
+}
+complete -o filenames -F _sac sac"""
+
+
+def completion(shell: str = "bash", *further: str) -> str:
+    """The lines that let a shell complete commands, their options and files.
+
+    Raises:
+      UserError: No such shell.
+    """
+    if further or shell not in ("bash", "zsh"):
+        raise UserError(
+            f"sac completion {' '.join((shell, *further))}: the shell must be bash or zsh: name one of them"
+        )
+    head = ["autoload -U +X bashcompinit && bashcompinit"] if shell == "zsh" else []
+    return "\n".join([*head, _COMPLETION.replace("@COMMANDS@", " ".join(COMMANDS))])
+
+
+def _with_option(option: str, given: Sequence[str]) -> list[str]:
+    """`logs/reacher` becomes `--exp_dir logs/reacher`, where it comes first."""
+    return [*([option] if option and given and not given[0].startswith("-") else []), *given]
+
+
+def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
+    """The arguments with the default vars file in place of a params file, which goes to the environment.
+
+    Raises:
+      UserError: The params file or its JSON is not there, or there is a JSON and no params file.
+    """
+    places = [
+        k for k, word in enumerate(given) if word.endswith(".py") and not word.startswith("-") and "=" not in word
+    ]
+    place = next((k for k in places if k == 0 or given[k - 1] != "--set"), None)
+    words = list(given)
+    config = _taken(words, "--config")
+    if place is None:
+        if config is not None:
+            raise UserError(f"--config={config} goes with a params file: sac {name} PARAMS.py --config {config}")
+        return words
+    params = Path(given[place]).absolute()
+    words[words.index(given[place])] = str(_DEFAULTS)
+    json = Path(config).absolute() if config is not None else _json_beside(params)
+    missing = [
+        f"{what}={path} is missing: give its path"
+        for what, path in (("PARAMS.py", params), ("--config", json))
+        if not path.is_file()
+    ]
+    if missing:
+        raise UserError(*missing)
+    stem = params.parent.name if params.stem == "params" else params.stem.removesuffix("_params")
+    os.environ.update(SAC_PARAMS=str(params), SAC_CONFIG=str(json))
+    os.environ.setdefault("SAC_EXP_NAME", stem)
+    return words
+
+
+def _taken(words: list[str], option: str) -> str | None:
+    """Removes an option with its value, the last if there are several, and returns the value."""
+    value = None
+    for k in reversed(range(len(words))):
+        if words[k].startswith(f"{option}="):
+            found = words.pop(k).partition("=")[2]
+        elif words[k] == option:
+            if k + 1 == len(words):
+                raise UserError(f"{option} needs a value: give the path of a JSON file")
+            found = words[k + 1]
+            del words[k : k + 2]
+        else:
+            continue
+        value = found if value is None else value
+    return value
+
+
+def _json_beside(params: Path) -> Path:
+    """The JSON that belongs to a params file where none is given: of the same name, or config.json."""
+    candidates = [
+        params.with_name(f"{stem}.json") for stem in (params.stem, params.stem.removesuffix("_params"), "config")
+    ]
+    for path in candidates:
+        if path.is_file():
+            return path
+    names = ", ".join(dict.fromkeys(path.name for path in candidates))
+    raise UserError(f"{params.name} has no JSON beside it ({names}): give it as --config JSON")
+
+
+def _become(command: Command, given: Sequence[str]) -> NoReturn:
+    if not (_LAUNCH.parents[1] / "setup.sh").is_file():  # Installed with pip: there is no environment to look for.
+        os.environ.setdefault("SAC_PYTHON", sys.executable)
+    sys.stdout.flush()
+    script = str(_LAUNCH / command.script)
+    os.execvp("bash", ["bash", script, *command.first, *given])
+
+
+def run() -> NoReturn:
+    """The entry point of the installed command."""
+    exit_with(main)
+
+
+if __name__ == "__main__":
+    run()

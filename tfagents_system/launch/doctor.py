@@ -1,0 +1,130 @@
+"""`sac doctor`: what this machine has for training, each with what to do where it lacks something."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import itertools
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
+from tfagents_system.launch import pinned_packages
+from tfagents_system.machine import gpus
+from tfagents_system.machine.topology import allowed_cpus, cores_of, format_cpu_list
+
+OK, LACKS, NONE = "ok", "LACKS", "-"
+_DEADLINE_SECS = 60.0
+# A picture of each kind of simulator, drawn in a process of its own: drawing may end it.
+_PICTURES = {
+    "classic control (pygame)": ("pygame", "import gymnasium as g; e = g.make('Pendulum-v1', render_mode='rgb_array')"),
+    "MuJoCo": ("mujoco", "import gymnasium as g; e = g.make('Reacher-v5', render_mode='rgb_array')"),
+}
+_DRAW = (
+    "from tfagents_system.envs.rendering import prepare_headless; prepare_headless(); "
+    "{make}; e.reset(); assert e.render().any()"
+)
+Line = tuple[str, str, str]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints a line for each thing; returns 1 if training lacks something."""
+    argparse.ArgumentParser(prog="sac doctor", description=__doc__, allow_abbrev=False).parse_args(arguments)
+    parts = (_python, _machine, _pictures, _cluster, _gpu)
+    failed = False
+    with ThreadPoolExecutor() as pool:
+        for state, what, told in itertools.chain.from_iterable(pool.map(lambda part: list(part()), parts)):
+            print(f"{state:5}  {what}: {told}", flush=True)
+            failed |= state == LACKS
+    return EXIT_FAILED if failed else EXIT_DONE
+
+
+def _python() -> Iterator[Line]:
+    yield OK if sys.version_info[:2] == (3, 11) else LACKS, "Python", f"{platform.python_version()} ({sys.executable})"
+    wrong = pinned_packages.missing(dev=False)
+    if wrong:
+        yield LACKS, "packages", f"{', '.join(wrong)}: run ./setup.sh, or pip install the toolkit again"
+    else:
+        yield (
+            OK,
+            "packages",
+            f"TensorFlow {importlib.metadata.version('tensorflow')}, TF-Agents, Reverb and all others as pinned",
+        )
+    for extra, modules in (
+        ("onnx", ("onnxruntime", "tf2onnx")),
+        ("experience", ("minari", "pyarrow")),
+        ("envpool", ("envpool",)),
+    ):
+        lacking = [name for name in modules if importlib.util.find_spec(name) is None]
+        yield (
+            (NONE, f"extra [{extra}]", f"not installed ({', '.join(lacking)})")
+            if lacking
+            else (OK, f"extra [{extra}]", "installed")
+        )
+
+
+def _machine() -> Iterator[Line]:
+    cpus = allowed_cpus()
+    yield OK, "CPUs", f"{len(cpus)} ({format_cpu_list(cpus)}) on {len(cores_of(cpus))} cores"
+    found = shutil.which("taskset")
+    yield (OK, "taskset", found) if found else (LACKS, "taskset", "roles can't be pinned: apt-get install util-linux")
+    free = shutil.disk_usage("/dev/shm").free / 2**20 if os.path.isdir("/dev/shm") else 0.0
+    yield (
+        (OK if free >= 64 else NONE),
+        "shared memory",
+        f"{free:,.0f} MiB free in /dev/shm, for policies that travel while trainers work",
+    )
+
+
+def _pictures() -> Iterator[Line]:
+    for name, (module, make) in _PICTURES.items():
+        if importlib.util.find_spec(module) is None:
+            yield NONE, name, "not installed"
+            continue
+        fault = _fault_of(_DRAW.format(make=make))
+        yield (LACKS, name, f"draws nothing: {fault}") if fault else (OK, name, "draws without a screen")
+
+
+def _fault_of(code: str) -> str:
+    """The last line that a program says, if it fails."""
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_SECS,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no picture within {_DEADLINE_SECS:.0f} s"
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+
+
+def _cluster() -> Iterator[Line]:
+    if shutil.which("sbatch") is None:
+        yield NONE, "SLURM", "no sbatch on PATH: runs train on this machine"
+        return
+    done = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=_DEADLINE_SECS, check=False)
+    is_up = " is UP" in done.stdout
+    yield (
+        (OK, "SLURM", done.stdout.splitlines()[0])
+        if is_up
+        else (NONE, "SLURM", "installed, but no controller answers: runs train on this machine")
+    )
+
+
+def _gpu() -> Iterator[Line]:
+    names = gpus.usable_gpus(os.environ)
+    yield (OK, "GPU", f"{len(names)}: SAC_TRAIN_GPUS=1 uses one") if names else (NONE, "GPU", "none: trainers use CPUs")
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Trains one run: checks everything, prepares the run directory, supervises the run's programs.
+set -euo pipefail
+
+usage() {
+  sed "s#\./run_script\.sh#${TFAGENTS_COMMAND:-./run_script.sh}#" <<'HELP'
+Usage: ./run_script.sh [--check] [--set NAME=VALUE]... [--fresh | --keep | --take_edits]
+                       [--reset_training [networks] [--catch_up]] VARS.sh
+
+VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again continues a run that was stopped.
+--check makes the checks of a start, says what it looked at and found, and neither writes nor starts anything.
+--set overrides an attribute of TrainParams, a key of the JSON (config.KEY) or a SAC_ variable for this run alone.
+A run keeps a copy of its params' folder. If that was edited since its start, it continues with the copy and says so;
+--keep says that this is meant, --take_edits continues with the files as they are now, and --fresh starts over: the existing
+run is moved aside.
+--reset_training keeps the run's experience and lets a new agent learn from it, once: agent, optimizers, counters and the
+best policy are new, what was there is in before_reset_<n>. With --catch_up the kept steps count for the updates that are
+due. --reset_training networks draws the networks anew and keeps counters and settings.
+Ctrl-C or SIGTERM saves everything and ends; a second one ends at once.
+
+Exit codes: 0 finished, 1 failed, 2 something must be changed first, 75 stopped and saved.
+HELP
+}
+
+fail() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+tfagents_root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+# In a copy of the repository without links this file lies at its top.
+[[ -d $tfagents_root/tfagents_system ]] || tfagents_root=$(cd "$tfagents_root/../.." && pwd)
+# sbatch runs a copy of this file elsewhere.
+if [[ ! -d $tfagents_root/tfagents_system ]]; then tfagents_root=${SLURM_SUBMIT_DIR:-$tfagents_root}; fi
+readonly tfagents_launch=$tfagents_root/tfagents_system/launch
+[[ -d $tfagents_launch ]] || fail "tfagents_system is not in $tfagents_root: submit from the repository"
+
+tfagents_arguments=("$@")
+tfagents_options=() tfagents_files=() tfagents_check=
+while (($#)); do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --check) tfagents_check=1 ;;
+    --set)
+      (($# > 1)) || fail "--set needs NAME=VALUE, as in --set train_batch_size=512"
+      tfagents_options+=(--set "$2") && shift
+      ;;
+    --reset_training)
+      tfagents_options+=("$1")
+      if [[ ${2:-} == networks ]]; then tfagents_options[-1]+="=$2" && shift; fi
+      ;;
+    --reset_training=* | --catch_up) tfagents_options+=("$1") ;;
+    --set=* | --fresh | --keep | --take_edits) tfagents_options+=("$1") ;;
+    -*) usage >&2 && exit 2 ;;
+    *) tfagents_files+=("$1") ;;
+  esac
+  shift
+done
+if ((${#tfagents_files[@]} != 1)); then
+  usage >&2
+  exit 2
+fi
+tfagents_vars=${tfagents_files[0]}
+[[ -f $tfagents_vars && -r $tfagents_vars ]] \
+  || fail "vars file $tfagents_vars is missing or cannot be read: give the path of a file such as training_variables.sh"
+tfagents_vars=$(cd "$(dirname "$tfagents_vars")" && pwd)/$(basename "$tfagents_vars")
+if [[ $tfagents_check ]]; then tfagents_options+=(--check); else tfagents_options+=(--then "$tfagents_launch/train_script.sh"); fi
+
+# shellcheck source=tfagents_system/launch/vars_file.sh
+source "$tfagents_launch/vars_file.sh"
+# shellcheck source=tfagents_system/launch/toolkit_python.sh
+source "$tfagents_launch/toolkit_python.sh"
+# shellcheck source=tfagents_system/launch/login_node.sh
+source "$tfagents_launch/login_node.sh"
+if [[ -z $tfagents_check ]]; then refuse_login_node; fi
+# shellcheck source=tfagents_system/launch/program_environment.sh
+source "$tfagents_launch/program_environment.sh" "$tfagents_launch/run_script.sh" "${tfagents_arguments[@]}"
+
+tfagents_python=$(toolkit_python "$tfagents_root")
+# The repository comes first, the folder of the user last: neither hides the other's modules, nor Python's own.
+export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
+# A sweep says which GPU is this run's.
+export TFAGENTS_CUDA_VISIBLE_DEVICES=${TFAGENTS_CUDA_VISIBLE_DEVICES-${CUDA_VISIBLE_DEVICES-all}} CUDA_VISIBLE_DEVICES=-1
+# One process from here to the end, so that a signal to it reaches whoever is at work.
+exec "$tfagents_python" -P -m tfagents_system.launch.prepare --vars_file "$tfagents_vars" "${tfagents_options[@]}"
