@@ -107,6 +107,12 @@ def test_an_iteration_of_steps_ends_with_the_episode_that_completes_them() -> No
     assert len(episodes_in(sent)) == 8
 
 
+def test_of_episodes_that_end_together_the_last_ends_the_iteration() -> None:
+    rollout, sent = rollout_of([4, 4, 4])
+    assert [episode.length for episode in rollout.steps(3)] == [4, 4, 4]
+    assert [segment.end_of_iteration for segment in sent] == [False, False, True]
+
+
 def test_a_fault_in_an_iteration_of_steps_costs_its_episode_alone() -> None:
     rollout, sent = rollout_of([10, 7], (0, 9))
     for _ in range(4):
