@@ -77,6 +77,12 @@ class Alternating:
     def was_greedy(self, env: int) -> bool:
         return self.steps[env] % 2 == 0
 
+    def explored(self, env: int) -> bool:
+        return not self.was_greedy(env)
+
+    def explored_lanes(self, count: int) -> np.ndarray:
+        return np.array([self.explored(lane) for lane in range(count)])
+
     def q_values(self, env: int) -> np.ndarray | None:
         return np.array([env, self.steps[env]], np.float32) if self.steps[env] > 1 else None
 
