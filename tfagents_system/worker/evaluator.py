@@ -63,7 +63,7 @@ class Evaluator:
         self._first_lane = first_lane
         self._on_play = on_play
         self._observers = list(params.eval_observers_ctor())
-        self._train_step = 0  # Of the policy that is evaluated.
+        self._train_step: int | None = None  # Of the policy that is evaluated; None: it is the newest.
         self._evaluated = (0, -1)  # (trainer's session, version) of the last evaluation.
         self._last: Report | None = None  # That was sent.
         self._told_at = -math.inf
@@ -125,7 +125,11 @@ class Evaluator:
         task = EvaluatedTask(self._params.env_config, self._params.num_iter)
         begun = Begun(None, task.stage(version))
         where = self._worker_id, self._runner.first_env_id
-        recorder = EpisodeRecorder(*where, takers, lambda: begun, lambda: (self._train_step, version))
+
+        def policy() -> tuple[int, int]:
+            return self._policy.train_step if self._train_step is None else self._train_step, version
+
+        recorder = EpisodeRecorder(*where, takers, lambda: begun, policy)
         recorder.actor = actor
         return recorder.begin
 
