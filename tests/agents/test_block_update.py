@@ -11,6 +11,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.agent_for_tests import ACT, OBS, B, block, build, build_quiet
 from tfagents_system.agents.agent_interface import of_whole_sequences
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError
+from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.replay.sample_forms import SequenceForm, TransitionForm
 
 
@@ -25,6 +26,20 @@ def test_k_minibatches_are_k_updates_and_all_networks_change():
     assert all(np.isfinite(value) for value in losses.values())
     after = [v.numpy() for v in agent._actor_network.variables + agent._target_critic_network_1.variables]
     assert all(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_an_update_is_traced_once(monkeypatch):
+    """Tracing takes most of a trainer's start, and TensorFlow traces twice what makes variables."""
+    traced, step = [], FusedUpdate.step
+    monkeypatch.setattr(
+        FusedUpdate, "step", lambda self, *args, **kwargs: traced.append(1) or step(self, *args, **kwargs)
+    )
+    agent = build()
+    update = BlockUpdate(agent, B, TransitionForm())
+    assert len(traced) == 1
+    made = len(agent._critic_optimizer.weights), len(agent._actor_optimizer.weights)
+    update(block(2))
+    assert made == (len(agent._critic_optimizer.weights), len(agent._actor_optimizer.weights))
 
 
 def test_the_critics_learn_the_td_target_of_the_transition_they_are_given():

@@ -11,6 +11,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.fakes import FakeParams
 from tfagents_system.agents import encoder
 from tfagents_system.agents.action_sampling import Drawing
+from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.policies.worker_policy import make_worker_policy
 
@@ -276,3 +277,13 @@ def test_features_are_not_normalised_and_what_stands_beside_them_is():
     layers = [layer for layer in agent._actor_network.submodules if isinstance(layer, RunningNormalization)]
     assert [layer.leaf for layer in layers] == [2], "joints: neither the camera's features nor the icon's pixels"
     agent.make_update().step(transition())
+
+
+def test_each_optimizer_is_known_with_its_variables():
+    agent = build()
+    update = make_update(agent)
+    optimizers = agent._critic_optimizer, agent._actor_optimizer, agent._alpha_optimizer
+    assert [optimizer for optimizer, _ in update.optimized] == list(optimizers)
+    update.step(transition())
+    stepped = [2 * len(variables) + 1 for _, variables in update.optimized]
+    assert stepped == [len(optimizer.weights) for optimizer in optimizers], "Adam's moments and its count of steps"

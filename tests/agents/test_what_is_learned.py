@@ -44,19 +44,13 @@ def test_the_best_arm_and_the_values_of_all(attributes: dict[str, Any], tmp_path
     checks.the_best_arm_and_the_values_of_all_are_known(tmp_path, **attributes)
 
 
-@each_discrete
-@pytest.mark.parametrize(("terminates", "n_step"), [(False, 1), (False, 3), (True, 1)])
-def test_what_ends_and_what_goes_on_with_arms(
-    attributes: dict[str, Any], terminates: bool, n_step: int, tmp_path: Path
-) -> None:
-    checks.a_reward_for_ever_is_worth_ten_with_any_arm(tmp_path, terminates, n_step, **attributes)
+@pytest.mark.parametrize(("algorithm", "n_step"), [("dqn", 1), ("dqn", 3), ("iqn", 3), ("sac_discrete", 3)])
+def test_what_ends_and_what_goes_on_with_arms(algorithm: str, n_step: int, tmp_path: Path) -> None:
+    checks.a_reward_for_ever_is_worth_ten_with_any_arm(tmp_path, n_step, **DISCRETE[algorithm])
 
 
-@each_discrete
-def test_a_bootstrap_factor_without_gamma_is_noticed(
-    attributes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The mutant of both tests above: the server leaves gamma out, and values grow beyond 10."""
+def test_a_bootstrap_factor_without_gamma_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant of the test above: the server leaves gamma out, and values grow beyond 10."""
     whole = sampling.DrawSettings
 
     def without(**settings: Any) -> Any:
@@ -64,7 +58,7 @@ def test_a_bootstrap_factor_without_gamma_is_noticed(
 
     monkeypatch.setattr("tfagents_system.replay.server.DrawSettings", without)
     with pytest.raises(AssertionError):
-        checks.a_reward_for_ever_is_worth_ten_with_any_arm(tmp_path, False, 1, **attributes)
+        checks.a_reward_for_ever_is_worth_ten_with_any_arm(tmp_path, 1, **DISCRETE["dqn"])
 
 
 def test_the_entropy_of_arms_reaches_its_target_and_alpha_decides_their_probabilities(tmp_path: Path) -> None:
@@ -93,20 +87,17 @@ def test_the_best_action_and_the_values_of_all(attributes: dict[str, Any], tmp_p
     checks.the_best_action_and_the_values_of_all_are_known(tmp_path, **attributes)
 
 
-@each_algorithm
-@pytest.mark.parametrize(("terminates", "n_step"), [(False, 1), (False, 5), (True, 1)])
-def test_what_ends_and_what_goes_on(attributes: dict[str, Any], terminates: bool, n_step: int, tmp_path: Path) -> None:
-    checks.a_reward_for_ever_is_worth_ten_and_one_that_ends_is_worth_one(tmp_path, terminates, n_step, **attributes)
+@pytest.mark.parametrize(
+    ("algorithm", "n_step"), [("sac", 1), ("sac", 5), ("redq", 5), ("droq", 5), ("tqc", 5), ("crossq", 1)]
+)
+def test_what_ends_and_what_goes_on(algorithm: str, n_step: int, tmp_path: Path) -> None:
+    """The server adds up the rewards of several steps: that is the same for all algorithms."""
+    checks.a_reward_for_ever_is_worth_ten_and_one_that_ends_is_worth_itself(tmp_path, n_step, **ALGORITHMS[algorithm])
 
 
 @each_algorithm
 def test_entropy_reaches_its_target(attributes: dict[str, Any], tmp_path: Path) -> None:
     checks.entropy_reaches_its_target(tmp_path, **attributes)
-
-
-@each_algorithm
-def test_without_reward_all_actions_are_alike(attributes: dict[str, Any], tmp_path: Path) -> None:
-    checks.without_reward_all_actions_are_alike(tmp_path, **attributes)
 
 
 @each_algorithm
@@ -228,7 +219,7 @@ def one_critic_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def for_ever(n_step: int = 1) -> Callable[[Path], None]:
-    return lambda folder: checks.a_reward_for_ever_is_worth_ten_and_one_that_ends_is_worth_one(folder, False, n_step)
+    return lambda folder: checks.a_reward_for_ever_is_worth_ten_and_one_that_ends_is_worth_itself(folder, n_step)
 
 
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], Callable[[Path], None]] = {

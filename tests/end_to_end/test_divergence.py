@@ -39,7 +39,7 @@ class TrainParams(TrainParamsBase):
     num_steps_per_iter = {UPDATES}
     n_buffer_init_episodes = 2
     n_episodes_in_buffer = 50
-    n_eval_episodes = 1
+    n_eval_episodes = 0
     eval_period_itrs = 100
     checkpoint_period_itrs = 4
     train_batch_size = 16
@@ -59,32 +59,17 @@ class TrainParams(TrainParamsBase):
 """
 
 
-def start(folder, *poisons):
-    (folder / "poisons").mkdir()
-    for step in poisons:
-        (folder / "poisons" / str(step)).touch()
-    params = PARAMS.replace("FOLDER", str(folder / "poisons"))
-    return UserRun(folder, params, {"horizon": 50}, num_collect_workers=1, max_restarts=1)
-
-
-def test_it_goes_back_once_and_finishes(tmp_path):
-    run = start(tmp_path, 6 * UPDATES + 3)
-    code, output = finish(run.start("--set", "n_eval_episodes=0"))
-    assert code == 0, f"{output}\n{run.logs()}"
-    assert f"Going back to train step {4 * UPDATES}, once" in run.log("trainer")
-    assert run.trainer()["train_step"] == ITERATIONS * UPDATES
-    assert run.trainer()["recoveries"] == 1
-    assert run.status()["roles"]["trainer"]["restarts"] == 0
-    assert "final training return: " in output and "plot:   " in output, "it was not evaluated, and has a curve"
-    assert all(row["eval_return"] is None for row in read_metrics(run.exp_dir / "metrics.csv"))
-    assert not (run.exp_dir / "policies/best.json").exists()
-    assert read_runs([run.exp_dir])[0].is_of_training
-
-
-def test_it_ends_in_words_the_second_time_with_its_last_checkpoint_intact(tmp_path):
-    run = start(tmp_path, 6 * UPDATES + 3, 10 * UPDATES + 3)
+def test_it_goes_back_once_and_ends_in_words_the_second_time_with_its_last_checkpoint_intact(tmp_path):
+    (tmp_path / "poisons").mkdir()
+    for step in (6 * UPDATES + 3, 10 * UPDATES + 3):
+        (tmp_path / "poisons" / str(step)).touch()
+    params = PARAMS.replace("FOLDER", str(tmp_path / "poisons"))
+    run = UserRun(tmp_path, params, {"horizon": 50}, num_collect_workers=1, max_restarts=1)
     code, output = run.finish()
     assert code == 1, f"{output}\n{run.logs()}"
+    assert f"Going back to train step {4 * UPDATES}, once" in run.log("trainer")
+    assert run.trainer()["recoveries"] == 1
+    assert run.status()["roles"]["trainer"]["restarts"] == 0
     assert "diverged at train step" in output
     assert "the second time in this run: lower the learning rates" in output
     assert "Traceback" not in output
@@ -94,5 +79,11 @@ def test_it_ends_in_words_the_second_time_with_its_last_checkpoint_intact(tmp_pa
     for name, dtype in reader.get_variable_to_dtype_map().items():
         if dtype.is_floating:
             assert np.isfinite(reader.get_tensor(name)).all(), name
-    code, output = run.finish()
+
+    code, output = finish(run.start("--set", f"num_iter={2 * ITERATIONS}"))
     assert code == 0, "its user may want to try again from there"
+    assert run.trainer()["train_step"] == 2 * ITERATIONS * UPDATES
+    assert "final training return: " in output and "plot:   " in output, "it was not evaluated, and has a curve"
+    assert all(row["eval_return"] is None for row in read_metrics(run.exp_dir / "metrics.csv"))
+    assert not (run.exp_dir / "policies/best.json").exists()
+    assert read_runs([run.exp_dir])[0].is_of_training

@@ -25,7 +25,7 @@ class TrainParams(Shipped):
     n_buffer_init_episodes = 2
     n_eval_episodes = 2
     eval_period_itrs = 2
-    train_batch_size = 32
+    train_batch_size = 8
 """
 
 README_PARAMS = """
@@ -107,7 +107,9 @@ def test_simulators_run_for_real(tmp_path, example, horizon):
     shipped = json.loads((ROOT / "config" / f"{example}.json").read_text())
     for parameter in shipped.get("curriculum", {}).values():
         parameter["iters"] = list(range(len(parameter["iters"])))
-    run = UserRun(tmp_path, SHORT.format(example=example), {**shipped, "horizon": horizon}, video=1)
+    run = UserRun(
+        tmp_path, SHORT.format(example=example), {**shipped, "horizon": horizon}, num_collect_workers=1, video=1
+    )
     code, output = run.finish()
     assert code == 0, f"{output}\n{run.logs()}"
     assert [row["iteration"] for row in evaluations(run)] == [0, 2, 3]
@@ -123,9 +125,8 @@ def test_simulators_run_for_real(tmp_path, example, horizon):
 @pytest.mark.parametrize(
     ("settings", "workers"),
     [
-        (["algorithm=crossq", "train_batch_size=4096", "critic_joint_fc_layer_params=[256, 256]"], 2),
+        (["algorithm=crossq", "train_batch_size=4096", "critic_joint_fc_layer_params=[256, 256]"], 32),
         (["algorithm=redq", "updates_per_env_step=20"], 2),
-        (["network=simba", "actor_fc_layer_params=[128]"], 32),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else f"{value} workers",
 )

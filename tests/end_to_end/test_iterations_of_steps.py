@@ -71,8 +71,8 @@ def open_ring(run, has_returns=False):
     return Ring.open(paths.replay, layout, EPISODES_IN_BUFFER * (HORIZON + 1))
 
 
-@pytest.mark.parametrize("workers", [1, 8])
-def test_each_iteration_has_its_steps_and_updates_whoever_collects_them(tmp_path, workers):
+def test_each_iteration_has_its_steps_and_updates_whoever_collects_them(tmp_path):
+    workers = 8
     run = UserRun(tmp_path, PARAMS.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=workers)
     code, output = finish(run.start())
     assert code == 0, f"{output}\n{run.logs()}"
@@ -94,46 +94,57 @@ def test_each_iteration_has_its_steps_and_updates_whoever_collects_them(tmp_path
     assert len(told) == len(starts), "each step is a start once"
 
 
-@pytest.mark.parametrize("workers", [1, 2, 8])
-def test_so_it_is_where_no_iteration_is_set(tmp_path, workers):
-    """One update a step, in the default's steps, with any number of workers; also after a stop in mid-run."""
+def test_so_it_is_where_no_iteration_is_set(tmp_path):
+    """One update a step, in the default's steps; also in a run that goes on."""
     params = PARAMS.replace("    env_steps_per_iter", "    mine").replace("    updates_per_env_step", "    own")
-    run = UserRun(tmp_path, params.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=workers)
-    code, output = finish(run.start("--set", "num_iter=3", "--set", "log_period_itrs=1"))
-    assert code == 0, f"{output}\n{run.logs()}"
-    if workers == 2:
-        code, output = finish(run.start("--set", "num_iter=5"))
+    run = UserRun(tmp_path, params.format(SECS=0), {"horizon": HORIZON})
+    for iterations in (3, 5):
+        code, output = finish(run.start("--set", f"num_iter={iterations}", "--set", "log_period_itrs=1"))
         assert code == 0, f"{output}\n{run.logs()}"
-    iterations = 5 if workers == 2 else 3
     ring = open_ring(run)
-    ends = [ENV_STEPS_PER_ITER * iteration for iteration in range(1, iterations + 1)]
-    assert [ring.steps_up_to(iteration) for iteration in range(iterations)] == ends
+    ends = [ENV_STEPS_PER_ITER * iteration for iteration in range(1, 6)]
+    assert [ring.steps_up_to(iteration) for iteration in range(5)] == ends
     rows = [row for row in read_metrics(run.exp_dir / "metrics.csv") if row["critic_loss"] is not None]
     assert [row["train_step"] for row in rows] == ends
     assert [row["env_steps"] - ring.init_steps for row in rows] == ends
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ("recurrent=true", "recurrent_sequence_length=5", "recurrent_burn_in=2", "n_step=1", "eval_period_itrs=3"),
-        ("asynchronous=true", "updates_per_env_step=0.5", "min_updates_per_env_step=0.25"),
-        ("validation_share=0.3", "normalize_rewards=true", "max_policy_lag=0"),
-    ],
-    ids=["recurrent", "asynchronous", "held out"],
-)
-def test_other_settings_go_with_them(tmp_path, settings):
-    run = UserRun(tmp_path, PARAMS.format(SECS=0.001), {"horizon": HORIZON}, envs_per_worker=3)
+def in_few_iterations(tmp_path, iterations, settings, workers):
+    """A finished run with these settings and several environments a worker, its ring, and steps of the policy in it."""
+    run = UserRun(
+        tmp_path, PARAMS.format(SECS=0.001), {"horizon": HORIZON}, num_collect_workers=workers, envs_per_worker=3
+    )
+    settings = (*settings, f"num_iter={iterations}")
     code, output = finish(run.start(*(word for setting in settings for word in ("--set", setting))))
     assert code == 0, f"{output}\n{run.logs()}"
     row = run.trainer()
-    assert row["iteration"] == ITERATIONS and row["update"] == "fused"
+    assert row["iteration"] == iterations and row["update"] == "fused"
     ring = open_ring(run, has_returns="normalize_rewards=true" in settings)
-    policy_steps = ring.env_steps - ring.init_steps
-    if "asynchronous=true" in settings:
-        assert row["train_step"] == ITERATIONS * STEPS // 2 and policy_steps >= 2 * row["train_step"]
-    else:
-        assert policy_steps == ITERATIONS * STEPS and row["train_step"] == int(RATIO * policy_steps)
+    return run, row["train_step"], ring.env_steps - ring.init_steps
+
+
+def test_asynchronous_runs_have_iterations_of_steps(tmp_path):
+    settings = ("asynchronous=true", "updates_per_env_step=0.5", "min_updates_per_env_step=0.25")
+    _, updates, policy_steps = in_few_iterations(tmp_path, 12, settings, workers=2)
+    assert updates == 12 * STEPS // 2 and policy_steps >= 2 * updates
+
+
+def test_recurrent_networks_with_all_that_sequences_can_have(tmp_path):
+    settings = ("recurrent=true", "recurrent_sequence_length=5", "recurrent_burn_in=2", "n_step=1")
+    settings += ("recurrent_lstm_units=8", "action_history=2", "max_policy_lag=0", "eval_period_itrs=3")
+    settings += ("normalize_observations=true", "normalize_rewards=true", "validation_share=0.3", "log_period_itrs=1")
+    run, updates, policy_steps = in_few_iterations(tmp_path, 8, settings, workers=1)
+    assert policy_steps == 8 * STEPS and updates == int(RATIO * policy_steps)
+    rows = read_metrics(run.exp_dir / "metrics.csv")
+    assert {row["train/policy_lag"] for row in rows if row["train/policy_lag"] is not None} == {0}
+    # Returns are between 0 and 60.
+    assert all(1 < row["reward_scale"] < 30 for row in rows if row["critic_loss"] is not None)
+    assert any(row["validation/critic_loss"] is not None for row in rows)
+    worker = run.status()["roles"]["worker_0"]
+    assert worker["inference"] == "numpy"
+    shares = worker["time_shares"]
+    assert shares["simulator"] > 0 and shares["policy"] > 0 and shares["evaluating"] > 0
+    assert sum(shares.values()) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_run_is_measured_in_steps(tmp_path):

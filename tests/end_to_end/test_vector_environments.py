@@ -39,14 +39,13 @@ class TrainParams(TrainParamsBase):
     def env_ctor(self, *args, seed=None, **kwargs):
         lengths = [(5, 17), (40,), (1, 3), (12,), (7,), (40,)]
         ctors = [lambda k=k, own=own: NumberedLane(k, own) for k, own in enumerate(lengths)]
-        return SyncVectorEnv(ctors, autoreset_mode=AutoresetMode.{{MODE}})
+        return SyncVectorEnv(ctors, autoreset_mode=AutoresetMode.SAME_STEP)
 """
 
 
-@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
-def test_a_run_has_its_steps_and_true_last_observations_and_evaluates_in_all_lanes(tmp_path, mode):
-    run = UserRun(tmp_path, PARAMS.format(MODE=mode), {"horizon": HORIZON}, num_collect_workers=2)
-    code, output = finish(run.start())
+def test_a_run_has_its_steps_and_true_last_observations_and_evaluates_in_all_lanes(tmp_path):
+    run = UserRun(tmp_path, PARAMS, {"horizon": HORIZON}, num_collect_workers=2)
+    code, output = finish(run.start("--set", "network=simba"))
     assert code == 0, f"{output}\n{run.logs()}"
     paths = RunPaths(run.exp_dir)
     layout = Layout.from_specs(*specs.load_specs(paths.specs))

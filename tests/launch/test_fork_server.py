@@ -410,7 +410,7 @@ def test_a_server_that_the_kernel_does_not_let_go_is_not_waited_for(monkeypatch:
         patch.setattr(fork_client.os, "kill", lambda *_: None)
         began = time.monotonic()
         server.close()
-        assert 0.3 <= time.monotonic() - began < 2.0
+        assert 0.3 <= time.monotonic() - began < 10.0
     sleeper.kill()
     assert sleeper.wait(5.0) == -signal.SIGKILL
 

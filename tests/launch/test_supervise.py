@@ -235,7 +235,7 @@ class Stuck:
 def test_roles_that_the_kernel_does_not_let_go_are_waited_for_once_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(processes, "KILL_SECS", 0.5)
+    monkeypatch.setattr(processes, "KILL_SECS", 1.0)
     sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
     stuck = [Stuck(2**22 + k) for k in range(3)]
     starts = [functools.partial(lambda process, environ, log: process, process) for process in stuck]
@@ -245,10 +245,10 @@ def test_roles_that_the_kernel_does_not_let_go_are_waited_for_once_and_told(
         role.start()
     began = time.monotonic()
     role_process.kill_roles(roles)
-    assert 0.5 <= time.monotonic() - began < 1.4, "not 0.5 s for each"
+    assert 1.0 <= time.monotonic() - began < 2.8, "not 1 s for each"
     assert [role.exit_code for role in roles] == [-signal.SIGKILL] * 4 and not any(role.is_running() for role in roles)
     out = capfd.readouterr().out
-    assert out.count("has not ended 0.5 s after SIGKILL: the kernel holds on to pid") == 3 and "trainer" not in out
+    assert out.count("has not ended 1 s after SIGKILL: the kernel holds on to pid") == 3 and "trainer" not in out
     assert "worker_1 has not ended" in (tmp_path / "1").read_text()
 
 

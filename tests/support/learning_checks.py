@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.support.learner import Learner
-from tests.support.tasks_to_learn import CUE_STEPS, Arms, Bandit, Cue, CueImage, Echo, Noisy, Steady, SteadyArms
+from tests.support.tasks_to_learn import (
+    CUE_STEPS,
+    Arms,
+    Bandit,
+    Cue,
+    CueImage,
+    Echo,
+    IndifferentBandit,
+    Noisy,
+    Steady,
+    SteadyArms,
+    marked,
+)
 from tfagents_system.worker.actors import RandomActor
 
 UPDATES = 1000
@@ -60,6 +72,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 
 _OBSERVATIONS = np.random.default_rng(3).uniform(-1.0, 1.0, (20, 2)).astype(np.float32)
+_GOES_ON, _OTHER = ([marked(observation, kind) for observation in _OBSERVATIONS] for kind in (1.0, -1.0))
 _ACTIONS = np.linspace(-1.0, 1.0, 41)[:, None]
 
 
@@ -71,9 +84,9 @@ def learner(folder: Path, env_ctor: Callable[[], Any], horizon: int, episodes: i
     return learner
 
 
-def q_values(learner: Learner) -> np.ndarray:
-    """`[observations, critics, actions]` of observations that say nothing and all actions."""
-    return np.array([learner.q(observation, _ACTIONS) for observation in _OBSERVATIONS])
+def q_values(learner: Learner, observations: Sequence[np.ndarray] = tuple(_OBSERVATIONS)) -> np.ndarray:
+    """`[observations, critics, actions]` of all actions at observations, which say nothing unless given."""
+    return np.array([learner.q(observation, _ACTIONS) for observation in observations])
 
 
 def the_best_action_and_the_values_of_all_are_known(folder: Path, **attributes: Any) -> None:
@@ -89,10 +102,10 @@ def the_best_action_and_the_values_of_all_are_known(folder: Path, **attributes: 
     assert abs(greedy - 0.3) < 0.05, greedy
 
 
-def action_values(learner: Learner) -> np.ndarray:
+def action_values(learner: Learner, observations: Sequence[np.ndarray] = tuple(_OBSERVATIONS)) -> np.ndarray:
     """`[observations, critics, actions]` of a learner of discrete actions."""
     return np.array(
-        [[critic.acting_values(each[None])[0].numpy() for critic in learner.critics] for each in _OBSERVATIONS]
+        [[critic.acting_values(each[None])[0].numpy() for critic in learner.critics] for each in observations]
     )
 
 
@@ -104,33 +117,33 @@ def the_best_arm_and_the_values_of_all_are_known(folder: Path, **attributes: Any
     assert [trained.greedy_choice(observation) for observation in _OBSERVATIONS] == [1] * len(_OBSERVATIONS)
 
 
-def a_reward_for_ever_is_worth_ten_with_any_arm(folder: Path, terminates: bool, n_step: int, **attributes: Any) -> None:
+def a_reward_for_ever_is_worth_ten_with_any_arm(folder: Path, n_step: int, **attributes: Any) -> None:
     """As with continuous actions: the whole bootstrap factor comes with the minibatch."""
-    wanted = 1.0 if terminates else 10.0
     settings = {"discount": 0.9, "n_step": n_step, **attributes}
-    trained = learner(folder, lambda: SteadyArms(terminates), 5, 200, **settings)
-    found = action_values(trained).mean(axis=(0, 2))
-    assert np.all(np.abs(found - wanted) < 0.05 * wanted), found
+    _are_worth(learner(folder, SteadyArms, 5, 400, **settings), action_values)
 
 
-def a_reward_for_ever_is_worth_ten_and_one_that_ends_is_worth_one(
-    folder: Path, terminates: bool, n_step: int, **attributes: Any
+def a_reward_for_ever_is_worth_ten_and_one_that_ends_is_worth_itself(
+    folder: Path, n_step: int, **attributes: Any
 ) -> None:
     """With gamma 0.9, sum_k 0.9^k = 10: an episode that a time limit cuts goes on, one that terminated does not."""
-    wanted = 1.0 if terminates else 10.0
     settings = {**NO_ENTROPY, "discount": 0.9, "n_step": n_step, **attributes}
-    trained = learner(folder, lambda: Steady(1.0, terminates), 5, 200, **settings)
-    found = q_values(trained).mean(axis=(0, 2))
-    assert np.all(np.abs(found - wanted) < 0.05 * wanted), found
+    _are_worth(learner(folder, Steady, 5, 400, **settings), q_values)
+
+
+def _are_worth(trained: Learner, values: Callable[[Learner, Sequence[np.ndarray]], np.ndarray]) -> None:
+    for observations, wanted in ((_GOES_ON, 10.0), (_OTHER, 8.0)):
+        found = values(trained, observations).mean(axis=(0, 2))
+        assert np.all(np.abs(found - wanted) < 0.05 * wanted), (found, wanted)
 
 
 def values_are_of_scaled_rewards(folder: Path, **attributes: Any) -> None:
     """Where rewards are normalised: 10 times the reward by the standard deviation of returns."""
     settings = {**NO_ENTROPY, "discount": 0.9, "normalize_rewards": True, **attributes}
-    trained = learner(folder, lambda: Steady(100.0), 5, 200, **settings)
+    trained = learner(folder, lambda: Steady(100.0, None), 5, 200, **settings)
     returns = [100.0 * sum(0.9**k for k in range(steps)) for steps in range(1, 6)]
     wanted = 1000.0 / np.std(returns)
-    found = q_values(trained).mean()
+    found = q_values(trained, _GOES_ON).mean()
     assert abs(found - wanted) < 0.05 * wanted, (found, wanted)
 
 
@@ -153,12 +166,6 @@ def entropy_reaches_its_target(folder: Path, **attributes: Any) -> None:
 
     trained = learner(folder, lambda: Bandit(reward), 1, 500, **{"target_entropy": -0.5, **attributes})
     assert abs(entropy(trained) + 0.5) < 0.1, entropy(trained)
-
-
-def without_reward_all_actions_are_alike(folder: Path, **attributes: Any) -> None:
-    """Entropy log 2 of actions in [-1, 1]: there is nothing that alpha would be weighed against."""
-    trained = learner(folder, lambda: Bandit(lambda action: 0.0), 1, 500, **{**attributes, "learn_entropy_coef": False})
-    assert abs(entropy(trained) - np.log(2.0)) < 0.1, entropy(trained)
 
 
 def probabilities(learner: Learner) -> np.ndarray:
@@ -186,33 +193,46 @@ def arms_have_boltzmanns_probabilities(folder: Path) -> None:
     np.testing.assert_allclose(found, np.broadcast_to(exact / exact.sum(), found.shape), atol=0.04)
 
 
-def entropy(learner: Learner) -> float:
+def entropy(learner: Learner, observations: Sequence[np.ndarray] = tuple(_OBSERVATIONS)) -> float:
     """In nats, of the policy that workers have: by the histogram of its actions."""
-    drawn = np.concatenate([learner.sampled_actions(observation, 1000) for observation in _OBSERVATIONS[:10]])
+    drawn = _drawn(learner, observations)
     density, edges = np.histogram(drawn, bins=40, range=(-1.0, 1.0), density=True)
     return float(-np.sum(density * np.log(np.maximum(density, 1e-12))) * (edges[1] - edges[0]))
 
 
 def actions_have_boltzmanns_density(folder: Path, **attributes: Any) -> None:
-    """pi(a) ~ exp(r(a) / alpha) (Haarnoja et al., arXiv 1812.05905, equation 4), as near as a tanh-Gaussian comes."""
+    """pi(a) ~ exp(r(a) / alpha) (Haarnoja et al., arXiv 1812.05905, equation 4), as near as a tanh-Gaussian comes.
+
+    Where there is no reward, all actions are alike, with entropy log 2.
+    """
     alpha = 0.5
     settings = {**attributes, "learn_entropy_coef": False, "sac_log_alpha": float(np.log(alpha))}
-    trained = learner(folder, lambda: Bandit(lambda action: action), 1, 1000, **settings)
-    drawn = np.concatenate([trained.sampled_actions(observation, 1000) for observation in _OBSERVATIONS[:10]])
+    trained = learner(folder, IndifferentBandit, 1, 1000, **settings)
+    drawn = _drawn(trained, _GOES_ON)
     exact = 1.0 / np.tanh(1.0 / alpha) - alpha
     assert abs(drawn.mean() - exact) < 0.05, (drawn.mean(), exact)
     second = 1.0 - 2.0 * alpha * exact  # E a^2 of that density.
     assert abs(np.mean(drawn**2) - second) < 0.05, (np.mean(drawn**2), second)
+    without = entropy(trained, _OTHER)
+    assert abs(without - np.log(2.0)) < 0.1, without
+
+
+def _drawn(learner: Learner, observations: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([learner.sampled_actions(observation, 1000) for observation in observations[:10]])
 
 
 def what_was_seen_at_first_is_remembered(folder: Path, kind: str, **attributes: Any) -> float:
     """The mean return of greedy episodes: nearly 1 where the cue of the first step is known in the last one."""
+    fewer = {"num_steps_per_iter": 400}  # Each has as many losses as its sequences have steps.
     tasks: dict[str, tuple[Any, dict[str, Any]]] = {
         "none": (Cue, {}),
-        "lstm": (Cue, {"recurrent": True, "recurrent_lstm_units": 16, "recurrent_sequence_length": CUE_STEPS}),
+        "lstm": (Cue, {"recurrent": True, "recurrent_lstm_units": 16, **fewer, "recurrent_sequence_length": CUE_STEPS}),
         "burn-in": (
             Cue,
-            {"recurrent": True, "recurrent_lstm_units": 16, "recurrent_sequence_length": 2, "recurrent_burn_in": 5},
+            {
+                **{"recurrent": True, "recurrent_lstm_units": 16, **fewer},
+                **{"recurrent_sequence_length": 2, "recurrent_burn_in": 5},
+            },
         ),
         "frame_stack": (CueImage, {"frame_stack": CUE_STEPS, "image_encoder_filters": ()}),
         "one frame": (CueImage, {"image_encoder_filters": ()}),

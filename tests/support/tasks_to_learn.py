@@ -45,6 +45,33 @@ class Bandit(_Distracted):
         return self.observe(), self._reward(float(action[0])), True, False, {}
 
 
+class _Marked(_Distracted):
+    """Episodes of two kinds: the sign of the first number of all observations of an episode tells which it is."""
+
+    kinds: Sequence[float] = (-1.0, 1.0)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.kind = 1.0
+        super().reset(seed=seed)
+        self.kind = float(self.np_random.choice(self.kinds))
+        return self.observe(), {}
+
+    def observe(self) -> Any:
+        return marked(super().observe(), self.kind)
+
+
+def marked(observation: Any, kind: float) -> Any:
+    """An observation of that kind, with a first number between 0.5 and 1, or -1 and -0.5; the rest stays."""
+    return np.array([kind * (0.75 + 0.25 * observation[0]), *observation[1:]], np.float32)
+
+
+class IndifferentBandit(_Marked):
+    """One step: its reward is the action where the mark is positive, and nothing otherwise."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observe(), float(action[0]) if self.kind > 0.0 else 0.0, True, False, {}
+
+
 class Arms(_Distracted):
     """One step with one of some arms.
 
@@ -60,25 +87,28 @@ class Arms(_Distracted):
         return self.observe(), self._rewards[int(action)], True, False, {}
 
 
-class SteadyArms(_Distracted):
-    """A reward of 1 in each step, with either of two arms; an episode ends by its horizon, or each step terminates."""
+class Steady(_Marked):
+    """The same reward in each step, whatever is done.
 
-    def __init__(self, terminates: bool = False) -> None:
-        self._terminates = terminates
-        self.action_space = gymnasium.spaces.Discrete(2)  # type: ignore[assignment]
+    Where the mark is positive, an episode ends by its horizon alone. Otherwise its first step terminates.
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self.observe(), 1.0, self._terminates, False, {}
+    Args:
+      reward: Of a step of an episode that goes on.
+      last_reward: Of a step that terminates; None: all episodes go on.
+    """
 
-
-class Steady(_Distracted):
-    """The same reward in each step, whatever is done; an episode ends by its horizon unless each step terminates."""
-
-    def __init__(self, reward: float = 1.0, terminates: bool = False) -> None:
-        self._reward, self._terminates = reward, terminates
+    def __init__(self, reward: float = 1.0, last_reward: float | None = 8.0) -> None:
+        self._rewards = {1.0: reward, -1.0: last_reward or 0.0}
+        self.kinds = (1.0,) if last_reward is None else (-1.0, 1.0)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self.observe(), self._reward, self._terminates, False, {}
+        return self.observe(), self._rewards[self.kind], self.kind < 0.0, False, {}
+
+
+class SteadyArms(Steady):
+    """The same with either of two arms."""
+
+    action_space = gymnasium.spaces.Discrete(2)  # type: ignore[assignment]
 
 
 class Noisy(_Distracted):

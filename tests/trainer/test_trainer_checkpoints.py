@@ -90,11 +90,11 @@ def test_the_last_two_checkpoints_are_kept(tmp_path):
 def test_without_an_answer_of_the_replay_server_it_is_complete_without_its_part(tmp_path):
     checkpoints, asked = checkpoints_of(tmp_path, build(), answer=False)
     began = time.monotonic()
-    checkpoints.save(0.3, {}, wait=False)
-    assert time.monotonic() - began < 0.3, "training does not wait for it"
+    checkpoints.save(1.5, {}, wait=False)
+    assert time.monotonic() - began < 1.5, "training does not wait for it"
     assert run_checkpoints.newest_complete(tmp_path) is None
     checkpoints.wait()
-    assert 0.3 <= time.monotonic() - began < 5.0
+    assert 1.5 <= time.monotonic() - began < 15.0
     found = run_checkpoints.newest_complete(tmp_path)
     assert asked == [found.name]
     assert not found.has_replay

@@ -15,6 +15,7 @@ from tf_agents.trajectories import policy_step, time_step, trajectory
 
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.agent_interface import OwnTrain, Update, make_update
+from tfagents_system.agents.entropy import FrozenOptimizer
 from tfagents_system.agents.matmul_precision import bfloat16_matmuls
 from tfagents_system.agents.normalization import RunningStatistics
 from tfagents_system.agents.update_parts import Measured
@@ -153,6 +154,7 @@ class BlockUpdate:
         self._update: Update
         try:
             self._update = make_update(self._agent, burn_in_steps=burn_in_steps, **options)
+            _make_slots(self._update)
             return self._compiled(self._update.step, minibatch)
         except UnsupportedAgentError as error:
             if burn_in_steps:
@@ -228,6 +230,14 @@ class BlockUpdate:
 
     def _scaled(self, reward: tf.Tensor) -> tf.Tensor:
         return reward if self._reward_scale is None else self._reward_scale(reward)
+
+
+def _make_slots(update: Update) -> None:
+    """Makes the optimizers' variables, as their first step would: a tf.function that makes some is traced twice."""
+    for optimizer, variables in getattr(update, "optimized", ()):  # A user's own may have none.
+        if not isinstance(optimizer, FrozenOptimizer):
+            with tf.name_scope(optimizer._name):
+                optimizer._create_all_weights(variables)
 
 
 def _check_finite(losses: Mapping[str, float]) -> None:

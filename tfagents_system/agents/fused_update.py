@@ -59,6 +59,7 @@ class FusedUpdate:
         self._critic_variables = unique_variables(parts.critics)
         self._actor_variables = parts.actor.trainable_variables
         self._learns_alpha = not isinstance(parts.alpha_optimizer, FrozenOptimizer)
+        self.optimized = parts.optimized(self._critic_variables, self._actor_variables)
 
     def step(self, experience: Any, noise: Sequence[Any] | None = None, weight: tf.Tensor | None = None) -> Measured:
         """Does one update.

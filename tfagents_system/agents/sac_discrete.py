@@ -41,6 +41,7 @@ class SacDiscreteUpdate(ValueUpdate):
         self._log_alpha: tf.Variable = agent._log_alpha
         self._target_entropy = target_entropy
         self._actor_variables = unique_variables([self._actor])
+        self.optimized += [(self._actor_optimizer, self._actor_variables), (self._alpha_optimizer, [self._log_alpha])]
         self._learns_alpha = not isinstance(self._alpha_optimizer, entropy.FrozenOptimizer)
 
     def _critic_loss(self, sample: Sample, training: bool) -> tuple[tf.Tensor, tf.Tensor]:

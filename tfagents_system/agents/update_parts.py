@@ -68,6 +68,17 @@ class Parts:
     has_log_alpha_loss: bool = True
     pipeline: ObservationPipeline | None = None
 
+    def optimized(
+        self, critic_variables: Sequence[tf.Variable], actor_variables: Sequence[tf.Variable]
+    ) -> list[tuple[Any, list[tf.Variable]]]:
+        """Each optimizer with the variables that it steps."""
+        encoder = self.pipeline.variables if self.pipeline is not None else []
+        return [
+            (self.critic_optimizer, [*critic_variables, *encoder]),
+            (self.actor_optimizer, [*actor_variables]),
+            (self.alpha_optimizer, [self.log_alpha]),
+        ]
+
     def apply(self, gradients: Sequence[Any], variables: Sequence[tf.Variable], optimizer: Any) -> None:
         """One step of an optimizer, gradients clipped."""
         apply_gradients(gradients, variables, optimizer, self.gradient_clipping)

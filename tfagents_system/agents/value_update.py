@@ -85,6 +85,7 @@ class ValueUpdate(abc.ABC):
         self._parts = parts
         self._seed = seed
         self._critic_variables = unique_variables(parts.critics)
+        self.optimized: list[tuple[Any, list[tf.Variable]]] = [(parts.critic_optimizer, self._critic_variables)]
 
     def step(self, experience: Any, *, weight: tf.Tensor | None = None) -> Measured:
         """Does one update with a Transition `[B, ...]`; returns `critic_loss`, `q_mean`, `grad_norm` and so on.

@@ -64,7 +64,7 @@ def test_news_come_to_whoever_sleeps(shared):
     running.tables.try_put(tables.PROGRESS, [np.array([1, 2, 3, time.time_ns()])], 1)
     began = time.monotonic()
     assert news.get(5)[0][:3].tolist() == [1, 2, 3]
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 4
     assert news.get(0.1) is None
 
 
