@@ -66,13 +66,11 @@ def test_the_entropy_of_arms_reaches_its_target_and_alpha_decides_their_probabil
     checks.arms_have_boltzmanns_probabilities(tmp_path / "fixed")
 
 
-@each_discrete
-def test_frozen_targets_of_arms_are_noticed(
-    attributes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("algorithm", DISCRETE)
+def test_frozen_targets_of_arms_are_noticed(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(value_update, "move_targets", lambda parts: None)
     with pytest.raises(AssertionError):
-        checks.a_reward_for_ever_is_worth_ten_with_any_arm(tmp_path, False, 1, **attributes)
+        checks.a_reward_for_ever_is_worth_ten_with_any_arm(tmp_path, 1, **DISCRETE[algorithm])
 
 
 def test_the_wrong_sign_of_alphas_gradient_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
