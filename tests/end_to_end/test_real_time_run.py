@@ -97,6 +97,11 @@ def commands(folder: Path) -> list[list[tuple[str, float]]]:
     return found
 
 
+def has_learned(row: dict[str, float | None]) -> bool:
+    """Whether it is of the evaluation of a policy that was trained: its weights have been checked by then."""
+    return row.get("eval_return") is not None and (row["train_step"] or 0) > 0
+
+
 def test_it_is_built_once_misses_no_step_and_waits_last(tmp_path: Path) -> None:
     names = {"FOLDER_OF_THE_TEST": str(tmp_path), "STEP_SECS": str(STEP_SECS), "FACTOR": str(FACTOR)}
     params = PARAMS
@@ -105,7 +110,7 @@ def test_it_is_built_once_misses_no_step_and_waits_last(tmp_path: Path) -> None:
     run = UserRun(tmp_path, params, {"horizon": 50}, num_collect_workers=1)
     process = run.start()
     metrics = run.exp_dir / "metrics.csv"
-    run.wait_until(process, lambda: any(row.get("eval_return") is not None for row in read_metrics(metrics)))
+    run.wait_until(process, lambda: any(has_learned(row) for row in read_metrics(metrics)))
     server = psutil.Process(int(run.status()["roles"]["replay"]["pid"]))
     server.suspend()
     began = time.monotonic()

@@ -248,6 +248,18 @@ def test_durations_have_rtgyms_meaning() -> None:
     assert env.times.take()["step"] == []
 
 
+def test_metrics_are_of_the_steps_since_the_last_call() -> None:
+    clock = VirtualClock()
+    env, _ = make(clock)
+    env.reset()
+    for late_secs in (0.0, 0.12, 0.0, 0.15):
+        clock.advance(0.01)
+        clock.advance(late_secs)
+        env.step(action(0.1))
+    assert env.take_metrics() == approx({"late_steps": 2.0, "step_ms_p99": 160.0, "inference_ms_p99": 160.0})
+    assert env.take_metrics() == {"late_steps": 0.0, "step_ms_p99": 0.0, "inference_ms_p99": 0.0}
+
+
 def test_percentiles() -> None:
     assert step_times.percentile([], 0.99) == 0.0
     assert step_times.percentile([3.0, 1.0, 2.0], 0.5) == 2.0
@@ -277,6 +289,32 @@ def test_a_call_is_made_at_its_time_though_nobody_waits() -> None:
     with pytest.raises(ZeroDivisionError):
         failing.result()
     clock.close()
+
+
+def test_a_picture_is_not_drawn_while_an_observation_is_captured() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    drawn: list[bool] = []
+
+    class Slow(DummyDevice):
+        def get_obs_rew_terminated_info(self) -> Any:
+            begun.set()
+            assert may_end.wait(20.0)
+            return super().get_obs_rew_terminated_info()
+
+        def render(self) -> np.ndarray:
+            drawn.append(may_end.is_set())
+            return super().render()
+
+    env = RealTimeEnvironment(Slow(), 0.02, 0.0)
+    env.reset()
+    assert begun.wait(20.0)
+    thread = threading.Thread(target=env.render)
+    thread.start()
+    time.sleep(0.1)
+    may_end.set()
+    thread.join(20.0)
+    assert drawn == [True]
+    env.close()
 
 
 def test_real_steps_take_their_time() -> None:

@@ -165,6 +165,20 @@ def test_evaluators_make_an_evaluation_complete_and_one_that_joins_adds_its_shar
     assert summarize("eval", reports)["eval_episodes"] == 5 and summarize("eval", reports)["eval_return"] == 2.0
 
 
+def test_what_devices_say_is_summed_or_the_largest_and_needs_no_episode():
+    said = [
+        {"late_steps": 2.0, "step_ms_p99": 51.0},
+        {"late_steps": 1.0, "step_ms_p99": 60.0, "dropped_steps": 9.0},
+        {},
+    ]
+    reports = [Report("train", 0, worker, 4, 40, 4, [], device=device) for worker, device in enumerate(said)]
+    expected = {"train/late_steps": 3.0, "train/step_ms_p99": 60.0, "train/dropped_steps": 9.0}
+    assert summarize("train", reports) == expected
+    assert Report.from_wire(reports[1].to_wire()).device == said[1]
+    reports.append(Report("train", 0, 3, 4, 40, 4, [Episode(1.0, 10)]))
+    assert summarize("train", reports).items() > expected.items()
+
+
 @pytest.mark.parametrize("order", [(2, 3, 4), (4, 3, 2)])
 def test_more_evaluators_than_episodes_leave_the_last_ones_without_work(order):
     evaluations = Evaluations(num_episodes=2, sharing=range(2, 5))

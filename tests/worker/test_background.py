@@ -209,10 +209,12 @@ def test_what_ends_the_thread_is_raised_at_the_next_call(server: Server) -> None
     server.error = KeyError("refused")
     sender.send(numbered_segment())
     until(lambda: sender._error is not None, SECS, "the error")
-    calls: list[Callable[[], None]] = [sender.confirm, lambda: sender.send(numbered_segment()), lambda: flush(sender)]
+    calls: list[Callable[[], None]] = [sender.confirm, lambda: sender.send(numbered_segment())]
     for call in calls:
         with pytest.raises(KeyError, match="refused"):
             call()
+    with pytest.raises(StoppedError):
+        flush(sender)  # Whoever closes has more to do.
 
 
 def test_a_flush_ends_when_it_is_told_to(server: Server) -> None:
@@ -245,6 +247,9 @@ def test_a_look_at_the_progress_is_taken_by_the_next_call(server: Server) -> Non
     progress._take = lambda _: setattr(progress, "newest", told)  # type: ignore
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tfagents_system.worker.progress.tables.Progress.from_wire", lambda arrays: told)
+        server.is_up.clear()
+        assert progress.get() is None, "the read is under way"
+        server.is_up.set()
         until(lambda: progress.get() is told, 1.5, "the progress, before another look is due")
 
 

@@ -26,6 +26,7 @@ class Policy:
 
     def __init__(self) -> None:
         self.assigned: list[float] = []
+        self.checked_with: float | None = None
 
     def assign(self, given: dict[str, np.ndarray]) -> None:
         assert set(given) == {"kernel", "bias"}
@@ -64,7 +65,10 @@ class Run:
         self.policy = Policy()
         connection: Any = self
         policy: Any = self.policy
-        self.worker = NewestPolicy(connection, policy, self._progress)
+        self.checks: list[float | None] = []
+        self.worker = NewestPolicy(
+            connection, policy, self._progress, lambda: self.checks.append(self.policy.checked_with)
+        )
 
     def newest(self, table: str) -> Run:
         assert table == tables.WEIGHTS
@@ -207,6 +211,14 @@ def test_the_first_trained_weights_wait_for_the_next_episode(run: Run) -> None:
     run.publish(7, 1, 15, tell=False)
     run.worker.refresh()
     assert ids(run) == (7, 1, 15) and run.policy.checked_with == 10.0
+
+
+def test_a_device_is_told_to_wait_before_weights_are_checked(run: Run) -> None:
+    run.worker.follow(run.publish(7, 0, 0))
+    assert run.checks == []
+    for version in (1, 2):
+        run.worker.follow(run.publish(7, version, 10 * version))
+    assert run.checks == [None] and run.policy.checked_with == 10.0, "once, and before"
 
 
 def test_an_evaluation_acts_with_its_own_weights_and_gives_the_newest_back(run: Run) -> None:

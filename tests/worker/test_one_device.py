@@ -28,6 +28,7 @@ from tfagents_system.worker.curriculum_values import Place
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.repeatable import RepeatableSeeds
+from tfagents_system.worker.worker import Worker
 from tfagents_system.worker.worker_environments import WorkerEnvironments
 
 COLLECT, EVAL = Place(False, 0), Place(True, 0)
@@ -216,3 +217,59 @@ def test_a_wait_that_fails_is_told_and_no_error(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Device, "wait", lambda self: 1 / 0)
     environments.rest()
     assert len(told) == 1 and told[0].startswith("wait() of the environment raised ZeroDivisionError")
+
+
+def bare_worker(did: list[str], **parts: Any) -> Any:
+    """A worker's loop without its process; it writes down what it does."""
+
+    def note(what: str) -> Any:
+        return lambda *args, **kwargs: did.append(what)
+
+    worker: Any = Worker.__new__(Worker)
+    worker._params = Params()
+    worker._role = types.SimpleNamespace(
+        deterministic=False, joined=None, stop=types.SimpleNamespace(is_set=lambda: False)
+    )
+    worker._runner = types.SimpleNamespace(rest=note("rest"))
+    worker._guard = types.SimpleNamespace(stopped_stepping=lambda: None, closing=contextlib.nullcontext)
+    worker._links = types.SimpleNamespace(sender=types.SimpleNamespace(flush=note("flush")))
+    worker._activity = types.SimpleNamespace(beat=note("beat"), steps=0, spend=contextlib.nullcontext)
+    worker._environments = types.SimpleNamespace(close=note("close"))
+    vars(worker).update(parts)
+    return worker
+
+
+def test_a_worker_that_ends_lets_the_device_wait_before_anything_else() -> None:
+    did: list[str] = []
+    bare_worker(did).close()
+    assert did == ["rest", "flush", "beat", "close"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_the_device_waits_before_its_worker_does_and_only_then(waits: bool) -> None:
+    did: list[str] = []
+    versions = iter([3, 4] if waits else [4])
+
+    def get(wait_secs: float = 0.0) -> Any:
+        did.append("wait for news" if wait_secs else "look")
+        return types.SimpleNamespace(iteration=next(versions))
+
+    worker = bare_worker(did)
+    worker._connection = types.SimpleNamespace(address="server")
+    worker._progress = types.SimpleNamespace(get=get)
+    worker._policy = types.SimpleNamespace(version=9, follow=lambda progress: None)
+    worker._back_pressure = types.SimpleNamespace(holds=lambda progress, steps: False)
+    worker._collector = types.SimpleNamespace(confirm=lambda: None)
+    worker._evaluator = types.SimpleNamespace(tell_again=lambda: None)
+    worker._evaluate_if_due = lambda: did.append("evaluate")
+    worker._wait_for_policy(5)
+    assert did == (["look", "rest", "beat", "wait for news", "evaluate"] if waits else ["look"])
+
+
+def test_idle_workers_let_their_devices_wait() -> None:
+    did: list[str] = []
+    worker = bare_worker(did, _wait_for_news=lambda: did.append("wait for news"), _evaluate_if_due=lambda: None)
+    worker._collector = types.SimpleNamespace(confirm=lambda: None)
+    worker._idle()
+    worker._wait_for_the_end()
+    assert did == ["rest", "beat", "wait for news"] * 2

@@ -12,6 +12,7 @@ docs/real_time.md shows how to connect a device.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -119,6 +120,7 @@ class RealTimeEnvironment(gymnasium.Env):
         self._clock: Clock = clock or MonotonicClock()
         self._end: float | None = None  # Of the running time step.
         self._capture: Call | None = None
+        self._one_at_a_time = threading.Lock()  # A picture may be drawn while an observation is captured.
         self._captured: Any = None  # Where the device waits in the middle of an episode.
         self._is_running = self._is_waiting = False
         self._steps = 0
@@ -198,7 +200,8 @@ class RealTimeEnvironment(gymnasium.Env):
             getattr(self.interface, "wait", _nothing)()
 
     def render(self) -> Any:
-        return self.interface.render()
+        with self._one_at_a_time:
+            return self.interface.render()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets parameters of the device, which waits meanwhile; the episode is over.
@@ -261,7 +264,8 @@ class RealTimeEnvironment(gymnasium.Env):
 
     def _retrieve(self) -> Any:
         began = self._clock.now()
-        captured = self.interface.get_obs_rew_terminated_info()
+        with self._one_at_a_time:
+            captured = self.interface.get_obs_rew_terminated_info()
         self.times.add[RETRIEVE_OBS](self._clock.now() - began)
         return captured
 

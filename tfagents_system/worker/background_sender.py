@@ -11,7 +11,7 @@ from collections.abc import Callable
 from absl import logging
 
 from tfagents_system.replay.ring import INIT_ITERATION
-from tfagents_system.transport.connection import Waiting
+from tfagents_system.transport.connection import StoppedError, Waiting
 from tfagents_system.transport.segments import Segment
 from tfagents_system.worker.sender import SegmentSender, num_bytes
 
@@ -101,12 +101,18 @@ class BackgroundSender:
         return {"dropped_steps": float(dropped)}
 
     def flush(self, waiting: Waiting) -> None:
-        """Waits until everything is stored."""
+        """Waits until everything is stored.
+
+        Raises:
+          StoppedError, ServerUnreachableError: See `Waiting.check`. Nothing is sent any more, whatever the reason.
+        """
         with self._changed:
             self._is_hurried = True
             self._changed.notify()
         while self.unconfirmed_segments:
-            self._raise()
+            if self._error is not None:
+                logging.error("sending has ended: %r", self._error)
+                raise StoppedError from self._error
             waiting.check()
             time.sleep(_POLL_SECS)
 

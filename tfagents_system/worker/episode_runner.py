@@ -155,8 +155,8 @@ class EpisodeRunner:
         return self._environments.evaluation if is_eval else self._environments.collect
 
     def _begin_episode(self, place: Place) -> None:
-        if not gc.isenabled():  # As in real time: no step waits for it now.
-            gc.collect()
+        if self._environments.device is not None:
+            gc.collect()  # No step waits for it now.
         if not self._environments.has_due(place):
             self._environments.begin_episode(place)
             return

@@ -28,6 +28,7 @@ class NewestPolicy:
       connection: To the replay server.
       policy: Computes the actions. Another one takes its place if its first trained weights show that it is not exact.
       progress: How far the trainer is, as far as that is known; asked within episodes.
+      on_check: Called before weights are checked, which may take a second.
 
     Attributes:
       policy: Computes the actions.
@@ -41,6 +42,7 @@ class NewestPolicy:
         connection: AnyConnection,
         policy: WorkerPolicy,
         progress: Callable[[], tables.Progress | None] = lambda: None,
+        on_check: Callable[[], None] = lambda: None,
     ) -> None:
         self._reader = connection.newest(tables.WEIGHTS)
         self.policy = policy
@@ -50,6 +52,7 @@ class NewestPolicy:
         self._weights: dict[str, np.ndarray] = {}
         self._is_checked = False
         self._progress = progress
+        self._on_check = on_check
         self._memory: SharedWeightsReader | None = None
         self._memory_of: tuple[int, tuple[int, int]] = (0, (0, 0))  # The trainer's session, and where that shares.
         self._number = 0  # Of the policy that was read there last.
@@ -122,6 +125,7 @@ class NewestPolicy:
         """Gives the policy these weights, until `take_back`. Checks the first that were trained against its network."""
         self.policy.assign(policy_weights)
         if train_step > 0 and not self._is_checked:
+            self._on_check()
             self.policy, self._is_checked = self.policy.checked(policy_weights), True
 
     def take_back(self) -> None:

@@ -53,15 +53,13 @@ class Line:
         self._delay = delay
         self._rng = rng
         self._under_way: collections.deque[tuple[float, Any]] = collections.deque()
-        self._last = float("-inf")
 
     def send(self, now: float, thing: Any) -> None:
         """It is under way from now on."""
-        self._last = max(self._last, now + self._rng.uniform(*self._delay))
-        self._under_way.append((self._last, thing))
+        self._under_way.append((now + self._rng.uniform(*self._delay), thing))
 
     def arrived(self, now: float) -> list[Any]:
-        """What has arrived since the last call, oldest first."""
+        """What has arrived since the last call, oldest first; nothing overtakes what was sent before it."""
         things = []
         while self._under_way and self._under_way[0][0] <= now:
             things.append(self._under_way.popleft()[1])
