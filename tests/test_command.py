@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.launching import ROOT
 from tfagents_system import command
-from tfagents_system.checks.called_as import NAME_VARIABLE
+from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE
 from tfagents_system.errors import UserError
 from tfagents_system.launch import doctor, new_project
 
@@ -36,7 +36,7 @@ def become(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         raise SystemExit(0)
 
     monkeypatch.setattr(os, "execvp", become_script)
-    for name in ("SAC_PARAMS", "SAC_CONFIG", "SAC_EXP_NAME", NAME_VARIABLE, command.FOLDER_VARIABLE):
+    for name in ("SAC_PARAMS", "SAC_CONFIG", "SAC_EXP_NAME", NAME_VARIABLE, FOLDER_VARIABLE):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     return became

@@ -21,3 +21,12 @@ with contextlib.suppress(ImportError):
     from gym_notices import notices
 
     notices.notices.clear()
+
+
+def __getattr__(name):  # type: ignore[no-untyped-def]
+    """`tfagents_system.train` and `load_run`, imported where they are used."""
+    if name not in ("train", "load_run"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module("tfagents_system.python_run"), name)

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tfagents_system.checks.called_as import NAME_VARIABLE
+from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 
-FOLDER_VARIABLE = "TFAGENTS_FOLDER"  # Relative run directories are in it.
 _LAUNCH = Path(__file__).resolve().parent / "launch"
 _DEFAULTS = _LAUNCH / "default_variables.sh"
 

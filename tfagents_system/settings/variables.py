@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.checks.called_as import FOLDER_VARIABLE
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError
 from tfagents_system.machine.worker_slots import EVAL, EXPERT
@@ -92,7 +93,7 @@ def read_variables(
         except ValueError as error:
             findings.append(f"{variable.name}={shown_value(text)} must be {error}")
     findings += _check_workers(values)
-    runs_root = Path(environ.get("TFAGENTS_FOLDER") or root)  # Set by `sac`: the folder that it is called in.
+    runs_root = Path(environ.get(FOLDER_VARIABLE) or root)
     _resolve_directories(values, environ, runs_root, folders[0] if vars_file else root)
     return values, findings
 

@@ -1,0 +1,123 @@
+"""Runs from Python: `train`, `load_run` and what they return."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import tfagents_system
+from tests.support.launching import ROOT
+from tfagents_system.errors import UserError
+from tfagents_system.python_run import Run, RunFailedError
+
+CELL = """
+import gymnasium
+
+from tfagents_system.train_params_base import TrainParamsBase
+
+class Mine(TrainParamsBase):
+    num_env_steps = 400
+    actor_fc_layer_params = critic_joint_fc_layer_params = (16,)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1", **kwargs)
+"""
+
+
+def class_of_a_cell(text: str, name: str = "/tmp/ipykernel_7/1.py") -> Any:
+    """What a notebook makes of a cell: it is executed, and the text is in linecache."""
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, name, "exec"), space)
+    return space["Mine"]
+
+
+class Process:
+    """One that has ended."""
+
+    def __init__(self, code: int) -> None:
+        self.pid, self.returncode = 0, code
+
+    def poll(self) -> int:
+        return self.returncode
+
+
+def ended(tmp_path: Path, code: int, output: str) -> Run:
+    (tmp_path / "output.txt").write_text(output)
+    return Run(tmp_path / "run", Process(code), tmp_path / "output.txt")  # type: ignore[arg-type]
+
+
+def test_what_is_wrong_with_a_class_or_a_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="class Other must be named TrainParams"):
+        tfagents_system.train(type("Other", (), {}), {}, folder=tmp_path)
+    with pytest.raises(UserError, match="name='a b' must be letters"):
+        tfagents_system.train(tmp_path / "params.py", {}, name="a b", folder=tmp_path)
+    with pytest.raises(UserError, match="is no run directory: give one"):
+        tfagents_system.load_run(tmp_path)
+    monkeypatch.setenv("TFAGENTS_RUN_TOKEN", "7")
+    with pytest.raises(UserError, match='call it below `if __name__ == "__main__":`'):
+        tfagents_system.train(tmp_path / "params.py", {}, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(AttributeError):
+        _ = tfagents_system.trains
+
+
+def test_how_a_run_has_ended_is_an_exception_in_words(tmp_path: Path) -> None:
+    assert ended(tmp_path, 0, "").wait(progress=False).output == ""
+    refused = (
+        "note: this\nerror: horizon=0 must be at least 1: raise it\nERROR SAC_SEED=x must be an integer: correct it\n"
+    )
+    with pytest.raises(UserError) as error:
+        ended(tmp_path, 2, refused).wait(progress=False)
+    assert error.value.findings == (
+        "horizon=0 must be at least 1: raise it",
+        "SAC_SEED=x must be an integer: correct it",
+    )
+    with pytest.raises(RunFailedError, match="(?s)run failed with exit code 1:.*the last line"):
+        ended(tmp_path, 1, "the last line\n").wait(progress=False)
+    with pytest.raises(RunFailedError, match="was stopped and saved"):
+        ended(tmp_path, 75, "").wait(progress=False)
+    with pytest.raises(UserError, match="was not started here"):
+        Run(tmp_path).wait()
+
+
+def test_importing_the_package_imports_no_run(tmp_path: Path) -> None:
+    code = "import sys, tfagents_system; assert not {'tfagents_system.python_run', 'tensorflow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+@pytest.mark.slow
+def test_a_class_of_a_cell_trains_and_its_policy_acts(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "folder": tmp_path,
+        "name": "mine",
+        "variables": {"SAC_VIDEO": 0, "SAC_PYTHON": sys.executable},
+    }
+    os.environ.pop("TFAGENTS_FOLDER", None)
+    wrong = tfagents_system.train(class_of_a_cell(CELL), {"horizon": 0}, **options)
+    with pytest.raises(UserError, match="horizon"):
+        wrong.wait(120.0, progress=False)
+    run = tfagents_system.train(class_of_a_cell(CELL), {"horizon": 100}, attributes={"train_batch_size": 32}, **options)
+    with pytest.raises(TimeoutError):
+        run.wait(0.0, progress=False)
+    assert run.wait(200.0).exp_dir == tmp_path / "logs/mine"
+    assert run.metrics["env_steps"].iloc[-1] >= 400 and "<Run " in repr(run)
+    assert "train_batch_size" in (run.exp_dir / "overrides.json").read_text()
+    found = tfagents_system.load_run(run.exp_dir)
+    assert found.metrics.equals(run.metrics) and found.output == ""
+    policy = found.policy("latest")
+    env = gymnasium.make("Pendulum-v1")
+    observation, _ = env.reset(seed=1)
+    actions = [policy(observation), policy(observation)]
+    assert actions[0].shape == (1,) and actions[0].dtype == np.float32 and env.action_space.contains(actions[0])
+    np.testing.assert_array_equal(actions[0], actions[1], "without a memory")
+    again = tfagents_system.train(class_of_a_cell(CELL), {"horizon": 100}, **options)
+    assert again.wait(100.0, progress=False).status["run"]["state"] == "done", "it was finished already"

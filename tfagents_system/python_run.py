@@ -1,0 +1,347 @@
+"""Runs from Python: `tfagents_system.train(...)` starts one, `tfagents_system.load_run(...)` finds one.
+
+The processes are those of `sac train`, supervised in the same way; this one starts them and reads their files. It
+imports TensorFlow only where a policy is asked for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import json
+import linecache
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfagents_system.checks.called_as import FOLDER_VARIABLE
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
+from tfagents_system.run_files.beats import read_status
+from tfagents_system.run_files.run_paths import RunPaths
+
+if TYPE_CHECKING:
+    import pandas
+    from tf_agents.policies import py_policy
+
+_ROLE_VARIABLE = "TFAGENTS_RUN_TOKEN"  # Set in the processes of a run.
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_POLL_SECS = 0.5
+_LAST_LINES = 40
+
+
+class RunFailedError(RuntimeError):
+    """A run ended with a failure; its last lines are the message."""
+
+
+def train(
+    params: type | str | os.PathLike[str],
+    config: Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    workers: int = 2,
+    seed: int = 0,
+    folder: str | os.PathLike[str] = ".",
+    attributes: Mapping[str, Any] | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> Run:
+    """Starts a run, or goes on with one that was stopped, and returns at once.
+
+    Args:
+      params: Class `TrainParams(TrainParamsBase)` of a file or a notebook's cell, or a file with it. A cell must have
+        the imports that the class needs: workers run the cell's text.
+      config: The JSON of the environment, such as `{"horizon": 200}`, or a file with it.
+      name: Of the run; its directory is `<folder>/logs/<name>`. Default: the name of the params' file.
+      workers: How many collect.
+      seed: Decides every other seed.
+      attributes: Attributes of TrainParams for this run alone.
+      variables: Further SAC_ variables, such as `{"SAC_TRAIN_CPUS": 4}`.
+
+    Raises:
+      UserError: The class can't be found in a file, or this is a process of a run: a script has to call it below
+        `if __name__ == "__main__":`.
+    """
+    if os.environ.get(_ROLE_VARIABLE):
+        raise UserError(
+            "train() was called while a run's own process imported this file: call it below `if __name__ == "
+            '"__main__":`, which those do not execute'
+        )
+    folder = Path(folder).expanduser().absolute()
+    file = None if isinstance(params, type) and _cell_of(params) else _file_of(params)
+    name = name or ("notebook" if file is None else file.stem)
+    if not _NAME.fullmatch(name):
+        raise UserError(f"name={shown(name)} must be letters, digits, '.', '-' and '_': give another one")
+    inputs = folder / "logs" / f"{name}_inputs"
+    inputs.mkdir(parents=True, exist_ok=True)
+    if file is None:
+        assert isinstance(params, type)
+        file = _written(inputs / "params.py", _cell_of(params) + _alias(params))
+    if isinstance(config, Mapping):
+        config = _written(inputs / "config.json", json.dumps(config, indent=2) + "\n")
+    words = [str(file), "--config", str(Path(config).absolute())]
+    for attribute, value in (attributes or {}).items():
+        words += ["--set", f"{attribute}={json.dumps(value)}"]
+    given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
+    return _started(words, {key: str(value) for key, value in given.items()}, folder, inputs / "output.txt")
+
+
+def _started(words: Sequence[str], variables: Mapping[str, str], folder: Path, output: Path) -> Run:
+    """`sac train` with these arguments, in a session of its own; stopped when this program ends."""
+    environ = {**os.environ, FOLDER_VARIABLE: str(folder), **variables}
+    exp_dir = environ.get("SAC_EXP_DIR") or folder / environ.get("SAC_LOGS_DIR", "logs") / environ["SAC_EXP_NAME"]
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tfagents_system", "train", *words],
+            stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environ, cwd=folder,
+            start_new_session=True,
+        )  # fmt: skip
+    run = Run(Path(exp_dir), process, output)
+    atexit.register(run.stop)
+    return run
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """A run that was started before, under way or not.
+
+    Raises:
+      UserError: There is no run.
+    """
+    folder = Path(path).expanduser().absolute()
+    if not RunPaths(folder).run_json.exists():
+        raise UserError(f"{folder} is no run directory: give one, such as logs/reacher")
+    return Run(folder)
+
+
+class Run:
+    """A run directory, and the processes that train it where this one has started them.
+
+    Attributes:
+      exp_dir: The run directory.
+    """
+
+    def __init__(
+        self, exp_dir: Path, process: subprocess.Popen[bytes] | None = None, output: Path | None = None
+    ) -> None:
+        self.exp_dir = exp_dir
+        self._paths, self._process, self._output = RunPaths(exp_dir), process, output
+
+    def __repr__(self) -> str:
+        status = self.status
+        trainer = status.get("roles", {}).get("trainer", {})
+        told = [f"iteration {trainer['iteration']}"] if trainer.get("iteration") is not None else []
+        return f"<Run {self.exp_dir}: {', '.join([status.get('run', {}).get('state', 'starting'), *told])}>"
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The contents of status.json, which is at most some seconds old; empty before there is one."""
+        return read_status(self._paths.status_json) or {}
+
+    @property
+    def metrics(self) -> pandas.DataFrame:
+        """metrics.csv up to now, a row for each log period and evaluation; no row before the first."""
+        import pandas
+
+        if not self._paths.metrics_csv.exists():
+            return pandas.DataFrame()
+        return pandas.read_csv(self._paths.metrics_csv)
+
+    @property
+    def output(self) -> str:
+        """What the processes that this one started have printed."""
+        return "" if self._output is None else self._output.read_text(errors="replace")
+
+    def wait(self, timeout: float | None = None, *, progress: bool = True) -> Run:
+        """Waits until a run that was started here is finished.
+
+        Args:
+          timeout: Seconds; None: as long as it takes.
+          progress: Shows a bar, in a terminal or a notebook.
+
+        Raises:
+          UserError: The start refused something; with all findings.
+          RunFailedError: It failed, or was stopped by someone else.
+          TimeoutError: It trains on.
+        """
+        process = self._require_process()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with _Bar(progress) as bar:
+            while process.poll() is None:
+                bar.show(self.status)
+                if deadline is not None and time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.exp_dir} is not finished after {timeout:.0f} s: wait again, or stop it")
+                time.sleep(_POLL_SECS)
+            bar.show(self.status)
+        self._judge(process.returncode)
+        return self
+
+    def stop(self, timeout: float = 120.0) -> None:
+        """Saves everything and ends a run that was started here; the same `train(...)` goes on with it.
+
+        Raises:
+          RunFailedError: It did not end within `timeout` seconds, and was killed.
+        """
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise RunFailedError(f"{self.exp_dir} did not end within {timeout:.0f} s and was killed") from None
+
+    def policy(self, checkpoint: str = "best") -> Policy:
+        """A saved policy, greedy.
+
+        Args:
+          checkpoint: `best`, `latest` or its name.
+
+        Raises:
+          UserError: There is none.
+        """
+        from tfagents_system.playing.saved_run import find_checkpoint
+        from tfagents_system.policies.policy_files import load_policy
+
+        return Policy(load_policy(find_checkpoint(self._paths, checkpoint), "checkpoint"))
+
+    def video(self, checkpoint: str = "best", seed: int = 0) -> Path:
+        """An MP4 of an episode, made if there is none yet.
+
+        Raises:
+          UserError: There is no such policy, or the environment can't be drawn.
+        """
+        from tfagents_system.playing.saved_run import find_checkpoint
+
+        name = find_checkpoint(self._paths, checkpoint).name
+        file = self._paths.videos / f"{name}_seed_{seed}_episode_1.mp4"
+        if not file.exists():
+            command = [sys.executable, "-P", "-m", "tfagents_system", "play", str(self.exp_dir)]
+            command += ["--checkpoint", name, "--seed", str(seed)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+            if done.returncode or not file.exists():
+                raise UserError(*_findings(done.stderr + done.stdout))
+        return file
+
+    def _require_process(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise UserError(f"{self.exp_dir} was not started here: `sac status` and its metrics say how it goes on")
+        return self._process
+
+    def _judge(self, code: int) -> None:
+        if code == EXIT_DONE:
+            return
+        if code == EXIT_BAD_INPUT:
+            raise UserError(*_findings(self.output))
+        what = "was stopped and saved" if code == EXIT_RESUMABLE else f"failed with exit code {code}"
+        raise RunFailedError("\n".join([f"{self.exp_dir} {what}:", *self.output.splitlines()[-_LAST_LINES:]]))
+
+
+class Policy:
+    """Called with an observation as the environment gives it, returns the action in the environment's own units.
+
+    A policy with a memory (recurrent networks, stacked frames) remembers the episode until `reset()`.
+    """
+
+    def __init__(self, policy: py_policy.PyPolicy) -> None:
+        self._policy = policy
+        self._state: Any = None
+        self.reset()
+
+    def reset(self) -> None:
+        """An episode begins."""
+        self._is_first, self._state = True, self._policy.get_initial_state(batch_size=None)
+
+    def __call__(self, observation: Any) -> Any:
+        """Action `[...]` of one observation, NumPy arrays of the environment's dtypes."""
+        import numpy as np
+        import tree
+        from tf_agents.trajectories import time_step as ts
+
+        spec = self._policy.time_step_spec.observation
+        arrays = tree.map_structure_up_to(spec, lambda one, x: np.asarray(x, one.dtype), spec, observation)
+        step = ts.restart(arrays) if self._is_first else ts.transition(arrays, reward=0.0)
+        self._is_first = False
+        action = self._policy.action(step, self._state)
+        self._state = action.state
+        return action.action
+
+
+class _Bar:
+    """How far a run is: a bar of rich, which notebooks show as well; nothing where it is not asked for."""
+
+    def __init__(self, is_shown: bool) -> None:
+        self._progress: Any = None
+        if is_shown:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
+            self._progress = Progress(*columns, TimeElapsedColumn(), transient=False)
+
+    def __enter__(self) -> _Bar:
+        if self._progress is not None:
+            self._progress.start()
+            self._task = self._progress.add_task("starting", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def show(self, status: Mapping[str, Any]) -> None:
+        if self._progress is None or not status:
+            return
+        run, trainer = status.get("run", {}), status.get("roles", {}).get("trainer", {})
+        unit = "env_steps" if trainer.get("num_env_steps") else "iteration"
+        done, total = trainer.get(unit) or 0, trainer.get("num_env_steps") or trainer.get("num_iter")
+        told = [
+            f"{run.get('name')}: {run.get('state')}",
+            f"{done:,} {'steps' if unit == 'env_steps' else 'iterations'}",
+        ]
+        if (evaluated := trainer.get("eval_return")) is not None:
+            told.append(f"evaluation {evaluated:.4g}")
+        self._progress.update(self._task, description=", ".join(told), completed=done, total=total)
+
+
+def _file_of(params: type | str | os.PathLike[str]) -> Path:
+    """The file that a run loads."""
+    if not isinstance(params, type):
+        return Path(params).expanduser().absolute()
+    if params.__name__ != "TrainParams":
+        raise UserError(f"class {params.__name__} must be named TrainParams, as in every params file: rename it")
+    try:
+        return Path(inspect.getfile(params)).absolute()
+    except (TypeError, OSError):
+        raise UserError(
+            f"class {params.__name__} is in no file, and workers load one: write it into a file, or a notebook's cell"
+        ) from None
+
+
+def _cell_of(params: type) -> str:
+    """The text of the notebook's cell that has defined a class; empty where a file has."""
+    method = next((one for one in vars(params).values() if inspect.isfunction(one)), None)
+    name = "" if method is None else method.__code__.co_filename
+    is_cell = "ipykernel" in name or name.startswith("<")
+    return "".join(linecache.getlines(name)) if is_cell else ""
+
+
+def _alias(params: type) -> str:
+    return "" if params.__name__ == "TrainParams" else f"\n\nTrainParams = {params.__name__}\n"
+
+
+def _written(path: Path, text: str) -> Path:
+    """Writes a file unless it has the text already, so that a run that goes on is not told of an edit."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _findings(output: str) -> list[str]:
+    """What a program has refused, a finding each."""
+    found = re.findall(r"^(?:error:|ERROR) +(.*)$", output, flags=re.M)
+    return found or output.splitlines()[-_LAST_LINES:]
