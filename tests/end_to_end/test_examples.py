@@ -61,12 +61,12 @@ def assert_playable(run):
     assert meta["pix_fmt"].startswith("yuv420p")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_pendulum_is_solved_within_7_000_steps(tmp_path):
     run = UserRun(tmp_path, None, None, video=1)
     shipped = (ROOT / "training_variables.sh").read_text()
     run.vars_file.write_text(f"SAC_EXP_DIR={run.exp_dir}\n{shipped}")
-    code, output = finish(run.start("--set", "num_iter=16"), 500.0)
+    code, output = finish(run.start("--set", "num_iter=16"), 1500.0)
     assert code == 0, f"{output}\n{run.logs()}"
     reached = [row for row in evaluations(run) if row["env_steps"] <= 7_000 and row["eval_return"] >= -200.0]
     assert reached, evaluations(run)

@@ -24,7 +24,6 @@ from tfagents_system.transport.segments import Layout
 pytestmark = pytest.mark.slow
 
 HORIZON, ITERATIONS, EPISODES = 10, 600, 3000
-SECS_AN_EVALUATION = 20 * HORIZON * 0.02  # The pace of the slowest worker, for an evaluation's period.
 EVAL_SLOT, EXPERT_SLOT, TEST_SLOT = 1, 2, 3
 
 PARAMS = f"""
@@ -133,7 +132,7 @@ def finished(tmp_path_factory):
         evaluations = num_evaluations(run)
         # The first of them may have been complete before. Whoever waited for the worker that said goodbye would
         # do so for SAC_STRAGGLER_SECS, 120.
-        run.wait_until(process, lambda: num_evaluations(run) >= evaluations + 2, 5 * SECS_AN_EVALUATION + 20.0)
+        run.wait_until(process, lambda: num_evaluations(run) >= evaluations + 2, 100.0)
         (folder / "fast").touch()
         code, _ = finish(process, 120.0)
         assert code == 0, (folder / "output.txt").read_text() + run.logs()

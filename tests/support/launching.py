@@ -81,7 +81,7 @@ class UserRun:
         _started.append((process, self.exp_dir))
         return process
 
-    def finish(self, timeout_secs: float = 200.0) -> tuple[int, str]:
+    def finish(self, timeout_secs: float = 400.0) -> tuple[int, str]:
         """Runs to the end; returns (exit code, output)."""
         return finish(self.start(), timeout_secs)
 
@@ -97,7 +97,7 @@ class UserRun:
         return self.status().get("roles", {}).get("trainer", {})
 
     def wait_until(
-        self, process: subprocess.Popen[str], condition: Callable[[], bool], timeout_secs: float = 120.0
+        self, process: subprocess.Popen[str], condition: Callable[[], bool], timeout_secs: float = 300.0
     ) -> None:
         """Waits for a condition while the run lives."""
         deadline = time.monotonic() + timeout_secs
@@ -133,7 +133,7 @@ def end_all() -> list[str]:
     return [str(exp_dir) for _, exp_dir in left]
 
 
-def finish(process: subprocess.Popen[str], timeout_secs: float = 200.0) -> tuple[int, str]:
+def finish(process: subprocess.Popen[str], timeout_secs: float = 400.0) -> tuple[int, str]:
     """Waits for the launcher's end; kills its whole session at the deadline."""
     try:
         output, _ = process.communicate(timeout=timeout_secs)

@@ -43,7 +43,7 @@ def submit(cluster: SlurmCluster, run: UserRun, *options: str, check: bool = Fal
     options = options if check else ("--no_check", *options)
     done = cluster.run(
         str(ROOT / "submit.sh"), str(run.vars_file), "--parsable", *options,
-        cwd=run.folder, environ={"VIRTUAL_ENV": sys.prefix},
+        cwd=run.folder, environ={"VIRTUAL_ENV": sys.prefix, "TFAGENTS_CHECK_SECS": "200"}, timeout_secs=250,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.split()[0]

@@ -67,6 +67,7 @@ def _left_out(module: str) -> Iterator[None]:
 
 def serve(connection: Connection) -> None:
     """Imports, then forks what it is asked for, until the client's end is closed."""
+    gc.disable()  # Imports leave no garbage, and looking for it takes a fifth of their time.
     try:
         with _stderr_held_back(), _left_out(_STARTS_THREADS):
             for module in _PRELOADED:
@@ -79,6 +80,7 @@ def serve(connection: Connection) -> None:
         return
     gc.collect()
     gc.freeze()  # Looking for garbage among these modules would copy their pages into every role.
+    gc.enable()
     connection.send((True, None))
     while True:
         try:

@@ -2,7 +2,7 @@
 # The checks of a start, made when a job is submitted and not after its hours in the queue; and the leftovers of earlier
 # submissions. Sourced by submit.sh.
 
-readonly CHECK_SECS=20
+readonly CHECK_SECS=${TFAGENTS_CHECK_SECS:-20} # Tests have more, on machines that are busy.
 
 check_place() {
   local ancestor=$tfagents_submit_dir file
