@@ -30,6 +30,7 @@ from tfagents_system.checks.hyperparameters import (
 from tfagents_system.checks.rules import (
     Rule,
     integer_from,
+    is_integer,
     is_kept,
     layers_such_as,
     number_above,
@@ -48,6 +49,10 @@ _OF_ACTORS = Unless("algorithm", _WITHOUT_ACTOR)
 _TIMING = NotDeterministic("what is collected would depend on timing")
 
 
+_OVERSAMPLING = Rule(
+    "two integers (a, b) of at least 0, a at least 2 b, such as (40, 5)",
+    lambda value: len(value) == 2 and all(is_integer(each) for each in value) and value[0] >= 2 * value[1] >= 0,
+)
 _EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)
 
 
@@ -295,6 +300,20 @@ class Hyperparameters:
     many as `num_steps_per_iter` says."""
     n_step: Annotated[Count, "steps"] = 1
     """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
+    cut_at_exploration: Annotated[
+        bool | None, ByAlgorithm(False, dqn=True, iqn=True), Unless("n_step", 1, of_agent=False)
+    ] = None
+    """A transition ends before the next action that is another one than the policy's greedy one (`explored`, 1 byte a
+    step in the replay buffer): what comes after it is not what the policy would have got."""
+    mini_race_steps: Annotated[Count | None, "steps"] = None
+    """Transitions are drawn with a time of their own, and an episode counts as over after so many steps of it: with
+    `discount = 1`, a value is the sum of the rewards up to then. Observations get `horizon_time`, the share of the time
+    that is over, 0 where a policy acts. None: a transition has no time."""
+    mini_race_oversampling: Annotated[Sequence[int], _OVERSAMPLING, Unless("mini_race_steps", None, of_agent=False)] = (
+        40,
+        5,
+    )
+    """(a, b): the times 1 to a - 2b are drawn twice as often as those behind them, and 0 is 2b + 1 times as often."""
     recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
     """Transitions before each training sequence that only produce the LSTMs' state."""
     replay_window_steps: Annotated[SchedulableCount | None, "steps in total", MayChange] = None

@@ -141,6 +141,16 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
         """
         return None
 
+    def potential(self, observation: Any) -> float:
+        """How good it is to be at an observation: Phi of potential-based reward shaping (Ng, Harada and Russell, 1999).
+
+        Called in each worker with every observation that is stored, as the policy gets it: an unbatched nest of arrays.
+        With an override, samples have the reward r + g Phi(s') - Phi(s), g the whole factor of the next value: what is
+        optimal stays so. Where a call raises, or the number is not finite, the environment counts as faulty.
+        """
+        del observation
+        return 0.0
+
     # Observers: called in each worker with every Trajectory (unbatched numpy arrays), as TF-Agents' drivers do.
 
     def train_observers_ctor(self) -> Sequence[Callable[[Any], None]]:
@@ -150,6 +160,11 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
     def eval_observers_ctor(self) -> Sequence[Callable[[Any], None]]:
         """Observers of evaluation steps; those with `name` and `result()` are logged as `eval/<name>`."""
         return ()
+
+
+def has_potential(params: TrainParamsBase) -> bool:
+    """Whether rewards are shaped by a user's `potential`."""
+    return overrides_any(params, "potential")
 
 
 def overrides_any(params: TrainParamsBase, *hooks: str) -> bool:

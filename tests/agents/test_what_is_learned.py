@@ -24,6 +24,7 @@ from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies import weights
 from tfagents_system.replay import sampling
+from tfagents_system.replay.mini_races import Experience
 from tfagents_system.train_params_base import TrainParamsBase
 
 pytestmark = pytest.mark.slow
@@ -152,13 +153,13 @@ def frozen_targets(patch: pytest.MonkeyPatch) -> None:
 
 def one_gamma_for_n_steps(patch: pytest.MonkeyPatch) -> None:
     """The value after n steps is discounted as after one."""
-    right = sampling.n_step_returns
+    right = Experience.transition
 
-    def wrong(ring: Any, rows: Any, n_step: int, gamma: float) -> Any:
-        reward, discount, steps = right(ring, rows, n_step, gamma)
-        return reward, (discount > 0.0).astype(np.float32), steps
+    def wrong(self: Any) -> Any:
+        reward, discount = right(self)
+        return reward, (discount > 0.0).astype(np.float32)
 
-    patch.setattr(sampling, "n_step_returns", wrong)
+    patch.setattr(Experience, "transition", wrong)
 
 
 def no_noise(patch: pytest.MonkeyPatch) -> None:

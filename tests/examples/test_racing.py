@@ -12,6 +12,7 @@ from tfagents_system.envs.reward_files import polyline, write_points
 from tfagents_system.errors import UserError
 from tfagents_system.examples.racing import params as racing
 from tfagents_system.examples.racing_camera import params as racing_camera
+from tfagents_system.examples.racing_iqn import params as racing_iqn
 from tfagents_system.examples.racing_real_time import params as racing_real_time
 from tfagents_system.launch import environment_checks
 from tfagents_system.policies.fixed_policy import FixedPolicy
@@ -27,6 +28,16 @@ def test_the_check_finds_nothing_wrong(module, config):
     trial = environment_checks.check_environment(module.TrainParams(load_env_config(CONFIGS / config)), 0, report)
     assert report.errors == [] and trial is not None
     assert trial.specs[1].shape == (3,)
+
+
+def test_the_agent_of_seven_seconds_passes_the_check_with_its_fifteen_actions():
+    report = Checklist()
+    params = racing_iqn.TrainParams(load_env_config(CONFIGS / "racing.json"))
+    trial = environment_checks.check_environment(params, 0, report)
+    assert report.errors == [] and trial is not None
+    assert len(params.action_table) == 15
+    assert trial.layout.optional == ("explored",)
+    assert params.discount == 1.0 and params.mini_race_steps * 0.05 == 7.0
 
 
 @pytest.mark.parametrize(("module", "config"), EXAMPLES)

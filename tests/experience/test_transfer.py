@@ -190,3 +190,47 @@ def test_episodes_are_put_together_from_their_segments(tmp_path: Path) -> None:
         [2000 + step for step in range(10)],
     ]
     assert [each.is_terminated for each in found] == [False, False, True]
+
+
+MINI_RACES = """
+import gymnasium
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    algorithm = "dqn"
+    n_step = 3
+    action_table = [[-2.0], [-1.0], [0.0], [1.0], [2.0]]
+
+    def potential(self, observation):
+        return 10.0 * float(observation[1])
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+"""
+
+
+@pytest.mark.parametrize("suffix", columns.SUFFIXES)
+def test_explored_goes_through_files_and_potentials_are_those_of_the_params(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "my_params.py").write_text(MINI_RACES)
+    (tmp_path / "my.json").write_text('{"horizon": 20}')
+    files = {"params": str(tmp_path / "my_params.py"), "config": str(tmp_path / "my.json")}
+    explored = np.array([False, True, True, False, True])
+    given = [dataclasses.replace(episode(5, 1, True), explored=explored), episode(7, 2, False)]
+    given[1].explored = np.zeros(7, bool)
+    columns.write(tmp_path / f"data{suffix}", given)
+    stored, _, _ = imported(str(tmp_path / f"data{suffix}"), tmp_path / "imported", files)
+    assert stored.layout.optional == ("explored", "potential")
+    found = list(episodes_of(stored))
+    for ours, theirs in zip(given, found, strict=True):
+        assert theirs.explored is not None and theirs.potential is not None and ours.explored is not None
+        np.testing.assert_array_equal(theirs.explored, ours.explored)
+        np.testing.assert_array_equal(theirs.potential, 10.0 * ours.observations[""][:, 1])
+    transfer.export(str(tmp_path / "imported"), str(tmp_path / f"again{suffix}"), lambda text: None)
+    again = list(columns.read(tmp_path / f"again{suffix}", lambda text: None))
+    assert [np.array(each.explored).tolist() for each in again] == [np.array(each.explored).tolist() for each in given]
+    for each in given:
+        each.explored = None
+    columns.write(tmp_path / f"unsaid{suffix}", given)
+    unsaid, _, _ = imported(str(tmp_path / f"unsaid{suffix}"), tmp_path / "nothing explored", files)
+    assert not any(np.any(np.array(each.explored)) for each in episodes_of(unsaid))

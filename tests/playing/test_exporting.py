@@ -436,6 +436,29 @@ def test_files_of_every_format_stack_vectors_and_flattened_images(tmp_path, attr
         ]
 
 
+@pytest.mark.parametrize(
+    ("spec", "frame_stack", "formats"),
+    [
+        (VECTOR, 1, ["numpy"]),
+        ({"a": VECTOR, "lidar": tf.TensorSpec((5,), tf.float32)}, {"lidar": 3}, ["numpy", "tflite", "onnx"]),
+    ],
+    ids=["vector", "frames"],
+)
+def test_policies_of_mini_races_take_what_the_environment_gives(tmp_path, spec, frame_stack, formats):
+    """They act at a mini-race's beginning."""
+    attributes = {"mini_race_steps": 50, "normalize_observations": True, "frame_stack": frame_stack}
+    params = type("Params", (numpy_actors.Params,), attributes)({"horizon": 100})
+    seen = policy_time_step_spec(params, spec).observation
+    source = source_of(of_single_frames(trained(seen, **attributes).policy, frame_stack), spec)
+    for name in formats:
+        if name == "onnx":
+            pytest.importorskip("tf2onnx")
+        path, difference = export_files.write(source, name, tmp_path)
+        assert difference < 1e-4
+        found = load_policy(path, "--policy").description["observation"]
+        assert [each["shape"] for each in found] == [leaf.shape.as_list() for leaf in tf.nest.flatten(spec)]
+
+
 def test_nests_of_actions_are_refused():
     with pytest.raises(UserError, match="has one array of actions, this environment's is a nest"):
         describe(VECTOR, {"a": actions_of(BOUNDS)}, (), "c", 1, None)

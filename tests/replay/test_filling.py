@@ -18,7 +18,8 @@ from tfagents_system.replay.ring import NEVER, Ring
 from tfagents_system.replay.sampling import draw_transitions
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.run_files import run_checkpoints
-from tfagents_system.transport.segments import Column, Segment
+from tfagents_system.transport.layout import Column, Layout
+from tfagents_system.transport.segments import Segment
 
 
 def run_with(folder: Path, segments: int = 4) -> Path:
@@ -174,6 +175,30 @@ def test_other_layouts_are_told_column_by_column(tmp_path: Path) -> None:
     Ring.open(tmp_path / "other", other, 60, 24)
     with pytest.raises(UserError, match=r"another layout.*action: here float32 \[2\], there float32 \[4\]"):
         fill_run(tmp_path / "new", tmp_path / "other")
+
+
+def test_columns_that_were_not_asked_for_there_or_here(tmp_path: Path) -> None:
+    """Nobody has said what explored: nothing has. Potentials can't be made up; those that nobody wants are left out."""
+    optional = Layout.from_specs(np.zeros(1), np.zeros(1), has_explored=True, has_potential=True)
+    full = dataclasses.replace(LAYOUT, explored=optional.explored, potential=optional.potential)
+    cutting = dataclasses.replace(full, potential=None)
+    run_with(tmp_path / "plain", 2)
+    ring = Ring.open(tmp_path / "cutting" / "replay", cutting, 60, 24)
+    fill(ring, [tmp_path / "plain"], tmp_path / "cutting", tmp_path / "checkpoints")
+    assert ring.explored is not None and ring.ring_steps == 10 and not ring.explored[ring.held_rows].any()
+    assert differences(full, LAYOUT) == differences(full, cutting) == ["potential: here float32 [], there none"]
+    other = Ring.open(tmp_path / "full", full, 60, 24)
+    explored, potential = np.array([0, 1, 0, 0, 1], np.uint8), np.arange(6, dtype=np.float32)
+    assert other.append(dataclasses.replace(numbered_segment(), explored=explored, potential=potential))
+    for layout in (LAYOUT, cutting, full):
+        folder = tmp_path / f"of {layout.optional}"
+        ring = Ring.open(folder, layout, 60, 24)
+        fill(ring, [tmp_path / "full"], folder, tmp_path / "checkpoints")
+        (segment,) = StoredRing(folder).segments()
+        for name, wanted in (("explored", explored.tolist()), ("potential", potential.tolist())):
+            found = getattr(segment, name)
+            assert (found is not None) == (name in layout.optional)
+            assert found is None or found.tolist() == wanted
 
 
 def test_what_is_no_ring_is_refused_in_words(tmp_path: Path) -> None:

@@ -55,10 +55,13 @@ SET: dict[str, Any] = {
     "publish_period_updates": 5,
     "policy_refresh_steps": 5,
     "recurrent_burn_in": 3,
+    "cut_at_exploration": False,
+    "mini_race_oversampling": (4, 1),
     "eval_period_itrs": 3,
     "best_metric": "success",
 }
 RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
+SAMPLES = {"cut_at_exploration", "mini_race_oversampling"}
 IQN = {"iqn_quantiles", "iqn_acting_quantiles", "iqn_cosines", "iqn_huber_kappa"}
 VALUES = {"double_q", "dueling", "value_head_units", "exploration_epsilon", "boltzmann_epsilon"}
 ACTOR = {"actor_learning_rate", "sac_log_alpha", "actor_fc_layer_params", "actor_optimizer"}
@@ -119,6 +122,7 @@ def test_defaults_are_never_told(algorithm: str) -> None:
     ],
 )
 def test_of_all_attributes_those_without_effect_are_told(algorithm: str, without: set[str]) -> None:
+    without = without | SAMPLES
     plain = without | RECURRENT
     assert names_told(True, algorithm=algorithm, **SET) == plain | ASYNCHRONOUS
     assert names_told(True, algorithm=algorithm, asynchronous=True, **SET) == plain | {"max_policy_lag"}
@@ -159,7 +163,7 @@ def test_a_note_says_what_leaves_it_without_effect(attributes: dict[str, Any], t
 
 def test_what_a_users_own_agent_may_read_is_not_told() -> None:
     hooks: Any = {"agent_ctor": lambda self, *specs: TrainParamsBase.agent_ctor(self, *specs)}
-    assert names_told(False, **SET, **hooks) == RECURRENT | ASYNCHRONOUS
+    assert names_told(False, **SET, **hooks) == RECURRENT | ASYNCHRONOUS | SAMPLES
 
 
 def test_what_acts_on_images_alone_is_told_when_the_environment_is_known() -> None:

@@ -24,8 +24,8 @@ from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.report.episodes import Episode
-from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.segments import Layout
+from tfagents_system.train_params_base import TrainParamsBase, has_potential
+from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.actors import Actor, PolicyActor, RandomActor
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import segment_builder
@@ -48,10 +48,14 @@ class Learner:
         params_class = type("TrainParams", (TrainParamsBase,), {**attributes, "env_ctor": lambda self, **_: env_ctor()})
         self.params: TrainParamsBase = params_class({"horizon": horizon})
         self.env = TrainingEnvironment(
-            self.params.env_ctor(), horizon, seed=_SEED, action_history=self.params.action_history
+            self.params.env_ctor(),
+            horizon,
+            seed=_SEED,
+            action_history=self.params.action_history,
+            potential=self.params.potential if has_potential(self.params) else None,
         )
         observation_spec, action_spec = self.env.observation_spec(), self.env.action_spec()
-        self.layout = Layout.from_specs(observation_spec, action_spec, has_returns=self.params.normalize_rewards)
+        self.layout = run_layout(self.params, observation_spec, action_spec)
         rows = capacity_rows(self.params, self.layout), slack_rows(self.params, self.layout)
         self.ring = Ring.open(folder, self.layout, *rows)
         tf.keras.utils.set_random_seed(_SEED)
@@ -147,6 +151,12 @@ class _Led:
         raise NotImplementedError
 
     def batch(self, steps: Any) -> Any:
+        raise NotImplementedError
+
+    def explored(self, env: int) -> bool:
+        raise NotImplementedError
+
+    def explored_lanes(self, count: int) -> Any:
         raise NotImplementedError
 
     def was_greedy(self, env: int) -> bool:

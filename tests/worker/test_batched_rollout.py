@@ -28,7 +28,24 @@ CUTS = {
     "sequences": {"look_ahead": 3, "look_back": 5},
     "frames": {"history": 2, "look_ahead": 1},
     "returns": {"gamma": 0.9},
+    "columns": {"history": 2, "look_ahead": 2},
 }
+
+
+def layout_of(env, cuts):
+    has_all = cuts == "columns"
+    return Layout.from_specs(
+        env.observation_spec(),
+        env.action_spec(),
+        has_returns="gamma" in CUTS[cuts],
+        has_explored=has_all,
+        has_potential=has_all,
+    )
+
+
+def potential(observation):
+    """Where it is, as a number."""
+    return float(observation @ [100.0, 10.0, 1.0])
 
 
 def lanes(**kwargs):
@@ -36,10 +53,11 @@ def lanes(**kwargs):
 
 
 class Actor:
-    """Acts as [lane / 10, step / 100], by the observation alone."""
+    """Acts as [lane / 10, step / 100], by the observation alone; explores in each third step."""
 
     def __init__(self):
         self.begun = []
+        self.steps = {}
 
     def reset(self, env):
         self.begun.append(env)
@@ -55,12 +73,20 @@ class Actor:
         return self._act(time_step.observation)
 
     def actions(self, time_steps):
+        self.steps = {env: step.observation[2] for env, step in time_steps.items()}
         return {env: self._act(step.observation) for env, step in time_steps.items()}
+
+    def explored(self, env):
+        return self.steps[env] % 3 == 1
+
+    def explored_lanes(self, count):
+        return np.array([self.explored(lane) for lane in range(count)])
 
     def batch(self, steps):
         is_first = steps.observation[0][:, 2] == 0
         np.testing.assert_array_equal(steps.step_type == 0, is_first, "step types of the policy")
         np.testing.assert_array_equal(steps.reward[is_first], 0.0)
+        self.steps = dict(enumerate(steps.observation[0][:, 2]))
         return [self._act(steps.observation[0])]
 
 
@@ -69,7 +95,7 @@ class Collected:
 
     def __init__(self, kind, env, cuts="plain", held_out=0.0, max_steps=5, **kwargs):
         envs = env if isinstance(env, list) else [env]
-        layout = Layout.from_specs(envs[0].observation_spec(), envs[0].action_spec(), has_returns="gamma" in CUTS[cuts])
+        layout = layout_of(envs[0], cuts)
         self.held = HeldOutEpisodes(held_out, 3)
         self.segments, self.episodes, self.stepped = [], [], 0
 
@@ -88,11 +114,13 @@ class Collected:
 
 
 def single(cuts="plain", **kwargs):
-    return Collected(Rollout, [TrainingEnvironment(lane, HORIZON) for lane in lanes()], cuts, **kwargs)
+    envs = [TrainingEnvironment(lane, HORIZON, potential=potential) for lane in lanes()]
+    return Collected(Rollout, envs, cuts, **kwargs)
 
 
 def batched(mode, cuts="plain", of=None, **kwargs):
-    return Collected(BatchedRollout, BatchedEnvironment(vector_of(of or lanes(), mode), HORIZON), cuts, **kwargs)
+    env = BatchedEnvironment(vector_of(of or lanes(), mode), HORIZON, potential=potential)
+    return Collected(BatchedRollout, env, cuts, **kwargs)
 
 
 def assert_same(found, expected):
@@ -126,6 +154,16 @@ def test_whole_episodes_are_the_same_segments_as_of_single_environments(mode, cu
     assert found == ours.episodes and len(found) == len(expected) == count
     assert_same_lanes(ours, theirs)
     assert ours.stepped == theirs.stepped == sum(episode.length for episode in ours.episodes)
+
+
+def test_segments_say_which_actions_explored_and_how_good_it_is_to_be_where():
+    for collected in (batched(AutoresetMode.SAME_STEP, "columns"), single("columns")):
+        collected.rollout.steps(100)
+        for segment in collected.segments:
+            steps = segment.observation[0][segment.history :, 2]
+            assert segment.explored.tolist() == (steps[:-1] % 3 == 1).tolist()
+            assert segment.potential.tolist() == (segment.observation[0] @ [100, 10, 1]).tolist()
+            assert (segment.explored.dtype, segment.potential.dtype) == (np.uint8, np.float32)
 
 
 @pytest.mark.parametrize("cuts", CUTS)

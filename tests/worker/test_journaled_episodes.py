@@ -1,6 +1,7 @@
 """A deterministic run's worker that starts again goes on in its episodes as if it had never stopped."""
 
 import contextlib
+import dataclasses
 import functools
 import types
 
@@ -17,10 +18,12 @@ from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies.numpy_worker_policy import NumpyWorkerPolicy
 from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.role import EVAL_STREAM, Role
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.segments import Layout
+from tfagents_system.transport.layout import OPTIONAL_COLUMNS
+from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.actors import GreedyActorOfLanes
 from tfagents_system.worker.collector import Collector
@@ -79,6 +82,10 @@ class Params(TrainParamsBase):
         return [self.seen.append]
 
 
+def cutting_form():
+    return TransitionForm(3, cuts_at_exploration=True)
+
+
 OPTIONS = {
     "plain": {},
     "n_step": {"n_step": 3, "validation_share": 0.3, "normalize_rewards": True},
@@ -87,7 +94,19 @@ OPTIONS = {
     "greedy, recorded": {"greedy_episode_share": 0.4, "keep_best_episodes": 3},
     "whole episodes": {"envs": 2, "drop_faulty_episodes": True, "greedy_episode_share": 0.5, "n_step": 2},
     "recurrent, three environments": {"envs": 3, "recurrent": True, "action_history": 2},
+    "explored and potential": {"envs": 2, "n_step": 3, "validation_share": 0.3, "sample_form_ctor": cutting_form},
 }
+
+
+class Exploring(NumpyWorkerPolicy):
+    """Says that it explored where the first number of an action is above 0."""
+
+    def actions(self, time_steps, greedy):
+        self.last = super().actions(time_steps, greedy)
+        return self.last
+
+    def explored(self, env):
+        return bool(self.last[env][0] > 0)
 
 
 @functools.cache
@@ -96,7 +115,10 @@ def acting(name):
     env = TrainingEnvironment(Random(True), 40, action_history=params.action_history)
     observation, action = (tensor_spec.from_spec(spec) for spec in (env.observation_spec(), env.action_spec()))
     agent = make_worker_agent(params, policy_time_step_spec(params, observation), action)
-    return agent, Layout.from_specs(observation, action, has_returns=params.normalize_rewards)
+    layout = run_layout(params, observation, action)
+    if "potential" in name:
+        layout = dataclasses.replace(layout, potential=OPTIONAL_COLUMNS["potential"])
+    return agent, layout
 
 
 def make_params(name):
@@ -128,7 +150,7 @@ class Start:
         self.params = params = make_params(name)
         agent, layout = acting(name)
         lanes = params.envs + 1 if params.recurrent else params.envs
-        policy = NumpyWorkerPolicy(agent, np.random.default_rng(number), lanes)
+        policy = Exploring(agent, np.random.default_rng(number), lanes)
         self.newest = types.SimpleNamespace(policy=policy, train_step=7)
         self.agent = agent
         role = types.SimpleNamespace(

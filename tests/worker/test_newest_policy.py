@@ -43,6 +43,12 @@ class Policy:
     def reset_lanes(self, lanes: Any, first: int = 0) -> None:
         pass
 
+    def explored(self, env: int) -> bool:
+        return False
+
+    def explored_lanes(self, count: int, first: int = 0) -> np.ndarray:
+        return np.zeros(count, np.bool_)
+
     def batch(self, steps: Any, greedy: bool, first: int = 0) -> list[np.ndarray]:
         return [np.array(self.assigned[-1:])]
 

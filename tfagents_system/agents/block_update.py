@@ -19,6 +19,7 @@ from tfagents_system.agents.entropy import FrozenOptimizer
 from tfagents_system.agents.matmul_precision import bfloat16_matmuls
 from tfagents_system.agents.normalization import RunningStatistics
 from tfagents_system.agents.update_parts import Measured
+from tfagents_system.envs.history import with_horizon_time, without_horizon_time
 from tfagents_system.errors import UserError
 
 if TYPE_CHECKING:
@@ -198,17 +199,25 @@ class BlockUpdate:
 
     def _array_specs(self) -> dict[str, Any]:
         """Specs of one step of each array of a block by name, in their order."""
-        nests = {"observation": self._observation_spec, "action": self._action_spec}
+        observation_spec = self._observation_spec
+        if self._form.has_horizon_time:
+            observation_spec = without_horizon_time(observation_spec)
+        nests = {"observation": observation_spec, "action": self._action_spec}
         return {
             array.name: nests.get(array.kind) or tf.TensorSpec((), array.kind)
             for array in self._form.arrays(has_returns=self._reward_scale is not None)
         }
 
     def _named(self, arrays: list[tf.Tensor]) -> dict[str, Any]:
-        """The nests of a block's or a minibatch's arrays."""
+        """The nests of a block's or a minibatch's arrays; observations as the agent takes them."""
         specs = self._array_specs()
         # A tuple: tf.nest would sort the keys of a dictionary.
-        return dict(zip(specs, tf.nest.pack_sequence_as(tuple(specs.values()), arrays), strict=True))
+        named = dict(zip(specs, tf.nest.pack_sequence_as(tuple(specs.values()), arrays), strict=True))
+        if self._form.has_horizon_time:
+            for name in ("observation", "next_observation"):
+                time = named[name.replace("observation", "horizon_time")]
+                named[name] = with_horizon_time(named[name], time[..., None])
+        return named
 
     def _to_transition(self, named: dict[str, Any]) -> trajectory.Transition:
         reward, discount = self._scaled(named["reward"]), named["discount"]

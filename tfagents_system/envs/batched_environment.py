@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from tfagents_system.envs.batch_converters import ObservationWriter
 from tfagents_system.envs.batched_backends import RawStep, make_batched_backend
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.observations import nest_converter
+from tfagents_system.envs.training_environment import Potential, to_number
 
 _MAX_FLOAT32 = np.finfo(np.float32).max
 
@@ -31,6 +32,8 @@ class BatchStep(NamedTuple):
       began: `[N]` bool: lanes whose next episode has begun; None: none of them.
       first: Leaves `[N, ...]`: the first observations of the lanes in `began`.
       infos: Pairs of an info and the mask of the lanes that it is about; None: all.
+      potential, first_potential: `[N]` float32: of the observations behind the step, and of those in `first`; None
+        where there is no potential.
     """
 
     reward: np.ndarray
@@ -40,6 +43,8 @@ class BatchStep(NamedTuple):
     began: np.ndarray | None
     first: list[np.ndarray]
     infos: Infos
+    potential: np.ndarray | None = None
+    first_potential: np.ndarray | None = None
 
 
 class BatchedEnvironment:
@@ -55,7 +60,7 @@ class BatchedEnvironment:
       seed: For the environment, each lane gets one of its own from it; None leaves it as it is.
       worker_id: Named in errors.
       name: Which environment of the worker; named in errors.
-      action_history, action_table: As of TrainingEnvironment.
+      action_history, action_table, potential: As of TrainingEnvironment.
 
     Attributes:
       user_env: What `env_ctor` returned.
@@ -77,8 +82,10 @@ class BatchedEnvironment:
         name: str = "the environment",
         action_history: int = 0,
         action_table: Sequence[Sequence[float]] | None = None,
+        potential: Potential | None = None,
     ) -> None:
         self._backend = make_batched_backend(env, seed)
+        self._potential = potential
         self.user_env = env
         self.num_lanes = self._backend.num_lanes
         self.environment_action_spec = self._backend.environment_action_spec
@@ -111,8 +118,8 @@ class BatchedEnvironment:
         """The agent's, of one lane."""
         return self._action_spec
 
-    def reset(self, out: Sequence[np.ndarray]) -> None:
-        """Begins an episode in each lane; writes their first observations.
+    def reset(self, out: Sequence[np.ndarray]) -> np.ndarray | None:
+        """Begins an episode in each lane; writes their first observations, and returns their potentials `[N]` if any.
 
         Raises:
           EnvironmentFault: It has failed.
@@ -122,11 +129,12 @@ class BatchedEnvironment:
         self._lengths[:] = 0
         try:
             self._writer.write(self._backend.reset(), self._without_history(out))
+            if self._history is not None:
+                self._history.values[:] = 0.0
+                out[self._history_leaf][:] = 0.0
+            return self._potentials(out, range(self.num_lanes))
         except Exception as error:
             raise self._fault(error) from error
-        if self._history is not None:
-            self._history.values[:] = 0.0
-            out[self._history_leaf][:] = 0.0
 
     def step(self, action: Sequence[np.ndarray], out: Sequence[np.ndarray]) -> BatchStep:
         """Steps all lanes; writes the observations that the steps have led to.
@@ -174,7 +182,19 @@ class BatchedEnvironment:
         if ended:
             self.episodes_ended += ended
             self._episodes += ended
-        return BatchStep(reward, raw.discount, is_last, raw.resting, began, self._first, _infos(raw))
+        potential = self._potentials(out, range(self.num_lanes))
+        first = None if began is None else self._potentials(self._first, np.flatnonzero(began))
+        return BatchStep(reward, raw.discount, is_last, raw.resting, began, self._first, _infos(raw), potential, first)
+
+    def _potentials(self, leaves: Sequence[np.ndarray], lanes: Iterable[int]) -> np.ndarray | None:
+        """`[N]` float32: of the observations `[N, ...]` of these lanes; 0 in all others."""
+        if self._potential is None:
+            return None
+        found = np.zeros(self.num_lanes, np.float32)
+        for lane in lanes:
+            observation = tree.unflatten_as(self._observation_spec, [leaf[lane] for leaf in leaves])
+            found[lane] = to_number("potential", self._potential(observation))
+        return found
 
     def _end_lanes(
         self, is_over: np.ndarray, is_last: np.ndarray, began: np.ndarray | None

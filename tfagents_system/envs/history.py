@@ -5,11 +5,15 @@ leaf has the previous frames on its last axis (an image's channels, a vector's n
 gymnasium's FrameStackObservation: the first frame stands in for those before an episode's start.
 `replay/frame_stacks.py` stacks them for minibatches, `policies/frame_stack_policy.py` and `policies/numpy_policy.py`
 for acting.
+
+Where samples are mini-races, the policy's observation has one part more, `horizon_time`: the share of the mini-race
+that is over. Minibatches have it (replay/mini_races.py). It is 0 where a policy acts, and policies for environments, in
+workers and in files, take observations without it (`policies/horizon_time_policy.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +22,12 @@ import tree
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.checks.frame_stacks import FrameStack, frames_of_leaves, leaf_name
+from tfagents_system.envs.action_history import OBSERVATION
 from tfagents_system.train_params_base import TrainParamsBase
+
+HORIZON_TIME = "horizon_time"
+# The specs of environments' observations have names that begin with `observation`: this one is told apart by its name.
+_HORIZON_TIME_SPEC = tf.TensorSpec((1,), tf.float32, HORIZON_TIME)
 
 
 def is_image(spec: Any) -> bool:
@@ -56,10 +65,50 @@ def policy_time_step_spec(params: TrainParamsBase, observation_spec: Any) -> ts.
     """The observation spec that agents are built for.
 
     Args:
-      params: Only their `frame_stack` is used.
+      params: Their `frame_stack` and form of samples are used.
       observation_spec: Of the stored observation: nest of TensorSpecs without batch dimension.
     """
-    return ts.time_step_spec(stacked_spec(observation_spec, params.frame_stack))
+    spec = stacked_spec(observation_spec, params.frame_stack)
+    if params.sample_form_ctor().has_horizon_time:
+        spec = with_horizon_time(spec, _HORIZON_TIME_SPEC)
+    return ts.time_step_spec(spec)
+
+
+def with_horizon_time(observation: Any, horizon_time: Any) -> dict[str, Any]:
+    """The nest with the share of a mini-race that is over, `[B, 1]` or a spec; beside `observation`, if it is no dict.
+
+    A dict of `observation` alone counts as none: so `without_horizon_time` knows which of the two it was.
+    """
+    has_parts = isinstance(observation, Mapping) and set(observation) != {OBSERVATION}
+    return {**(observation if has_parts else {OBSERVATION: observation}), HORIZON_TIME: horizon_time}
+
+
+def without_horizon_time(observation: Any) -> Any:
+    """The inverse of `with_horizon_time`."""
+    parts = {name: part for name, part in observation.items() if name != HORIZON_TIME}
+    return parts[OBSERVATION] if set(parts) == {OBSERVATION} else parts
+
+
+def has_horizon_time(observation_spec: Any) -> bool:
+    """Whether a policy's observation, by its spec, has a horizon time that the environment does not give."""
+    own = observation_spec.get(HORIZON_TIME) if isinstance(observation_spec, Mapping) else None
+    return own is not None and getattr(own, "name", None) == HORIZON_TIME
+
+
+def horizon_time_leaf(observation_spec: Any) -> int | None:
+    """The number of that part among the leaves of a policy's observation; None if there is none."""
+    if not has_horizon_time(observation_spec):
+        return None
+    return [path for path, _ in tree.flatten_with_path(observation_spec)].index((HORIZON_TIME,))
+
+
+def policy_frames(observation_spec: Any, frame_stack: FrameStack) -> tuple[int, ...]:
+    """The frames of each leaf of a policy's observation, in its flattened order."""
+    leaf = horizon_time_leaf(observation_spec)
+    if leaf is None:
+        return frames_in(observation_spec, frame_stack)
+    frames = frames_in(without_horizon_time(observation_spec), frame_stack)
+    return (*frames[:leaf], 1, *frames[leaf:])
 
 
 def _with_last_axis(observation_spec: Any, frame_stack: FrameStack, size_of: Callable[[int, int], int]) -> Any:

@@ -14,7 +14,7 @@ from tfagents_system.envs.backends import is_batched
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
 AnyEnvironment = TrainingEnvironment | BatchedEnvironment
 
@@ -89,7 +89,11 @@ def all_lanes(params: TrainParamsBase, env: AnyEnvironment) -> AnyEnvironment:
     """The environment itself, or a vector environment with all of its lanes where `env` is its first one."""
     if is_batched(env.user_env):
         return BatchedEnvironment(
-            env.user_env, params.horizon, action_history=params.action_history, action_table=params.action_table
+            env.user_env,
+            params.horizon,
+            action_history=params.action_history,
+            action_table=params.action_table,
+            potential=params.potential if has_potential(params) else None,
         )
     return env
 
@@ -143,6 +147,7 @@ def _settings(params: TrainParamsBase, what: Mapping[str, Any], worker_id: int, 
         "name": name,
         "action_history": params.action_history,
         "action_table": params.action_table,
+        "potential": params.potential if has_potential(params) and what["kind"] == "collect" else None,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from tfagents_system.envs.devices import device_of
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.observations import nest_converter, observation_converter
 from tfagents_system.errors import UserError
+
+Potential = Callable[[Any], float]  # From an observation.
 
 _FIRST, _MID, _LAST = ts.StepType.FIRST, ts.StepType.MID, ts.StepType.LAST
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
@@ -40,12 +42,14 @@ class TrainingEnvironment(py_environment.PyEnvironment):
       name: Which environment of the worker; named in errors.
       action_history: Last actions that its observations hold, see ActionHistory.
       action_table: Of TrainParams: rows in the environment's units that are the agent's actions.
+      potential: Of TrainParams; what it raises is a fault of the environment. None: observations have no potential.
 
     Attributes:
       user_env: What `env_ctor` returned.
       environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds.
       actions: Nest of LeafActions: what the agent's actions are in the environment.
       info: The info of the last step; empty after a reset.
+      potential: Of the newest observation; 0 where there is none.
       device: Of an environment that acts in real time; None of any other.
       episodes_ended: Episodes completed since it was built.
 
@@ -63,12 +67,15 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         name: str = "the environment",
         action_history: int = 0,
         action_table: Sequence[Sequence[float]] | None = None,
+        potential: Potential | None = None,
     ) -> None:
         super().__init__(handle_auto_reset=False)
         self._backend = make_backend(env, seed)
         self.user_env = env
         self.environment_action_spec = self._backend.environment_action_spec
         self.info: Mapping[str, Any] = {}
+        self.potential = 0.0
+        self._potential_of = potential
         self._observation_spec = self._backend.observation_spec
         self.actions = actions_of(self.environment_action_spec, action_table, self._backend.own_action_spec)
         self._action_spec = tree.map_structure(lambda leaf: leaf.spec, self.actions)
@@ -109,6 +116,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
             self._history.clear()
         try:
             observation = self._convert_observation(self._backend.reset())
+            if self._potential_of is not None:
+                self.potential = float(to_number("potential", self._potential_of(observation)))
         except Exception as error:
             raise self._fault(error) from error
         self.info = {}
@@ -141,10 +150,12 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         try:
             raw_observation, raw_reward, raw_discount, is_over, info = self._backend.step(action)
             observation = self._convert_observation(raw_observation)
-            reward = _to_number("reward", raw_reward)
+            reward = to_number("reward", raw_reward)
             discount = _DISCOUNTS.get(raw_discount)
             if discount is None:
                 discount = _to_discount(raw_discount)
+            if self._potential_of is not None:
+                self.potential = float(to_number("potential", self._potential_of(observation)))
         except Exception as error:
             raise self._fault(error) from error
         self.info = info if info else {}
@@ -207,7 +218,12 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self._backend.close()
 
 
-def _to_number(name: str, value: Any) -> np.float32:
+def to_number(name: str, value: Any) -> np.float32:
+    """A finite number as float32.
+
+    Raises:
+      TypeError, ValueError: It is none.
+    """
     try:
         number = float(value)
     except TypeError:
@@ -218,7 +234,7 @@ def _to_number(name: str, value: Any) -> np.float32:
 
 
 def _to_discount(value: Any) -> np.float32:
-    discount = _to_number("discount", value)
+    discount = to_number("discount", value)
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"the discount is {discount}: it must be from 0 to 1")
     return discount

@@ -6,6 +6,7 @@ rewards                [N]
 terminations           [N] (also: terminals, terminated, dones)
 truncations            [N] (also: timeouts, truncated)
 next_observations      like observations; may be missing
+explored               [N], whether the action was another one than the greedy one; may be missing
 """
 
 from __future__ import annotations
@@ -53,10 +54,11 @@ def read(path: Path, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
         raise UserError(f"{path}: next_observations have other leaves than observations: {', '.join(following)}")
     ended = _required(columns, "terminations", path).reshape(-1).astype(bool)
     cut = np.asarray(columns.get("truncations", np.zeros(count)), bool).reshape(-1)
-    every = {**observations, **actions, **following, "terminations": ended, "truncations": cut}
+    explored = {"explored": columns["explored"].reshape(-1)} if "explored" in columns else {}
+    every = {**observations, **actions, **following, **explored, "terminations": ended, "truncations": cut}
     if short := [f"{name} has {len(each)}" for name, each in every.items() if len(each) != count]:
         raise UserError(f"{path}: rewards have {count} rows, and {', '.join(short)}")
-    yield from _episodes(observations, actions, following, rewards, ended, cut, tell)
+    yield from _episodes(observations, actions, following, rewards, ended, cut, explored.get("explored"), tell)
 
 
 def _episodes(
@@ -66,6 +68,7 @@ def _episodes(
     rewards: np.ndarray,
     ended: np.ndarray,
     cut: np.ndarray,
+    explored: np.ndarray | None,
     tell: Callable[[str], None],
 ) -> Iterator[NamedEpisode]:
     """Cuts columns of equal length into episodes. `following`: the next observations, or empty."""
@@ -91,6 +94,7 @@ def _episodes(
                 {name: leaf[begin:last] for name, leaf in actions.items()},
                 rewards[begin:last],
                 is_terminated,
+                explored=None if explored is None else explored[begin:last],
             )
     if repeated:
         tell(f"no next_observations: the last observation of {repeated:,} terminated episodes is also the one after it")
@@ -122,6 +126,8 @@ def write(path: Path, episodes: Sequence[NamedEpisode]) -> None:
         "truncations": cut,
         **all_of(lambda each: each.observations, "next_observations", slice(1, None)),
     }
+    if parts := [each.explored for each in episodes if each.explored is not None]:
+        columns["explored"] = np.concatenate(parts).astype(bool)
     if path.suffix == ".npz":
         np.savez_compressed(path, **columns)
     else:

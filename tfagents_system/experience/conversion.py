@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tree
@@ -11,7 +11,7 @@ import tree
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.episodes import StoredEpisode
-from tfagents_system.transport.segments import Column, Layout
+from tfagents_system.transport.layout import Column, Layout
 
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -26,6 +26,7 @@ class NamedEpisode:
       rewards: `[T]`.
       is_terminated: It ended in a terminal state; otherwise it was cut off.
       starts: It begins with a reset.
+      explored: `[T]`: whether an action was another one than the greedy one; None where nobody has said so.
     """
 
     observations: dict[str, np.ndarray]
@@ -33,6 +34,7 @@ class NamedEpisode:
     rewards: np.ndarray
     is_terminated: bool
     starts: bool = True
+    explored: np.ndarray | None = None
 
 
 class Conversion:
@@ -42,10 +44,18 @@ class Conversion:
       layout: What its runs store.
       actions: Those of each leaf of the environment's.
       gamma: Discount of the returns, where the layout has them.
+      potential: Of an observation, its leaves given; for data sets, where the layout has potentials.
     """
 
-    def __init__(self, layout: Layout, actions: Sequence[LeafActions], gamma: float) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        actions: Sequence[LeafActions],
+        gamma: float,
+        potential: Callable[[Sequence[np.ndarray]], float] | None = None,
+    ) -> None:
         self.layout = layout
+        self._potential = potential
         self._actions = actions
         self._gamma = gamma
 
@@ -65,8 +75,18 @@ class Conversion:
         discount = np.ones(steps, np.float32)
         if episode.is_terminated:
             discount[-1] = 0.0
-        returns = self._returns(reward) if self.layout.returns else None
-        return StoredEpisode(observation, action, reward, discount, episode.starts, True, returns)
+        explored = np.zeros(steps) if episode.explored is None else np.asarray(episode.explored).reshape(-1)
+        return StoredEpisode(
+            observation,
+            action,
+            reward,
+            discount,
+            episode.starts,
+            ends=True,
+            returns=self._returns(reward) if self.layout.returns else None,
+            explored=explored.astype(bool).astype(np.uint8) if self.layout.explored else None,
+            potential=self._potentials(observation, what) if self.layout.potential else None,
+        )
 
     def to_named(self, episode: StoredEpisode) -> NamedEpisode:
         """The other way round."""
@@ -79,7 +99,13 @@ class Conversion:
             episode.reward,
             episode.is_terminated,
             episode.starts,
+            episode.explored,
         )
+
+    def _potentials(self, observation: Sequence[np.ndarray], what: str) -> np.ndarray:
+        assert self._potential is not None, "the layout has potentials"
+        found = [self._potential([leaf[row] for leaf in observation]) for row in range(len(observation[0]))]
+        return _finite(np.asarray(found, np.float64), f"the potentials of {what}").astype(np.float32)
 
     def _returns(self, reward: np.ndarray) -> np.ndarray:
         """R_t = gamma R_(t-1) + r_t."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
-from tfagents_system.transport.segments import Layout, Segment
+from tfagents_system.transport.layout import Layout
+from tfagents_system.transport.segments import Segment
 
 
 @dataclasses.dataclass
@@ -25,6 +26,8 @@ class StoredEpisode:
       starts: Its first observation is the one of `reset`.
       ends: Its last observation is the episode's last.
       returns: `[T]` float32, where the layout has them.
+      explored: `[T]` uint8, likewise.
+      potential: `[T + 1]` float32, likewise.
     """
 
     observation: list[np.ndarray]
@@ -34,6 +37,8 @@ class StoredEpisode:
     starts: bool = True
     ends: bool = True
     returns: np.ndarray | None = None
+    explored: np.ndarray | None = None
+    potential: np.ndarray | None = None
 
     @property
     def is_terminated(self) -> bool:
@@ -77,7 +82,9 @@ def _as_part(segment: Segment, row: int) -> StoredEpisode:
         discount=segment.discount[step:],
         starts=segment.starts_episode,
         ends=segment.ends_episode,
-        returns=None if segment.returns is None else segment.returns[step:],
+        returns=_part(segment.returns, step),
+        explored=_part(segment.explored, step),
+        potential=_part(segment.potential, row),
     )
 
 
@@ -92,10 +99,18 @@ def _joined(first: StoredEpisode, second: StoredEpisode) -> StoredEpisode:
         discount=np.concatenate([first.discount, second.discount]),
         starts=first.starts,
         ends=second.ends,
-        returns=None
-        if first.returns is None or second.returns is None
-        else np.concatenate([first.returns, second.returns]),
+        returns=_both(first.returns, second.returns),
+        explored=_both(first.explored, second.explored),
+        potential=_both(_part(first.potential, 0, -1), second.potential),
     )
+
+
+def _part(column: np.ndarray | None, begin: int, end: int | None = None) -> np.ndarray | None:
+    return None if column is None else column[begin:end]
+
+
+def _both(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
+    return None if first is None or second is None else np.concatenate([first, second])
 
 
 def _key(observation: Sequence[np.ndarray], row: int) -> bytes:
@@ -129,5 +144,7 @@ def _segments(episode: StoredEpisode, most: int) -> Iterator[Segment]:
             action=[leaf[begin:end] for leaf in episode.action],
             reward=episode.reward[begin:end],
             discount=episode.discount[begin:end],
-            returns=None if episode.returns is None else episode.returns[begin:end],
+            returns=_part(episode.returns, begin, end),
+            explored=_part(episode.explored, begin, end),
+            potential=_part(episode.potential, begin, end + 1),
         )

@@ -11,7 +11,7 @@ import numpy as np
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import NamedEpisode, flat, nested
-from tfagents_system.transport.segments import Column, Layout
+from tfagents_system.transport.layout import Column, Layout
 
 PREFIX = "minari:"
 

@@ -19,8 +19,8 @@ from tfagents_system.experience.episodes import StoredEpisode, episodes_of, writ
 from tfagents_system.playing.saved_run import find_path, load_run_params
 from tfagents_system.replay.stored_ring import StoredRing, ring_folder
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.run_layout import run_layout
-from tfagents_system.transport.segments import Layout
 
 _SPECS = "specs.pbtxt"
 Tell = Callable[[str], None]
@@ -134,7 +134,12 @@ def _conversion_for(exp_dir: str | None, params_flag: str | None, config_flag: s
     else:
         with contextlib.closing(loading.make_play_env(params, 0, render=False)) as env:
             specs.save_specs(file, env.observation_spec(), env.environment_action_spec, params.action_table)
-    return Conversion(run_layout(params, *specs.load_specs(file)), _leaves(file), params.discount)
+    observation_spec, action_spec = specs.load_specs(file)
+
+    def potential(leaves: Sequence[np.ndarray]) -> float:
+        return params.potential(tree.unflatten_as(observation_spec, leaves))
+
+    return Conversion(run_layout(params, observation_spec, action_spec), _leaves(file), params.discount, potential)
 
 
 def _actions(stored: StoredRing) -> list[LeafActions]:

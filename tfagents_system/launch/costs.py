@@ -218,7 +218,7 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
     """
     from tfagents_system.envs import loading
     from tfagents_system.policies.worker_policy import make_worker_policy
-    from tfagents_system.transport.segments import Layout
+    from tfagents_system.transport.run_layout import run_layout
     from tfagents_system.worker.actors import PolicyActor
     from tfagents_system.worker.batched_rollout import new_rollout
     from tfagents_system.worker.segment_builder import SegmentBuilder
@@ -228,7 +228,7 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
     envs = [loading.all_lanes(params, env) for env in envs]
     lanes = sum(getattr(env, "num_lanes", 1) for env in envs)
     actor = PolicyActor(make_worker_policy(agent, seed, lanes, params.frame_stack), greedy=False)
-    layout = Layout.from_specs(envs[0].observation_spec(), envs[0].action_spec())
+    layout = run_layout(params, envs[0].observation_spec(), envs[0].action_spec())
     steps, lengths = 0, []
 
     def on_step(count: int) -> None:

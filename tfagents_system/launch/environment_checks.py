@@ -37,6 +37,7 @@ from tfagents_system.launch.spec_checks import (
     check_action_count,
     check_action_kind,
     check_frame_stack,
+    check_horizon_time,
     check_images,
     check_same_specs,
     check_sequences,
@@ -50,8 +51,8 @@ from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.settings import learning_notes
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.trainer_checkpoints import signature_of
+from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.run_layout import run_layout
-from tfagents_system.transport.segments import Layout
 
 ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
 SEEDING, EVALUATION, CURRICULUM = "seeding", "evaluation", "curriculum"
@@ -195,7 +196,7 @@ class _Check:
             check.facts.append(f"actions {actions_in_words(env.actions)}")
             check.errors += check_action_count(self._params, env)
             check.errors += check_action_kind(self._params, env)
-            check.errors += check_frame_stack(self._params, env)
+            check.errors += check_frame_stack(self._params, env) + check_horizon_time(self._params, env)
             if not self._checks.errors:  # Of the params either.
                 check_images(self._params, env, check)
                 check.notes += without_effect_here(self._params, env)

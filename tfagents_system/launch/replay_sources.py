@@ -11,8 +11,8 @@ from tfagents_system.errors import UserError
 from tfagents_system.replay.ring_sizes import capacity_rows
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.run_layout import run_layout
-from tfagents_system.transport.segments import Layout
 
 
 def check_sources(
@@ -47,7 +47,7 @@ def check_sources(
         if lines := differences(layout, stored.layout):
             check.errors.append(
                 f"SAC_REPLAY_FROM={source} holds other experience than this run collects: {'; '.join(lines)}. Give a "
-                "run of the same environment and settings (action_history, normalize_rewards)"
+                "run of the same environment and settings (action_history, normalize_rewards, potential)"
             )
             continue
         rows += stored.rows

@@ -17,7 +17,7 @@ from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.segments import Column, Layout
+from tfagents_system.transport.layout import Column, Layout
 
 _OPTION = "--reset_training"
 

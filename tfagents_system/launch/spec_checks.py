@@ -14,7 +14,7 @@ from tfagents_system.agents.encoder import has_own_networks, is_encoded, smalles
 from tfagents_system.checks.checklist import Check
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import actions
-from tfagents_system.envs.history import frames_in, has_images, is_image, leaf_names
+from tfagents_system.envs.history import HORIZON_TIME, frames_in, has_images, is_image, leaf_names
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.train_params_base import TrainParamsBase
@@ -80,6 +80,16 @@ def check_frame_stack(params: TrainParamsBase, env: TrainingEnvironment) -> list
         f"TrainParams.frame_stack={frame_stack} stacks images, but the observations hold none "
         f"(uint8 of shape [height, width, channels]), they are {in_words(spec)}: set it to 1, or name what is to be "
         'stacked, as in {"lidar": 4}'
+    ]
+
+
+def check_horizon_time(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+    spec = env.observation_spec()
+    if not params.sample_form_ctor().has_horizon_time or HORIZON_TIME not in leaf_names(spec):
+        return []
+    return [
+        f'the observation has a part "{HORIZON_TIME}" of its own, where networks see how far a mini-race is '
+        f"(mini_race_steps={params.mini_race_steps}): rename it in env_ctor, or set mini_race_steps to None"
     ]
 
 

@@ -11,15 +11,24 @@ from tf_agents.typing import types
 
 from tfagents_system.checks.frame_stacks import FrameStack, is_stacking
 from tfagents_system.envs.history import frames_in, single_frame_spec
+from tfagents_system.policies.horizon_time_policy import HorizonTimePolicy, of_environments
 
 _FRAMES, _IS_UNDER_WAY, _OWN = "frames", "is_under_way", "policy"
 
 
 def of_single_frames(policy: tf_policy.TFPolicy, frame_stack: FrameStack) -> tf_policy.TFPolicy:
-    """The policy for single frames; the policy itself if nothing is stacked."""
+    """The policy for what environments give: single frames, no `horizon_time`; the policy itself if it takes that."""
+    policy = of_environments(policy)
     if not is_stacking(frame_stack) or max(frames_in(policy.time_step_spec.observation, frame_stack), default=1) == 1:
         return policy
     return FrameStackPolicy(policy, frame_stack)
+
+
+def innermost(policy: tf_policy.TFPolicy) -> tf_policy.TFPolicy:
+    """The inverse: the agent's policy."""
+    if isinstance(policy, FrameStackPolicy):
+        return innermost(policy.stacked)
+    return policy.timed if isinstance(policy, HorizonTimePolicy) else policy
 
 
 class FrameStackPolicy(tf_policy.TFPolicy):

@@ -13,6 +13,7 @@ from tf_agents.policies import tf_policy
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.value_policy import ScorePolicy
+from tfagents_system.policies.frame_stack_policy import innermost
 from tfagents_system.policies.random_observations import random_observations
 from tfagents_system.policies.weights import assign_weights, named_variables
 
@@ -74,8 +75,9 @@ class NetworkCheck:
         state, differences = self._greedy.get_initial_state(self._num_envs), []
         for batch in batches:
             time_steps = tf.nest.map_structure(tf.constant, batch)
-            if isinstance(self._collect, ScorePolicy):
-                scores = self._collect.distribution(time_steps, state).action.logits_parameter().numpy()
+            if isinstance(innermost(self._collect), ScorePolicy):
+                scored = self._collect.distribution(time_steps, state)
+                state, scores = scored.state, scored.action.logits_parameter().numpy()
                 differences.append(_regret(policy.actions(self._by_env(batch), greedy=True), scores))
                 continue
             expected = self._greedy.action(time_steps, state)

@@ -48,9 +48,11 @@ class NetworkLayers:
       actor: The network, with its variables created.
       variables: Names of its variables, from `named_variables`.
       frames: Of each leaf of the observation that the actor takes, as of FrameStackPolicy; empty where none is stacked.
+      zero_leaf: The leaf that is 0 always and that nobody gives; None: there is none.
 
     Attributes:
-      observation: Shape and dtype of each leaf of the observation, of single frames, and `frames` where it is stacked.
+      observation: Shape and dtype of each leaf of the observation, of single frames, and `frames` where it is stacked;
+        `is_zero` where nobody gives it.
       sizes: How many numbers each leaf has.
       layers: As `numpy_network.Network` takes them.
       variables: Those whose values are in the arrays as they are, by the names of these.
@@ -60,7 +62,13 @@ class NetworkLayers:
       UnsupportedNetworkError: The network contains anything else.
     """
 
-    def __init__(self, actor: Any, variables: Mapping[str, tf.Variable], frames: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        actor: Any,
+        variables: Mapping[str, tf.Variable],
+        frames: Sequence[int] = (),
+        zero_leaf: int | None = None,
+    ) -> None:
         self._names = {variable.ref(): name for name, variable in variables.items()}
         self._arrays: dict[str, ToArray] = {}
         self.variables: dict[str, tf.Variable] = {}
@@ -70,6 +78,8 @@ class NetworkLayers:
         self.observation = [
             _of_single_frames(spec, count) for spec, count in zip(stacked, frames or [1] * len(stacked), strict=True)
         ]
+        if zero_leaf is not None:
+            self.observation[zero_leaf]["is_zero"] = True
         self.layers: list[dict[str, Any]] = self._read(actor)
 
     def _read(self, actor: Any) -> list[dict[str, Any]]:

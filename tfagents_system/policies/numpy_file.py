@@ -11,8 +11,9 @@ import numpy as np
 from tf_agents.policies import tf_policy
 from tf_agents.policies.actor_policy import ActorPolicy
 
+from tfagents_system.envs.history import horizon_time_leaf
 from tfagents_system.policies import numpy_network, numpy_policy
-from tfagents_system.policies.frame_stack_policy import FrameStackPolicy
+from tfagents_system.policies.frame_stack_policy import FrameStackPolicy, innermost
 from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError
 from tfagents_system.policies.numpy_score_policy import scores_actions
 from tfagents_system.policies.policy_description import Description
@@ -31,18 +32,24 @@ def save(path: Path, policy: tf_policy.TFPolicy, description: Description) -> No
     Raises:
       UnsupportedNetworkError: It contains something that `numpy_network.py` can't compute.
     """
-    frames: Sequence[int] = ()
+    given: Sequence[int] = ()
     if isinstance(policy, FrameStackPolicy):
-        policy, frames = policy.stacked, policy.frames
+        policy, given = policy.stacked, policy.frames
+    policy = innermost(policy)
+    own = horizon_time_leaf(policy.time_step_spec.observation)
+    frames = (*given[:own], 1, *given[own:]) if given and own is not None else given
     variables = named_variables(policy)
-    network = _network_of(policy, variables, frames)
+    network = _network_of(policy, variables, frames, own)
     action = description["action"]
     names = ("low", "high", "rows") if "rows" in action else ("low", "high")
-    own = {name: np.asarray(action[name], action["dtype"]) for name in names}
+    bounds = {name: np.asarray(action[name], action["dtype"]) for name in names}
     arrays = network.arrays(read_weights(variables))
-    told = {"layers": network.layers}
+    told: dict[str, Any] = {"layers": network.layers}
+    if own is not None:
+        told["inputs"] = network.observation
     if any(count > 1 for count in frames):
-        leaves = zip(description["observation"], network.observation, strict=True)
+        of_environment = [leaf for number, leaf in enumerate(network.observation) if number != own]
+        leaves = zip(description["observation"], of_environment, strict=True)
         told["observation"] = [{**leaf, **of_network} for leaf, of_network in leaves]
         state = numpy_network.Network(network.observation, network.layers, arrays).state
         told["state"] = [
@@ -50,15 +57,17 @@ def save(path: Path, policy: tf_policy.TFPolicy, description: Description) -> No
         ]
     text = np.array(json.dumps({**description, **told}))
     with path.open("wb") as file:
-        np.savez(file, description=text, **own, **arrays)
+        np.savez(file, description=text, **bounds, **arrays)
 
 
-def _network_of(policy: tf_policy.TFPolicy, variables: Mapping[str, Any], frames: Sequence[int]) -> NetworkLayers:
+def _network_of(
+    policy: tf_policy.TFPolicy, variables: Mapping[str, Any], frames: Sequence[int], zero_leaf: int | None
+) -> NetworkLayers:
     if scores_actions(policy):
-        return ScoreLayers(policy.network, variables, frames)
+        return ScoreLayers(policy.network, variables, frames, zero_leaf)
     if type(policy) is not ActorPolicy:
         raise UnsupportedNetworkError(f"{type(policy).__name__} is not TF-Agents' ActorPolicy")
-    return NetworkLayers(policy._actor_network, variables, frames)
+    return NetworkLayers(policy._actor_network, variables, frames, zero_leaf)
 
 
 def player() -> str:

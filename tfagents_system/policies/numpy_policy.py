@@ -59,7 +59,8 @@ class NumpyPolicy:
         self.description = description
         self.observation = description["observation"]
         self._arrays = arrays
-        self._networks = {1: Network(self.observation, description["layers"], arrays)}  # By number of observations.
+        self._inputs = description.get("inputs", self.observation)
+        self._networks = {1: Network(self._inputs, description["layers"], arrays)}  # By number of observations.
         self._rows = arrays.get("rows")  # The actions that it chooses from.
         self._bounds = arrays["low"], arrays["high"]
         self._low, self._high = (bound.astype(np.float32) for bound in self._bounds)
@@ -111,7 +112,7 @@ class NumpyPolicy:
             if len(self._networks) > _MOST_SIZES:
                 self._networks = {1: self._networks[1]}
             layers = self.description["layers"]
-            self._networks[n] = Network(self.observation, layers, self._arrays, n, self._networks[1])
+            self._networks[n] = Network(self._inputs, layers, self._arrays, n, self._networks[1])
         return self._networks[n]
 
 

@@ -17,6 +17,7 @@ from tfagents_system.agents.value_policy import (
     SamplingPolicy,
     ScorePolicy,
 )
+from tfagents_system.envs.history import horizon_time_leaf
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.network_layers import UnsupportedNetworkError
 from tfagents_system.policies.numpy_scores import NumpyScores
@@ -49,7 +50,8 @@ class NumpyScorePolicy(WorkerPolicy):
         self._rate_names = {attribute: names[variable.ref()] for attribute, variable in rates.items()}
         self._samples = type(policy) is SamplingPolicy
         weights = read_weights(variables)
-        self._scores = NumpyScores(policy.network, variables, weights)
+        own = horizon_time_leaf(policy.time_step_spec.observation)
+        self._scores = NumpyScores(policy.network, variables, weights, own)
         self._rates = self._rates_of(weights)
         self._rng = rng
         self._check_again = check_again

@@ -22,13 +22,20 @@ class NumpyScores:
       network: With its variables created.
       variables: Names of its variables, from `named_variables`.
       weights: Their values.
+      zero_leaf: The leaf of the observation that is 0 always and that nobody gives; None: there is none.
 
     Raises:
       UnsupportedNetworkError: See ScoreLayers.
     """
 
-    def __init__(self, network: ValueNetwork, variables: Mapping[str, tf.Variable], weights: Weights) -> None:
-        self._layers = ScoreLayers(network, variables)
+    def __init__(
+        self,
+        network: ValueNetwork,
+        variables: Mapping[str, tf.Variable],
+        weights: Weights,
+        zero_leaf: int | None = None,
+    ) -> None:
+        self._layers = ScoreLayers(network, variables, zero_leaf=zero_leaf)
         self._arrays = self._layers.arrays(weights)
         self._first = Network(self._layers.observation, self._layers.layers, self._arrays)
         self._networks = {1: self._first}  # By number of observations.

@@ -14,6 +14,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.agent_interface import sampled_actor
+from tfagents_system.envs.history import horizon_time_leaf
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError
 from tfagents_system.policies.numpy_network import Network
@@ -56,7 +57,8 @@ class NumpyWorkerPolicy(WorkerPolicy):
         except UnsupportedAgentError as error:
             raise UnsupportedNetworkError(str(error)) from None
         variables = named_variables(agent.collect_policy)
-        self._layers = NetworkLayers(actor, variables, frames)
+        own = horizon_time_leaf(agent.collect_policy.time_step_spec.observation)
+        self._layers = NetworkLayers(actor, variables, frames, own)
         self._arrays = self._layers.arrays(read_weights(variables))
 
         def network(columns: int, like: Network | None = None) -> Network:

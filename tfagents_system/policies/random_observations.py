@@ -9,6 +9,8 @@ import tensorflow as tf
 from tf_agents.policies import tf_policy
 
 from tfagents_system.agents.normalization import RunningNormalization
+from tfagents_system.envs.history import horizon_time_leaf
+from tfagents_system.policies.frame_stack_policy import innermost
 
 
 def random_observations(policy: tf_policy.TFPolicy, count: int, rng: np.random.Generator) -> Any:
@@ -17,10 +19,11 @@ def random_observations(policy: tf_policy.TFPolicy, count: int, rng: np.random.G
     Otherwise all would be clipped, and no weight behind the normalisation would matter.
     """
     spec = policy.time_step_spec.observation
+    own = horizon_time_leaf(innermost(policy).time_step_spec.observation)
     seen = {
-        module.leaf: (module.mean.numpy(), np.sqrt(module.variance.numpy()))
+        module.leaf - (own is not None and module.leaf > own): (module.mean.numpy(), np.sqrt(module.variance.numpy()))
         for module in policy.submodules
-        if isinstance(module, RunningNormalization)
+        if isinstance(module, RunningNormalization) and module.leaf != own
     }
     leaves = enumerate(tf.nest.flatten(spec))
     return tf.nest.pack_sequence_as(spec, [draw(leaf, _of_newest(seen.get(k), leaf), count, rng) for k, leaf in leaves])

@@ -13,7 +13,7 @@ from tf_agents.policies import greedy_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.checks.frame_stacks import FrameStack
-from tfagents_system.envs.history import frames_in
+from tfagents_system.envs.history import policy_frames
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.network_check import NetworkCheck
@@ -87,10 +87,10 @@ def why_not_numpy(agent: Any, frame_stack: FrameStack = 1) -> str:
 def _in_numpy(
     agent: Any, rng: np.random.Generator, num_envs: int, frame_stack: FrameStack, check_again: CheckAgain | None = None
 ) -> WorkerPolicy:
-    frames = frames_in(agent.collect_policy.time_step_spec.observation, frame_stack)
+    frames = policy_frames(agent.collect_policy.time_step_spec.observation, frame_stack)
     if not scores_actions(agent.collect_policy):
         return NumpyWorkerPolicy(agent, rng, num_envs, check_again, frames)
-    if of_single_frames(agent.collect_policy, frame_stack) is not agent.collect_policy:
+    if max(frames, default=1) > 1:
         raise UnsupportedNetworkError("frames are stacked")
     return NumpyScorePolicy(agent.collect_policy, rng, check_again)
 

@@ -17,10 +17,11 @@ from absl import logging
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.stored_ring import StoredRing, differences
+from tfagents_system.replay.stored_ring import StoredRing, differences, fitted
 from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.run_files.run_checkpoints import newest_complete
-from tfagents_system.transport.segments import Layout, Segment
+from tfagents_system.transport.layout import Layout
+from tfagents_system.transport.segments import Segment
 
 _DONE = "filled_from.json"
 _SEGMENTS_AT_ONCE = 1000
@@ -70,6 +71,7 @@ def _take_over(ring: Ring, segments: Sequence[Segment], source: Path) -> None:
 
 def _fit(segment: Segment, layout: Layout, frame_stack: FrameStack) -> Segment:
     """The segment for a ring of perhaps longer stacks: no sample starts where frames before it are missing."""
+    segment = fitted(segment, layout)
     missing = layout.history_rows(frame_stack) - segment.history
     if segment.starts_episode or missing <= segment.context:
         return segment

@@ -23,7 +23,7 @@ from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.ring_header import DamagedHeaderError
 from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.run_files.run_checkpoints import Checkpoint, newest_complete
-from tfagents_system.transport.segments import Layout
+from tfagents_system.transport.layout import Layout
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ORIGIN = "origin.json"

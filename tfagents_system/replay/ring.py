@@ -28,7 +28,8 @@ from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS
 from tfagents_system.replay.ring_rows import RingRows
 from tfagents_system.transport.bundles import bundled
-from tfagents_system.transport.segments import NEVER, Layout, Segment, WorkerRecord
+from tfagents_system.transport.layout import Layout
+from tfagents_system.transport.segments import NEVER, Segment, WorkerRecord
 
 __all__ = ["INIT_ITERATION", "MAX_WORKERS", "NEVER", "OverwrittenError", "Ring", "WorkerRecord"]
 
@@ -77,7 +78,8 @@ class Ring:
         self.max_segment_rows = min(files.capacity_rows, files.slack_rows)
         self.lock = threading.RLock()
         self.rows = rows = RingRows(files)
-        self.observation, self.action, self.returns = rows.observation, rows.action, rows.returns
+        self.observation, self.action = rows.observation, rows.action
+        self.returns, self.explored, self.potential = rows.returns, rows.explored, rows.potential
         self.reward, self.discount = rows.reward, rows.discount
         self.steps_left, self.step_type = rows.steps_left, rows.step_type
         self.is_held_out, self.is_repeated, self.step_types = rows.is_held_out, rows.is_repeated, rows.step_types

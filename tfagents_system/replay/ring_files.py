@@ -17,7 +17,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
-from tfagents_system.transport.segments import Column, Layout, file_stem
+from tfagents_system.transport.layout import Column, Layout, file_stem
 
 VERSION = 3
 _SLACK_SEGMENTS = 4

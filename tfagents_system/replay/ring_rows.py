@@ -30,7 +30,7 @@ class RingRows:
       columns: All of them, as `RingFiles.columns` has them.
       observation, action: Those of the leaves.
       reward, discount, steps_left, step_type, crc: The ring's own.
-      returns: Discounted returns, None where the layout has none.
+      returns, explored, potential: Those that the layout may have; None where it has not.
       per_observation, per_transition: The columns of which a segment of T transitions has T + 1 values, and T.
     """
 
@@ -41,11 +41,11 @@ class RingRows:
         split, end = len(layout.observation), len(layout.observation) + len(layout.action)
         self.observation, self.action = self.columns[:split], self.columns[split:end]
         self.reward, self.discount, self.steps_left, self.step_type, self.crc = self.columns[-5:]
-        self.returns = self.columns[end] if layout.returns else None
-        self.per_observation = [*self.observation, self.steps_left, self.step_type]
-        self.per_transition = [*self.action, self.reward, self.discount]
-        if self.returns is not None:
-            self.per_transition.append(self.returns)
+        optional = dict(zip(layout.optional, self.columns[end:-5], strict=True))
+        self.returns, self.explored = optional.get("returns"), optional.get("explored")
+        self.potential = optional.get("potential")
+        self.per_observation = [*self.observation, *_present(self.potential), self.steps_left, self.step_type]
+        self.per_transition = [*self.action, self.reward, self.discount, *_present(self.returns, self.explored)]
 
     def write(self, segment: Segment, first_row: int) -> None:
         """Writes a segment to the rows from number `first_row` on, its checksum last."""
@@ -61,12 +61,12 @@ class RingRows:
         step_type[rows - 1 - segment.deferred : rows - 1] |= _NO_START
         steps_left = np.arange(rows - 1, -1, -1, dtype=np.int32)
         steps_left[:history] = HISTORY
+        per_observation = [*segment.observation, *_present(segment.potential), steps_left, step_type]
         per_transition = [*segment.action, segment.reward, segment.discount]
-        if segment.returns is not None:
-            per_transition.append(segment.returns)
+        per_transition += _present(segment.returns, segment.explored)
         for column, values in zip(
             self.per_observation + self.per_transition,
-            [*segment.observation, steps_left, step_type, *(_after_history(each, history) for each in per_transition)],
+            [*per_observation, *(_after_history(each, history) for each in per_transition)],
             strict=True,
         ):
             self._put(column, values, first_row)
@@ -135,6 +135,10 @@ class RingRows:
 
     def _starts(self, part: slice) -> np.ndarray:
         return (self.steps_left[part] > 0) & ~self.is_repeated(part)
+
+
+def _present(*columns: np.ndarray | None) -> list[np.ndarray]:
+    return [column for column in columns if column is not None]
 
 
 def _after_history(values: np.ndarray, history: int) -> np.ndarray:

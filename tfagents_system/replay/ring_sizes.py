@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tfagents_system.replay.ring_files import default_slack_rows
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.segments import Layout
+from tfagents_system.transport.layout import Layout
 
 
 def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:

@@ -12,12 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfagents_system.agents import algorithms
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.replay import sampling
+from tfagents_system.replay.mini_races import MiniRaces
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.samples import SampleArray, Samples, Sequences, Transitions
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.segments import Layout
+from tfagents_system.transport.layout import Layout
 
 
 class SampleForm(abc.ABC):
@@ -28,11 +30,16 @@ class SampleForm(abc.ABC):
       sequence_length: Transitions of a sample with an axis of time, those of its burn-in included; None: a sample is
         one transition.
       burn_in: Transitions of a sequence that only produce the state in which its losses begin.
+      cuts_at_exploration: The ring is to say which actions explored.
+      has_horizon_time: The policy's observation has a `horizon_time` beside what the environment gives, which samples
+        have as `horizon_time` and `next_horizon_time`.
     """
 
     samples: ClassVar[type[Samples]]
     sequence_length: int | None = None
     burn_in: int = 0
+    cuts_at_exploration: bool = False
+    has_horizon_time: bool = False
 
     @property
     @abc.abstractmethod
@@ -53,7 +60,8 @@ class SampleForm(abc.ABC):
 
     def arrays(self, *, has_returns: bool) -> tuple[SampleArray, ...]:
         """The arrays of a block, in their order. `has_returns`: the ring has the returns of steps."""
-        return self.samples.described(("returns",) if has_returns else ())
+        times = ("horizon_time", "next_horizon_time") if self.has_horizon_time else ()
+        return self.samples.described((*times, *(("returns",) if has_returns else ())))
 
     def sample_bytes(self, layout: Layout, frame_stack: FrameStack) -> int:
         """What a sample takes in a block, as a bound."""
@@ -66,10 +74,12 @@ class TransitionForm(SampleForm):
 
     Attributes:
       n_step: n.
+      cuts_at_exploration: A transition ends before the next action that explored.
     """
 
     samples = Transitions
     n_step: int = 1
+    cuts_at_exploration: bool = False
 
     @property
     def reach(self) -> tuple[int, int]:
@@ -85,6 +95,17 @@ class TransitionForm(SampleForm):
         held_out: bool = False,
     ) -> Transitions:
         """See SampleForm."""
+        return self._drawn(ring, rng, settings, num_minibatches, held_out)
+
+    def _drawn(
+        self,
+        ring: Ring,
+        rng: np.random.Generator,
+        settings: sampling.DrawSettings,
+        num_minibatches: int,
+        held_out: bool,
+        races: MiniRaces | None = None,
+    ) -> Transitions:
         transitions = sampling.draw_transitions(
             ring,
             rng,
@@ -95,10 +116,37 @@ class TransitionForm(SampleForm):
             held_out=held_out,
             frame_stack=settings.frame_stack,
             window_steps=settings.window_steps,
+            cuts_at_exploration=self.cuts_at_exploration,
+            races=races,
         )
         if settings.whole_bootstrap:
             transitions.discount *= np.float32(settings.discount)
         return transitions
+
+
+@dataclasses.dataclass(frozen=True)
+class MiniRaceForm(TransitionForm):
+    """Transitions of mini-races, see mini_races.py.
+
+    Attributes:
+      n_step, cuts_at_exploration: As of TransitionForm.
+      races: How they are drawn.
+    """
+
+    races: MiniRaces = MiniRaces(140)
+    has_horizon_time: bool = True
+
+    def draw(
+        self,
+        ring: Ring,
+        rng: np.random.Generator,
+        settings: sampling.DrawSettings,
+        num_minibatches: int,
+        *,
+        held_out: bool = False,
+    ) -> Transitions:
+        """See SampleForm."""
+        return self._drawn(ring, rng, settings, num_minibatches, held_out, self.races)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,4 +193,9 @@ def form_of(params: TrainParamsBase) -> SampleForm:
     if params.recurrent:
         burn_in = params.recurrent_burn_in
         return SequenceForm(burn_in + params.recurrent_sequence_length, burn_in)
-    return TransitionForm(params.n_step)
+    # An action that is the only one of its transition cuts nothing.
+    cuts = params.n_step > 1 and bool(algorithms.value(params, "cut_at_exploration"))
+    if params.mini_race_steps is None:
+        return TransitionForm(params.n_step, cuts)
+    first, second = params.mini_race_oversampling
+    return MiniRaceForm(params.n_step, cuts, races=MiniRaces(params.mini_race_steps, (first, second)))

@@ -61,9 +61,10 @@ class Transitions(Samples):
       action: Leaves `[K, B, ...]`, in [-1, 1].
       reward: `[K, B]` float32.
       discount: `[K, B]` float32: 0 where the episode terminated in this transition. An agent multiplies it with gamma
-        once; a transition of m steps has gamma^(m - 1) in it.
+        once; a transition of m steps has gamma^(m - 1) in it. Also 0 where a mini-race is over.
       next_observation: Leaves `[K, B, ...]`.
       returns: `[K, B]` float32, where the ring has them: the discounted sum of the episode's rewards up to this step.
+      horizon_time, next_horizon_time: `[K, B]` float32, of mini-races: t / T of both observations.
     """
 
     observation: list[np.ndarray] = dataclasses.field(metadata=OBSERVATION)
@@ -72,6 +73,8 @@ class Transitions(Samples):
     discount: np.ndarray = dataclasses.field(metadata=FLOAT32)
     next_observation: list[np.ndarray] = dataclasses.field(metadata=OBSERVATION)
     returns: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
+    horizon_time: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
+    next_horizon_time: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
 
 
 @dataclasses.dataclass

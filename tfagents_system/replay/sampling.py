@@ -14,7 +14,7 @@ import numpy as np
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
-from tfagents_system.replay.n_step_returns import n_step_returns
+from tfagents_system.replay.mini_races import Experience, MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.samples import Sequences, Transitions
 
@@ -93,19 +93,25 @@ def draw_transitions(
     held_out: bool = False,
     frame_stack: FrameStack = 1,
     window_steps: int | None = None,
+    cuts_at_exploration: bool = False,
+    races: MiniRaces | None = None,
 ) -> Transitions:
     """Draws with replacement, every transition in the ring equally likely.
+
+    Rewards are shaped where the ring has potentials.
 
     Args:
       ring: What is drawn from.
       rng: Decides what is drawn.
       num_minibatches: K.
       batch_size: B.
-      n_step: Steps of a transition, at most; see n_step_returns.py.
+      n_step: Steps of a transition, at most; see `experience`.
       gamma: The agent's discount, which the rewards of later steps are weighted with.
       held_out: Draw from the held-out episodes, instead of all others.
       frame_stack: How many frames of which leaves are stacked.
       window_steps: As of DrawSettings. Held-out steps are then drawn from the same rows.
+      cuts_at_exploration: A transition ends before the next action that explored; the ring says which ones did.
+      races: Each transition is one of a mini-race, at a time that is drawn with it; None: it has no time.
 
     Raises:
       NothingToDrawError: The ring holds no such transition.
@@ -114,8 +120,9 @@ def draw_transitions(
         first = _first_row(ring, frame_stack, window_steps)
         rows = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, first)
         shape = (num_minibatches, batch_size)
-        reward, discount, steps = n_step_returns(ring, rows, n_step, gamma)
-        next_rows = (rows + steps) % ring.num_rows
+        found = _experience_at(ring, rows, n_step, gamma, cuts_at_exploration)
+        next_rows = (rows + found.n_steps) % ring.num_rows
+        (reward, discount), times = (found.transition(), {}) if races is None else _race(found, rng, races, shape)
         return Transitions(
             observation=_take_observation(ring, rows, shape, frame_stack),
             action=[_take(column, rows, shape) for column in ring.action],
@@ -123,7 +130,31 @@ def draw_transitions(
             discount=discount.reshape(shape),
             next_observation=_take_observation(ring, next_rows, shape, frame_stack),
             returns=None if ring.returns is None else _take(ring.returns, rows, shape),
+            **times,
         )
+
+
+def _experience_at(ring: Ring, rows: np.ndarray, n_step: int, gamma: float, cuts_at_exploration: bool) -> Experience:
+    """What follows the steps in these rows `[N]`."""
+    behind = [rows, *((rows + k) % ring.num_rows for k in range(1, n_step))]
+    explored = [ring.explored[k] for k in behind] if cuts_at_exploration and ring.explored is not None else None
+    steps_left = None if n_step == 1 else ring.steps_left[rows]
+    reward, discount = ([column[k] for k in behind] for column in (ring.reward, ring.discount))
+    found = experience(reward, discount, steps_left, gamma, explored)
+    if ring.potential is None:
+        return found
+    next_rows = (rows + found.n_steps) % ring.num_rows
+    return dataclasses.replace(found, potential=ring.potential[rows], next_potential=ring.potential[next_rows])
+
+
+def _race(
+    found: Experience, rng: np.random.Generator, races: MiniRaces, shape: tuple[int, int]
+) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, np.ndarray]]:
+    """Rewards and discounts of mini-races at drawn times, and these times as samples have them."""
+    t = draw_times(rng, shape[0] * shape[1], races)
+    shares = {"horizon_time": t / races.steps, "next_horizon_time": (t + found.n_steps) / races.steps}
+    times = {name: share.astype(np.float32).reshape(shape) for name, share in shares.items()}
+    return mini_race(found, t, races.steps), times
 
 
 def draw_sequences(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring_files import VERSION, RingFiles, row_ranges
 from tfagents_system.replay.ring_rows import HISTORY, STEP_FIRST, STEP_LAST, RingRows
-from tfagents_system.transport.segments import Column, Layout, Segment
+from tfagents_system.transport.layout import Column, Layout
+from tfagents_system.transport.segments import Segment
 
 
 class StoredRing:
@@ -90,9 +92,11 @@ class StoredRing:
             crc = zlib.crc32(np.ascontiguousarray(values).data, crc)
         if crc != int(columns.crc[(end - 1) % self._files.num_rows]):
             return None
-        *observation, steps_left, step_type = per_observation
+        *seen, steps_left, step_type = per_observation
+        observation, potential = seen[: len(self.layout.observation)], seen[len(self.layout.observation) :]
         history = int(np.count_nonzero(steps_left == HISTORY))
         *action, reward, discount = per_transition[: len(self.layout.action) + 2]
+        optional = [values[history:] for values in per_transition[len(self.layout.action) + 2 :]] + potential
         not_starts = columns.has_no_start(step_type)[history:-1]
         context = int(np.argmin(np.append(not_starts, False)))
         deferred = int(np.argmin(np.append(not_starts[context:][::-1], False)))
@@ -114,7 +118,7 @@ class StoredRing:
             lead=context,
             context=context,
             deferred=deferred,
-            returns=per_transition[-1][history:] if self.layout.returns else None,
+            **dict(zip(self.layout.optional, optional, strict=True)),
         )
 
     def _copy(self, column: np.ndarray, begin: int, end: int) -> np.ndarray:
@@ -138,10 +142,15 @@ def ring_folder(folder: Path) -> Path:
 
 
 def differences(ours: Layout, theirs: Layout) -> list[str]:
-    """A line for each column that only one of two layouts has, or that differs; empty where they are the same."""
+    """A line for each column that only one of two layouts has, or that differs; empty where `fitted` can make do.
+
+    That is so without `explored`, and with columns of explored and potential that nobody asks for.
+    """
+    unasked = ("explored",) if ours.potential is not None else ("explored", "potential")
 
     def kinds(layout: Layout) -> dict[str, str]:
-        return {column.name: f"{column.dtype} {list(column.shape)}" for column in layout.columns}
+        columns = (each for each in layout.columns if each.name not in unasked)
+        return {each.name: f"{each.dtype} {list(each.shape)}" for each in columns}
 
     own, other = kinds(ours), kinds(theirs)
     names = [*own, *(name for name in other if name not in own)]
@@ -152,13 +161,18 @@ def differences(ours: Layout, theirs: Layout) -> list[str]:
     ]
 
 
+def fitted(segment: Segment, layout: Layout) -> Segment:
+    """A segment of another ring for this layout: no action has explored where nobody has said so."""
+    explored = segment.explored if segment.explored is not None else np.zeros(len(segment.reward), np.uint8)
+    return dataclasses.replace(
+        segment,
+        explored=explored if layout.explored is not None else None,
+        potential=segment.potential if layout.potential is not None else None,
+    )
+
+
 def _layout(described: Any) -> Layout:
     columns = [
         Column(each["name"], tuple(each["shape"]), each["dtype"], each.get("count")) for each in described["columns"]
     ]
-
-    def of(root: str) -> Sequence[Column]:
-        return tuple(column for column in columns if column.name == root or column.name.startswith(f"{root}/"))
-
-    (returns,) = of("return") or (None,)
-    return Layout(tuple(of("observation")), tuple(of("action")), returns)
+    return Layout.from_columns(columns)

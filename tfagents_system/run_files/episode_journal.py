@@ -35,6 +35,7 @@ class EpisodeUnderWay(msgspec.Struct, frozen=True, array_like=True):
       actions: Their actions, `[steps, ...]` in the dtype of the ring's column.
       checksum: CRC-32 of all that the environment has returned since the episode began.
       memory: The policy's, float32 arrays.
+      explored: Which of the actions explored, a byte each; empty where none did.
     """
 
     env: int
@@ -44,6 +45,7 @@ class EpisodeUnderWay(msgspec.Struct, frozen=True, array_like=True):
     actions: bytes
     checksum: int
     memory: list[bytes]
+    explored: bytes = b""
 
 
 class Cut(msgspec.Struct, frozen=True, array_like=True):

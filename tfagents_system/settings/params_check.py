@@ -27,6 +27,7 @@ from tfagents_system.settings import learning_notes, other_libraries, own_attrib
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.settings.own_attributes import is_set
 from tfagents_system.settings.reset_rules import reset_findings
+from tfagents_system.settings.sample_form_checks import sample_form_findings, sample_form_notes
 from tfagents_system.settings.schedule_checks import schedule_together_findings
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -161,7 +162,7 @@ def advice(params: TrainParamsBase) -> list[str]:
             f"max_updates_per_env_step={params.max_updates_per_env_step:g} is the old name of updates_per_env_step, "
             "which means the same with and without asynchronous=True"
         )
-    notes += learning_notes.short_shares(params)
+    notes += learning_notes.short_shares(params) + sample_form_notes(params)
     return notes + learning_notes.learning_rates(params) + without_effect(params) + own_attributes.notes(params)
 
 
@@ -325,6 +326,7 @@ _TOGETHER: tuple[Callable[[Any], list[str]], ...] = (
     _quantile_findings,
     _optimizer_findings,
     schedule_together_findings,
+    sample_form_findings,
     network_findings,
     reset_findings,
 )

@@ -16,148 +16,15 @@ the steps that such samples start at or look back to. Each step is a start in ex
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import tree
 
-from tfagents_system.checks.frame_stacks import FrameStack, frames_of_leaves, leaf_name
-from tfagents_system.policies.leaf_names import fit_names
+from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout
 
 NEVER = -2  # iteration_done of a worker that has completed none.
 WIRE_VERSION = 3
 HEADER_FIELDS = 11
-_MAX_SEGMENT_STEPS = 1000
-_MAX_SEGMENT_BYTES = 16 * 2**20
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """One leaf of the observation or action nest.
-
-    Attributes:
-      name: Path in the nest, such as `observation/camera`.
-      shape: Shape of one step.
-      dtype: Name of the NumPy dtype.
-      count: Of an action that is the number of one of so many; None: values are not limited.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    count: int | None = None
-
-    def describe(self) -> dict[str, Any]:
-        """What a ring says of it; as before there were counts, where it has none."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name != "count" or value}
-
-    @property
-    def is_image(self) -> bool:
-        """Pixels `[height, width, channels]`, of which frames can be stacked."""
-        return self.dtype == "uint8" and len(self.shape) == 3
-
-    @property
-    def step_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
-
-
-_RETURN = Column("return", (), "float32")
-_OF_STEPS = (Column("reward", (), "float32"), Column("discount", (), "float32"))
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """The columns of an environment's experience, in the order of the flattened nests.
-
-    Attributes:
-      observation: Of each observation.
-      action: Of each transition.
-      returns: None, or one more column of each transition: the discounted sum of the episode's rewards up to it.
-      leaves: The names by which `frame_stack` knows the observation's columns.
-    """
-
-    observation: tuple[Column, ...]
-    action: tuple[Column, ...]
-    returns: Column | None = None
-    leaves: tuple[str, ...] = dataclasses.field(default=(), compare=False)
-
-    @classmethod
-    def from_specs(cls, observation_spec: Any, action_spec: Any, *, has_returns: bool = False) -> Layout:
-        """Builds the layout from nests of specs (ArraySpec or TensorSpec, without batch dimension)."""
-        returns = _RETURN if has_returns else None
-        leaves = tuple(leaf_name(path) for path, _ in tree.flatten_with_path(observation_spec))
-        columns = _columns("observation", observation_spec), _columns("action", action_spec, _count)
-        return cls(*columns, returns, leaves)
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """All, in the order of the ring's files and of a segment's arrays."""
-        return self.observation + self.action + ((self.returns,) if self.returns else ())
-
-    @functools.cached_property
-    def on_the_wire(self) -> tuple[Column, ...]:
-        """What a segment's arrays hold, in their order, after its header."""
-        return _OF_STEPS + self.columns
-
-    def lengths(self, steps: int, rows: int) -> list[int]:
-        """Of these arrays, for so many transitions and observations."""
-        after = len(self.columns) - len(self.observation)
-        return [steps] * len(_OF_STEPS) + [rows] * len(self.observation) + [steps] * after
-
-    @property
-    def step_bytes(self) -> int:
-        """Bytes that one step takes in the ring, all columns together."""
-        own = sum(column.step_bytes for column in self.columns)
-        return own + 4 + 4 + 4 + 1 + 4  # reward, discount, steps_left, step_type, crc
-
-    def frames(self, frame_stack: FrameStack) -> tuple[int, ...]:
-        """The frames of each column of the observation that networks see at once."""
-        return frames_of_leaves(self.leaves, [column.is_image for column in self.observation], frame_stack)
-
-    def stacked_step_bytes(self, frame_stack: FrameStack) -> int:
-        """Bytes that one step takes in a minibatch, each stacked column with the frames before it."""
-        columns = zip(self.observation, self.frames(frame_stack), strict=True)
-        return self.step_bytes + sum((frames - 1) * column.step_bytes for column, frames in columns)
-
-    def history_rows(self, frame_stack: FrameStack) -> int:
-        """Most observations before a segment that starts within an episode: its first steps are stacked, too."""
-        return max(self.frames(frame_stack), default=1) - 1
-
-    def max_segment_steps(self, sequence_length: int | None) -> int:
-        """Most steps of a segment: limited in bytes, but never too short for two training sequences."""
-        return max(2 * (sequence_length or 0), 1, min(_MAX_SEGMENT_STEPS, _MAX_SEGMENT_BYTES // self.step_bytes))
-
-    def num_segments(self, steps: int, sequence_length: int | None) -> int:
-        """Segments of an episode of so many steps, as `SegmentBuilder` cuts it."""
-        return -(-steps // self.max_segment_steps(sequence_length))
-
-
-def file_stem(name: str) -> str:
-    """Of the column's file in the ring."""
-    return name.replace("/", ".")
-
-
-def _columns(root: str, spec: Any, count: Callable[[Any], int | None] = lambda leaf: None) -> tuple[Column, ...]:
-    leaves = tree.flatten_with_path(spec)
-    # Renamed only if two columns would share a file: rings of earlier versions have names that differ in case.
-    wanted = ["/".join([root, *map(str, path)]) for path, _ in leaves]
-    names = fit_names(wanted, also_allowed="/.-", alike=file_stem)
-    columns = []
-    for name, (_, leaf) in zip(names, leaves, strict=True):
-        dtype = getattr(leaf.dtype, "as_numpy_dtype", leaf.dtype)
-        columns.append(Column(name, tuple(int(size) for size in leaf.shape), np.dtype(dtype).name, count(leaf)))
-    return tuple(columns)
-
-
-def _count(action: Any) -> int | None:
-    """Of an agent's spec of an action: how many there are, of which each has a number."""
-    return (
-        int(action.maximum) + 1
-        if np.dtype(getattr(action.dtype, "as_numpy_dtype", action.dtype)).kind in "iu"
-        else None
-    )
 
 
 class MalformedSegmentError(ValueError):
@@ -186,6 +53,8 @@ class Segment:
       context: Those of the lead, from its beginning, at which no sample starts.
       deferred: Transitions at the end at which no sample starts: the next segment repeats them.
       returns: `[lead + T]` float32, of each transition, where the layout has them.
+      explored: `[lead + T]` uint8, likewise.
+      potential: `[history + lead + T + 1]` float32, likewise.
     """
 
     worker_id: int
@@ -205,6 +74,8 @@ class Segment:
     context: int = 0
     deferred: int = 0
     returns: np.ndarray | None = None
+    explored: np.ndarray | None = None
+    potential: np.ndarray | None = None
 
     @property
     def num_rows(self) -> int:
@@ -224,7 +95,8 @@ class Segment:
     def to_wire(self) -> list[np.ndarray]:
         """The flat list of arrays to send."""
         arrays = [np.array(self.header, np.int64), self.reward, self.discount, *self.observation, *self.action]
-        return arrays if self.returns is None else [*arrays, self.returns]
+        optional = (getattr(self, name) for name in OPTIONAL_COLUMNS)
+        return arrays + [array for array in optional if array is not None]
 
     @property
     def header(self) -> list[int]:
@@ -266,6 +138,7 @@ class Segment:
         """Of what `read_header` returns, and of arrays that were checked."""
         worker_id, incarnation, number, iteration, flags, _, history, lead, context, deferred = fields
         split = 2 + len(layout.observation)
+        end = split + len(layout.action)
         return cls(
             worker_id=worker_id,
             incarnation=incarnation,
@@ -275,7 +148,7 @@ class Segment:
             starts_episode=bool(flags & 2),
             ends_episode=bool(flags & 4),
             observation=list(arrays[2:split]),
-            action=list(arrays[split : split + len(layout.action)]),
+            action=list(arrays[split:end]),
             reward=arrays[0],
             discount=arrays[1],
             held_out=bool(flags & 8),
@@ -283,7 +156,7 @@ class Segment:
             lead=lead,
             context=context,
             deferred=deferred,
-            returns=arrays[-1] if layout.returns else None,
+            **dict(zip(layout.optional, arrays[end:], strict=True)),
         )
 
 

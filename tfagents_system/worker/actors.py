@@ -39,6 +39,12 @@ class Actor(Protocol):
     def batch(self, steps: LaneSteps) -> list[np.ndarray]:
         """The actions in all lanes of a vector environment: leaves `[N, ...]`."""
 
+    def explored(self, env: int) -> bool:
+        """Whether the last action in an environment was another one than the greedy one; see WorkerPolicy."""
+
+    def explored_lanes(self, count: int) -> np.ndarray:
+        """`explored` of all lanes of a vector environment, `[count]` bool."""
+
 
 class PolicyActor:
     """A policy's actions.
@@ -54,6 +60,8 @@ class PolicyActor:
         self.actions = functools.partial(policy.actions, greedy=greedy)
         self.reset_lanes = policy.reset_lanes
         self.batch = functools.partial(policy.batch, greedy=greedy)
+        self.explored = policy.explored
+        self.explored_lanes = policy.explored_lanes
         self._policy, self._greedy = policy, greedy
 
     def was_greedy(self, env: int) -> bool:
@@ -75,6 +83,8 @@ class RefreshingActor:
     def __init__(self, policy: WorkerPolicy, refresh: Callable[[], None], period_steps: int) -> None:
         self.reset = policy.reset
         self.reset_lanes = policy.reset_lanes
+        self.explored = policy.explored
+        self.explored_lanes = policy.explored_lanes
         self._policy = policy
         self._refresh = refresh
         self._period_steps = self._steps_left = period_steps
@@ -141,9 +151,15 @@ class GreedyActorOfLanes:
     def batch(self, steps: LaneSteps) -> list[np.ndarray]:
         return self._policy.batch(steps, greedy=True, first=self._first_lane)
 
+    def explored(self, env: int) -> bool:
+        return self._policy.explored(self._first_lane + env)
+
+    def explored_lanes(self, count: int) -> np.ndarray:
+        return self._policy.explored_lanes(count, self._first_lane)
+
 
 class RandomActor:
-    """Actions drawn uniformly.
+    """Actions drawn uniformly. All of them count as explored: no policy would have chosen them.
 
     Args:
       action_spec: Nest of the agent's specs.
@@ -178,3 +194,10 @@ class RandomActor:
     def batch(self, steps: LaneSteps) -> list[np.ndarray]:
         count = len(steps.step_type)
         return [random_actions(spec, self._rng, count) for spec in tree.flatten(self._action_spec)]
+
+    def explored(self, env: int) -> bool:
+        del env
+        return True
+
+    def explored_lanes(self, count: int) -> np.ndarray:
+        return np.ones(count, np.bool_)

@@ -17,7 +17,7 @@ from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.report.episodes import Episode
-from tfagents_system.transport.segments import Layout
+from tfagents_system.transport.layout import Layout
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.lane_columns import LaneColumns, LaneEpisode
 from tfagents_system.worker.lane_logs import LaneLogs
@@ -175,16 +175,18 @@ class BatchedRollout:
         self._running[:] = False
         self._columns.row = self._full_at = 0
         try:
-            self._envs[0].reset(self._columns.newest)
+            potential = self._envs[0].reset(self._columns.newest)
         except EnvironmentFault as fault:
             self._answer(fault)
             return
         self._is_stepped = True
         for lane in range(self._num_lanes):
-            self._begin(lane, None, counts=lane < most)
+            self._begin(lane, None, potential, counts=lane < most)
 
-    def _begin(self, lane: int, first: Sequence[np.ndarray] | None, *, counts: bool) -> None:
-        rows = self._columns.begin(lane, first)
+    def _begin(
+        self, lane: int, first: Sequence[np.ndarray] | None, potential: np.ndarray | None, *, counts: bool
+    ) -> None:
+        rows = self._columns.begin(lane, first, potential)
         self.actor.reset_lanes([lane])
         self._is_first[lane] = True
         self._reward[lane], self._discount[lane] = 0.0, 1.0
@@ -206,7 +208,7 @@ class BatchedRollout:
         if step.began is None:
             return
         for lane in np.flatnonzero(step.began):
-            self._begin(lane, step.first, counts=int(np.count_nonzero(self._running)) < most)
+            self._begin(lane, step.first, step.first_potential, counts=int(np.count_nonzero(self._running)) < most)
 
     def _end(self, lane: int, *, end_of_iteration: bool) -> Episode:
         episode = self._episodes[lane]
@@ -231,6 +233,7 @@ class BatchedRollout:
         types = np.where(self._is_first, ts.StepType.FIRST, ts.StepType.MID)
         steps = LaneSteps(types, self._reward, self._discount, columns.newest, self._spec)
         action = self.actor.batch(steps)
+        explored = None if columns.explored is None else self.actor.explored_lanes(self._num_lanes)
         chosen = perf_counter()
         self._times.policy += chosen - began
         try:
@@ -239,7 +242,7 @@ class BatchedRollout:
             self._answer(fault)
             return None
         self._times.simulator += perf_counter() - chosen
-        columns.add(action, step.reward, step.discount, self._gamma)
+        columns.add(action, step.reward, step.discount, self._gamma, explored, step.potential)
         self._is_first[:] = False
         self._reward, self._discount = step.reward, step.discount
         self._logs.add(step)

@@ -19,7 +19,8 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.run_files.episode_journal import Cut, EpisodeJournal, EpisodeUnderWay, JournalError
-from tfagents_system.transport.segments import Column, Segment
+from tfagents_system.transport.layout import Column
+from tfagents_system.transport.segments import Segment
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.held_out import HeldOutEpisodes
 from tfagents_system.worker.rollout import Rollout
@@ -41,6 +42,7 @@ class Record:
     def __init__(self, env: int, number: int, begun: int, action_dtype: str) -> None:
         self.env, self.number, self.begun = env, number, begun
         self.actions: list[np.ndarray] = []  # Of this iteration.
+        self.explored: list[bool] = []
         self._action_dtype = action_dtype
         self._checksum = 0
 
@@ -60,9 +62,15 @@ class Record:
     def to_write(self, memory: Sequence[np.ndarray]) -> EpisodeUnderWay:
         """For the journal; the next iteration begins."""
         steps, actions = len(self.actions), np.array(self.actions, self._action_dtype).tobytes()
-        self.actions.clear()
+        explored = np.array(self.explored, np.uint8).tobytes() if any(self.explored) else b""
+        self.forget()
         memories = [each.astype(np.float32).tobytes() for each in memory]
-        return EpisodeUnderWay(self.env, self.number, self.begun, steps, actions, self._checksum, memories)
+        return EpisodeUnderWay(self.env, self.number, self.begun, steps, actions, self._checksum, memories, explored)
+
+    def forget(self) -> None:
+        """The actions so far are in the journal."""
+        self.actions.clear()
+        self.explored.clear()
 
 
 class JournaledBuilder(SegmentBuilder):
@@ -79,15 +87,16 @@ class JournaledBuilder(SegmentBuilder):
         self._record = record
         self._under_way = under_way
 
-    def start(self, time_step: ts.TimeStep) -> None:
+    def start(self, time_step: ts.TimeStep, potential: float = 0.0) -> None:
         self._under_way[self._record.env] = self._record
         self._record.see(time_step)
-        super().start(time_step)
+        super().start(time_step, potential)
 
-    def add(self, action: Any, next_time_step: ts.TimeStep) -> None:
+    def add(self, action: Any, next_time_step: ts.TimeStep, explored: bool = False, potential: float = 0.0) -> None:
         self._record.actions.append(action)
+        self._record.explored.append(explored)
         self._record.see(next_time_step)
-        super().add(action, next_time_step)
+        super().add(action, next_time_step, explored, potential)
 
     def finish(self, *, ends_episode: bool, end_of_iteration: bool) -> None:
         self._under_way.pop(self._record.env, None)  # Before the last segment is sent.
@@ -191,14 +200,19 @@ class JournaledEpisodes:
         if episode.env in self._under_way:
             self._policy().remember(episode.env, [np.frombuffer(each, np.float32) for each in episode.memory])
 
-    def _actions(self, parts: list[tuple[int, EpisodeUnderWay]]) -> Iterator[Sequence[np.ndarray]]:
-        """The actions of each part; then the environment must have returned the same as at the first time."""
+    def _actions(self, parts: list[tuple[int, EpisodeUnderWay]]) -> Iterator[Sequence[tuple[np.ndarray, bool]]]:
+        """The actions of each part, and whether each explored.
+
+        Then the environment must have returned the same as at the first time.
+        """
         for iteration, part in parts:
             if iteration > part.begun:
                 self._runner.repeat_steps(iteration)
             record = self._under_way[part.env]
-            yield list(np.frombuffer(part.actions, self._action.dtype).reshape(part.steps, *self._action.shape))
-            record.actions.clear()
+            actions = np.frombuffer(part.actions, self._action.dtype).reshape(part.steps, *self._action.shape)
+            explored = np.frombuffer(part.explored, np.uint8) if part.explored else np.zeros(part.steps, np.uint8)
+            yield list(zip(actions, explored.astype(bool).tolist(), strict=True))
+            record.forget()
             if record.checksum != part.checksum:
                 raise self._departure(part)
 

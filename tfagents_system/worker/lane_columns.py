@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.transport.segments import Layout
+from tfagents_system.transport.layout import Layout
 from tfagents_system.worker.segment_builder import EpisodeCuts, as_returns
 
 _ROOMY_BYTES = 64 * 2**20
@@ -28,6 +28,7 @@ class LaneColumns:
       observation, action: Leaves `[rows + 1, N, ...]` and `[rows, N, ...]`.
       reward, discount: `[rows, N]` float32.
       returns: `[rows, N]` float64, where the layout has them.
+      explored, potential: `[rows, N]` uint8 and `[rows + 1, N]` float32, likewise.
       uncounted: Lanes whose newest step is not handed over yet.
     """
 
@@ -39,6 +40,8 @@ class LaneColumns:
         self.action = [_empty(self._rows, num_lanes, column) for column in layout.action]
         self.reward, self.discount = np.empty((2, self._rows, num_lanes), np.float32)
         self.returns = np.zeros((self._rows, num_lanes)) if layout.returns else None
+        self.explored = np.zeros((self._rows, num_lanes), np.uint8) if layout.explored else None
+        self.potential = np.zeros((self._rows + 1, num_lanes), np.float32) if layout.potential else None
         self._return = np.zeros(num_lanes)  # Of each episode so far: R_t = gamma R_(t-1) + r_t.
         self.row = 0
         self.uncounted: frozenset[int] = frozenset()
@@ -56,10 +59,10 @@ class LaneColumns:
     def move(self, held: Sequence[LaneRows]) -> None:
         """Makes room: the oldest row that is held becomes row 0."""
         first = min([self.row, *(rows.first_observation for rows in held)])
-        end, returns = self.row, [] if self.returns is None else [self.returns]
-        for observations in self.observation:
+        end = self.row
+        for observations in (*self.observation, *_present(self.potential)):
             observations[: end + 1 - first] = observations[first : end + 1]
-        for of_steps in (*self.action, self.reward, self.discount, *returns):
+        for of_steps in (*self.action, self.reward, self.discount, *_present(self.returns, self.explored)):
             of_steps[: end - first] = of_steps[first:end]
         self.row -= first
         for rows in held:
@@ -75,8 +78,16 @@ class LaneColumns:
         """Leaves `[N, ...]`: where the observations behind the next step are to be written."""
         return [column[self.row + 1] for column in self.observation]
 
-    def add(self, action: Sequence[np.ndarray], reward: np.ndarray, discount: np.ndarray, gamma: float) -> None:
-        """The step that `following` is behind."""
+    def add(
+        self,
+        action: Sequence[np.ndarray],
+        reward: np.ndarray,
+        discount: np.ndarray,
+        gamma: float,
+        explored: np.ndarray | None = None,
+        potential: np.ndarray | None = None,
+    ) -> None:
+        """The step that `following` is behind; `explored` and the potential behind it `[N]`, if there are columns."""
         row = self.row
         for column, leaf in zip(self.action, action, strict=True):
             column[row] = leaf
@@ -86,15 +97,31 @@ class LaneColumns:
             self._return *= gamma
             self._return += reward
             self.returns[row] = self._return
+        if self.explored is not None:
+            self.explored[row] = explored
+        if self.potential is not None:
+            self.potential[row + 1] = potential
         self.row = row + 1
 
-    def begin(self, lane: int, first: Sequence[np.ndarray] | None) -> LaneRows:
-        """An episode begins in a lane; its first observation is the newest, or replaces it."""
+    def begin(self, lane: int, first: Sequence[np.ndarray] | None, potential: np.ndarray | None = None) -> LaneRows:
+        """An episode begins in a lane.
+
+        Args:
+          lane: From 0.
+          first: Leaves `[N, ...]`, of which this lane's is its first observation; None: the newest one is.
+          potential: Those of the first observations `[N]`, where there is a column.
+        """
         if first is not None:
             for column, leaf in zip(self.observation, first, strict=True):
                 column[self.row, lane] = leaf[lane]
+        if self.potential is not None and potential is not None:
+            self.potential[self.row, lane] = potential[lane]
         self._return[lane] = 0.0
         return LaneRows(self, lane)
+
+
+def _present(*columns: np.ndarray | None) -> list[np.ndarray]:
+    return [column for column in columns if column is not None]
 
 
 def _empty(rows: int, num_lanes: int, column: Any) -> np.ndarray:
@@ -139,6 +166,8 @@ class LaneRows:
             "reward": columns.reward[taken, lane].copy(),
             "discount": columns.discount[taken, lane].copy(),
             "returns": None if columns.returns is None else as_returns(columns.returns[taken, lane]),
+            "explored": None if columns.explored is None else columns.explored[taken, lane].copy(),
+            "potential": None if columns.potential is None else columns.potential[seen, lane].copy(),
         }
 
     def drop(self, steps: int, observations: int) -> None:

@@ -144,13 +144,13 @@ class Rollout:
                 self._answer_faults()
         return ended
 
-    def repeat(self, env: int, parts: Iterable[Sequence[Any]]) -> None:
+    def repeat(self, env: int, parts: Iterable[Sequence[tuple[Any, bool]]]) -> None:
         """Begins an episode with actions that were chosen before; it continues in the next call of `steps`.
 
         Args:
           env: An environment without an episode.
-          parts: The actions up to each end of an iteration, where the episode is cut. An EnvironmentFault that they
-            raise counts as one of the environment.
+          parts: The actions up to each end of an iteration, where the episode is cut, each with whether it explored. An
+            EnvironmentFault that they raise counts as one of the environment.
         """
         with self._handing_over():
             self._begin(env)
@@ -158,10 +158,10 @@ class Rollout:
                 for actions in parts if env in self._running else ():
                     run = self._running[env]
                     run.record = None  # Its actor was another one.
-                    for action in actions:
+                    for action, explored in actions:
                         if not run.is_over:
                             self._on_step(0)
-                            run.advance(action)
+                            run.advance(action, explored)
                     if not self._whole_episodes:
                         run.pause(end_of_iteration=False)
             except EnvironmentFault as fault:
@@ -223,13 +223,14 @@ class Rollout:
         """Steps the only environment; returns it if its episode has ended."""
         run = self._running[0]
         advance, choose, on_step, times = run.advance, self.actor.action, self._on_step, self._times
+        explored = self.actor.explored if run.takes_explored else _not_asked
         try:
             while not run.is_over and self._steps_left:
                 on_step(1)
                 began = perf_counter()
                 action = choose(run.time_step)
                 times.policy += perf_counter() - began
-                advance(action)
+                advance(action, explored(0))
                 self._steps_left -= 1
         except EnvironmentFault as fault:
             self._faults[0] = fault
@@ -246,7 +247,7 @@ class Rollout:
             self._times.policy += perf_counter() - began
             for env, run in running.items():
                 try:
-                    run.advance(actions[env])
+                    run.advance(actions[env], run.takes_explored and self.actor.explored(env))
                     self._steps_left -= 1
                 except EnvironmentFault as fault:
                     faults[env] = fault
@@ -259,6 +260,12 @@ class Rollout:
         envs = sorted(self._running, key=lambda env: (env - self.turn) % len(self._envs))[:count]
         self.turn = (envs[-1] + 1) % len(self._envs)
         return {env: self._running[env] for env in envs}
+
+
+def _not_asked(env: int) -> bool:
+    """Stands in for `Actor.explored` where nobody wants to know."""
+    del env
+    return False
 
 
 class _Running:
@@ -293,17 +300,18 @@ class _Running:
         self._times = times
         self._log = EpisodeLog()
         self.is_over = False
+        self.takes_explored = builder is not None and builder.takes_explored
         self.time_step = env.reset()
         if builder:
-            builder.start(self.time_step)
+            builder.start(self.time_step, env.potential)
 
-    def advance(self, action: Any) -> None:
-        """Takes one step."""
+    def advance(self, action: Any, explored: bool = False) -> None:
+        """Takes one step, with an action that may be another one than the greedy one."""
         began = perf_counter()
         next_time_step = self._env.step(action)
         self._times.simulator += perf_counter() - began
         if self._builder:
-            self._builder.add(action, next_time_step)
+            self._builder.add(action, next_time_step, explored, self._env.potential)
         self._log.add(next_time_step.reward, self._env.info)
         if self.record is not None:
             self.record.add(action, next_time_step.reward, self._env.info)

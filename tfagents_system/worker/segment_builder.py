@@ -10,7 +10,8 @@ import tree
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.segments import Layout, Segment
+from tfagents_system.transport.layout import Layout
+from tfagents_system.transport.segments import Segment
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -30,7 +31,7 @@ class HeldRows(Protocol):
     def observations(self) -> int: ...
 
     def columns(self) -> dict[str, Any]:
-        """All of them, as a Segment's `observation`, `action`, `reward`, `discount` and `returns`."""
+        """All of them, as a Segment's `observation`, `action`, `reward`, `discount` and those of `Layout.optional`."""
 
     def drop(self, steps: int, observations: int) -> None:
         """Forgets so many, from the oldest on."""
@@ -132,13 +133,29 @@ class SegmentBuilder:
         self._discounts: list[Any] = []
         self._return = 0.0  # Of the episode so far: R_t = gamma R_(t-1) + r_t.
         self._returns: list[float] = []
+        self._explored: list[bool] = []
+        self._potentials: list[float] = []
 
-    def start(self, time_step: ts.TimeStep) -> None:
-        """The episode's first time step."""
+    def start(self, time_step: ts.TimeStep, potential: float = 0.0) -> None:
+        """The episode's first time step, and the potential of its observation, where the layout has them."""
         self._observations = [time_step.observation]
+        if self._layout.potential:
+            self._potentials = [potential]
 
-    def add(self, action: Any, next_time_step: ts.TimeStep) -> None:
-        """An action and what it led to. A full segment is cut off; the last one waits for `finish`."""
+    @property
+    def takes_explored(self) -> bool:
+        """Whether `add` wants to know which actions explored."""
+        return self._layout.explored is not None
+
+    def add(self, action: Any, next_time_step: ts.TimeStep, explored: bool = False, potential: float = 0.0) -> None:
+        """An action and what it led to. A full segment is cut off; the last one waits for `finish`.
+
+        Args:
+          action: The agent's.
+          next_time_step: Behind it.
+          explored: It was another action than the greedy one.
+          potential: Of the next observation.
+        """
         if len(self._rewards) - self.cuts.lead >= self._max_steps:
             self.cuts.cut(self, goes_on=True)
         _, reward, discount, observation = next_time_step
@@ -149,6 +166,10 @@ class SegmentBuilder:
         if self._layout.returns:
             self._return = self._gamma * self._return + float(reward)
             self._returns.append(self._return)
+        if self._layout.explored:
+            self._explored.append(explored)
+        if self._layout.potential:
+            self._potentials.append(potential)
 
     @property
     def has_unsent_steps(self) -> bool:
@@ -188,12 +209,14 @@ class SegmentBuilder:
             "reward": np.array(self._rewards, np.float32),
             "discount": np.array(self._discounts, np.float32),
             "returns": as_returns(np.array(self._returns)) if self._layout.returns else None,
+            "explored": np.array(self._explored, np.uint8) if self._layout.explored else None,
+            "potential": np.array(self._potentials, np.float32) if self._layout.potential else None,
         }
 
     def drop(self, steps: int, observations: int) -> None:
         """See HeldRows."""
-        del self._observations[:observations]
-        for column in (self._actions, self._rewards, self._discounts, self._returns):
+        del self._observations[:observations], self._potentials[:observations]
+        for column in (self._actions, self._rewards, self._discounts, self._returns, self._explored):
             del column[:steps]
 
 

@@ -18,6 +18,7 @@ import tfagents_system
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.run_files.heartbeat import beat_secs
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.remote import messages, permissions
 from tfagents_system.transport.remote.admission import Admission, Refusals, RefusedClientError
 from tfagents_system.transport.remote.errors import ChannelError, FrameError
@@ -28,7 +29,6 @@ from tfagents_system.transport.remote.remote_slots import NoSlotError, RemoteSlo
 from tfagents_system.transport.remote.session import CHECK_SECS, Session
 from tfagents_system.transport.remote.shared_tables import SharedTables
 from tfagents_system.transport.remote.stream import Transport, describe
-from tfagents_system.transport.segments import Layout
 
 HANDSHAKE_SECS = 10.0
 _MAX_CHECKS, _MAX_CHECKS_OF_ONE = 32, 8

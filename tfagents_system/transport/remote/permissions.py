@@ -10,8 +10,9 @@ import numpy as np
 
 from tfagents_system.report.episodes import Report
 from tfagents_system.transport import bundles, tables
+from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.remote.errors import FrameError
-from tfagents_system.transport.segments import Layout, MalformedSegmentError
+from tfagents_system.transport.segments import MalformedSegmentError
 
 _ALL_WORKERS = frozenset({"collect", "expert", "eval", "test"})
 _COLLECTORS = frozenset({"collect", "expert"})

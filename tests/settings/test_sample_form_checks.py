@@ -1,0 +1,95 @@
+"""What is wrong with what samples are is told before a start, with the remedy."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gymnasium
+import pytest
+
+from tests.support.fakes import FakeParams
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.launch.spec_checks import check_horizon_time
+from tfagents_system.settings.params_check import advice, check_params
+
+
+def params_with(**attributes: Any) -> FakeParams:
+    return type("TrainParams", (FakeParams,), attributes)({"horizon": 100})
+
+
+def flat(self: Any, observation: Any) -> float:
+    return 0.0
+
+
+def names(value: Any) -> str:
+    return " ".join(value) if isinstance(value, dict) else ""
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        (
+            {"n_step": 5, "mini_race_steps": 5, "mini_race_oversampling": (0, 0)},
+            "mini_race_steps=5 must be above n_step=5, .*: raise it, or",
+        ),
+        ({"mini_race_steps": 30}, r"mini_race_oversampling=\(40, 5\) is about the times 1 to 30, .* below 30: lower"),
+        ({"mini_race_steps": 140, "recurrent": True}, "mini_race_steps=140 does not work with recurrent=True"),
+        (
+            {"recurrent": True, "potential": flat},
+            "potential does not work with recurrent=True",
+        ),
+        ({"cut_at_exploration": True, "n_step": 3}, "cut_at_exploration=True does not work with algorithm='sac'"),
+        ({"mini_race_steps": 0}, "mini_race_steps must be an integer of at least 1, or None"),
+        ({"mini_race_oversampling": (5, 4)}, "mini_race_oversampling must be two integers"),
+        ({"mini_race_oversampling": (40,)}, "mini_race_oversampling must be two integers"),
+        ({"mini_race_oversampling": (4.5, 1)}, "mini_race_oversampling must be two integers"),
+        ({"potential": 3.0}, "potential must be a method"),
+    ],
+    ids=names,
+)
+def test_it_is_refused(attributes: dict[str, Any], told: str) -> None:
+    (finding,) = check_params(params_with(**attributes))
+    assert re.search(told, finding), finding
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"mini_race_steps": 100, "n_step": 3, "discount": 1.0},
+        {"mini_race_steps": 31},
+        {"mini_race_steps": 3, "mini_race_oversampling": (0, 0)},
+        {"algorithm": "sac_discrete", "cut_at_exploration": True, "n_step": 3},
+        {"algorithm": "iqn", "mini_race_steps": 100, "n_step": 3, "potential": flat},
+    ],
+    ids=names,
+)
+def test_it_is_right(attributes: dict[str, Any]) -> None:
+    assert check_params(params_with(**attributes)) == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        ({"discount": 1.0}, "discount=1 without mini_race_steps"),
+        ({"mini_race_steps": 101}, "mini_race_steps=101 is more than the horizon of 100 steps"),
+        ({"mini_race_steps": 100, "discount": 1.0}, ""),
+    ],
+)
+def test_notes(attributes: dict[str, Any], told: str) -> None:
+    notes = [note for note in advice(params_with(**attributes)) if "mini_race" in note]
+    assert [told in note for note in notes] == [True] * bool(told)
+
+
+class Timed(gymnasium.Env):
+    observation_space = gymnasium.spaces.Dict(
+        {name: gymnasium.spaces.Box(-1.0, 1.0, (2,)) for name in ("speed", "horizon_time")}
+    )
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+
+def test_an_observation_with_a_time_of_its_own_is_refused_where_there_are_mini_races() -> None:
+    env = TrainingEnvironment(Timed(), 100)
+    assert check_horizon_time(params_with(), env) == []
+    (finding,) = check_horizon_time(params_with(mini_race_steps=50), env)
+    assert 'has a part "horizon_time" of its own' in finding and "rename it in env_ctor" in finding
