@@ -27,7 +27,7 @@ class Network:
 
     Args:
       observation: Shape and dtype of each array of an observation, and `frames` where it is stacked; their numbers in a
-        row, each array's oldest frame first on its last axis, are the first layer's input.
+        row, each array's oldest frame first on its last axis, are the first layer's input. Nobody gives what `is_zero`.
       layers: From there to mean and log(std), or to the scores, a dictionary each: its `kind` is `dense`, `activation`,
         `lstm`, `residual`, `quantiles`, `layer_norm` or `normalization`, its `arrays` are the names of its weights.
       arrays: The weights by these names.
@@ -60,11 +60,10 @@ class Network:
         values = self._values(ends[-1])
         self.inputs = list(values[:-1].T)
         parts = np.split(values[:-1], ends[:-1])
-        self._rows = [_place(part, spec, columns) for part, spec in zip(parts, observation)]
-        self._leaves = [
-            [_place(part, spec) for part, spec in zip(np.split(inputs, ends[:-1]), observation)]
-            for inputs in self.inputs
-        ]
+        given = [(k, spec) for k, spec in enumerate(observation) if not spec.get("is_zero")]
+        self._rows = [_place(parts[k], spec, columns) for k, spec in given]
+        splits = [np.split(inputs, ends[:-1]) for inputs in self.inputs]
+        self._leaves = [[_place(split[k], spec) for k, spec in given] for split in splits]
         # What is stacked stays in the input: the next observation moves it by one frame.
         self.state += [part for part, spec in zip(parts, observation) if spec.get("frames", 1) > 1]
         self._is_under_way = np.zeros((1, columns), np.float32)

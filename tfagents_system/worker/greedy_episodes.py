@@ -69,6 +69,12 @@ class SometimesGreedyActor:
                 chosen |= self._policy.actions(some, greedy=is_greedy)
         return chosen
 
+    def explored(self, env: int) -> bool:
+        return self._policy.explored(env)
+
+    def explored_lanes(self, count: int) -> np.ndarray:
+        return self._policy.explored_lanes(count)
+
     def was_greedy(self, env: int) -> bool:
         return env in self._greedy or self._policy.was_greedy(env)
 
