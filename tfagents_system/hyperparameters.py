@@ -9,6 +9,7 @@ This module needs nothing but Python 3.9.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -46,6 +47,8 @@ _WITHOUT_ACTOR = ("dqn", "iqn")
 _OF_VALUES = ("dqn", "iqn", "sac_discrete")
 _FROM_2 = integer_from(2)
 _OF_ACTORS = Unless("algorithm", _WITHOUT_ACTOR)
+_WITH_PRIOR = Unless("prior_data", None, of_agent=False)
+_SHARE = number_where("a number above 0 and below 1", lambda value: 0 < value < 1)
 _TIMING = NotDeterministic("what is collected would depend on timing")
 
 
@@ -54,6 +57,11 @@ _OVERSAMPLING = Rule(
     lambda value: len(value) == 2 and all(is_integer(each) for each in value) and value[0] >= 2 * value[1] >= 0,
 )
 _EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)
+
+
+def _are_paths(value: Any) -> bool:
+    paths = [value] if isinstance(value, (str, os.PathLike)) else list(value)
+    return bool(paths) and all(isinstance(path, (str, os.PathLike)) and str(path) for path in paths)
 
 
 def _one_for_each_env_step(params: Hyperparameters) -> int:
@@ -322,6 +330,26 @@ class Hyperparameters:
     validation_share: Annotated[float, number_in(0, 0.5)] = 0.0
     """Share of each worker's episodes that is never trained on: the losses on them are logged beside the others, as
     `validation/critic_loss` and so on."""
+
+    # The experience of others, drawn beside the run's own.
+    prior_data: Annotated[Any | None, Rule("a path such as 'demos.npz', or a list of paths", _are_paths)] = None
+    """Demonstrations and other data: run directories, folders of `experience import`, `.npz`, `.parquet`,
+    `minari:NAME`. Relative paths are looked for beside the params file. The run keeps a copy as a second ring, which
+    never loses anything."""
+    prior_data_share: Annotated[float, _SHARE, _WITH_PRIOR, MayChange] = 0.5
+    """Share of each minibatch that is drawn from it (RLPD, Ball et al., arXiv 2302.02948: 0.5)."""
+    prior_rewards: Annotated[Number | None, "per step", _WITH_PRIOR] = None
+    """Reward of each step of files that have no rewards. None: they are refused."""
+    offline_updates: Annotated[CountOrZero, "updates", _WITH_PRIOR] = 0
+    """Updates on prior data alone before the first iteration. They don't count for `updates_per_env_step`."""
+    behaviour_cloning_weight: Annotated[
+        float,
+        number_where("a number of at least 0", lambda value: value >= 0),
+        Unless("algorithm", _OF_VALUES),
+        When("offline_updates", of_agent=False),
+    ] = 0.0
+    """Weight w of the term that keeps the actor near the data in offline updates: w mean|Q| |a_pi - a|^2, the mean of
+    the squares. TD3+BC (Fujimoto and Gu, arXiv 2106.06860) has w = 1 / 2.5."""
 
     # Periods.
     n_eval_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 10

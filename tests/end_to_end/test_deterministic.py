@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tests.support.launching import UserRun, finish
+from tfagents_system.experience import columns
+from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.run_files import run_checkpoints
 
 pytestmark = pytest.mark.slow
@@ -55,6 +57,7 @@ class TrainParams(TrainParamsBase):
 
 
 EPISODES = f"num_steps_per_iter, n_train_episodes_per_iter = {UPDATES}, 2"
+EPISODES += "; prior_data, offline_updates, behaviour_cloning_weight = 'demos.npz', 5, 0.4"
 STEPS = f"env_steps_per_iter, updates_per_env_step, n_step, validation_share = {2 * UPDATES + 1}, 0.5, 3, 0.3"
 STEPS += "; frame_stack = {'observation': 3}"  # What a worker remembers of an episode survives, too.
 
@@ -64,6 +67,9 @@ def user_run(folder, iteration, variables):
     # Iterations of steps are short: they must not all be over before a process is killed, or without any fault.
     secs, rate = (0.02, 0.004) if iteration == STEPS else (0, 0.002)
     params = PARAMS.format(ITERATION=iteration, SECS=secs, RATE=rate)
+    numbers = np.random.default_rng(1).uniform(-1, 1, (31, 5))
+    demonstration = NamedEpisode({"": numbers[:, :3]}, {"": numbers[:30, 3:4]}, numbers[:30, 4], is_terminated=False)
+    columns.write(folder / "demos.npz", [demonstration])
     return UserRun(folder, params, {"horizon": 30}, num_collect_workers=2, seed=3, deterministic=1, **variables)
 
 

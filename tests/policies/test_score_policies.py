@@ -123,3 +123,30 @@ def test_lanes_have_the_actions_that_each_would_have_alone_and_a_seed_repeats_th
         explored = policy.explored_lanes(4)
         np.testing.assert_array_equal(explored, np.array(drawn[-1][-1]) != found)
     assert drawn[0] == drawn[1] and len({tuple(each) for each in drawn[0]}) > 1
+
+
+def test_policies_in_tensorflow_know_their_values_and_when_they_explored():
+    """Images and stacked frames: two environments, one of which steps alone in between."""
+    spec = {"camera": tf.TensorSpec((17, 17, 1), tf.uint8), "x": tf.TensorSpec((6,), tf.float32)}
+    agent = agent_of(
+        FakeParams, spec, ACTION, algorithm="dqn", critic_joint_fc_layer_params=(16,), exploration_epsilon=0.5
+    )
+    policy = make_worker_policy(agent, seed=0, num_envs=2, frame_stack={"x": 2})
+    assert policy.inference == "tensorflow session"
+    rng = np.random.default_rng(0)
+    seen = []
+    for step in range(40):
+        single = {"camera": rng.integers(0, 255, (17, 17, 1), np.uint8), "x": rng.standard_normal(3).astype(np.float32)}
+        envs = [0, 1] if step % 2 else [1]
+        chosen = policy.actions({env: ts.restart(single) for env in envs}, greedy=step >= 30)
+        for env in envs:
+            best = int(policy.q_values(env).argmax())
+            assert policy.explored(env) == (int(chosen[env]) != best)
+            assert policy.q_values(env).shape == (N,)
+            seen.append((step >= 30, policy.explored(env)))
+    assert set(seen) == {(False, False), (False, True), (True, False)}
+    stacked = {**single, "x": np.concatenate([single["x"]] * 2)}
+    batched = tf.nest.map_structure(lambda leaf: tf.constant(leaf)[None], stacked)
+    np.testing.assert_allclose(policy.q_values(1), agent.acting.network.acting_values(batched)[0], rtol=1e-4, atol=1e-5)
+    policy.reset(1)
+    assert policy.q_values(1) is None and not policy.explored(1)

@@ -45,6 +45,10 @@ SET: dict[str, Any] = {
     "image_encoder_features": 20,
     "image_augmentation_pixels": 2,
     "alpha_optimizer": {"name": "sgd"},
+    "prior_data_share": 0.25,
+    "prior_rewards": -1.0,
+    "offline_updates": 5,
+    "behaviour_cloning_weight": 0.4,
     "normalize_observations": True,
     "num_steps_per_iter": 7,
     "n_train_episodes_per_iter": 3,
@@ -66,6 +70,7 @@ IQN = {"iqn_quantiles", "iqn_acting_quantiles", "iqn_cosines", "iqn_huber_kappa"
 VALUES = {"double_q", "dueling", "value_head_units", "exploration_epsilon", "boltzmann_epsilon"}
 ACTOR = {"actor_learning_rate", "sac_log_alpha", "actor_fc_layer_params", "actor_optimizer"}
 TUNED = {"alpha_learning_rate", "alpha_optimizer", "target_entropy"}
+PRIOR = {"prior_data_share", "prior_rewards", "offline_updates"}
 QUANTILES = {"num_quantiles", "num_dropped_quantiles"}
 TARGETS = {"target_update_tau", "target_update_period"}
 ASYNCHRONOUS = {
@@ -79,7 +84,7 @@ WARMUP = {"batch_renormalization_warmup_steps"}
 
 def params_with(**attributes: Any) -> TrainParamsBase:
     hooks = {"env_ctor": lambda self, *args, seed=None, **kwargs: CounterEnv()}
-    return type("TrainParams", (TrainParamsBase,), {**hooks, **attributes})({"horizon": 100})
+    return type("TrainParams", (TrainParamsBase,), {**hooks, "prior_data": "demos.npz", **attributes})({"horizon": 100})
 
 
 def names_told(images: bool | None = None, **attributes: Any) -> set[str]:
@@ -100,6 +105,12 @@ def test_without_evaluations_their_period_and_what_they_compare_have_no_effect()
     assert names_told(eval_period_env_steps=500, n_eval_episodes=0) == {"eval_period_env_steps"}
 
 
+def test_what_is_said_of_prior_data_has_no_effect_without_any() -> None:
+    given: dict[str, Any] = {name: SET[name] for name in PRIOR}
+    assert names_told(**given, prior_data=None) == PRIOR
+    assert names_told(behaviour_cloning_weight=0.4) == {"behaviour_cloning_weight"}, "without offline updates"
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_defaults_are_never_told(algorithm: str) -> None:
     others: list[dict[str, Any]] = [{}, {"asynchronous": True}, {"updates_per_env_step": 1.0}]
@@ -116,9 +127,9 @@ def test_defaults_are_never_told(algorithm: str) -> None:
         ("droq", QUANTILES | WARMUP | VALUES | IQN),
         ("tqc", WARMUP | VALUES | IQN),
         ("crossq", QUANTILES | TARGETS | VALUES | IQN),
-        ("dqn", QUANTILES | WARMUP | IQN | ACTOR | TUNED | {"share_log_pi"}),
-        ("iqn", QUANTILES | WARMUP | ACTOR | TUNED | {"share_log_pi"}),
-        ("sac_discrete", QUANTILES | WARMUP | VALUES | IQN | {"share_log_pi"}),
+        ("dqn", QUANTILES | WARMUP | IQN | ACTOR | TUNED | {"share_log_pi", "behaviour_cloning_weight"}),
+        ("iqn", QUANTILES | WARMUP | ACTOR | TUNED | {"share_log_pi", "behaviour_cloning_weight"}),
+        ("sac_discrete", QUANTILES | WARMUP | VALUES | IQN | {"share_log_pi", "behaviour_cloning_weight"}),
     ],
 )
 def test_of_all_attributes_those_without_effect_are_told(algorithm: str, without: set[str]) -> None:

@@ -104,6 +104,7 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
         "best_metric",
         "exploration_epsilon",
         "boltzmann_epsilon",
+        "prior_data_share",
         "train_batch_size",
         "updates_per_env_step",
         "min_updates_per_env_step",

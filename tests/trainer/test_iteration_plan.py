@@ -11,7 +11,7 @@ from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.updates_due import updates_due
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
-from tfagents_system.transport.tables import AS_DUE, Block, Request
+from tfagents_system.transport.tables import AS_DUE, OFFLINE, Block, Request
 
 SESSION = 5
 
@@ -116,3 +116,29 @@ def test_a_ratio_that_is_changed_counts_from_then_on(tmp_path, ratio, due):
     assert updates_due(140, ratio) - request.counted_updates == due and state.ratio == ratio
     plan.begin()
     assert plan.request(SESSION, 1) == request, "once"
+
+
+def test_offline_updates_come_first_and_count_for_no_ratio():
+    state, steps = TrainerState(iteration=OFFLINE, ratio_offset=-50), [0]
+    plan = IterationPlan(state, lambda: steps[0], 10, None, 1.0, 50)
+    plan.begin()
+    assert plan.is_offline and plan.total == 50 and plan.mean_updates is None
+    assert plan.request(SESSION, OFFLINE) == Request(SESSION, OFFLINE, 0, 50, 0, 0, -50)
+    ahead = plan.request(SESSION, 0)
+    assert ahead == Request(SESSION, 0, 0, AS_DUE, 50, 0, -50) and ahead.counted_updates == 0, "none of them counts"
+    assert Request.from_wire(plan.request(SESSION, OFFLINE).to_wire()).iteration == OFFLINE
+    assert plan.take(block(total=50, count=8)) == 8
+    steps[0] = 8
+    again = IterationPlan(dataclasses.replace(state), lambda: 8, 10, None, 1.0, 50)
+    again.begin()
+    assert again.request(SESSION, OFFLINE) == Request(SESSION, OFFLINE, 8, 42, 8, 0, -50), "a stop within them"
+    steps[0] = 50
+    assert plan.is_complete
+    plan.end()
+    assert (state.iteration, state.iteration_start, plan.done, plan.total) == (0, 50, 0, None)
+    assert (state.end_env_steps, state.earlier_end_env_steps) == (0, -1), "nothing has been collected"
+    assert not plan.is_offline and plan.request(SESSION, 0) == ahead
+    plan.take(block(total=20))
+    steps[0] = 70
+    plan.end()
+    assert plan.mean_updates == 20 and plan.request(SESSION, 1) == Request(SESSION, 1, 0, AS_DUE, 70, 0, -50)

@@ -47,6 +47,7 @@ class BlockUpdate:
       matmul_precision: `float32`, or `bfloat16` for the hidden layers of the agent's networks.
       seed: See FusedUpdate.
       measures: Whether `measure` will be called.
+      prior_samples: How many samples of a minibatch come as arrays of their own, behind those of the others.
 
     Raises:
       UserError: Burn-in is wanted for an agent that is trained by its own `train`, or measuring for one that has no
@@ -54,7 +55,8 @@ class BlockUpdate:
 
     Attributes:
       kind: `fused` or `generic`, followed by `bfloat16` if that is used; for display.
-      block_spec: Of the arrays of a block: `[None, B, ...]`.
+      block_spec: Of the arrays of a block: `[None, B, ...]`; with n prior samples `[None, B - n, ...]` of all arrays,
+        then `[None, n, ...]`.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class BlockUpdate:
         matmul_precision: str = "float32",
         seed: int = 0,
         measures: bool = False,
+        prior_samples: int = 0,
     ) -> None:
         self._agent = agent
         self._is_bfloat16 = matmul_precision == "bfloat16"
@@ -83,18 +86,24 @@ class BlockUpdate:
         self.kind = self._update.kind + (" bfloat16" if self._is_bfloat16 else "")
         zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs)
         statistics = RunningStatistics(agent)
+        parts = 2 if prior_samples else 1
 
         def train_block(arrays: list[tf.Tensor]) -> tuple[Measured, tf.Tensor]:
             num_minibatches = tf.shape(arrays[0])[0]
-            self._update_statistics(arrays, statistics)
+            for part in range(parts):
+                self._update_statistics(arrays[part * len(minibatch) :][: len(minibatch)], statistics)
             sums = zeros
             for k in tf.range(num_minibatches):
-                sums = tf.nest.map_structure(tf.add, sums, update([array[k] for array in arrays]))
+                sums = tf.nest.map_structure(tf.add, sums, update(_joined([array[k] for array in arrays], parts)))
             return sums, self._weights_are_sane()
 
-        self.block_spec = [tf.TensorSpec((None, *spec.shape), spec.dtype) for spec in minibatch]
+        self.block_spec = [
+            tf.TensorSpec((None, size, *spec.shape[1:]), spec.dtype)
+            for size in ([batch_size - prior_samples, prior_samples] if prior_samples else [batch_size])
+            for spec in minibatch
+        ]
         self._train_block = tf.function(train_block, input_signature=[self.block_spec]).get_concrete_function()
-        self._measure_block = self._compiled_measuring(minibatch) if measures else None
+        self._measure_block = self._compiled_measuring(minibatch, parts) if measures else None
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
         """Runs one update for each of the K minibatches, in order.
@@ -179,7 +188,7 @@ class BlockUpdate:
         with bfloat16_matmuls([self._agent]) if self._is_bfloat16 else contextlib.nullcontext():
             return tf.function(update, input_signature=[minibatch], autograph=False).get_concrete_function()
 
-    def _compiled_measuring(self, minibatch: list[tf.TensorSpec]) -> Any:
+    def _compiled_measuring(self, minibatch: list[tf.TensorSpec], parts: int) -> Any:
         losses_of: Any = None
         with contextlib.suppress(NotImplementedError):
             losses_of = self._compiled(self._update.losses, minibatch)
@@ -191,7 +200,7 @@ class BlockUpdate:
         specs = tf.nest.map_structure(lambda loss: tf.TensorSpec((), loss.dtype), losses_of.structured_outputs)
 
         def measure_block(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-            losses = tf.map_fn(losses_of, arrays, fn_output_signature=specs)
+            losses = tf.map_fn(lambda each: losses_of(_joined(each, parts)), arrays, fn_output_signature=specs)
             return tf.nest.map_structure(tf.reduce_mean, losses)
 
         function = tf.function(measure_block, input_signature=[self.block_spec], autograph=False)
@@ -239,6 +248,14 @@ class BlockUpdate:
 
     def _scaled(self, reward: tf.Tensor) -> tf.Tensor:
         return reward if self._reward_scale is None else self._reward_scale(reward)
+
+
+def _joined(arrays: Sequence[tf.Tensor], parts: int) -> list[tf.Tensor]:
+    """A minibatch's arrays `[B, ...]` from those of its one or two parts."""
+    if parts == 1:
+        return list(arrays)
+    count = len(arrays) // 2
+    return [tf.concat(pair, 0) for pair in zip(arrays[:count], arrays[count:], strict=True)]
 
 
 def _make_slots(update: Update) -> None:

@@ -15,6 +15,7 @@ from tf_agents.utils import common
 from tfagents_system.agents import algorithms, encoder, entropy
 from tfagents_system.agents.acting import Acting, build_acting
 from tfagents_system.agents.action_sampling import UnsupportedAgentError, mean_and_std
+from tfagents_system.agents.behaviour_cloning import WEIGHT, cloning_weight
 from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.agents.update_parts import Parts
@@ -58,6 +59,9 @@ class EnsembleAgent(tf_agent.TFAgent):
         self._actor_optimizer = build_optimizer(params, "actor", train_step)
         self._critic_optimizer = build_optimizer(params, "critic", train_step)
         self._alpha_optimizer = entropy.alpha_optimizer(params, train_step)
+        self._cloning_weight = cloning_weight(params)
+        if self._cloning_weight is not None:
+            self.scheduled = {WEIGHT: self._cloning_weight}
         super().__init__(
             time_step_spec,
             action_spec,
@@ -106,6 +110,7 @@ class EnsembleAgent(tf_agent.TFAgent):
             gradient_clipping=params.gradient_clipping,
             actor_update_period=algorithms.value(params, "actor_update_period"),
             critic_loss_weight=critic_loss_weight,
+            cloning_weight=self._cloning_weight,
             pipeline=encoder.make_observation_pipeline(params, self._encoder, self.time_step_spec.observation),
         )
 

@@ -13,6 +13,7 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
 from tfagents_system.agents.action_sampling import Drawing, Noise, sample
+from tfagents_system.agents.behaviour_cloning import with_cloning
 from tfagents_system.agents.encoder import EncoderBackprop
 from tfagents_system.agents.entropy import FrozenOptimizer
 from tfagents_system.agents.layers import dropout_noise
@@ -221,10 +222,10 @@ class FusedUpdate:
         return {name: (loss, tf.cast(is_due, tf.float32)) for name, loss in losses.items()}
 
     def _actor_loss(self, steps: Steps, actions: Any, log_pi: tf.Tensor) -> tf.Tensor:
-        """Equation 7: alpha * log pi(a|s) - value(s, a)."""
+        """Equation 7: alpha * log pi(a|s) - value(s, a); with a term of behaviour cloning where there is one."""
         parts = self._parts
         value = self._actor_q([self._values(critic, steps, actions) for critic in parts.critics])
-        per_example = tf.exp(parts.log_alpha) * log_pi - value
+        per_example = with_cloning(tf.exp(parts.log_alpha) * log_pi - value, parts, value, actions, steps.actions)
         return parts.actor_loss_weight * _batch_mean(per_example, steps.weight, parts.actor.losses)
 
     def _alpha_loss(self, steps: Steps, log_pi: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""Steps and updates of an iteration, as the attributes of TrainParams say together."""
+"""Steps, updates and samples, as the attributes of TrainParams say together."""
 
 from __future__ import annotations
 
@@ -70,3 +70,13 @@ def random_count(params: Any) -> int:
 def random_steps(params: Any) -> int:
     """Steps that these are at most."""
     return random_count(params) * (params.horizon if params.env_steps_before_training is None else 1)
+
+
+def offline_updates(params: Any) -> int:
+    """Updates before the first iteration; 0 without prior data."""
+    return int(params.offline_updates) if params.prior_data is not None else 0
+
+
+def prior_samples(params: Any) -> int:
+    """Samples of each minibatch that are drawn from prior data; 0 without any."""
+    return round(params.prior_data_share * params.train_batch_size) if params.prior_data is not None else 0

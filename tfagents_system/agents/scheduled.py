@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfagents_system.agents.behaviour_cloning import WEIGHT
 from tfagents_system.agents.optimizer_settings import PARTS
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.rules import Rule, broken, is_number
@@ -68,7 +69,8 @@ class ScheduledValues:
 
     def __init__(self, params: TrainParamsBase, agent: Any) -> None:
         self._variables = [
-            (Schedule.of(getattr(params, name)), variable) for name, variable in scheduled_variables(agent).items()
+            (name, Schedule.of(getattr(params, name)), variable)
+            for name, variable in scheduled_variables(agent).items()
         ]
         followed = [name for name, each in described_by(TrainParamsBase).items() if each.takes_schedule]
         names = dict.fromkeys([*followed, *scheduled_variables(agent)])
@@ -76,9 +78,10 @@ class ScheduledValues:
         self._changing = {name: Schedule.of(value) for name, value in given.items() if value and is_schedule(value)}
 
     def assign(self, env_steps: int, train_steps: int, iteration: int) -> None:
-        """Sets all variables; arguments as of `Schedule.value`."""
-        for schedule, variable in self._variables:
-            variable.assign(schedule.value(env_steps, train_steps, iteration))
+        """Sets all variables; arguments as of `Schedule.value`, iterations from -1, the offline one."""
+        for name, schedule, variable in self._variables:
+            is_over = name == WEIGHT and iteration >= 0
+            variable.assign(0.0 if is_over else schedule.value(env_steps, train_steps, iteration))
 
     def metrics(self, env_steps: int, train_steps: int, iteration: int) -> dict[str, float]:
         """`schedule/<name>` of each attribute that is a schedule; arguments as of `Schedule.value`."""

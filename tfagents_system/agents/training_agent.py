@@ -9,6 +9,7 @@ from tf_agents.agents import tf_agent
 
 from tfagents_system.agents.agent_interface import has_fused_update
 from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.iteration_counts import prior_samples
 from tfagents_system.agents.normalization import attach_reward_scale
 from tfagents_system.agents.scheduled import check_scheduled
 from tfagents_system.envs.history import policy_time_step_spec
@@ -62,6 +63,7 @@ def make_block_update(
         matmul_precision,
         seed,
         measures=params.validation_share > 0,
+        prior_samples=prior_samples(params),
     )
 
 

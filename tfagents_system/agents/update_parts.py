@@ -39,6 +39,7 @@ class Parts:
       critic_loss_weight, actor_loss_weight, alpha_loss_weight, reward_scale_factor: Factors.
       td_errors_loss_fn: Loss of targets and predictions, elementwise.
       has_log_alpha_loss: Alpha's loss has log(alpha) as its factor, not alpha.
+      cloning_weight: Scalar variable, of the term that keeps the actor near the actions of the data; None: no term.
       pipeline: Processes images before all networks above; None: nothing does.
     """
 
@@ -66,6 +67,7 @@ class Parts:
     reward_scale_factor: float = 1.0
     td_errors_loss_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = tf.math.squared_difference
     has_log_alpha_loss: bool = True
+    cloning_weight: tf.Variable | None = None
     pipeline: ObservationPipeline | None = None
 
     def optimized(

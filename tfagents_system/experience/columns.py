@@ -20,6 +20,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import NamedEpisode
 
 SUFFIXES = (".npz", ".parquet")
+_NO_REWARDS = ". As prior data it may do without: say with TrainParams.prior_rewards what each step's reward is"
 _OTHER_NAMES = {
     "terminals": "terminations",
     "terminated": "terminations",
@@ -33,18 +34,22 @@ _OTHER_NAMES = {
 }
 
 
-def read(path: Path, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
+def read(path: Path, tell: Callable[[str], None], step_reward: float | None = None) -> Iterator[NamedEpisode]:
     """The episodes of a file, in its order.
 
     Args:
       path: The file.
       tell: Called with what was decided about the data, in words.
+      step_reward: Of each step, if the file has no rewards; None: it must have them.
 
     Raises:
       UserError: It can't be read, or a column is missing or too short.
     """
     columns = {_known(name): array for name, array in _load(path).items()}
-    rewards = _required(columns, "rewards", path).reshape(-1)
+    if "rewards" not in columns and step_reward is not None:
+        columns["rewards"] = np.full(len(_required(columns, "terminations", path)), step_reward)
+        tell(f"{path} has no rewards: each step counts {step_reward:g} (prior_rewards)")
+    rewards = _required(columns, "rewards", path, _NO_REWARDS).reshape(-1)
     count = len(rewards)
     observations, actions = _leaves(columns, "observations"), _leaves(columns, "actions")
     if not observations or not actions:
@@ -140,9 +145,9 @@ def _known(name: str) -> str:
     return f"{root}/{rest}" if rest else root
 
 
-def _required(columns: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarray:
+def _required(columns: Mapping[str, np.ndarray], name: str, path: Path, remedy: str = "") -> np.ndarray:
     if name not in columns:
-        raise UserError(f"{path} has no {name}: it has {', '.join(columns) or 'no columns'}")
+        raise UserError(f"{path} has no {name}: it has {', '.join(columns) or 'no columns'}{remedy}")
     return columns[name]
 
 

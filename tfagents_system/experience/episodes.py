@@ -120,7 +120,7 @@ def _key(observation: Sequence[np.ndarray], row: int) -> bytes:
 def write_ring(folder: Path, layout: Layout, episodes: Sequence[StoredEpisode]) -> Ring:
     """Makes a ring that holds exactly these episodes, cut into segments as workers cut them."""
     most = layout.max_segment_steps(None)
-    segments = [segment for episode in episodes for segment in _segments(episode, most)]
+    segments = [segment for episode in episodes for segment in segments_of(episode, most)]
     rows = sum(segment.num_rows for segment in segments)
     ring = Ring.open(folder, layout, rows, max(segment.num_rows for segment in segments))
     ring.take_over(segments)
@@ -128,7 +128,8 @@ def write_ring(folder: Path, layout: Layout, episodes: Sequence[StoredEpisode]) 
     return ring
 
 
-def _segments(episode: StoredEpisode, most: int) -> Iterator[Segment]:
+def segments_of(episode: StoredEpisode, most: int) -> Iterator[Segment]:
+    """Its steps in segments of at most so many."""
     steps = len(episode.reward)
     for begin in range(0, steps, most):
         end = min(steps, begin + most)

@@ -48,7 +48,7 @@ def import_into(
     try:
         partial.mkdir(parents=True)
         conversion = _conversion_for(exp_dir, params, config, partial / _SPECS)
-        found = _read(source, tell)
+        found = read_episodes(source, tell)
         episodes = [conversion.to_stored(each, f"episode {number}") for number, each in enumerate(found)]
         if not episodes:
             raise UserError(f"{source} holds no step: give another data set")
@@ -104,13 +104,23 @@ def _summary(episodes: Sequence[StoredEpisode]) -> str:
     return text + (f", mean return of the whole ones {np.mean(whole):,.1f}" if whole else "")
 
 
-def _read(source: str, tell: Tell) -> Iterator[NamedEpisode]:
+def read_episodes(source: str, tell: Tell, rewards: float | None = None) -> Iterator[NamedEpisode]:
+    """The episodes of a file or a Minari data set.
+
+    Args:
+      source: Which.
+      tell: Called with what was decided about the data.
+      rewards: Of each step, for files without rewards; None: they must have them.
+
+    Raises:
+      UserError: It can't be read.
+    """
     if minari_sets.is_one(source):
         return minari_sets.read(source, tell)
     path = find_path(source, "SOURCE", Path.is_file)
     if path.suffix not in columns.SUFFIXES:
         raise UserError(f"{source} is of no known format: give {', '.join(columns.SUFFIXES)}, or minari:NAME")
-    return columns.read(path, tell)
+    return columns.read(path, tell, rewards)
 
 
 def _write(out: str, episodes: Sequence[NamedEpisode], layout: Layout, actions: Sequence[LeafActions]) -> Path:

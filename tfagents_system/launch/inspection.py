@@ -22,7 +22,7 @@ from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, RESET, TAKE, carried
+from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, PRIOR_FOLDER, RESET, TAKE, carried
 from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.agent_start import AgentStart
@@ -52,6 +52,7 @@ class Inspection:
       attributes: Of the params, by name, and `config`: with all overrides.
       specs: The content of specs.pbtxt; None if the environment could not be built.
       agent_start: What the agent begins with where SAC_AGENT_FROM names another one and one begins.
+      prior_data: The ring that was made of prior data; None: there is none, or it is not needed.
       doing: The current activity; empty once the inspection is complete.
       pid: Of the inspecting process.
     """
@@ -63,6 +64,7 @@ class Inspection:
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     specs: bytes | None = None
     agent_start: AgentStart | None = None
+    prior_data: Path | None = None
     doing: str = ""
     pid: int = 0
 
@@ -135,6 +137,7 @@ class Inspector:
                 self._check_experience(params, trial.layout)
                 self._check_replay_sources(params, self.found.specs)
                 self._check_agent_start(trial.agent)
+                self._make_prior_data(params, self.found.specs)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self.found.doing = ""
         return self.found
@@ -251,10 +254,25 @@ class Inspector:
             return
         from tfagents_system.launch.agent_start_checks import check_start
 
-        begins = not run_directory.has_begun(self._run) or self._environ.get(RESET) == AGENT
-        self.found.agent_start = check_start(
-            source, parts, self._paths.exp_dir, agent, begins, self.found.checks["agent from elsewhere"]
-        )
+        check = self.found.checks["agent from elsewhere"]
+        self.found.agent_start = check_start(source, parts, self._paths.exp_dir, agent, self._agent_begins, check)
+
+    @property
+    def _agent_begins(self) -> bool:
+        return not run_directory.has_begun(self._run) or self._environ.get(RESET) == AGENT
+
+    def _make_prior_data(self, params: TrainParamsBase, specs: bytes) -> None:
+        """Makes the ring of prior data of an agent that begins; one that goes on has it."""
+        folder = self._environ.get(PRIOR_FOLDER)
+        is_wanted = params.prior_data is not None and self._agent_begins and "server" not in self._values
+        if not folder or not is_wanted or self.found.checks[PARAMS].errors:
+            return
+        from tfagents_system.launch.prior_checks import make_prior_data
+
+        self._enter("reading prior_data")
+        original = self._values["params"].parent
+        check, folders = self.found.checks["prior data"], (self._origin().parent, original)
+        self.found.prior_data = make_prior_data(params, specs, Path(folder), folders, check)
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""

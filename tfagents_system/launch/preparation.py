@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tfagents_system.launch.run_settings import (
     EDITS,
     FOLDER,
     FRESH,
+    PRIOR_FOLDER,
     RESET,
     RunSettings,
     resolve,
@@ -53,6 +55,7 @@ class Preparation:
         self.plan: CpuPlan | None = None
         self.inspection = Inspection()
         self._kept = KeptFolder()
+        self._made = tempfile.TemporaryDirectory(prefix="sac_prior_")  # What the inspection makes for the run.
         self._environ = environ
         self._is_for_job = resources.JOB_MB in environ  # Which will run on another machine.
         self._vars_file = vars_file
@@ -82,7 +85,9 @@ class Preparation:
         check_packages(self.checks["packages"])
         if not self.checks["run directory"].errors:
             self._keep_folder()
-            environ = {**self._environ, FOLDER: str(self._kept.copy)} if self._kept.copy else self._environ
+            environ = {**self._environ, PRIOR_FOLDER: self._made.name}
+            if self._kept.copy:
+                environ[FOLDER] = str(self._kept.copy)
             render = not (starts or self._is_for_job)
             # Not measured: on a GPU, which the check leaves alone, and if workers join a run from elsewhere.
             measures = render and not {"server", "train_gpus"} & {k for k, value in self._values.items() if value}
@@ -96,6 +101,7 @@ class Preparation:
     def close(self) -> None:
         """Removes what only the checks needed."""
         self._kept.close()
+        self._made.cleanup()
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -128,6 +134,7 @@ class Preparation:
             self._kept.copy,
             self._kept.digests,
             self.inspection.agent_start,
+            self.inspection.prior_data,
         )
 
     @property

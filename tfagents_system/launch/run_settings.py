@@ -23,6 +23,8 @@ CARRIER = "TFAGENTS_OVERRIDES"
 # Tell it what to do with files that were edited since the run began, and where the folder of SAC_PARAMS is copied.
 EDITS, KEEP, TAKE, FRESH = "TFAGENTS_EDITS", "keep", "take", "fresh"
 FOLDER = "TFAGENTS_PARAMS_FOLDER"
+# Where it makes the ring of prior data.
+PRIOR_FOLDER = "TFAGENTS_PRIOR_FOLDER"
 # Tell it what of the run is reset (`resets.AGENT` or `NETWORKS`), and whether the kept steps count for the ratio.
 RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
 _GRID, _TASK, _SEED = "SAC_GRID", "SLURM_ARRAY_TASK_ID", "SAC_SEED"

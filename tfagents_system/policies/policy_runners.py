@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.policies import tf_policy
 
+from tfagents_system.agents.value_policy import ScorePolicy
+from tfagents_system.policies.frame_stack_policy import innermost
 from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.weights import assign_weights, named_variables
 
@@ -26,7 +28,10 @@ class PolicyRunner(Protocol):
         """Takes new weights, by name."""
 
     def run(self, greedy: bool, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """From the leaves of time step and policy state to those of action and next policy state, all batched."""
+        """From the leaves of time step and policy state to those of action and next policy state, all batched.
+
+        Behind them come the scores of all actions, `[num_envs, n]`, where the policies choose actions by these.
+        """
 
     def close(self) -> None:
         """Frees what it holds."""
@@ -45,7 +50,7 @@ class SessionRunner:
         self, collect: tf_policy.TFPolicy, greedy: tf_policy.TFPolicy, num_envs: int, single_threaded: bool = True
     ) -> None:
         self._variables = named_variables(collect)
-        functions = {False: _concrete(collect, num_envs), True: _concrete(greedy, num_envs)}
+        functions = {False: _concrete(collect, collect, num_envs), True: _concrete(greedy, collect, num_envs)}
         self._session = GraphSession(functions, single_threaded)
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
@@ -66,7 +71,7 @@ class FunctionRunner:
 
     def __init__(self, collect: tf_policy.TFPolicy, greedy: tf_policy.TFPolicy, num_envs: int) -> None:
         self._variables = named_variables(collect)
-        self._functions = {False: _concrete(collect, num_envs), True: _concrete(greedy, num_envs)}
+        self._functions = {False: _concrete(collect, collect, num_envs), True: _concrete(greedy, collect, num_envs)}
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         assign_weights(self._variables, weights)
@@ -78,17 +83,20 @@ class FunctionRunner:
         """Has nothing to free."""
 
 
-def _concrete(policy: tf_policy.TFPolicy, num_envs: int) -> Any:
+def _concrete(policy: tf_policy.TFPolicy, scoring: tf_policy.TFPolicy, num_envs: int) -> Any:
     """A policy as a concrete function of flat arguments, which spares the checks of nests that cost more than acting.
 
-    It takes the leaves of a TimeStep and of the policy state, `[num_envs, ...]`, and returns those of the action and
-    of the next policy state.
+    It takes the leaves of a TimeStep and of the policy state, `[num_envs, ...]`, and returns what `PolicyRunner.run`
+    does, with the scores of `scoring`.
     """
-    spec = (policy.time_step_spec, policy.policy_state_spec)
+    spec, has_scores = (policy.time_step_spec, policy.policy_state_spec), isinstance(innermost(scoring), ScorePolicy)
 
     def act(*leaves: tf.Tensor) -> list[tf.Tensor]:
-        step = policy.action(*tf.nest.pack_sequence_as(spec, leaves))
-        return [*tf.nest.flatten(step.action), *tf.nest.flatten(step.state)]
+        time_step, state = tf.nest.pack_sequence_as(spec, leaves)
+        step = policy.action(time_step, state)
+        # TensorFlow computes the network once: it finds that both need the same.
+        scores = [scoring.distribution(time_step, state).action.logits_parameter()] if has_scores else []
+        return [*tf.nest.flatten(step.action), *tf.nest.flatten(step.state), *scores]
 
     signature = [tf.TensorSpec((num_envs, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(spec)]
     return tf.function(act, input_signature=signature).get_concrete_function()

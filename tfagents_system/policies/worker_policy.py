@@ -12,9 +12,10 @@ from absl import logging
 from tf_agents.policies import greedy_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents.value_policy import ExploringPolicy
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.envs.history import policy_frames
-from tfagents_system.policies.frame_stack_policy import of_single_frames
+from tfagents_system.policies.frame_stack_policy import innermost, of_single_frames
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.network_check import NetworkCheck
 from tfagents_system.policies.network_layers import UnsupportedNetworkError
@@ -116,6 +117,9 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         ]
         self._initial_state = [leaf.numpy() for leaf in tf.nest.flatten(policy.get_initial_state(num_envs))]
         self._state = [leaf.copy() for leaf in self._initial_state]
+        self._num_actions = len(tf.nest.flatten(policy.action_spec))
+        self._has_values = isinstance(innermost(policy), ExploringPolicy)
+        self._last: dict[int, tuple[np.ndarray, bool]] = {}  # By environment: scores, and whether it explored.
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         self._runner.assign(weights)
@@ -124,28 +128,40 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         self._state = [leaf.copy() for leaf in self._state]  # What TensorFlow returned may be read-only.
         for leaf, initial in zip(self._state, self._initial_state, strict=True):
             leaf[env] = initial[env]
+        self._last.pop(env, None)
+
+    def explored(self, env: int) -> bool:
+        return env in self._last and self._last[env][1]
+
+    def q_values(self, env: int) -> np.ndarray | None:
+        return self._last[env][0] if self._has_values and env in self._last else None
 
     def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, Any]:
         for env, time_step in time_steps.items():
             for batch, leaf in zip(self._inputs, tree.flatten(time_step), strict=True):
                 batch[env] = leaf
-        results = self._runner.run(greedy, [*self._inputs, *self._state])
-        split = len(results) - len(self._state)
-        self._keep(results[split:], list(time_steps))
-        return {env: self._action(results[:split], env) for env in time_steps}
+        chosen = self._run(greedy, list(time_steps))
+        return {env: self._action(chosen, env) for env in time_steps}
 
     def batch(self, steps: LaneSteps, greedy: bool, first: int = 0) -> list[np.ndarray]:
         lanes = slice(first, first + len(steps.step_type))
         own = [steps.step_type, steps.reward, steps.discount, *steps.observation]
         for batch, leaf in zip(self._inputs, own, strict=True):
             batch[lanes] = leaf
-        results = self._runner.run(greedy, [*self._inputs, *self._state])
-        split = len(results) - len(self._state)
-        self._keep(results[split:], list(range(lanes.start, lanes.stop)))
-        return [leaf[lanes] for leaf in results[:split]]
+        return [leaf[lanes] for leaf in self._run(greedy, list(range(lanes.start, lanes.stop)))]
 
     def close(self) -> None:
         self._runner.close()
+
+    def _run(self, greedy: bool, envs: list[int]) -> list[np.ndarray]:
+        """The leaves of the actions of all environments; what these have done is remembered."""
+        results = self._runner.run(greedy, [*self._inputs, *self._state])
+        chosen, end = results[: self._num_actions], self._num_actions + len(self._state)
+        self._keep(results[self._num_actions : end], envs)
+        for scores in results[end:]:
+            is_other = chosen[0] != scores.argmax(axis=1)
+            self._last |= {env: (scores[env], bool(is_other[env])) for env in envs}
+        return chosen
 
     def _keep(self, state: Sequence[np.ndarray], envs: list[int]) -> None:
         """Stores the next state of the stepped environments."""

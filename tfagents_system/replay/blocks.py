@@ -13,7 +13,8 @@ from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport import tables
 
-_DRAW_STREAM, _HELD_OUT_STREAM = 1, 2  # Distinguish the random numbers of drawing from those of other roles.
+# Distinguish the random numbers of drawing from those of other roles.
+_DRAW_STREAM, _HELD_OUT_STREAM, _OFFLINE_STREAM = 1, 2, 3
 
 
 def make_block(
@@ -33,6 +34,13 @@ def make_block(
     """
     first, held_out = request.first + done, 0
     arrays: list[np.ndarray] = []
+    if request.iteration == tables.OFFLINE:
+        position = [settings.seed, _OFFLINE_STREAM, first, request.recoveries]
+        arrays, total = (
+            sampling.draw(ring, _rng(position), settings, count, is_offline=True),
+            request.first + request.count,
+        )
+        return tables.Block(request.session, request.iteration, first, count, 0, total, 0, arrays)
     if count:
         position = [settings.seed, _DRAW_STREAM, request.iteration, first, request.recoveries]
         arrays = sampling.draw(ring, _rng(position), settings, count)

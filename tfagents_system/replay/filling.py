@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from absl import logging
@@ -51,15 +51,20 @@ def fill(ring: Ring, sources: Sequence[Path], home: Path, checkpoints: Path, fra
         if lines := differences(ring.layout, stored.layout):
             raise UserError(f"SAC_REPLAY_FROM={source} has another layout than this run: {'; '.join(lines)}")
         steps = ring.ring_steps
-        segments = (_fit(segment, ring.layout, frame_stack) for segment in stored.segments(ring.capacity_rows))
-        while together := list(itertools.islice(segments, _SEGMENTS_AT_ONCE)):
-            _take_over(ring, together, source)
+        add_segments(ring, stored.segments(ring.capacity_rows), source, frame_stack)
         logging.info("%s: %d steps taken over", source, ring.ring_steps - steps)
         if stored.damaged_steps:
             logging.error("%s: %d steps were damaged and are left out", source, stored.damaged_steps)
     ring.make_durable()
     write_json(home / _DONE, {"sources": wanted, "steps": ring.ring_steps})
     logging.info("the ring was filled with %d steps in %.1f s", ring.ring_steps, time.monotonic() - began)
+
+
+def add_segments(ring: Ring, segments: Iterable[Segment], source: Path, frame_stack: FrameStack) -> None:
+    """Stores segments of others, as samples with such stacks may start in them; arguments and errors as of `fill`."""
+    fitting = (_fit(segment, ring.layout, frame_stack) for segment in segments)
+    while together := list(itertools.islice(fitting, _SEGMENTS_AT_ONCE)):
+        _take_over(ring, together, source)
 
 
 def _take_over(ring: Ring, segments: Sequence[Segment], source: Path) -> None:

@@ -30,6 +30,19 @@ class NothingToDrawError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
+class PriorData:
+    """The experience of others that minibatches have beside the run's own (RLPD, Ball et al., arXiv 2302.02948).
+
+    Attributes:
+      ring: Where it is.
+      samples: Of each minibatch, behind those of the run's own: n.
+    """
+
+    ring: Ring
+    samples: int
+
+
+@dataclasses.dataclass(frozen=True)
 class DrawSettings:
     """How minibatches are drawn.
 
@@ -44,6 +57,7 @@ class DrawSettings:
       window_steps: Samples start at the newest so many training steps alone; None: at all that the ring holds.
       window: What `window_steps` follows, see `at`; None: nothing.
       whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
+      prior: Where a part of each minibatch is drawn from; None: all of it is from the run's own ring.
     """
 
     batch_size: int
@@ -56,6 +70,7 @@ class DrawSettings:
     window_steps: int | None = None
     window: Schedule | None = None
     whole_bootstrap: bool = False
+    prior: PriorData | None = None
 
     def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
         """Those of an iteration; arguments as of `Schedule.value`, where its draws begin."""
@@ -65,21 +80,38 @@ class DrawSettings:
 
 
 def draw(
-    ring: Ring, rng: np.random.Generator, settings: DrawSettings, num_minibatches: int, *, held_out: bool = False
+    ring: Ring,
+    rng: np.random.Generator,
+    settings: DrawSettings,
+    num_minibatches: int,
+    *,
+    held_out: bool = False,
+    is_offline: bool = False,
 ) -> list[np.ndarray]:
     """Draws minibatches as a run's settings say: the arrays of its form's samples.
+
+    With prior data there are two of each: those of the run's own samples `[K, B - n, ...]`, then, in the same order,
+    those of the n prior ones. One array for both would be another copy of all.
 
     Args:
       ring: What is drawn from.
       rng: Decides what is drawn.
       settings: Of the run.
       num_minibatches: K.
-      held_out: Draw from the held-out episodes, instead of all others.
+      held_out: Draw from the held-out episodes of the run's own, instead of all others.
+      is_offline: Draw from prior data alone.
 
     Raises:
       NothingToDrawError: The ring holds no sample of the kind.
     """
-    return settings.form.draw(ring, rng, settings, num_minibatches, held_out=held_out).to_arrays()
+    prior, arrays = settings.prior, list[np.ndarray]()
+    rings = (ring, ring) if prior is None or held_out else (prior.ring if is_offline else ring, prior.ring)
+    sizes = [settings.batch_size] if prior is None else [settings.batch_size - prior.samples, prior.samples]
+    for each, size in zip(rings, sizes, strict=False):
+        window_steps = settings.window_steps if each is ring else None
+        part = dataclasses.replace(settings, batch_size=size, window_steps=window_steps)
+        arrays += part.form.draw(each, rng, part, num_minibatches, held_out=held_out).to_arrays()
+    return arrays
 
 
 def draw_transitions(

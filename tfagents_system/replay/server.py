@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 import reverb
 import reverb.platform.checkpointers_lib
 
+from tfagents_system.agents import iteration_counts
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
 from tfagents_system.checks.schedules import Schedule
@@ -26,10 +28,11 @@ from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
-from tfagents_system.replay.sampling import DrawSettings
+from tfagents_system.replay.sampling import DrawSettings, PriorData
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.replay.step_shares import StepShares
+from tfagents_system.replay.stored_ring import open_prior
 from tfagents_system.role import Role
 from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
@@ -77,7 +80,7 @@ def serve(role: Role) -> int:
         Connection(role.server_address, role.stop.is_set),
         all_tables[tables.BLOCKS],
         role.max_workers,
-        draw_settings(params, layout, role.epoch_seed),
+        _settings_with_prior(role, layout),
         _pacing(role, ring),
         snapshots,
         WorkerOrder(ring, functools.partial(_workers_of, role), snapshots.has_room) if role.deterministic else None,
@@ -146,6 +149,14 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         whole_bootstrap=ALGORITHMS[params.algorithm].takes_bootstrap_factor,
         window=None if params.replay_window_steps is None else Schedule.of(params.replay_window_steps),
     )
+
+
+def _settings_with_prior(role: Role, layout: Layout) -> DrawSettings:
+    settings = draw_settings(role.params, layout, role.epoch_seed)
+    if role.params.prior_data is None:
+        return settings
+    ring = open_prior(role.paths.prior_data, layout)
+    return dataclasses.replace(settings, prior=PriorData(ring, iteration_counts.prior_samples(role.params)))
 
 
 def _replay_from() -> list[Path]:

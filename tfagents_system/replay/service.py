@@ -190,7 +190,7 @@ class ReplayService:
         if count is None or self._blocks.info.current_size >= tables.MAX_BLOCKS:
             return False
         request, done = self._pending[0]
-        env_steps = self._pacing.env_steps(request.iteration)
+        env_steps = 0 if request.iteration == tables.OFFLINE else self._pacing.env_steps(request.iteration)
         settings = self._draw_settings.at(env_steps, request.updates - request.first, request.iteration)
         try:
             with self.time_shares.spend("drawing"):
@@ -200,8 +200,9 @@ class ReplayService:
             self._is_held_back, self._lacks = True, f"experience, {error}"
             return False
         self._lacks = None
-        block.sharings = self._pacing.sharings(request.iteration)
-        block.env_steps, block.init_steps = env_steps, self._ring.init_steps
+        if request.iteration != tables.OFFLINE:
+            block.sharings = self._pacing.sharings(request.iteration)
+            block.env_steps, block.init_steps = env_steps, self._ring.init_steps
         with self.time_shares.spend("sending minibatches"):
             self._connection.put(tables.BLOCKS, block.to_wire())
         self._pending[0] = (request, done + count)
@@ -211,6 +212,10 @@ class ReplayService:
 
     def _accept(self, request: tables.Request) -> None:
         """Queues a request, by iteration; a newer trainer's, or a repeated one, replaces what it asks for again."""
+        if request.iteration == tables.OFFLINE and (self._draw_settings.prior is None or request.count < 1):
+            raise tables.MalformedMessageError(
+                "this run has no prior data, or the number of offline updates is missing"
+            )
         if request.count == tables.AS_DUE and self._pacing.updates_per_env_step is None:
             raise tables.MalformedMessageError("this run has no updates_per_env_step: say how many minibatches")
         if request.session < self._latest_session:
@@ -228,6 +233,8 @@ class ReplayService:
     def _next_count(self) -> int | None:
         """Minibatches of the next block, for the oldest request; None while it is held back."""
         request, done = self._pending[0]
+        if request.iteration == tables.OFFLINE:
+            return min(request.count - done, self._draw_settings.max_block_minibatches)
         if request.count == tables.AS_DUE:
             settled = self._settle(request)
             if settled is None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
+from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import VERSION, RingFiles, row_ranges
 from tfagents_system.replay.ring_rows import HISTORY, STEP_FIRST, STEP_LAST, RingRows
 from tfagents_system.transport.layout import Column, Layout
@@ -30,6 +32,7 @@ class StoredRing:
       folder: Of the ring.
       layout: Its columns.
       rows: Rows that it holds.
+      capacity_rows, slack_rows: Its size, as of Ring.
       damaged_steps: Transitions that the last call of `segments` left out, because a checksum was wrong.
 
     Raises:
@@ -52,6 +55,7 @@ class StoredRing:
                 f"the replay ring in {folder} is damaged, its header has a wrong checksum: give another run"
             )
         self._files = files
+        self.capacity_rows, self.slack_rows = files.capacity_rows, files.slack_rows
         self._columns = RingRows(files, mode="r")
         self._first, self._end = int(header["total_rows"] - header["filled_rows"]), int(header["total_rows"])
         self.rows = self._end - self._first
@@ -87,10 +91,7 @@ class StoredRing:
             return None
         per_observation = [self._copy(column, begin, end) for column in columns.per_observation]
         per_transition = [self._copy(column, begin, end - 1) for column in columns.per_transition]
-        crc = zlib.crc32(begin.to_bytes(8, "little"))
-        for values in (*per_observation, *per_transition):
-            crc = zlib.crc32(np.ascontiguousarray(values).data, crc)
-        if crc != int(columns.crc[(end - 1) % self._files.num_rows]):
+        if self._checksum(begin, per_observation, per_transition) != int(columns.crc[(end - 1) % self._files.num_rows]):
             return None
         *seen, steps_left, step_type = per_observation
         observation, potential = seen[: len(self.layout.observation)], seen[len(self.layout.observation) :]
@@ -121,8 +122,34 @@ class StoredRing:
             **dict(zip(self.layout.optional, optional, strict=True)),
         )
 
+    def _checksum(self, begin: int, *kinds: Sequence[np.ndarray]) -> int:
+        """As of RingRows, of copies: a run may write over the rows meanwhile. The columns of a range are together."""
+        crc, head = zlib.crc32(begin.to_bytes(8, "little")), self._files.num_rows - begin % self._files.num_rows
+        for columns in kinds:
+            for part in (slice(0, head), slice(head, None)):
+                for values in columns:
+                    crc = zlib.crc32(np.ascontiguousarray(values[part]).data, crc)
+        return crc
+
     def _copy(self, column: np.ndarray, begin: int, end: int) -> np.ndarray:
         return np.concatenate([column[part] for part in row_ranges(begin, end, self._files.num_rows)])
+
+
+def open_prior(folder: Path, layout: Layout) -> Ring:
+    """Opens the ring that a start has made of `prior_data`, without damaged segments.
+
+    Raises:
+      UserError: It is not there, is of another layout than the run, or nothing of it is whole.
+    """
+    stored = StoredRing(folder)
+    if lines := differences(layout, stored.layout):
+        raise UserError(f"{folder} has another layout than this run: {'; '.join(lines)}")
+    ring = Ring.open(stored.folder, layout, stored.capacity_rows, stored.slack_rows)
+    damaged = ring.verify()
+    logging.info("%s: %d steps, %d were damaged and are left out", folder, ring.training_steps, damaged)
+    if not ring.training_steps:
+        raise UserError(f"{folder} holds no step that may be trained on: begin another run (SAC_EXP_NAME)")
+    return ring
 
 
 def ring_folder(folder: Path) -> Path:

@@ -112,6 +112,7 @@ def _of_agent(paths: RunPaths) -> tuple[Path, ...]:
     return (
         paths.trainer_checkpoints,
         paths.agent_from,
+        paths.prior_data,
         paths.policies,
         paths.journals,
         paths.train_summaries,

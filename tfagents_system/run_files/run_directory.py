@@ -197,7 +197,7 @@ def write_inputs(
     content = json.dumps(run, indent=2).encode() + b"\n"
     if are_new or reset is not None:
         new, settings = inputs if are_new else None, kept.to_json().encode()
-        run_inputs.install(paths, new, content, reset, settings, begins=begins, agent=inputs.agent)
+        run_inputs.install(paths, new, content, reset, settings, inputs if begins else None)
     else:
         write_atomically(paths.run_json, content)
 

@@ -34,6 +34,7 @@ class Inputs:
       folder: A copy of the folder of SAC_PARAMS; None where the file alone is kept.
       digests: Of that folder's files, by relative path.
       agent: What a new agent begins with; None: random weights.
+      prior_data: The ring of prior data for a new agent; None: there is none.
     """
 
     params: Path
@@ -41,6 +42,7 @@ class Inputs:
     folder: Path | None = None
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     agent: AgentStart | None = None
+    prior_data: Path | None = None
 
 
 def choose_input(copy: Path, source: Path, has_begun: bool = True) -> tuple[Path, str | None]:
@@ -106,9 +108,7 @@ def install(
     run_json: bytes,
     reset: Reset | None = None,
     overrides: bytes = b"",
-    *,
-    begins: bool = False,
-    agent: AgentStart | None = None,
+    begins: Inputs | None = None,
 ) -> None:
     """Replaces the run's copies and run.json, which describes them: all of these, even if this process is killed.
 
@@ -119,8 +119,7 @@ def install(
       reset: Before that, what it replaces is set aside. The next start completes an interrupted reset before it reads
         anything else, so a run is as it was before the reset or as it is after it.
       overrides: Content of overrides.json, with a reset.
-      begins: An agent begins, so that what another one began with is removed.
-      agent: What it begins with; None: random weights.
+      begins: An agent begins with these inputs, and what another one began with is removed.
 
     Raises:
       OSError: They can't be written; those that are there stay.
@@ -140,15 +139,23 @@ def install(
             (partial / f"{_NO}{paths.params_folder.name}").touch()
         else:
             params_folder.copy(inputs.folder, inputs.digests, partial / paths.params_folder.name)
-    if begins and agent is not None:
-        agent.copy(partial / paths.agent_from.name)
-    elif begins:
-        (partial / f"{_NO}{paths.agent_from.name}").touch()
+    if begins is not None:
+        _stage_beginning(paths, begins, partial)
     if reset is not None:  # After a power cut, too.
         for path in [*partial.rglob("*"), partial]:
             sync(path)
     os.rename(partial, staged)  # From here on it will be done, by the next start if not by this one.
     finish_install(paths)
+
+
+def _stage_beginning(paths: RunPaths, inputs: Inputs, partial: Path) -> None:
+    if inputs.agent is not None:
+        inputs.agent.copy(partial / paths.agent_from.name)
+    if inputs.prior_data is not None:
+        shutil.copytree(inputs.prior_data, partial / paths.prior_data.name)
+    for folder, given in ((paths.agent_from, inputs.agent), (paths.prior_data, inputs.prior_data)):
+        if given is None:
+            (partial / f"{_NO}{folder.name}").touch()
 
 
 def is_interrupted(paths: RunPaths) -> bool:
@@ -166,7 +173,7 @@ def finish_install(paths: RunPaths) -> None:
         found = Reset(**json.loads(reset.read_bytes()))
         resets.set_aside(paths, found.kind, found.before)
         reset.unlink()  # Only now: what is set aside must not be what comes next.
-    for folder in (paths.params_folder, paths.agent_from):
+    for folder in (paths.params_folder, paths.agent_from, paths.prior_data):
         new, none = staged / folder.name, staged / f"{_NO}{folder.name}"
         if new.is_dir() or none.exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -53,6 +53,7 @@ class RunPaths:
     best_json = _Below("policies/best.json")  # The policy checkpoint with the highest evaluation return.
     trainer_checkpoints = _Below("checkpoints")  # What trainer and replay server resume from (see run_checkpoints.py).
     agent_from = _Below("agent_from")  # What its agent began with, if that is another one (see agent_start.py).
+    prior_data = _Below("prior_data")  # The ring that a start has made of it; see experience/prior_ring.py.
     trainer_session = _Below("trainer_session.json")  # Number of the trainer's newest session, increasing.
     replay = _Below("replay")  # The ring of experience (unless SAC_REPLAY_DIR moves it).
     journals = _Below("journals")  # What workers of a deterministic run repeat episodes from (see episode_journal.py).

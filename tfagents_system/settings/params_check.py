@@ -26,6 +26,7 @@ from tfagents_system.errors import shown
 from tfagents_system.settings import learning_notes, other_libraries, own_attributes
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.settings.own_attributes import is_set
+from tfagents_system.settings.prior_rules import prior_findings, prior_notes
 from tfagents_system.settings.reset_rules import reset_findings
 from tfagents_system.settings.sample_form_checks import sample_form_findings, sample_form_notes
 from tfagents_system.settings.schedule_checks import schedule_together_findings
@@ -150,7 +151,7 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 
 def advice(params: TrainParamsBase) -> list[str]:
     """What works but is seldom meant, one sentence each; every value is right by itself."""
-    notes = [note for part in PARTS if (note := schedule_advice(params, part))]
+    notes = prior_notes(params) + [note for part in PARTS if (note := schedule_advice(params, part))]
     has_ratio = params.asynchronous or updates_ratio(params) is not None
     if params.algorithm in ("redq", "droq") and params.actor_update_period is None and not has_ratio:
         notes.append(
@@ -329,4 +330,5 @@ _TOGETHER: tuple[Callable[[Any], list[str]], ...] = (
     sample_form_findings,
     network_findings,
     reset_findings,
+    prior_findings,
 )

@@ -26,6 +26,7 @@ class IterationPlan:
       num_iter: Iterations of the run.
       updates_per_iter: Of each; None: experience decides.
       ratio: Updates for each environment step; None: no ratio.
+      offline_updates: Of the iteration `tables.OFFLINE` before the first, where the state begins with it.
 
     Attributes:
       total: Updates of the current iteration; None while that is not known.
@@ -38,18 +39,30 @@ class IterationPlan:
         num_iter: int,
         updates_per_iter: int | None,
         ratio: float | None = None,
+        offline_updates: int = 0,
     ) -> None:
         self._state = state
         self._train_step = train_step
         self._num_iter = num_iter
         self._updates_per_iter = updates_per_iter
         self._ratio = ratio
-        self.total = updates_per_iter
+        self._offline_updates = offline_updates
+        self.total = self._planned
 
     def begin(self) -> None:
         """The current iteration is asked for, from its start or from where a stop has left it."""
-        self.total = self._updates_per_iter
+        self.total = self._planned
         self._follow_ratio()
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the current iteration is the one before the first: without experience of the run."""
+        return self._state.iteration == tables.OFFLINE
+
+    @property
+    def _planned(self) -> int | None:
+        """Updates of the current iteration, as far as it is known before its experience has come."""
+        return self._offline_updates if self.is_offline else self._updates_per_iter
 
     def _follow_ratio(self) -> None:
         """A ratio that was changed counts from the last iteration's end on: what came before has had its updates."""
@@ -78,7 +91,8 @@ class IterationPlan:
 
     def take(self, block: tables.Block) -> int:
         """Notes what a block tells; returns how many of its minibatches are to be trained on."""
-        self._state.policy_steps = block.env_steps - block.init_steps
+        if not self.is_offline:
+            self._state.env_steps, self._state.policy_steps = block.env_steps, block.env_steps - block.init_steps
         if self.total is None:
             self.total = block.total
         return min(block.count, self.total - self.done)
@@ -97,12 +111,15 @@ class IterationPlan:
         """Updates of an iteration, as it is planned, or as it was so far; None before the first."""
         if self._updates_per_iter is not None:
             return self._updates_per_iter
-        return self._state.iteration_start / self._state.iteration if self._state.iteration else None
+        done = self._state.iteration_start - self._offline_updates
+        return done / self._state.iteration if self._state.iteration > 0 else None
 
     def end(self) -> None:
         """All updates of the iteration are done."""
-        self._state.iteration += 1
-        self._state.earlier_end_env_steps, self._state.end_env_steps = self._state.end_env_steps, self._state.env_steps
+        state = self._state
+        if not self.is_offline:  # After that one nothing has been collected yet.
+            state.earlier_end_env_steps, state.end_env_steps = state.end_env_steps, state.env_steps
+        state.iteration += 1
         self._state.iteration_start = self._train_step()
         self._state.end_policy_steps = self._state.policy_steps
-        self.total = self._updates_per_iter
+        self.total = self._planned

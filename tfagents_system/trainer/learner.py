@@ -11,6 +11,7 @@ from absl import logging
 
 from tfagents_system.agents import entropy
 from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.iteration_counts import offline_updates
 from tfagents_system.agents.matmul_precision import choose_precision
 from tfagents_system.agents.network_parts import redraw
 from tfagents_system.agents.scheduled import ScheduledValues
@@ -24,6 +25,7 @@ from tfagents_system.run_files.resets import AGENT, network_resets, resets_of_ru
 from tfagents_system.trainer.resetting_update import ResettingUpdate
 from tfagents_system.trainer.starting_agent import values_for
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
+from tfagents_system.transport.tables import OFFLINE
 
 
 class Learner:
@@ -70,8 +72,14 @@ class Learner:
     def _state_at_start(self) -> TrainerState:
         """Of an agent that begins: the run may have steps that an agent before it has collected."""
         resets = [reset for reset in resets_of_run(self._role.paths) if reset.kind == AGENT]
-        steps = resets[-1].env_steps if resets else 0
-        return TrainerState(env_steps=steps, end_env_steps=steps, earlier_end_env_steps=steps if steps else -1)
+        steps, offline = resets[-1].env_steps if resets else 0, offline_updates(self._role.params)
+        return TrainerState(
+            iteration=OFFLINE if offline else 0,
+            ratio_offset=-offline,
+            env_steps=steps,
+            end_env_steps=steps,
+            earlier_end_env_steps=steps if steps else -1,
+        )
 
     @property
     def train_step(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.agents.block_update import DivergedError
-from tfagents_system.agents.iteration_counts import ratio_of_run, updates_per_iter
+from tfagents_system.agents.iteration_counts import offline_updates, ratio_of_run, updates_per_iter
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
 from tfagents_system.run_files.time_shares import TimeShares
@@ -58,7 +58,7 @@ class Trainer:
         self._snapshots = ReplaySnapshots(self._connection)
         learner = self._learner = Learner(role, self._snapshots.ask)
         self._state = learner.state
-        counts = updates_per_iter(params), ratio_of_run(params)
+        counts = updates_per_iter(params), ratio_of_run(params), offline_updates(params)
         self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts)
         actions = specs.load_actions(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
@@ -138,7 +138,8 @@ class Trainer:
         self._session = self._reports.session = next_session(self._role.paths.trainer_session, self._session)
         self._minibatches.begin(self._session)
         self._sharings = ()
-        self._publish()
+        if not self._plan.is_offline:  # Workers wait for the policy after it.
+            self._publish()
         self._update = self._learner.make_update()
         self._log.newest["update"] = self._update.kind
         self._minibatches.request(self._state.iteration)
@@ -189,13 +190,10 @@ class Trainer:
         self._minibatches.request(iteration + 1)
         while not plan.is_complete:
             block = self._next_block(iteration, plan.done)
-            self._state.env_steps = block.env_steps
-            self._policy_steps = block.env_steps - block.init_steps
-            self._log.training_row.begin(self._learner.train_step, block.env_steps)
-            is_news = plan.total is None
-            count = plan.take(block)
-            self._sharings = block.sharings
-            self._learner.follow_schedules(block.env_steps)
+            is_news, count = plan.total is None, plan.take(block)
+            self._log.training_row.begin(self._learner.train_step, self._state.env_steps)
+            self._sharings, self._policy_steps = block.sharings, self._state.policy_steps
+            self._learner.follow_schedules(self._state.env_steps)
             if is_news:
                 self._minibatches.request(iteration + 1)
             self._train_on(block, count)
@@ -210,7 +208,9 @@ class Trainer:
                 losses = self._update([array[part] for array in block.arrays])
             self._log.training_row.add_losses(losses)
             self._log.tell_callbacks("updates", losses)
-            if self._publisher.is_due(self._learner.train_step) and not self._plan.is_complete:
+            if self._publisher.is_due(self._learner.train_step) and not (
+                self._plan.is_complete or self._plan.is_offline
+            ):
                 with self._shares.spend("publishing"):
                     self._learner.follow_schedules(self._state.env_steps, self._learner.train_step)
                     self._publisher.publish_within(self._learner.read_policy(self._session), self._progress())

@@ -72,6 +72,7 @@ def _single_item_table(name: str, max_times_sampled: int) -> reverb.Table:
 
 
 AS_DUE = -1  # As many minibatches as updates_per_env_step requires.
+OFFLINE = -1  # The iteration before the first, whose minibatches are of prior data alone.
 
 
 class MalformedMessageError(ValueError):
@@ -84,7 +85,8 @@ class Request:
 
     Attributes:
       session: Of the trainer, see `trainer_session`: blocks for an earlier one are dropped.
-      iteration: The iteration they are for; they are drawn when its experience has arrived.
+      iteration: The iteration they are for; they are drawn when its experience has arrived. `OFFLINE`: at once, from
+        prior data.
       first: Index of the first minibatch within the iteration (more than 0 after a stop in mid-iteration).
       count: Number of minibatches; they come in blocks of at most `max_block_minibatches` each. `AS_DUE`: the replay
         server decides when the iteration's experience has arrived, and says so in the block.
@@ -118,7 +120,8 @@ class Request:
           MalformedMessageError: It is anything else.
         """
         request = cls(*(int(value) for value in _only_array(arrays, np.int64, len(dataclasses.fields(cls)))))
-        others = dataclasses.astuple(dataclasses.replace(request, count=0, ratio_offset=0))
+        iteration = 0 if request.iteration == OFFLINE else request.iteration
+        others = dataclasses.astuple(dataclasses.replace(request, count=0, ratio_offset=0, iteration=iteration))
         if min(others) < 0 or (request.count < 1 and request.count != AS_DUE):
             raise MalformedMessageError(f"impossible request {request}")
         return request

@@ -1,0 +1,99 @@
+"""Prior data of any kind become one ring, and what does not fit is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tf_agents.specs import array_spec
+
+from tests.support.segments_for_tests import LAYOUT, filled_ring
+from tfagents_system.envs.actions import actions_of
+from tfagents_system.errors import UserError
+from tfagents_system.experience import columns
+from tfagents_system.experience.conversion import Conversion, NamedEpisode
+from tfagents_system.experience.prior_ring import PriorForm, build
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.sampling import draw_transitions
+from tfagents_system.replay.stored_ring import StoredRing
+
+ACTION = array_spec.BoundedArraySpec((2,), "float32", [-2.0, 0.0], [2.0, 1.0], "action")
+FORM = PriorForm(Conversion(LAYOUT, [actions_of(ACTION)], 0.9))
+
+
+def episode(number: int, steps: int) -> NamedEpisode:
+    ids = np.stack([np.full(steps + 1, 9), np.full(steps + 1, number), np.arange(steps + 1)], axis=1)
+    return NamedEpisode(
+        {"id": ids.astype(np.float32), "image": np.zeros((steps + 1, 2, 2), np.uint8)},
+        {"": np.full((steps, 2), [2.0, 0.5])},
+        np.arange(steps, dtype=np.float64),
+        is_terminated=True,
+    )
+
+
+def file_without(path: Path, *names: str, **instead: Any) -> str:
+    columns.write(path, [episode(0, 4), episode(1, 3)])
+    with np.load(path) as file:
+        found = {name: file[name] for name in file if name not in names}
+    np.savez(path, **{**found, **instead})
+    return str(path)
+
+
+def ring_of(folder: Path) -> Ring:
+    stored = StoredRing(folder)
+    return Ring.open(folder, stored.layout, stored.capacity_rows, stored.slack_rows)
+
+
+def test_files_and_runs_become_one_ring(tmp_path: Path) -> None:
+    columns.write(tmp_path / "demos.npz", [episode(0, 4), episode(1, 3)])
+    filled_ring(tmp_path / "run" / "replay", 2)
+    notes: list[str] = []
+    told = build([tmp_path / "demos.npz", str(tmp_path / "run")], tmp_path / "made", FORM, notes.append)
+    assert "demos.npz, " in told and ": 17 steps" in told and notes == []
+    ring = ring_of(tmp_path / "made")
+    assert (ring.training_steps, ring.env_steps, ring.verify()) == (17, 0, 0)
+    drawn = draw_transitions(ring, np.random.default_rng(0), 50, 20)
+    ids = drawn.observation[0].reshape(-1, 3)
+    assert {(a, b) for a, b, _ in ids.tolist()} == {(9, 0), (9, 1), (0, 0), (0, 1)}
+    of_file = ids[:, 0] == 9
+    np.testing.assert_allclose(drawn.action[0].reshape(-1, 2)[of_file], [[1.0, 0.0]] * of_file.sum())
+    last = of_file & (ids[:, 2] == np.where(ids[:, 1] == 0, 3, 2))
+    np.testing.assert_array_equal(drawn.discount.reshape(-1)[of_file] == 0, last[of_file])
+
+
+def test_rewards_that_are_missing_are_what_is_said(tmp_path: Path) -> None:
+    path = file_without(tmp_path / "demos.npz", "rewards")
+    with pytest.raises(UserError, match="has no rewards.*say with TrainParams.prior_rewards"):
+        build([path], tmp_path / "made", FORM, print)
+    notes: list[str] = []
+    build([path], tmp_path / "made", PriorForm(FORM.conversion, rewards=-0.5), notes.append)
+    ring = ring_of(tmp_path / "made")
+    assert set(ring.reward[ring.held_rows[ring.steps_left[ring.held_rows] > 0]].tolist()) == {-0.5}
+    assert "each step counts -0.5" in notes[0]
+    columns.write(tmp_path / "with.npz", [episode(0, 4)])
+    build([tmp_path / "with.npz"], tmp_path / "own", PriorForm(FORM.conversion, rewards=-0.5), notes.append)
+    assert set(ring_of(tmp_path / "own").reward[:4].tolist()) == {0, 1, 2, 3}, "rewards that are there count"
+
+
+def test_all_that_does_not_fit_is_told_together(tmp_path: Path) -> None:
+    run = tmp_path / "run" / "replay"
+    Ring.open(run, LAYOUT.__class__(LAYOUT.observation[:1], LAYOUT.action), 60, 24)
+    broken = file_without(tmp_path / "nan.npz", **{"observations/id": np.full((7, 3), np.nan)})
+    with pytest.raises(UserError) as raised:
+        build([str(tmp_path / "run"), broken, str(tmp_path / "demos.csv")], tmp_path / "made", FORM, print)
+    layout, numbers, missing = raised.value.findings
+    assert "\n  observation/image: here uint8 [2, 2], there none\n" in layout
+    assert "not finite" in numbers and "demos.csv" in missing
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_run_s_ring_with_numbers_that_are_not_finite_is_refused(tmp_path: Path) -> None:
+    from tests.support.segments_for_tests import numbered_segment
+
+    segment = numbered_segment()
+    segment.reward[2] = np.inf
+    Ring.open(tmp_path / "run", LAYOUT, 60, 24).take_over([segment])
+    with pytest.raises(UserError, match="not finite"):
+        build([str(tmp_path / "run")], tmp_path / "made", FORM, print)

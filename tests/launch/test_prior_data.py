@@ -1,0 +1,87 @@
+"""A start with prior_data: what is made of it, once, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfagents_system.errors import UserError
+from tfagents_system.experience import columns
+from tfagents_system.experience.conversion import NamedEpisode
+from tfagents_system.launch import prepare
+from tfagents_system.replay.stored_ring import StoredRing
+from tfagents_system.run_files.run_paths import RunPaths
+
+PARAMS = """
+import gymnasium
+from tfagents_system.train_params_base import TrainParamsBase
+
+class TrainParams(TrainParamsBase):
+    num_iter = 3
+    train_batch_size = 32
+    n_episodes_in_buffer = 10
+    actor_fc_layer_params = (4,)
+    critic_joint_fc_layer_params = (4,)
+    prior_data = "data/demos.npz"
+    offline_updates = 5
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+"""
+
+
+def write_demos(path: Path, steps: int, size: int = 3) -> None:
+    path.parent.mkdir(exist_ok=True)
+    episode = NamedEpisode({"": np.ones((steps + 1, size))}, {"": np.ones((steps, 1))}, np.ones(steps), False)
+    columns.write(path, [episode])
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "params.py").write_text(PARAMS)
+    (folder / "config.json").write_text('{"horizon": 20}')
+    write_demos(folder / "data" / "demos.npz", 12)
+    counts = ("REVERB_CPUS", "TRAIN_CPUS", "NUM_COLLECT_WORKERS", "COLLECT_WORKER_CPUS", "SHARE_CPUS")
+    inputs = {"SAC_PARAMS": str(folder / "params.py"), "SAC_CONFIG": str(folder / "config.json")}
+    run = {"SAC_EXP_NAME": "try", "SAC_EXP_DIR": str(tmp_path / "run")}
+    return {**os.environ, **{f"SAC_{name}": "1" for name in counts}, **inputs, **run}
+
+
+def rows(paths: RunPaths) -> int:
+    return StoredRing(paths.prior_data).rows
+
+
+def test_the_run_has_a_copy_that_stays(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths, demos = RunPaths(tmp_path / "run"), tmp_path / "mine" / "data" / "demos.npz"
+    assert prepare.prepare(environ, None) and rows(paths) == 13
+    assert "set env_steps_before_training=0" in capsys.readouterr().out
+    write_demos(demos, 6)
+    assert prepare.prepare(environ, None) and rows(paths) == 7, "before the first update what is there now"
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    demos.unlink()
+    assert prepare.prepare(environ, None) and rows(paths) == 7
+    write_demos(demos, 9)
+    assert prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None) and rows(paths) == 7, "of its own folder"
+    again = {**environ, "TFAGENTS_RESET": "agent", "TFAGENTS_EDITS": "take"}
+    assert prepare.prepare(again, None) and rows(paths) == 10
+    assert (paths.exp_dir / "before_reset_1" / "prior_data").is_dir()
+    (tmp_path / "mine" / "params.py").write_text(PARAMS.replace('"data/demos.npz"', "None"))
+    assert prepare.prepare(again, None) and not paths.prior_data.exists()
+
+
+def test_what_does_not_fit_is_refused_with_the_rest(environ: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    write_demos(folder / "data" / "demos.npz", 12, size=5)
+    with pytest.raises(UserError, match=r"observation has the shape \[13, 5\], this needs \[13, 3\]"):
+        prepare.prepare(environ, None)
+    (folder / "params.py").write_text(PARAMS.replace("data/demos.npz", "nowhere.npz"))
+    with pytest.raises(UserError, match="nowhere.npz does not exist .*relative to the folder of SAC_PARAMS"):
+        prepare.prepare(environ, None)
+    assert not RunPaths(tmp_path / "run").run_json.exists()

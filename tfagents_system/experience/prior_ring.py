@@ -1,0 +1,113 @@
+"""Prior data: the experience of others as a ring of its own, which a run draws from beside its own experience."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tfagents_system.checks.frame_stacks import FrameStack
+from tfagents_system.errors import UserError
+from tfagents_system.experience import minari_sets
+from tfagents_system.experience.conversion import Conversion
+from tfagents_system.experience.episodes import segments_of
+from tfagents_system.experience.transfer import read_episodes
+from tfagents_system.machine.scratch import DESCRIPTION
+from tfagents_system.replay.filling import add_segments
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.stored_ring import StoredRing, differences
+from tfagents_system.transport.segments import Segment
+
+Tell = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class PriorForm:
+    """How prior data is stored.
+
+    Attributes:
+      conversion: From data sets to what the run stores.
+      sequence_length: Of the run's samples; None: transitions.
+      frame_stack: How many frames of which leaves samples see at once.
+      rewards: Of each step, for data without rewards; None: there must be some.
+    """
+
+    conversion: Conversion
+    sequence_length: int | None = None
+    frame_stack: FrameStack = 1
+    rewards: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """Segments that are made, or read, as often as they are iterated over."""
+
+    name: str
+    segments: Callable[[], Iterable[Segment]]
+
+
+def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Tell) -> str:
+    """Makes a ring that holds all of the sources, in a new folder.
+
+    Args:
+      sources: Run directories, folders with a ring, `.npz` or `.parquet` files, Minari data sets.
+      folder: Does not exist.
+      form: Of the run.
+      tell: Called with what was decided about the data.
+
+    Returns:
+      What it holds, in words.
+
+    Raises:
+      UserError: A source can't be read, does not fit, or has numbers that are not finite; with all that is wrong.
+    """
+    found, findings = list[_Source](), list[str]()
+    for source in sources:
+        try:
+            found.append(_source(source, form, tell))
+        except UserError as error:
+            findings += [f"prior_data: {finding}" for finding in error.findings]
+    if findings:
+        raise UserError(*findings)
+    sizes = [segment.num_rows for each in found for segment in each.segments()]
+    if not sizes:
+        raise UserError("prior_data holds no step: give another data set")
+    layout = form.conversion.layout
+    ring = Ring.open(folder, layout, sum(sizes), max(sizes))
+    for each in found:
+        add_segments(ring, each.segments(), Path(each.name), form.frame_stack)
+    ring.make_durable()
+    if not ring.training_steps:
+        raise UserError("prior_data holds no step that may be trained on, all of it was held out: give another run")
+    names = ", ".join(each.name for each in found)
+    return f"{names}: {ring.training_steps:,} steps in {ring.filled_rows * layout.step_bytes / 2**20:,.1f} MiB"
+
+
+def _source(source: Path | str, form: PriorForm, tell: Tell) -> _Source:
+    name = str(source)
+    if not minari_sets.is_one(name) and any((Path(name) / each / DESCRIPTION).is_file() for each in ("", "replay")):
+        stored = StoredRing(Path(name))
+        if lines := differences(form.conversion.layout, stored.layout):
+            table = "\n  ".join(lines)
+            raise UserError(
+                f"{name} holds other experience than this run collects:\n  {table}\nGive a run of the same environment "
+                "and settings (action_history, normalize_rewards)"
+            )
+        return _Source(name, lambda: _finite(name, stored.segments()))
+    most = form.conversion.layout.max_segment_steps(form.sequence_length)
+    episodes = [
+        form.conversion.to_stored(each, f"{name}: episode {number}")
+        for number, each in enumerate(read_episodes(name, tell, form.rewards))
+    ]
+    segments = [segment for episode in episodes for segment in segments_of(episode, most)]
+    return _Source(name, lambda: segments)
+
+
+def _finite(name: str, segments: Iterable[Segment]) -> Iterator[Segment]:
+    for segment in segments:
+        arrays = [*segment.observation, *segment.action, segment.reward, segment.discount]
+        if not all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f"):
+            raise UserError(f"prior_data: {name} has numbers that are not finite (NaN or infinite): give another run")
+        yield segment

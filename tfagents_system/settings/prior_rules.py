@@ -1,0 +1,30 @@
+"""What is wrong with attributes about prior data together with others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfagents_system.agents.iteration_counts import offline_updates, prior_samples, random_count
+
+
+def prior_findings(params: Any) -> list[str]:
+    """Of the share of prior data in a minibatch."""
+    size, share, samples = params.train_batch_size, params.prior_data_share, prior_samples(params)
+    if params.prior_data is None or 0 < samples < size:
+        return []
+    return [
+        f"TrainParams.prior_data_share={share:g} of train_batch_size={size} is {samples} samples, and a minibatch has "
+        "some of both: choose another share, or raise train_batch_size"
+    ]
+
+
+def prior_notes(params: Any) -> list[str]:
+    """What works but is seldom meant."""
+    first = random_count(params)
+    if not offline_updates(params) or not first:
+        return []
+    kind = "episodes" if params.env_steps_before_training is None else "steps"
+    return [
+        f"offline_updates={params.offline_updates}, and the first {first} {kind} are still of random actions, not of "
+        "the policy that was trained offline: set env_steps_before_training=0"
+    ]
