@@ -60,9 +60,13 @@ class PolicyActor:
         self.actions = functools.partial(policy.actions, greedy=greedy)
         self.reset_lanes = policy.reset_lanes
         self.batch = functools.partial(policy.batch, greedy=greedy)
-        self.explored = policy.explored
-        self.explored_lanes = policy.explored_lanes
         self._policy, self._greedy = policy, greedy
+
+    def explored(self, env: int) -> bool:
+        return self._policy.explored(env)
+
+    def explored_lanes(self, count: int) -> np.ndarray:
+        return self._policy.explored_lanes(count)
 
     def was_greedy(self, env: int) -> bool:
         return self._greedy or self._policy.was_greedy(env)
@@ -83,8 +87,6 @@ class RefreshingActor:
     def __init__(self, policy: WorkerPolicy, refresh: Callable[[], None], period_steps: int) -> None:
         self.reset = policy.reset
         self.reset_lanes = policy.reset_lanes
-        self.explored = policy.explored
-        self.explored_lanes = policy.explored_lanes
         self._policy = policy
         self._refresh = refresh
         self._period_steps = self._steps_left = period_steps
@@ -100,6 +102,12 @@ class RefreshingActor:
     def batch(self, steps: LaneSteps) -> list[np.ndarray]:
         self.look()
         return self._policy.batch(steps, greedy=False)
+
+    def explored(self, env: int) -> bool:
+        return self._policy.explored(env)
+
+    def explored_lanes(self, count: int) -> np.ndarray:
+        return self._policy.explored_lanes(count)
 
     def was_greedy(self, env: int) -> bool:
         return self._policy.was_greedy(env)
