@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 
 PARAMS = """
 import os
+import time
 from pathlib import Path
 
 import gymnasium
@@ -34,6 +35,7 @@ class Camera(gymnasium.Env):
         return self.observation_space.sample(), {}
 
     def step(self, action):
+        time.sleep(0.005)  # Or thousands of steps are collected while the trainer starts.
         return self.observation_space.sample(), float(-np.sum(action**2)), False, False, {"is_success": True}
 
 

@@ -560,7 +560,7 @@ def three_lanes(**kwargs: Any) -> Any:
 
 
 def test_a_good_vector_environment_has_no_finding() -> None:
-    checks, trial = report(three_lanes, env_steps_per_iter=50, n_train_episodes_per_iter=None)
+    checks, trial = report(three_lanes, env_steps_per_iter=75, n_train_episodes_per_iter=None)
     assert checks.errors == [] and trial.specs[0].shape == (3,), "the spec of one lane"
     assert "3 lanes, the first episode ends after 2 steps" in checks["reset and step"].facts
     assert checks["reset and step"].notes == []

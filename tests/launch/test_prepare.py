@@ -19,7 +19,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.envs import env_process
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
-from tfagents_system.launch import prepare
+from tfagents_system.launch import environment_checks, prepare
 from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.machine_checks import check_gpu
 from tfagents_system.launch.run_settings import RunSettings, resolve
@@ -50,6 +50,7 @@ class TrainParams(TrainParamsBase):
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     (tmp_path / "params.py").write_text(PARAMS)
     (tmp_path / "config.json").write_text('{"horizon": 20}')
+    monkeypatch.setattr(environment_checks, "_MEASURING_SECS", 0.05)
     sizes = {
         "SAC_REVERB_CPUS": "1",
         "SAC_TRAIN_CPUS": "1",

@@ -5,6 +5,7 @@ import pytest
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.replay.pacing import Asynchronous, Lockstep
 from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.transport.tables import AS_DUE, Request
 
 
@@ -218,3 +219,23 @@ def test_a_ring_that_has_lost_experience_asks_for_the_iterations_own(ring):
 def test_a_number_that_is_asked_for_stays_what_it_is(ring):
     pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock(), updates_per_env_step=1.0)
     assert pacing.settle(request(0, count=10)) == request(0, count=10)
+
+
+def test_after_a_restart_those_at_work_are_waited_for_and_those_long_gone_are_not(ring):
+    for worker, newest in ((0, 40), (1, 39), (5, 41), (6, 12), (7, -1)):
+        for number, iteration in enumerate(sorted({-1, newest})):
+            ring.append(numbered_segment(worker, number, iteration=iteration, end_of_iteration=True))
+    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock())
+    assert pacing.waiting_for(request(42)) == "iteration 42 of workers [0, 1, 5]"
+    assert pacing.waiting_for(request(41)) == "iteration 41 of workers [0, 1]"
+
+
+def test_planned_workers_that_left_before_a_restart_leave_the_steps_to_those_at_work(ring):
+    """As in a run whose joined worker goes on alone: its sharings must be ones that a trainer can read."""
+    for worker, newest in ((0, 3), (1, 3), (5, 7)):
+        for number, iteration in enumerate(range(-1, newest + 1)):
+            ring.append(numbered_segment(worker, number, iteration=iteration, end_of_iteration=True))
+    shares = StepShares(ring, 20, num_workers=2, lag=1)
+    pacing = Lockstep(ring, 2, 60.0, Clock(), has_left=lambda worker: worker < 2, step_shares=shares)
+    assert pacing.allowed(request(6), 0) == 10
+    assert [sharing.workers for sharing in pacing.sharings(6)] == [(5,), (5,)]

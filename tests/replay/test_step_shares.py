@@ -72,3 +72,38 @@ def test_a_server_that_is_started_anew_goes_on_from_there():
     again.collected, again.next = run.collected, run.next
     again.iterate(10, range(4))
     assert set(again.collected.values()) == {100}
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_what_the_first_iteration_lacks_is_made_up_for(lag):
+    run = Run(lag=lag)
+    run.iterate(1, range(3), present=range(3))
+    run.iterate(30, range(3))
+    assert run.collected[0] == 75 and sum(run.collected.values()) == 3100
+
+
+def test_steps_that_another_agent_left_are_not_taken_off():
+    run = Run()
+    run.collected[-1] = 5000  # Kept, and counted for the ratio.
+    run.iterate(10, range(4))
+    assert sum(run.collected.values()) == 5000 + 1000
+
+
+def test_a_server_that_is_started_anew_goes_on_with_those_that_have_joined():
+    """Two workers are planned, and six have joined; what the earlier server told is not known any more."""
+    run = Run(num_workers=2)
+    run.iterate(20, range(8))
+    again = Run(num_workers=2)
+    again.collected, again.next = run.collected, run.next
+    again.iterate(1, range(8), present=range(8))
+    before = sum(run.collected.values())
+    again.iterate(10, range(8))
+    assert sum(again.collected.values()) - before == 1000
+    assert [again.collected[i] for i in range(21, 31)] == [100] * 10
+
+
+def test_where_all_have_left_the_planned_workers_share_again():
+    run = Run(num_workers=2)
+    run.iterate(3, range(2))
+    told = run.shares.after(3, ())
+    assert told[-1].workers == (0, 1) and all(type(told[-1]).from_row(each.to_row()) == each for each in told)

@@ -186,3 +186,15 @@ def test_what_acts_on_images_alone_is_told_when_the_environment_is_known() -> No
     (note,) = checks.notes
     told = "TrainParams.image_augmentation_pixels=2 has no effect with observations without images: remove it"
     assert note == told
+
+
+@pytest.mark.parametrize("name, value", [("num_steps_per_iter", 1000), ("num_steps_per_iter", 500)])
+def test_whole_episodes_beside_iterations_of_steps_are_told_whatever_their_number(name: str, value: int) -> None:
+    given: dict[str, Any] = {"env_steps_per_iter": 50, name: value}
+    assert names_told(**given) == {name}
+    assert names_told(env_steps_per_iter=50) == set()
+
+
+def test_episodes_beside_steps_are_told_too() -> None:
+    default = TrainParamsBase.n_train_episodes_per_iter
+    assert names_told(env_steps_per_iter=50, n_train_episodes_per_iter=default) == {"n_train_episodes_per_iter"}

@@ -99,3 +99,52 @@ def test_examples_have_no_note(example: Any) -> None:
     params = example({"horizon": 200})
     agent = agent_of(example, OBSERVATION, ACTION)
     assert learning_notes.learning_rates(params) + learning_notes.costly_updates(params, agent) == []
+
+
+# Rows as tests/worker's rollouts have them: 64 lanes with 200 steps, 3.125 of each.
+@pytest.mark.parametrize(
+    ("lanes", "workers", "attributes", "told"),
+    [
+        (64, 1, {}, "holds 1.3 rows for each step. Raise it to 1600"),
+        (64, 1, {"n_step": 3}, "holds 2.0 rows for each step. Raise it to 1728"),
+        (64, 1, {"recurrent": True, "recurrent_sequence_length": 20}, "holds 13.5 rows for each step"),
+        (4, 2, {"env_steps_per_iter": 199}, "each of 8 episodes side by side (2 workers, 4 environments each): "),
+        (256, 1, {"env_steps_per_iter": 50}, "206 of them wait, with observations that a later policy acts on. "),
+        (1, 4, {"recurrent": True, "recurrent_sequence_length": 20}, "Raise it to 252"),
+    ],
+)
+def test_iterations_too_short_for_the_episodes_side_by_side(
+    lanes: int, workers: int, attributes: dict[str, Any], told: str
+) -> None:
+    params = made(**({"env_steps_per_iter": 200} | attributes))
+    params.compute_config = {"num_collect_workers": workers}
+    (note,) = learning_notes.short_shares(params, lanes)
+    assert told in note
+
+
+@pytest.mark.parametrize(
+    ("attributes", "without"),
+    [
+        ({"env_steps_before_training": 1000}, 7),  # 19 steps behind the drawn one in 128 lanes are 2432 steps.
+        ({"n_buffer_init_episodes": 0}, 12),
+        ({"env_steps_before_training": 2400}, 0),
+        ({}, 0),
+    ],
+)
+def test_first_iterations_without_updates_are_foretold(attributes: dict[str, Any], without: int) -> None:
+    sequences = {"recurrent": True, "recurrent_sequence_length": 20, "recurrent_burn_in": 0}
+    (note,) = learning_notes.short_shares(made(env_steps_per_iter=200, **sequences, **attributes), 128)
+    assert (f"the first {without} iterations have no updates" in note) == (without > 0)
+    assert without or "no updates" not in note
+
+
+def test_long_enough_iterations_and_whole_episodes_are_not_noted() -> None:
+    assert learning_notes.short_shares(made(env_steps_per_iter=200), 8) == []
+    assert learning_notes.short_shares(made(env_steps_per_iter=1, recurrent=False), 1) == []
+    assert learning_notes.short_shares(made(env_steps_per_iter=None), 500) == []
+
+
+def test_the_check_of_the_environment_knows_how_many_a_worker_has() -> None:
+    checks = Checklist()
+    check_environment(made(env_steps_per_iter=200), 0, checks, envs_per_worker=16)
+    assert len([note for note in checks.notes if "(1 workers, 16 environments each)" in note]) == 1

@@ -32,7 +32,7 @@ ALL = {
     "checkpoint_period_env_steps": 50_000,
     "eval_period_env_steps": 9 * 10 * 50,
 }
-EVALUATIONS = {"eval_period_env_steps": 9 * 10 * 50}
+PERIODS = {name: steps for name, steps in ALL.items() if "period" in name}
 
 
 def params_of(folder: Path, attributes: Any = None, **places: str) -> Any:
@@ -55,8 +55,20 @@ def test_nobody_sets_an_iteration(tmp_path: Path) -> None:
     assert defaults_of(params_of(tmp_path), 300) == ALL | {"env_steps_per_iter": 300}
     own = "log_period_itrs = 1; eval_period_itrs = 3; checkpoint_period_env_steps = 7"
     assert defaults_of(params_of(tmp_path, own=own), 2) == {"env_steps_per_iter": 200}
-    assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = 40"), 2) == EVALUATIONS
+    assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = 40"), 2) == PERIODS
     assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = None"), 2) == {}
+
+
+@pytest.mark.parametrize("own", ["pass", "env_steps_per_iter = 40", "n_eval_episodes = 3", "n_eval_episodes = 200"])
+def test_evaluations_take_a_tenth_of_all_steps_whatever_else_is_set(tmp_path: Path, own: str) -> None:
+    params = params_of(tmp_path, own=own)
+    steps, period = params.n_eval_episodes * 50, defaults_of(params, 2)["eval_period_env_steps"]
+    assert steps / (steps + period) == 0.1
+    assert "eval_period_env_steps" not in defaults_of(params_of(tmp_path, own=f"{own}; eval_period_itrs = 20"), 2)
+
+
+def test_without_evaluations_there_is_no_period_of_them(tmp_path: Path) -> None:
+    assert "eval_period_env_steps" not in defaults_of(params_of(tmp_path, own="n_eval_episodes = 0"), 2)
 
 
 def test_defaults_are_values_of_the_run_and_a_period_that_is_given_replaces_them(tmp_path: Path) -> None:

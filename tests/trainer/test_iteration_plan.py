@@ -6,9 +6,9 @@ import random
 import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
+from tfagents_system.agents.iteration_counts import updates_due
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.updates_due import updates_due
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
 from tfagents_system.transport.tables import AS_DUE, OFFLINE, Block, Request

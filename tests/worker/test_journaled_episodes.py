@@ -293,3 +293,18 @@ def test_a_check_of_the_first_trained_weights_leaves_memories_as_they_are():
     memory = checked.memory(0)
     assert any(np.any(each) for each in memory)
     np.testing.assert_array_equal(act(checked, trained), act(other, trained))
+
+
+@pytest.mark.parametrize("before, after", [(3, 1), (3, 2), (2, 4)])
+def test_a_worker_with_another_number_of_environments_goes_on_in_those_that_it_has(
+    tmp_path, monkeypatch, caplog, before, after
+):
+    for envs in (before, after):
+        monkeypatch.setitem(OPTIONS, f"{envs} environments", {"envs": envs})
+    first = Start(f"{before} environments", tmp_path, 1)
+    for iteration in range(5):
+        first.collect(iteration)
+    again = Start(f"{after} environments", tmp_path, 2)
+    again.collect(5)  # Asserts that all steps are there.
+    again.collect(6)
+    assert ("episodes are given up" in caplog.text) == (after < before)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import fractions
 import math
 from typing import Any
+
+
+def updates_due(steps: int, updates_per_env_step: float) -> int:
+    """floor(updates_per_env_step * steps), of the decimal number that was written: 0.1 * 30 is 3, as for people."""
+    return math.floor(fractions.Fraction(str(updates_per_env_step)) * steps)
 
 
 def updates_ratio(params: Any) -> float | None:
@@ -30,17 +36,23 @@ def ratio_of_run(params: Any) -> float | None:
 def updates_per_iter(params: Any) -> int | None:
     """Updates of an iteration; None where its experience decides, see `updates_ratio`."""
     if params.asynchronous and params.env_steps_per_iter is not None:
-        return max(1, math.floor(params.env_steps_per_iter * most_updates_per_env_step(params)))
+        return max(1, updates_due(params.env_steps_per_iter, most_updates_per_env_step(params)))
     return params.num_steps_per_iter if updates_ratio(params) is None else None
 
 
 def updates_of_run(params: Any) -> int | None:
-    """Updates of the whole run; None where they depend on how long episodes are."""
-    ratio = most_updates_per_env_step(params) if params.asynchronous else updates_ratio(params)
-    steps = steps_of_run(params)
-    if ratio is not None and steps is not None:
-        return math.floor(max(0, steps - (params.env_steps_before_training or 0)) * ratio)
-    return params.num_iter * params.num_steps_per_iter if updates_ratio(params) is None else None
+    """Updates of the whole run, where the first random episodes have their full length.
+
+    None where they depend on how long other episodes are.
+    """
+    ratio, of_iteration = ratio_of_run(params), updates_per_iter(params)
+    bounds = [] if of_iteration is None else [params.num_iter * of_iteration]
+    if ratio is not None:
+        steps = [] if params.num_env_steps is None else [max(0, params.num_env_steps - random_steps(params))]
+        if of_iteration is None and params.env_steps_per_iter is not None:
+            steps.append(params.num_iter * params.env_steps_per_iter)
+        bounds += [updates_due(count, ratio) for count in steps]
+    return min(bounds, default=None)
 
 
 def steps_of_run(params: Any) -> int | None:

@@ -223,10 +223,14 @@ class _Check:
         return first
 
     def _try_lanes(self, env: TrainingEnvironment, deterministic: bool) -> None:
-        if is_batched(env.user_env) and self._is_fine:
-            self._enter("reset() or step() of all lanes of the collect environment")
-            with self._told(CONTRACT, "the collect environment"):
+        if not self._is_fine:
+            return
+        self._enter("reset() or step() of all lanes of the collect environment")
+        with self._told(CONTRACT, "the collect environment"):
+            if is_batched(env.user_env):
                 check_lanes(self._params, env, self._checks[CONTRACT], self._envs_per_worker, deterministic)
+            else:
+                self._checks[CONTRACT].notes += learning_notes.short_shares(self._params, self._envs_per_worker)
 
     def _run_episode(self, env: TrainingEnvironment) -> list[Any]:
         rng = np.random.default_rng(self._seed)

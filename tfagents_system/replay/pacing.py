@@ -8,15 +8,17 @@ import math
 import time
 from collections.abc import Callable
 
+import numpy as np
 from absl import logging
 
+from tfagents_system.agents.iteration_counts import updates_due
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.step_shares import StepShares
-from tfagents_system.replay.updates_due import updates_due
 from tfagents_system.transport.sharing import Sharing
 from tfagents_system.transport.tables import AS_DUE, Request
 
 _ASK_SECS = 1.0
+_ITERATIONS_APART = 2  # That workers are at most, while none is late.
 
 
 class Pacing(abc.ABC):
@@ -56,7 +58,8 @@ class Pacing(abc.ABC):
 class Lockstep(Pacing):
     """Iteration i is drawn when all workers that are waited for have collected it.
 
-    Those are the planned ones from the start, and others from their first segment on. One that is `straggler_secs`
+    Those are the planned ones from the start, others from their first segment on, and those that were at work before a
+    restart of the replay server. One that is `straggler_secs`
     later than the first one is left out until its next segment arrives; one that has left, at once.
 
     Args:
@@ -86,10 +89,15 @@ class Lockstep(Pacing):
         self._clock = clock
         self._has_left = has_left
         self._ask_at = -math.inf
-        self._waited_for = set(range(num_workers))
+        self._waited_for = set(range(num_workers)) | self._at_work()
         self._known = set(self._waited_for)
         # Of each iteration that is asked for, when its first worker was seen done: two are asked for in turn.
         self._first_done: dict[int, float] = {}
+
+    def _at_work(self) -> set[int]:
+        """Workers of whom the ring has one of the newest iterations."""
+        done = self._ring.iterations_done
+        return set(np.flatnonzero(done >= max(0, int(done.max()) - _ITERATIONS_APART)).tolist())
 
     def heard(self, worker_id: int) -> None:
         """The worker is waited for from now on, or again."""
@@ -201,4 +209,5 @@ class Asynchronous(Pacing):
         return self._ring.env_steps - self._ring.init_steps
 
     def _budget(self) -> int:
-        return int(self._policy_steps() * self._max_updates_per_env_step) + (self._updates_of_lost_steps or 0)
+        due = updates_due(self._policy_steps(), self._max_updates_per_env_step)
+        return due + (self._updates_of_lost_steps or 0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tfagents_system.agents.algorithms import value as value_of_algorithm
 from tfagents_system.checks.hyperparameters import IMAGES, When, described_by
 from tfagents_system.errors import shown
+from tfagents_system.settings.own_attributes import is_set
+from tfagents_system.settings.run_defaults import OF_ITERATIONS
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 
@@ -18,7 +20,9 @@ def without_effect(params: TrainParamsBase, images: bool | None = None) -> list[
     told = []
     for each in described_by(TrainParamsBase).values():
         because = next((why for when in each.acts if (why := _why_not(params, when, images))), "")
-        if because and (value := getattr(params, each.name)) != each.default:
+        value = getattr(params, each.name) if because else each.default
+        # Of these, one that is set is meant, though it is the default: it decides what an iteration is.
+        if value != each.default or (because and each.name in OF_ITERATIONS and is_set(params, each.name)):
             told.append(f"TrainParams.{each.name}={shown(value)} has no effect {because}")
     return told
 

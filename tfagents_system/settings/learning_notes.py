@@ -15,6 +15,7 @@ _LARGE_RATE, _SMALL_RATE = 1e-2, 1e-6
 _LARGE_RETURN = 100.0
 _FEW_UPDATES = 0.05
 _COSTLY = 5.0
+_NEW_STEPS = 25  # Of a segment, beside those that it repeats.
 _UNITS, _BATCH = 256, 256  # Of plain SAC.
 _MAKE_COSTLY = (
     "algorithm",
@@ -60,17 +61,31 @@ def ratio(updates_per_step: float) -> list[str]:
     ]
 
 
-def short_shares(params: TrainParamsBase) -> list[str]:
-    """Notes on workers that collect less than a training sequence in an iteration."""
-    workers, length = params.compute_config.get("num_collect_workers", 1), params.recurrent_sequence_length
-    if not params.recurrent or params.env_steps_per_iter is None:
+def short_shares(params: TrainParamsBase, lanes: int) -> list[str]:
+    """Notes on iterations of steps that are short for the episodes which are collected side by side.
+
+    Each of these is cut at an iteration's end, and its next segment repeats the steps that samples reach over.
+
+    Args:
+      lanes: Environments of a worker, or lanes of its vector environment.
+    """
+    steps, workers = params.env_steps_per_iter, params.compute_config.get("num_collect_workers", 1)
+    if steps is None or (lanes == 1 and not params.recurrent):
         return []
-    needed = workers * (length + params.recurrent_burn_in)
-    if params.env_steps_per_iter >= needed:
+    episodes, (back, ahead) = lanes * workers, params.sample_form_ctor().reach
+    needed, each = episodes * (back + ahead + _NEW_STEPS), steps / episodes
+    if steps >= needed:
         return []
+    effects = [f"the replay buffer holds {1 + (back + ahead + 1) / max(1.0, each):.1f} rows for each step"]
+    if each < 1:
+        effects.append(f"{episodes - steps} of them wait, with observations that a later policy acts on")
+    first = params.env_steps_before_training
+    if params.n_buffer_init_episodes == 0 or first is not None:  # Whole random episodes are there to be drawn from.
+        without = max(0, ahead * episodes - (first or 0)) // steps
+        effects += [f"the first {without} iterations have no updates, which become due later"] if without else []
     return [
-        f"env_steps_per_iter={params.env_steps_per_iter} is less than a sequence for each of {workers} workers: their "
-        f"segments repeat more steps than they add, which fills the replay buffer. Raise it to {needed} or more"
+        f"env_steps_per_iter={steps} is {each:.2g} steps for each of {episodes} episodes side by side ({workers} "
+        f"workers, {lanes} environments each): {', '.join(effects)}. Raise it to {needed}, or take fewer environments"
     ]
 
 

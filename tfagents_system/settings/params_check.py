@@ -163,7 +163,7 @@ def advice(params: TrainParamsBase) -> list[str]:
             f"max_updates_per_env_step={params.max_updates_per_env_step:g} is the old name of updates_per_env_step, "
             "which means the same with and without asynchronous=True"
         )
-    notes += learning_notes.short_shares(params) + sample_form_notes(params)
+    notes += sample_form_notes(params)
     return notes + learning_notes.learning_rates(params) + without_effect(params) + own_attributes.notes(params)
 
 
@@ -193,7 +193,7 @@ def _fixed_findings(params: Any) -> list[str]:
 
 def _optimizer_findings(params: Any) -> list[str]:
     findings = []
-    is_known = updates_of_run(params) is not None
+    is_known = not is_kept(_HORIZON, params.env_config.get("horizon")) or updates_of_run(params) is not None
     for name, given in ((f"{part}_optimizer", getattr(params, f"{part}_optimizer", {})) for part in PARTS):
         found = optimizer_findings(name, given)
         findings += found or ([] if is_known else whole_run_findings(name, given))

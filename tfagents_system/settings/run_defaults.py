@@ -12,8 +12,7 @@ from tfagents_system.settings.own_attributes import is_set
 from tfagents_system.train_params_base import TrainParamsBase
 
 ENV_STEPS_PER_ITER = 200  # Costs 2 % of the throughput of iterations of 1000 steps (docs/algorithms.md has figures).
-_OF_ITERATIONS = ("n_train_episodes_per_iter", "num_steps_per_iter", "env_steps_per_iter")
-_OF_EVALUATIONS = ("n_eval_episodes", "eval_period_itrs", "eval_period_env_steps")
+OF_ITERATIONS = ("n_train_episodes_per_iter", "num_steps_per_iter", "env_steps_per_iter")
 _STEPS_AN_EVALUATION_STEP = 9  # Evaluations take at most a tenth of all steps of simulators.
 _PERIODS = {"log_period": 1000, "checkpoint_period": 50_000}
 
@@ -26,12 +25,12 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
       num_workers: Planned workers: each has at least a step of an iteration.
     """
     found: dict[str, Any] = {}
-    if not any(is_set(params, name) for name in _OF_ITERATIONS):
+    if not any(is_set(params, name) for name in OF_ITERATIONS):
         found["env_steps_per_iter"] = max(ENV_STEPS_PER_ITER, num_workers)
-        for period, steps in _PERIODS.items():
+    if "env_steps_per_iter" in found or params.env_steps_per_iter is not None:
+        evaluation_steps = params.n_eval_episodes * params.horizon
+        periods = _PERIODS | ({"eval_period": _STEPS_AN_EVALUATION_STEP * evaluation_steps} if evaluation_steps else {})
+        for period, steps in periods.items():
             if not (is_set(params, f"{period}_itrs") or is_set(params, f"{period}_env_steps")):
                 found[f"{period}_env_steps"] = steps
-    has_steps = "env_steps_per_iter" in found or params.env_steps_per_iter is not None
-    if has_steps and params.n_eval_episodes and not any(is_set(params, name) for name in _OF_EVALUATIONS):
-        found["eval_period_env_steps"] = _STEPS_AN_EVALUATION_STEP * params.n_eval_episodes * params.horizon
     return found

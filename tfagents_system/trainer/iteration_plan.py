@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tfagents_system.replay.updates_due import updates_due
+from tfagents_system.agents.iteration_counts import updates_due
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
 from tfagents_system.transport import tables
 

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tfagents_system.agents.iteration_counts import updates_per_iter
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.iteration_plan import IterationPlan
@@ -21,6 +22,9 @@ _REPLAY_SAVE_SECS = 20.0  # that the replay server may take for its part of a ch
 _SAVE_AGAIN_SECS = 30.0
 _LAST_SAVE_AGAIN_SECS = 2.0
 _LOOK_SECS = 3.0
+# Where experience decides how many updates an iteration has: of the newest 1024 the replay server knows the steps of
+# each (ring_header.COUNTED_ITERATIONS), and the older of two kept checkpoints is to be among these.
+_MOST_ITERATIONS = 400
 
 
 class TrainerSaves:
@@ -55,6 +59,8 @@ class TrainerSaves:
         self._period = Period.of(params, "checkpoint")
         self._save_at = self._look_at = 0.0
         self._saved_step = -1  # Train step of the last checkpoint.
+        self._saved_iteration = 0
+        self._follows_experience = updates_per_iter(params) is None
         self._exported_step = -1  # Train step of the policies on disk.
         self.error: str | None = None
 
@@ -62,11 +68,13 @@ class TrainerSaves:
         """Training begins, from the start or from a restored checkpoint."""
         if restored:
             self._saved_step, self._exported_step = self._train_step(), -1
+            self._saved_iteration = self._state.iteration
         self._save_at = time.monotonic() + self._checkpoint_secs
 
     def save_if_due(self, further: Mapping[str, Any], is_wanted: Callable[[], bool], tell: Callable[[], None]) -> bool:
         """All of it once in a checkpoint's period; a checkpoint also before the first update, after
-        SAC_CHECKPOINT_MINUTES without one, and where the replay server could not keep the older ones any longer.
+        SAC_CHECKPOINT_MINUTES or hundreds of iterations without one, and where the replay server could not keep the
+        older ones any longer.
 
         Args:
           further: For people who read the checkpoint's manifest.
@@ -81,11 +89,12 @@ class TrainerSaves:
         is_due = (
             time.monotonic() >= self._save_at
             or (is_period and train_step != self._saved_step)
+            or (self._follows_experience and iteration - self._saved_iteration >= _MOST_ITERATIONS)
             or (self._is_time_to_look() and is_wanted())
         )
         if not is_due or iteration >= self._params.num_iter:
             return False
-        self._saved_step = train_step
+        self._saved_step, self._saved_iteration = train_step, iteration
         try:
             if is_period and iteration > 0:
                 self._save_all(further, tell, wait=False)

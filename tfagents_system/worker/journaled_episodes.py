@@ -150,6 +150,8 @@ class JournaledEpisodes:
     def follow(self, rollout: Rollout, iteration: int, first_number: int) -> None:
         """Takes over a new rollout before an iteration, with the episodes that were under way at the end of the last.
 
+        Those in environments that the worker no longer has are given up.
+
         Args:
           rollout: Of `on_start` and `new_builder`.
           iteration: The first that it collects.
@@ -164,9 +166,17 @@ class JournaledEpisodes:
         except JournalError as error:
             logging.error("%s: other episodes begin, and the weights are not those of an uninterrupted run", error)
             return
+        kept = [parts for parts in episodes if parts[-1][1].env < rollout.num_envs]
+        if len(kept) < len(episodes):
+            logging.error(
+                "%d episodes are given up, the worker now has %d environments: the weights are not those of an "
+                "uninterrupted run",
+                len(episodes) - len(kept),
+                rollout.num_envs,
+            )
         self._is_repeating = True
         try:
-            for parts in episodes:
+            for parts in kept:
                 self._repeat(rollout, parts)
         finally:
             self._is_repeating = False

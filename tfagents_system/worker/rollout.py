@@ -91,6 +91,11 @@ class Rollout:
         self._steps_left = math.inf
         self.turn = 0
 
+    @property
+    def num_envs(self) -> int:
+        """How many environments there are."""
+        return len(self._envs)
+
     def episodes(self, count: int) -> list[Episode]:
         """Runs exactly `count` episodes, at least 1, from reset to their ends; returns them as they ended.
 

@@ -1,0 +1,52 @@
+"""Checkpoints are never so many iterations apart that the ring has forgotten how many steps each of them had."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfagents_system.replay.ring_header import COUNTED_ITERATIONS
+from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.trainer.iteration_plan import IterationPlan
+from tfagents_system.trainer.saves import TrainerSaves
+from tfagents_system.trainer.trainer_checkpoints import TrainerState
+
+STEPS = 25
+
+
+def saved_iterations(resumed_at: int = 0, **attributes: Any) -> list[int]:
+    """Iterations of 25 steps with a checkpoint's period of 50,000 steps: after which a checkpoint is written."""
+    values: dict[str, Any] = {
+        "num_iter": 10_000,
+        "asynchronous": False,
+        "env_steps_per_iter": STEPS,
+        "updates_per_env_step": None,
+        "num_steps_per_iter": 1000,
+        "checkpoint_period_itrs": 1,
+        "checkpoint_period_env_steps": 50_000,
+    }
+    params: Any = SimpleNamespace(**(values | attributes))
+    state, saved = TrainerState(iteration=resumed_at), list[int]()
+    state.env_steps = state.end_env_steps = STEPS * resumed_at
+    plan = IterationPlan(state, lambda: state.iteration * STEPS, params.num_iter, None, 1.0)
+    checkpoints: Any = SimpleNamespace(save=lambda *args, **options: saved.append(state.iteration))
+    export: Any = SimpleNamespace(save_checkpoint=lambda *args: None, save_models=lambda: None)
+    export.write_checkpoint = export.save_checkpoint
+    saves = TrainerSaves(params, state, plan, lambda: state.iteration * STEPS, checkpoints, export, TimeShares())
+    saves.begin(restored=resumed_at > 0)
+    while state.iteration < resumed_at + 1900:
+        state.env_steps += STEPS
+        plan.end()
+        saves.save_if_due({}, lambda: False, lambda: None)
+    return saved
+
+
+@pytest.mark.parametrize("resumed_at", [0, 130])
+def test_the_older_of_two_checkpoints_is_among_the_iterations_that_are_counted(resumed_at: int) -> None:
+    saved = [resumed_at, *saved_iterations(resumed_at)]
+    apart = [later - earlier for earlier, later in zip(saved, saved[2:], strict=False)]
+    assert len(saved) > 4 and max(apart) < COUNTED_ITERATIONS
+
+
+def test_where_an_iteration_has_its_own_number_of_updates_the_period_alone_counts() -> None:
+    assert saved_iterations(env_steps_per_iter=None) == []
