@@ -290,6 +290,16 @@ class Hyperparameters:
     """Interval at which a worker looks for a newer policy within episodes. None: it collects a whole iteration with the
     newest one at its start."""
 
+    # Episodes: how they are collected, and which are kept.
+    greedy_episode_share: Annotated[float, number_in(0, 1), MayChange] = 0.0
+    """Share of each worker's episodes, after the first random ones, that the greedy policy collects."""
+    drop_faulty_episodes: Annotated[bool, MayChange] = False
+    """True: an episode is held back until its end, and none in which the environment failed is stored, nor one that a
+    stop has cut short; an iteration of steps then ends with an episode. False: all steps before a fault are stored."""
+    keep_best_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 0
+    """Of the episodes that were collected, those of the highest returns are kept step by step in the run directory's
+    `episodes/`. Each episode then begins with a seed of its own, so that `run.py --replay_actions` can repeat it."""
+
     # Experience: what is drawn, and how much of it.
     updates_per_env_step: Annotated[Positive | None, "updates per step", MayChange] = None
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all

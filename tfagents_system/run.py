@@ -2,6 +2,7 @@
 
     python tfagents_system/run.py --exp_dir logs/minitaur --num_episodes 5 --checkpoint best --seed 108
     python tfagents_system/run.py --exp_dir logs/minitaur --montage
+    python tfagents_system/run.py --replay_actions logs/minitaur/episodes/return_8.7_[...].npz
     python tfagents_system/run.py --policy exported/policy.npz --params my_params.py --config my.json
 
 Needs TensorFlow and the environment, but no Reverb, and writes nothing but the videos.
@@ -24,6 +25,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
+from tfagents_system.playing import replay_actions
 from tfagents_system.playing.play import play, play_montage, summary
 from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, milestones, output_folder
 from tfagents_system.run_files.run_directory import read_run_json
@@ -35,8 +37,8 @@ _EXIT_INTERRUPTED = 130  # The shells' exit code of a program that Ctrl-C ended.
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     flags = _parse(arguments)
-    paths = None if flags.exp_dir is None else RunPaths(find_path(flags.exp_dir, "--exp_dir", Path.is_dir))
-    policies = _policies(flags, paths)
+    paths = _run_paths(flags)
+    what = _what_is_played(flags, paths)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # Single observations are faster on the CPU.
     if not flags.no_video:
@@ -50,11 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         if flags.montage:
-            play_montage(params, policies, flags.seed, _video_dir(flags, paths))
+            play_montage(params, what, flags.seed, _video_dir(flags, paths))
+            return EXIT_DONE
+        video_dir = None if flags.no_video else _video_dir(flags, paths)
+        if flags.replay_actions:
+            print(replay_actions.play(params, what[0], video_dir))
         else:
-            video_dir = None if flags.no_video else _video_dir(flags, paths)
-            print(policies[0].name + (f" of {paths.exp_dir}" if paths else ""), flush=True)
-            print(summary(play(params, policies[0], flags.num_episodes, flags.seed, video_dir)))
+            print(what[0].name + (f" of {paths.exp_dir}" if paths else ""), flush=True)
+            print(summary(play(params, what[0], flags.num_episodes, flags.seed, video_dir)))
     except EnvironmentFault as fault:
         print(f"error: {fault}", file=sys.stderr)
         return EXIT_FAILED
@@ -63,8 +68,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return EXIT_DONE
 
 
-def _policies(flags: argparse.Namespace, paths: RunPaths | None) -> list[Path]:
-    """What is played: one policy, or the checkpoints of a montage."""
+def _run_paths(flags: argparse.Namespace) -> RunPaths | None:
+    """The run directory; that of a recorded episode where none is given."""
+    if flags.exp_dir is not None:
+        return RunPaths(find_path(flags.exp_dir, "--exp_dir", Path.is_dir))
+    if flags.replay_actions is None or flags.params is not None:
+        return None
+    paths = RunPaths(find_path(flags.replay_actions, replay_actions.SETTING, Path.is_file).parent.parent)
+    return paths if paths.params.is_file() else None
+
+
+def _what_is_played(flags: argparse.Namespace, paths: RunPaths | None) -> list[Path]:
+    """One policy, the checkpoints of a montage, or a recorded episode."""
+    if flags.replay_actions is not None:
+        return [find_path(flags.replay_actions, replay_actions.SETTING, Path.is_file)]
     if flags.policy is not None:
         return [find_path(flags.policy, "--policy", Path.exists)]
     assert paths is not None
@@ -87,16 +104,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     which.add_argument("--checkpoint", default="latest", help="name in policies/checkpoints, latest (default) or best")
     which.add_argument("--policy", help="another policy: a SavedModel, or a file or folder of tfagents_system.export")
     which.add_argument("--montage", action="store_true", help="first, middle and best checkpoint in one video")
+    which.add_argument("--replay_actions", metavar="FILE", help="the actions of a recorded episode (episodes/*.npz)")
     parser.add_argument("--seed", type=_integer_from(0), default=0, help="for the environment (default: 0)")
     parser.add_argument("--no_video", action="store_true", help="numbers only")
     parser.add_argument("--video_dir", help="where videos go (default: videos/ in the run directory, or here)")
     flags = parser.parse_args(arguments)
-    if flags.exp_dir is None and flags.policy is None:
+    if flags.exp_dir is None and flags.policy is None and flags.replay_actions is None:
         parser.error("--exp_dir is missing: give a run directory, or --policy with --params and --config")
     if flags.montage and flags.no_video:
         parser.error("--montage is a video: leave out --no_video")
     if flags.montage and flags.num_episodes != 1:
         parser.error("--montage plays one episode of each checkpoint: leave out --num_episodes")
+    if flags.replay_actions and (flags.num_episodes != 1 or flags.seed):
+        parser.error("--replay_actions repeats one episode with its own seed: leave out --num_episodes and --seed")
     return flags
 
 

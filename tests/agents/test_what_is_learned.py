@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tests.support import learning_checks as checks
 from tests.support.learning_checks import ALGORITHMS, DISCRETE, NETWORKS
-from tfagents_system.agents import algorithms, fused_update
+from tfagents_system.agents import algorithms, fused_update, sac_discrete, value_update
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.checks.hyperparameters import described_by
@@ -60,6 +60,25 @@ def test_a_bootstrap_factor_without_gamma_is_noticed(tmp_path: Path, monkeypatch
     monkeypatch.setattr("tfagents_system.replay.server.DrawSettings", without)
     with pytest.raises(AssertionError):
         checks.a_reward_for_ever_is_worth_ten_with_any_arm(tmp_path, 1, **DISCRETE["dqn"])
+
+
+def test_the_entropy_of_arms_reaches_its_target_and_alpha_decides_their_probabilities(tmp_path: Path) -> None:
+    checks.entropy_of_arms_reaches_its_target(tmp_path / "learned")
+    checks.arms_have_boltzmanns_probabilities(tmp_path / "fixed")
+
+
+@pytest.mark.parametrize("algorithm", DISCRETE)
+def test_frozen_targets_of_arms_are_noticed(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(value_update, "move_targets", lambda parts: None)
+    with pytest.raises(AssertionError):
+        checks.a_reward_for_ever_is_worth_ten_with_any_arm(tmp_path, 1, **DISCRETE[algorithm])
+
+
+def test_the_wrong_sign_of_alphas_gradient_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = sac_discrete.SacDiscreteUpdate._missing_entropy
+    monkeypatch.setattr(sac_discrete.SacDiscreteUpdate, "_missing_entropy", lambda self, log_pi: -right(self, log_pi))
+    with pytest.raises(AssertionError):
+        checks.entropy_of_arms_reaches_its_target(tmp_path)
 
 
 @each

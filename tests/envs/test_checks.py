@@ -572,6 +572,15 @@ def test_idle_lanes_are_noted() -> None:
     assert "2 of its 3 lanes have nothing to do: set env_steps_per_iter" in note
 
 
+def test_what_needs_single_environments_is_refused_for_lanes_all_at_once() -> None:
+    asked: dict[str, Any] = {"greedy_episode_share": 0.25, "drop_faulty_episodes": True, "keep_best_episodes": 3}
+    checks, _ = report(three_lanes, env_steps_per_iter=50, n_train_episodes_per_iter=None, **asked)
+    assert len(checks.errors) == 3
+    for error, (name, value) in zip(checks.errors, asked.items(), strict=True):
+        assert f"TrainParams.{name}={value} does not work with a vector environment" in error
+        assert "SAC_ENVS_PER_WORKER=3" in error
+
+
 def test_vector_environments_that_can_not_be_used_are_refused() -> None:
     def without_mode() -> Any:
         env = three_lanes()

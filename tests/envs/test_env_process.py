@@ -72,6 +72,7 @@ class Counter(gymnasium.Env):
         if self.steps == 3:
             self.misbehave()
         info = {"log/first": self.first, "log/action": action[0], "other": object(), "is_success": np.True_}
+        info |= {"record/zone": np.int64(self.steps), "record/at": np.array([0.1, np.nan]), "record/track": "a"}
         return self._observe(), self.steps * 0.5, self.steps == self.terminate_at, self.steps == self.truncate_at, info
 
     def misbehave(self):
@@ -311,6 +312,18 @@ def test_of_the_info_only_what_training_looks_at_passes(user: Folder) -> None:
     env = user.make()
     steps(env, 2)
     assert set(env.info) == {"log/first", "log/action", "is_success"} and env.info["is_success"] is True
+
+
+def test_what_is_recorded_of_a_step_passes_where_somebody_asks_for_it(user: Folder) -> None:
+    config = {"horizon": 10, "name": "Counter", "kwargs": {}}
+    params = load_params(user.folder / "my_params.py", config, attributes={"keep_best_episodes": 1})
+    env = loading.make_collect_env(params, 3, 11, process=user.settings)
+    try:
+        steps(env, 2)
+        assert env.info["record/zone"] == 2 and env.info["record/track"] == "a"
+        np.testing.assert_array_equal(env.info["record/at"], [0.1, np.nan])
+    finally:
+        env.close()
 
 
 def test_the_seed_arrives_once(user: Folder) -> None:

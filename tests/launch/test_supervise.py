@@ -734,7 +734,7 @@ def test_simulator_faults_are_counted_over_restarts_and_starts(
     supervisor = make_supervisor(run_dir, stop, roles, workers=2)
     supervisor.status._beat_secs = 0.02
     assert supervisor.run() == 0
-    assert "16 environment faults (it learns from cut episodes: 20% of them), last: boom of" in capfd.readouterr().out
+    assert "16 environment faults (they have cut 20% of its episodes), last: boom of" in capfd.readouterr().out
     again = make_supervisor(run_dir, stop, {"trainer": "sleep 1; exit 0", "worker": beat + SAVES}, workers=2)
     assert again.run() == 0
     status = read_status(run_dir / "status.json")

@@ -4,7 +4,6 @@ import ast
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -181,7 +180,7 @@ assert not any(name.startswith("tensorflow") for name in sys.modules)
 
 
 def test_the_numpy_policy_is_python_3_8():
-    source = Path(numpy_policy.__file__).read_text()
+    source = numpy_file.player()
     ast.parse(source, feature_version=(3, 8))
     assert "from __future__ import annotations" in source
 

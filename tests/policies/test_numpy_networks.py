@@ -8,7 +8,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.numpy_actors import ACTION, VECTOR, as_after_training, build
 from tfagents_system.envs.actions import actions_of
-from tfagents_system.policies import numpy_policy
+from tfagents_system.policies import numpy_network
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -70,7 +70,7 @@ def test_actors_of_all_kinds_run_in_numpy_and_equal_the_network(spec, attributes
 @pytest.mark.parametrize("num_envs", [1, 9])
 def test_statistics_that_are_not_taken_over_are_seen_with_the_first_trained_weights(monkeypatch, num_envs):
     """At the start they are 0 and 1, whoever reads them."""
-    monkeypatch.setattr(numpy_policy, "_fill_normalization", lambda center, scale, names, arrays: scale.fill(1.0))
+    monkeypatch.setattr(numpy_network, "_fill_normalization", lambda center, scale, names, arrays: scale.fill(1.0))
     agent = build(VECTOR, normalize_observations=True)
     policy = make_worker_policy(agent, seed=0, num_envs=num_envs)
     assert policy.inference == "numpy"

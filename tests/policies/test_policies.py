@@ -14,7 +14,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.fakes import agent_of
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.errors import UserError
-from tfagents_system.policies import numpy_policy, weights
+from tfagents_system.policies import numpy_network, weights
 from tfagents_system.policies.checkpoint_names import checkpoint_name, iteration_of
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.graph_session import GraphSession
@@ -251,7 +251,7 @@ def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
 def test_a_spread_that_differs_is_seen_in_samples(monkeypatch, num_envs):
     """The greedy action does not show it."""
     assert make_worker_policy(build(), seed=0, num_envs=num_envs).inference == "numpy"
-    monkeypatch.setattr(numpy_policy, "_LOG_STD_MAX", -1.0)
+    monkeypatch.setattr(numpy_network, "_LOG_STD_MAX", -1.0)
     policy = make_worker_policy(build(), seed=0, num_envs=num_envs)
     assert policy.inference == "tensorflow session"
 
@@ -270,7 +270,7 @@ def test_given_noise_is_used_once():
 
 def test_a_memory_that_works_differently_is_seen_in_the_second_step(monkeypatch):
     """The gates of the recurrent kernel in another order; in an episode's first step it multiplies zeros."""
-    fill = numpy_policy._fill_lstm
+    fill = numpy_network._fill_lstm
 
     def fill_wrongly(matrix, names, arrays):
         fill(matrix, names, arrays)
@@ -279,7 +279,7 @@ def test_a_memory_that_works_differently_is_seen_in_the_second_step(monkeypatch)
         recurrent[:] = np.roll(recurrent, units, axis=1)
 
     assert make_worker_policy(build(recurrent=True), seed=0).inference == "numpy"
-    monkeypatch.setattr(numpy_policy, "_fill_lstm", fill_wrongly)
+    monkeypatch.setattr(numpy_network, "_fill_lstm", fill_wrongly)
     assert make_worker_policy(build(recurrent=True), seed=0).inference == "tensorflow session"
 
 

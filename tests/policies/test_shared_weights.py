@@ -2,41 +2,78 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
-import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from tests.support.waiting import until
 from tfagents_system.policies import shared_weights
 from tfagents_system.policies.shared_weights import (
     NOWHERE,
-    Place,
     SharedWeights,
     SharedWeightsReader,
     open_shared,
     share,
 )
 
-READS, KILLS = 20_000, 4
-# Publishes without a pause: each array is full of the policy's number.
-WRITER = """
+READS, KILLS = 1_000_000, 300
+# A reader, and one writer after the other, which publishes without a pause until it is killed: forked from a small
+# process, so that hundreds of them take seconds. Each array is full of the policy's number.
+READER_AND_WRITERS = """
+import os, random, signal, sys, time
 import numpy as np
-from tests.policies.test_shared_weights import policy
-from tfagents_system.policies.shared_weights import SharedWeights
-shared = SharedWeights(policy(0))
-print(*shared.place, flush=True)
-number = 0
-while True:
-    number += 1
-    shared.write(policy(number))
+from tfagents_system.policies.shared_weights import SharedWeights, SharedWeightsReader, open_shared
+
+READS, KILLS, PARENT = int(sys.argv[1]), int(sys.argv[2]), os.getpid()
+WORDS = 700  # Two pages.
+
+def write(pipe):
+    policy = [np.zeros((), np.int64), np.zeros(WORDS), np.zeros((2, 3), np.float32)]
+    shared = SharedWeights(policy)
+    os.write(pipe, b"%d %d" % shared.place)
+    number = 0
+    while os.getppid() == PARENT:
+        number += 1
+        for array in policy:
+            array.fill(number)
+        shared.write(policy)
+
+def number_of(found):
+    number, (first, second, third) = found
+    assert first == number and np.add.reduce(second) == WORDS * number and third[1, 2] == number, "torn"
+    return number
+
+def read(reader, up_to, reads):
+    seen = 0
+    while reads < up_to or not seen:
+        if (found := reader.read()) is not None:  # Else it was overwritten three times.
+            reads, before, seen = reads + 1, seen, number_of(found)
+            assert seen >= before
+    return reads, seen
+
+rng, reads, policies, longest_secs = random.Random(0), 0, 0, 0.0
+for kill in range(1, KILLS + 1):
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        write(writing)
+        os._exit(0)
+    place = tuple(map(int, os.read(reading, 100).split()))
+    os.close(reading)
+    os.close(writing)
+    reader = SharedWeightsReader(place)
+    until = READS if kill == KILLS else kill * READS // KILLS - rng.randrange(READS // KILLS)
+    reads, seen = read(reader, until, reads)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    began = time.perf_counter()
+    policies += number_of(reader.read())
+    longest_secs = max(longest_secs, time.perf_counter() - began)
+    assert reader.newest >= seen and open_shared(place) is None, "nothing is left of it for others"
+print(reads, policies, longest_secs)
 """
 
 
@@ -46,42 +83,22 @@ def policy(number: int) -> list[np.ndarray]:
     return [np.full(shape, number, dtype) for shape, dtype in [*shapes, ((50, 33), np.float32), ((), np.int64)]]
 
 
-@contextlib.contextmanager
-def writer() -> Iterator[tuple[subprocess.Popen[str], Place]]:
-    process = subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        pid, descriptor = (int(number) for number in process.stdout.readline().split())
-        yield process, (pid, descriptor)
-    finally:
-        process.kill()
-        process.wait()
-
-
 def number_of(arrays: list[np.ndarray]) -> int:
     """Of the policy that all arrays are of; fails for a torn one."""
     (number,) = {int(value) for array in arrays for value in (array.min(), array.max())}
     return number
 
 
+@pytest.mark.slow
 def test_no_reader_sees_a_torn_policy_while_writers_are_killed_at_any_moment() -> None:
-    rng, reads = random.Random(0), 0
-    for _ in range(KILLS):
-        with writer() as (process, place):
-            reader = SharedWeightsReader(place)
-            until(reader.read, 20.0, "the first policy")
-            seen, kill_at = 0, reads + rng.randrange(100, 2 * READS // KILLS)
-            while reads < kill_at:
-                if (found := reader.read()) is not None:  # Else it was overwritten three times.
-                    reads += 1
-                    assert number_of(found[1]) == found[0] >= seen
-                    seen = found[0]
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            found = reader.read()
-            assert found is not None and number_of(found[1]) == reader.newest >= seen, "whole after the writer's end"
-            assert seen > 10 and open_shared(place) is None, "nothing is left of it for others"
-    assert reads > READS / 2
+    before = set(os.listdir("/dev/shm"))
+    command = [sys.executable, "-c", READER_AND_WRITERS, str(READS), str(KILLS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    reads, policies, longest_secs = map(float, done.stdout.split())
+    assert reads >= READS and policies > 10 * KILLS
+    assert longest_secs < 1.0, "a killed writer holds nobody up"
+    assert not {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("sac")}
 
 
 def test_what_was_read_stays_while_the_next_is_read() -> None:

@@ -63,9 +63,9 @@ def test_a_run_that_is_started_again_goes_on_counting() -> None:
         (1, 0, 1, "1 environment fault"),
         (2, 0, 2, "2 environment faults"),
         (8, 0, 153, "8 environment faults"),
-        (8, 0, 152, "8 environment faults (it learns from cut episodes: 5% of them)"),
+        (8, 0, 152, "8 environment faults (they have cut 5% of its episodes)"),
         (8, 6, 10, "8 environment faults"),  # Those of evaluation cut nothing that is trained on.
-        (1234, 0, 1234, "1,234 environment faults (it learns from cut episodes: 50% of them)"),
+        (1234, 0, 1234, "1,234 environment faults (they have cut 50% of its episodes)"),
     ],
 )
 def test_the_words_say_from_which_rate_on_it_matters(faults: int, evaluating: int, episodes: int, words: str) -> None:

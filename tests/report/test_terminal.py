@@ -38,7 +38,7 @@ def test_the_line_has_success_and_the_trainers_curriculum():
 def test_what_simulators_have_done_is_in_the_live_view(width):
     content = status(workers=64)
     content["run"] |= {"env_faults": 8, "episodes": 50, "last_env_fault": "worker 1, environment 0, episode 3: boom"}
-    words_of_it = "8 environment faults (it learns from cut episodes: 14% of them)"
+    words_of_it = "8 environment faults (they have cut 14% of its episodes)"
     assert f"{words_of_it}, last: worker 1, environment 0, episode 3: boom" in words(rendered(content, width))
 
 

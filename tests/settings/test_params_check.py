@@ -112,6 +112,9 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
         "max_unsent_mb",
         "num_steps_per_iter",
         "replay_window_steps",
+        "greedy_episode_share",
+        "drop_faulty_episodes",
+        "keep_best_episodes",
         *FRESH,
     }
     undetermined = {each.name for each in described if each.not_deterministic}
@@ -310,6 +313,8 @@ def test_the_ratio_has_an_old_name_in_the_asynchronous_mode() -> None:
 def test_the_least_ratio_is_at_most_the_most() -> None:
     assert findings_for(min_updates_per_env_step=1.0, asynchronous=True) == []
     assert findings_for(min_updates_per_env_step=3.0, updates_per_env_step=3.0, asynchronous=True) == []
+    (finding,) = findings_for(min_updates_per_env_step=1.0, asynchronous=True, drop_faulty_episodes=True)
+    assert "steps that they hold back: set it to None, or drop_faulty_episodes to False" in finding
     (finding,) = findings_for(min_updates_per_env_step=3.0, max_updates_per_env_step=2.0, asynchronous=True)
     assert "min_updates_per_env_step=3.0 must be at most updates_per_env_step=2" in finding
     (note,) = params_check.advice(params_with(min_updates_per_env_step=0.5))

@@ -159,6 +159,12 @@ class _Led:
     def explored_lanes(self, count: int) -> Any:
         raise NotImplementedError
 
+    def was_greedy(self, env: int) -> bool:
+        raise NotImplementedError
+
+    def q_values(self, env: int) -> Any:
+        raise NotImplementedError
+
     def action(self, time_step: ts.TimeStep) -> Any:
         chosen = self._actor.action(time_step)  # Its memory sees each step.
         if self._is_first:

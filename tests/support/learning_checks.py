@@ -168,6 +168,31 @@ def entropy_reaches_its_target(folder: Path, **attributes: Any) -> None:
     assert abs(entropy(trained) + 0.5) < 0.1, entropy(trained)
 
 
+def probabilities(learner: Learner) -> np.ndarray:
+    """Of an actor of discrete actions, `[observations, actions]`."""
+    logits = learner.agent.acting.network.acting_values(_OBSERVATIONS).numpy()
+    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return exponents / exponents.sum(axis=1, keepdims=True)
+
+
+def entropy_of_arms_reaches_its_target(folder: Path) -> None:
+    """With arms of unequal reward, so that alpha has to be found: neither 0 nor without limit."""
+    wanted = 0.7
+    learned = {**DISCRETE["sac_discrete"], "learn_entropy_coef": True, "sac_log_alpha": -3.0, "target_entropy": wanted}
+    chances = probabilities(learner(folder, lambda: Arms(ARMS), 1, 600, **learned))
+    found = -np.sum(chances * np.log(chances), axis=1)
+    assert abs(found.mean() - wanted) < 0.05, found  # Alpha is one for all observations.
+
+
+def arms_have_boltzmanns_probabilities(folder: Path) -> None:
+    """pi(a) = exp(r(a) / alpha) / sum_a exp(r(a) / alpha) where an episode has one step."""
+    alpha = 0.5
+    fixed = {**DISCRETE["sac_discrete"], "sac_log_alpha": float(np.log(alpha))}
+    found = probabilities(learner(folder, lambda: Arms(ARMS), 1, 600, **fixed))
+    exact = np.exp(np.array(ARMS) / alpha)
+    np.testing.assert_allclose(found, np.broadcast_to(exact / exact.sum(), found.shape), atol=0.04)
+
+
 def entropy(learner: Learner, observations: Sequence[np.ndarray] = tuple(_OBSERVATIONS)) -> float:
     """In nats, of the policy that workers have: by the histogram of its actions."""
     drawn = _drawn(learner, observations)

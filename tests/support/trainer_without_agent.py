@@ -141,7 +141,7 @@ class Run:
             ),
         )
         trainer._reports = WorkerReports(
-            connection, log, trainer._evaluations, trainer._evaluated_checkpoints, trainer._shares
+            role, connection, log, trainer._evaluations, trainer._evaluated_checkpoints, trainer._shares
         )
         trainer._reports.session = session
         trainer._follow(ALL)

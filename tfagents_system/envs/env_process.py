@@ -100,7 +100,7 @@ class EnvProcess:
     Args:
       settings: Interpreter and timeouts.
       params: What `load_params` returned: the process loads the same.
-      what: `kind` (collect, eval or play), `seed`, and `env_id` or `render`.
+      what: see `hooks.build_env`.
 
     Attributes:
       observation_space, action_space: The environment's own.

@@ -19,9 +19,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from tfagents_system.envs import gym_driver, hooks, layers, rendering, wire
 from tfagents_system.envs.faults import describe_error
-from tfagents_system.envs.info_keys import LOG_PREFIX, SUCCESS_KEYS
+from tfagents_system.envs.info_keys import LOG_PREFIX, RECORD_PREFIX, SUCCESS_KEYS
 from tfagents_system.errors import UserError
 from tfagents_system.settings.load_params import load_params
 
@@ -67,6 +69,7 @@ class _Server:
         self._env: Any = None
         self._other: Any = None  # The collect environment that an evaluation environment may use.
         self._ignored: set[Any] = set()
+        self._records = False  # Somebody asks for `record/...`.
 
     def serve(self) -> None:
         connection = self._connection
@@ -101,6 +104,7 @@ class _Server:
             compute_config=request["compute_config"],
             attributes=request["attributes"],
         )
+        self._records = request["kind"] in ("play", "replay") or hooks.records_episodes(params)
         if request["kind"] == "eval" and hooks.eval_env_needs_collect_env(params):
             self._other = hooks.build_env(params, {**request, "kind": "collect"})
         env = hooks.build_env(params, request, self._other)
@@ -156,8 +160,8 @@ class _Server:
         self._connection.sendall(b".")
 
     def _told_info(self, info: Mapping[Any, Any]) -> bytes:
-        """The parts of an info that training needs, as JSON: finite `log/...` numbers and success."""
-        told = {}
+        """The parts of an info that training needs, as JSON: finite `log/...` numbers, `record/...` and success."""
+        told: dict[str, Any] = {}
         for key in info:
             if key in self._ignored:
                 continue
@@ -165,6 +169,9 @@ class _Server:
             if isinstance(key, str) and key.startswith(LOG_PREFIX):
                 if _is_finite_number(value):
                     told[key] = float(value)
+            elif isinstance(key, str) and key.startswith(RECORD_PREFIX):
+                if self._records:
+                    told[key] = np.asarray(value).tolist()
             elif key in SUCCESS_KEYS:
                 told[key] = bool(value)
             else:

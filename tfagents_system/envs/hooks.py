@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfagents_system.errors import UserError
-from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase
+from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase, overrides_any
 
 SEED_LIMIT = 2**31  # Some environments keep their seed in a signed 32-bit integer.
 
@@ -21,7 +21,7 @@ def build_env(params: TrainParamsBase, what: Mapping[str, Any], collect_env: Any
 
     Args:
       params: The user's TrainParams.
-      what: `kind` (collect, eval or play), `seed`, and `env_id` or, for play, `render`.
+      what: `kind` (collect, eval, play or replay), `seed`, `env_id` (not for play), `render` (for play and replay).
       collect_env: For an evaluation environment that needs one.
 
     Raises:
@@ -29,6 +29,9 @@ def build_env(params: TrainParamsBase, what: Mapping[str, Any], collect_env: Any
     """
     if what["kind"] == "play":
         return _build_play_env(params, what["seed"], what["render"])
+    if what["kind"] == "replay":
+        arguments = _call_hook(params.collect_env_args_kwargs, id=what["env_id"])
+        return _build_drawn_env(params, arguments, what["seed"], what["render"])
     if what["kind"] == "eval":
         arguments = _call_hook(params.eval_env_args_kwargs, id=what["env_id"], collect_env=collect_env)
     else:
@@ -44,6 +47,11 @@ def _build_play_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
             collect_env = build_env(params, {"kind": "collect", "env_id": 0, "seed": seed})
             stack.callback(getattr(collect_env, "close", lambda: None))
         arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=collect_env)
+    return _build_drawn_env(params, arguments, seed, render)
+
+
+def _build_drawn_env(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int, render: bool) -> Any:
+    """An environment that can render if `render`."""
     if render and takes_render_mode(params):
         arguments = arguments[0], {"render_mode": "rgb_array", **arguments[1]}
     env = _call_env_ctor(params, arguments, seed)
@@ -52,6 +60,11 @@ def _build_play_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
 
         rendering.enable_frames(env)
     return env
+
+
+def records_episodes(params: TrainParamsBase) -> bool:
+    """Whether anybody may ask for episodes step by step: `keep_best_episodes`, or an observer of the user's."""
+    return bool(params.keep_best_episodes) or overrides_any(params, "train_observers_ctor", "eval_observers_ctor")
 
 
 def takes_render_mode(params: TrainParamsBase) -> bool:

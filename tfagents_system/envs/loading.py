@@ -110,6 +110,12 @@ def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingE
     return _training_environment(params, what, 0, "the environment", _build(params, what, None))
 
 
+def make_replay_env(params: TrainParamsBase, seed: int, env_id: int, render: bool) -> TrainingEnvironment:
+    """A collect environment to repeat an episode in; arguments as of `make_play_env` and `make_collect_env`."""
+    what = {"kind": "replay", "env_id": env_id, "seed": seed, "render": render}
+    return _training_environment(params, what, 0, "the environment", _build(params, what, None))
+
+
 def _build(
     params: TrainParamsBase, what: Mapping[str, Any], process: ProcessSettings | None, collect_env: Any = None
 ) -> Any:

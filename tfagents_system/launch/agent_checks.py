@@ -22,6 +22,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import learning_notes
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
+from tfagents_system.worker.recording import takers_of
 
 
 def build_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check, *, deterministic: bool = False) -> Any:
@@ -114,5 +115,5 @@ def _check_observers(name: str, hook: Callable[[], Any], kind: str, of: str) -> 
     return [
         f"{name}: each {kind} must be callable with {of}, found {shown(observer)}"
         for observer in observers
-        if not callable(observer)
+        if not (callable(observer) or (kind == "observer" and takers_of([observer])))
     ]

@@ -11,11 +11,17 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.actions import random_actions
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.errors import shown
 from tfagents_system.launch.spec_checks import EPISODE_SECS
 from tfagents_system.settings.learning_notes import short_shares
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.worker.worker_environments import several_vectors
 
+_OF_SINGLE = {
+    "greedy_episode_share": "whose lanes have one inference",
+    "drop_faulty_episodes": "which fails with all of its lanes",
+    "keep_best_episodes": "whose lanes can't be seeded one by one, so that no episode could be repeated",
+}
 _MORE_STEPS = 3  # Behind an end: the next episode's first ones.
 
 
@@ -52,6 +58,12 @@ def check_lanes(
             "can't: set n_train_episodes_per_iter instead of env_steps_per_iter, or return single environments and set "
             "SAC_ENVS_PER_WORKER"
         )
+    check.errors += [
+        f"TrainParams.{name}={shown(value)} does not work with a vector environment, {why}: set it to "
+        f"{getattr(TrainParamsBase, name)!r}, or return single environments and set SAC_ENVS_PER_WORKER={count}"
+        for name, why in _OF_SINGLE.items()
+        if (value := getattr(params, name))
+    ]
     if params.env_steps_per_iter is None and params.n_train_episodes_per_iter < count:
         check.notes.append(
             f"a worker collects n_train_episodes_per_iter={params.n_train_episodes_per_iter} episodes in an iteration, "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,7 +115,7 @@ def write(source: Source, name: str, folder: Path) -> tuple[Path, float]:
 def notes(path: Path) -> str:
     """Further notes on a written file."""
     if path.suffix == numpy_file.SUFFIX:
-        return f"; {numpy_file.PLAYER.name} beside it plays it"
+        return f"; {numpy_file.PLAYER} beside it plays it"
     if path.suffix == tflite_file.SUFFIX and tflite_file.uses_tensorflow_ops(path):
         return "; it needs an interpreter with TensorFlow's own ops (Flex)"
     return ""
@@ -200,7 +199,7 @@ def _write_numpy(source: Source, folder: Path) -> Path:
         numpy_file.save(path, source.policy, source.description)
     except UnsupportedNetworkError as error:
         raise UserError(f"numpy can't hold this policy: {error}; --format tflite and onnx take any network") from None
-    shutil.copyfile(numpy_file.PLAYER, folder / numpy_file.PLAYER.name)
+    (folder / numpy_file.PLAYER).write_text(numpy_file.player())
     return path
 
 

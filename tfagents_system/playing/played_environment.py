@@ -5,6 +5,7 @@ TensorFlow is imported when an environment is built.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,26 @@ def make_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
       UserError: It can't be built.
     """
     from tfagents_system.envs import loading
+
+    return _made(lambda: loading.make_play_env(params, seed, render))
+
+
+def make_replay_env(params: TrainParamsBase, seed: int, env_id: int, render: bool) -> Any:
+    """The TrainingEnvironment of `loading.make_replay_env`.
+
+    Raises:
+      UserError: It can't be built.
+    """
+    from tfagents_system.envs import loading
+
+    return _made(lambda: loading.make_replay_env(params, seed, env_id, render))
+
+
+def _made(make: Callable[[], Any]) -> Any:
     from tfagents_system.envs.faults import EnvironmentFault, describe_error
 
     try:
-        return loading.make_play_env(params, seed, render)
+        return make()
     except (UserError, EnvironmentFault):
         raise
     except Exception as error:

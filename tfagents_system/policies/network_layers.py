@@ -1,4 +1,4 @@
-"""An actor's network as a list of layers, which `numpy_policy.py` computes: in workers and beside exported files."""
+"""An actor's network as a list of layers, which `numpy_network.py` computes: in workers and beside exported files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tfagents_system.agents.layered_networks import LayeredActor
 from tfagents_system.agents.layers import BatchRenormalization, ResidualBlock
 from tfagents_system.agents.normalization import MAX_NORMALIZED, VARIANCE_EPSILON, NormalizedActor
 from tfagents_system.agents.observation_encoding import FlattenedLeaf
+from tfagents_system.agents.value_network import leaky_relu
 from tfagents_system.policies.policy_description import shape_and_dtype
 
 Weights = Mapping[str, np.ndarray]
@@ -29,11 +30,12 @@ _ACTIVATIONS = {
     tf.keras.activations.linear: "linear",
     tf.keras.activations.relu: "relu",
     tf.keras.activations.tanh: "tanh",
+    leaky_relu: "leaky_relu",
 }
 
 
 class UnsupportedNetworkError(Exception):
-    """The network contains something that `numpy_policy.py` can't compute; the message says what."""
+    """The network contains something that `numpy_network.py` can't compute; the message says what."""
 
 
 class NetworkLayers:
@@ -52,7 +54,7 @@ class NetworkLayers:
       observation: Shape and dtype of each leaf of the observation, of single frames, and `frames` where it is stacked;
         `is_zero` where nobody gives it.
       sizes: How many numbers each leaf has.
-      layers: As `numpy_policy.Network` takes them.
+      layers: As `numpy_network.Network` takes them.
       variables: Those whose values are in the arrays as they are, by the names of these.
       statistics: Those of the observation's leaves, RunningNormalization by leaf; the first layer has them.
 
@@ -78,11 +80,14 @@ class NetworkLayers:
         ]
         if zero_leaf is not None:
             self.observation[zero_leaf]["is_zero"] = True
-        self.layers: list[dict[str, Any]] = []
+        self.layers: list[dict[str, Any]] = self._read(actor)
+
+    def _read(self, actor: Any) -> list[dict[str, Any]]:
+        normalized = []
         if type(actor) is NormalizedActor:
-            self.layers.append(self._input_normalization(actor.normalization))
+            normalized.append(self._input_normalization(actor.normalization))
             actor = actor.actor
-        self.layers += map(self._layer, _keras_layers(actor))
+        return [*normalized, *map(self._layer, _keras_layers(actor))]
 
     def arrays(self, weights: Weights) -> dict[str, np.ndarray]:
         """The arrays of the layers, by the names that the layers use.
@@ -107,11 +112,11 @@ class NetworkLayers:
             _require(is_usual, "its LSTM is not of the usual kind")
             kernels = {"kernel": layer.kernel, "recurrent_kernel": layer.recurrent_kernel}
             return self._described("lstm", **kernels, bias=layer.bias)
+        if kind is tf.keras.layers.Activation:
+            return {"kind": "activation", "activation": _activation(layer)}
         _require(kind is tf.keras.layers.Dense, f"it has a {kind.__name__} layer")
-        _require(layer.activation in _ACTIVATIONS, f"it has the activation {layer.activation}")
         _require(layer.use_bias, "it has a layer without bias")
-        activation = _ACTIVATIONS[layer.activation]
-        return self._described("dense", kernel=layer.kernel, bias=layer.bias) | {"activation": activation}
+        return self._described("dense", kernel=layer.kernel, bias=layer.bias) | {"activation": _activation(layer)}
 
     def _renormalization(self, layer: BatchRenormalization) -> dict[str, Any]:
         """Outside of training."""
@@ -157,6 +162,11 @@ class NetworkLayers:
 
     def _value(self, variable: tf.Variable) -> ToArray:
         return operator.itemgetter(self._names[variable.ref()])
+
+
+def _activation(layer: Any) -> str:
+    _require(layer.activation in _ACTIVATIONS, f"it has the activation {layer.activation}")
+    return _ACTIVATIONS[layer.activation]
 
 
 def _of_single_frames(spec: dict[str, Any], frames: int) -> dict[str, Any]:

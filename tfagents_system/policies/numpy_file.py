@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,25 @@ from tf_agents.policies import tf_policy
 from tf_agents.policies.actor_policy import ActorPolicy
 
 from tfagents_system.envs.history import horizon_time_leaf
-from tfagents_system.policies import numpy_policy
+from tfagents_system.policies import numpy_network, numpy_policy
 from tfagents_system.policies.frame_stack_policy import FrameStackPolicy, innermost
 from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError
+from tfagents_system.policies.numpy_score_policy import scores_actions
 from tfagents_system.policies.policy_description import Description
+from tfagents_system.policies.score_layers import ScoreLayers
 from tfagents_system.policies.weights import named_variables, read_weights
 
 SUFFIX = ".npz"
-PLAYER = Path(numpy_policy.__file__)
+PLAYER = "numpy_policy.py"
+_PLAYER_PARTS = Path(numpy_policy.__file__), Path(numpy_network.__file__)
+_IMPORT = "from tfagents_system.policies.numpy_network import Network"
 
 
 def save(path: Path, policy: tf_policy.TFPolicy, description: Description) -> None:
     """Writes an agent's policy.
 
     Raises:
-      UnsupportedNetworkError: It contains something that `numpy_policy.py` can't compute.
+      UnsupportedNetworkError: It contains something that `numpy_network.py` can't compute.
     """
     given: Sequence[int] = ()
     if isinstance(policy, FrameStackPolicy):
@@ -34,10 +38,8 @@ def save(path: Path, policy: tf_policy.TFPolicy, description: Description) -> No
     policy = innermost(policy)
     own = horizon_time_leaf(policy.time_step_spec.observation)
     frames = (*given[:own], 1, *given[own:]) if given and own is not None else given
-    if type(policy) is not ActorPolicy:
-        raise UnsupportedNetworkError(f"{type(policy).__name__} is not TF-Agents' ActorPolicy")
     variables = named_variables(policy)
-    network = NetworkLayers(policy._actor_network, variables, frames, own)
+    network = _network_of(policy, variables, frames, own)
     action = description["action"]
     names = ("low", "high", "rows") if "rows" in action else ("low", "high")
     bounds = {name: np.asarray(action[name], action["dtype"]) for name in names}
@@ -49,13 +51,29 @@ def save(path: Path, policy: tf_policy.TFPolicy, description: Description) -> No
         of_environment = [leaf for number, leaf in enumerate(network.observation) if number != own]
         leaves = zip(description["observation"], of_environment, strict=True)
         told["observation"] = [{**leaf, **of_network} for leaf, of_network in leaves]
-        state = numpy_policy.Network(network.observation, network.layers, arrays).state
+        state = numpy_network.Network(network.observation, network.layers, arrays).state
         told["state"] = [
             {"name": f"state_{k}", "shape": [len(part)], "dtype": "float32"} for k, part in enumerate(state)
         ]
     text = np.array(json.dumps({**description, **told}))
     with path.open("wb") as file:
         np.savez(file, description=text, **bounds, **arrays)
+
+
+def _network_of(
+    policy: tf_policy.TFPolicy, variables: Mapping[str, Any], frames: Sequence[int], zero_leaf: int | None
+) -> NetworkLayers:
+    if scores_actions(policy):
+        return ScoreLayers(policy.network, variables, frames, zero_leaf)
+    if type(policy) is not ActorPolicy:
+        raise UnsupportedNetworkError(f"{type(policy).__name__} is not TF-Agents' ActorPolicy")
+    return NetworkLayers(policy._actor_network, variables, frames, zero_leaf)
+
+
+def player() -> str:
+    """The program that plays a file with NumPy alone: `numpy_policy.py` with `numpy_network.py` in it."""
+    network = _PLAYER_PARTS[1].read_text().partition("from __future__ import annotations\n")[2].strip()
+    return _PLAYER_PARTS[0].read_text().replace(_IMPORT, network)
 
 
 class NumpyFile:

@@ -83,6 +83,9 @@ class NumpyScorePolicy(WorkerPolicy):
     def explored(self, env: int) -> bool:
         return self._last[env][1] if env in self._last else False
 
+    def was_greedy(self, env: int) -> bool:
+        return env in self._last and not self._last[env][1]
+
     def q_values(self, env: int) -> np.ndarray | None:
         return None if self._samples or env not in self._last else self._last[env][0]
 

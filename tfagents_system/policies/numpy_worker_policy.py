@@ -17,7 +17,7 @@ from tfagents_system.agents.agent_interface import sampled_actor
 from tfagents_system.envs.history import horizon_time_leaf
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError
-from tfagents_system.policies.numpy_policy import Network
+from tfagents_system.policies.numpy_network import Network
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.weights import named_variables, read_weights
 

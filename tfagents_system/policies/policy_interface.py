@@ -106,6 +106,11 @@ class WorkerPolicy(abc.ABC):
         """`explored` after `batch`, `[count]` bool: of all lanes of the vector environment whose lane 0 is `first`."""
         return np.array([self.explored(first + lane) for lane in range(count)], np.bool_)
 
+    def was_greedy(self, env: int) -> bool:
+        """Whether the last action in an environment is known to be the greedy one, however it was chosen."""
+        del env
+        return False
+
     def q_values(self, env: int) -> np.ndarray | None:
         """The values of all actions `[num_actions]` float32 at an environment's last observation; None if unknown."""
         del env

@@ -69,7 +69,7 @@ def fault_words(run: Mapping[str, Any]) -> str:
     share = cut / max(1, counts["episodes"] + cut)  # An episode that is cut short is begun anew.
     if cut < _FEW_CUTS or share < _CUT_SHARE:
         return words
-    return f"{words} (it learns from cut episodes: {share:.0%} of them)"
+    return f"{words} (they have cut {share:.0%} of its episodes)"
 
 
 def fault_lines(run: Mapping[str, Any]) -> list[str]:

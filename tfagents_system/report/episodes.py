@@ -24,6 +24,21 @@ class Episode(msgspec.Struct):
     logs: dict[str, float] = {}
 
 
+class KeptEpisode(msgspec.Struct):
+    """A recorded episode that may be among the best of the run.
+
+    Attributes:
+      train_step: Updates that its policy had.
+      number: Of the worker's episodes.
+      file: See run_files/recorded_episodes.py.
+    """
+
+    episode_return: float
+    train_step: int
+    number: int
+    file: bytes
+
+
 class Report(msgspec.Struct):
     """Episodes of one worker.
 
@@ -34,6 +49,7 @@ class Report(msgspec.Struct):
       observed: Results of the user's observers, by name.
       curriculum: Values of the curriculum's parameters in the collect environment.
       device: What the steps of a device were like: milliseconds (`..._ms_p99`) and counts.
+      kept: Those of the episodes that `keep_best_episodes` may keep.
     """
 
     kind: str
@@ -46,6 +62,7 @@ class Report(msgspec.Struct):
     observed: dict[str, float] = {}
     curriculum: dict[str, float] = {}
     device: dict[str, float] = {}
+    kept: list[KeptEpisode] = []
 
     def to_wire(self) -> list[np.ndarray]:
         return [np.frombuffer(msgspec.json.encode(self), np.uint8)]

@@ -67,6 +67,7 @@ class RunPaths:
     gateway_json = _Below("gateway.json")  # Host and port at which other machines reach the run.
     gateway_slots = _Below("gateway_slots.json")  # Which slot belongs to which remote worker, for a restarted gateway.
     videos = _Below("videos")
+    episodes = _Below("episodes")  # The best ones, step by step (see recorded_episodes.py).
     learning_curve = _Below("learning_curve.png")
     joined = _Below("joined")  # Folders of workers that have joined, one for each start of join_script.sh.
 

@@ -272,6 +272,17 @@ def _evaluation_findings(params: Any) -> list[str]:
     ]
 
 
+def _held_back_findings(params: Any) -> list[str]:
+    """A worker would wait for updates of steps that it holds back itself."""
+    if not (params.asynchronous and params.drop_faulty_episodes) or params.min_updates_per_env_step is None:
+        return []
+    return [
+        f"TrainParams.min_updates_per_env_step={params.min_updates_per_env_step} does not work with "
+        "drop_faulty_episodes=True, workers would wait for updates of steps that they hold back: set it to None, or "
+        "drop_faulty_episodes to False"
+    ]
+
+
 def _memory_findings(params: Any) -> list[str]:
     why_not = ALGORITHMS[params.algorithm].why_not_recurrent
     if not why_not or not params.recurrent:
@@ -309,6 +320,7 @@ _TOGETHER: tuple[Callable[[Any], list[str]], ...] = (
     _period_findings,
     _share_findings,
     _evaluation_findings,
+    _held_back_findings,
     _fixed_findings,
     _memory_findings,
     _subset_findings,

@@ -129,7 +129,7 @@ class Trainer:
         self._minibatches = Minibatches(self._connection, self._plan, self._role.stop.is_set)
         self._publisher.watch(self._snapshots.status)
         self._reports = WorkerReports(
-            self._connection, self._log, self._evaluations, self._evaluated_checkpoints, self._shares
+            self._role, self._connection, self._log, self._evaluations, self._evaluated_checkpoints, self._shares
         )
 
     def _begin(self) -> None:

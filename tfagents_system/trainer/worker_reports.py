@@ -6,7 +6,9 @@ import msgspec
 from absl import logging
 
 from tfagents_system.report.episodes import Report
+from tfagents_system.role import Role
 from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.trainer.best_episodes import BestEpisodes
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
 from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.trainer.training_log import TrainingLog
@@ -18,6 +20,7 @@ class WorkerReports:
     """Takes the reports that have arrived; writes a row for each evaluation that is complete.
 
     Args:
+      role: The trainer's process.
       connection: To the replay server, which is up.
       log: Gets episodes and rows.
       evaluations: Get the shares.
@@ -30,6 +33,7 @@ class WorkerReports:
 
     def __init__(
         self,
+        role: Role,
         connection: Connection,
         log: TrainingLog,
         evaluations: PolicyEvaluations,
@@ -40,6 +44,7 @@ class WorkerReports:
         connection.feed_dead_reader(tables.REPORTS, Report("eval", 0, 0, 0, 0, 0, [], {}).to_wire())
         self._reader = connection.reader(tables.REPORTS, prefetch=100)
         self._log, self._evaluations, self._checkpoints, self._shares = log, evaluations, checkpoints, shares
+        self._best_episodes = BestEpisodes(role.paths.episodes, role.params.keep_best_episodes)
         self.session = 0
 
     def take(self) -> None:
@@ -53,6 +58,7 @@ class WorkerReports:
                     continue
                 if report.kind == "train":
                     self._log.add_report(report)
+                    self._best_episodes.add(report)
                 elif report.session == self.session:
                     self._evaluations.add(report)
             self._end_complete_evaluations()

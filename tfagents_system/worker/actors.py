@@ -27,6 +27,12 @@ class Actor(Protocol):
     def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> Mapping[int, Any]:
         """The actions in several environments."""
 
+    def was_greedy(self, env: int) -> bool:
+        """Whether the last action in an environment, or lane, is known to be the greedy one."""
+
+    def q_values(self, env: int) -> np.ndarray | None:
+        """The values of all actions `[num_actions]` float32 at its last observation; None if unknown."""
+
     def reset_lanes(self, lanes: Sequence[int]) -> None:
         """Episodes begin in lanes of a vector environment."""
 
@@ -54,8 +60,19 @@ class PolicyActor:
         self.actions = functools.partial(policy.actions, greedy=greedy)
         self.reset_lanes = policy.reset_lanes
         self.batch = functools.partial(policy.batch, greedy=greedy)
-        self.explored = policy.explored
-        self.explored_lanes = policy.explored_lanes
+        self._policy, self._greedy = policy, greedy
+
+    def explored(self, env: int) -> bool:
+        return self._policy.explored(env)
+
+    def explored_lanes(self, count: int) -> np.ndarray:
+        return self._policy.explored_lanes(count)
+
+    def was_greedy(self, env: int) -> bool:
+        return self._greedy or self._policy.was_greedy(env)
+
+    def q_values(self, env: int) -> np.ndarray | None:
+        return self._policy.q_values(env)
 
 
 class RefreshingActor:
@@ -70,25 +87,36 @@ class RefreshingActor:
     def __init__(self, policy: WorkerPolicy, refresh: Callable[[], None], period_steps: int) -> None:
         self.reset = policy.reset
         self.reset_lanes = policy.reset_lanes
-        self.explored = policy.explored
-        self.explored_lanes = policy.explored_lanes
         self._policy = policy
         self._refresh = refresh
         self._period_steps = self._steps_left = period_steps
 
     def action(self, time_step: ts.TimeStep) -> Any:
-        self._look()
+        self.look()
         return self._policy.action(time_step, greedy=False)
 
     def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> Mapping[int, Any]:
-        self._look()
+        self.look()
         return self._policy.actions(time_steps, greedy=False)
 
     def batch(self, steps: LaneSteps) -> list[np.ndarray]:
-        self._look()
+        self.look()
         return self._policy.batch(steps, greedy=False)
 
-    def _look(self) -> None:
+    def explored(self, env: int) -> bool:
+        return self._policy.explored(env)
+
+    def explored_lanes(self, count: int) -> np.ndarray:
+        return self._policy.explored_lanes(count)
+
+    def was_greedy(self, env: int) -> bool:
+        return self._policy.was_greedy(env)
+
+    def q_values(self, env: int) -> np.ndarray | None:
+        return self._policy.q_values(env)
+
+    def look(self) -> None:
+        """Before each step."""
         if not self._steps_left:
             self._refresh()
             self._steps_left = self._period_steps
@@ -117,6 +145,13 @@ class GreedyActorOfLanes:
         first = self._first_lane
         actions = self._policy.actions({first + env: step for env, step in time_steps.items()}, greedy=True)
         return {lane - first: action for lane, action in actions.items()}
+
+    def was_greedy(self, env: int) -> bool:
+        del env
+        return True
+
+    def q_values(self, env: int) -> np.ndarray | None:
+        return self._policy.q_values(self._first_lane + env)
 
     def reset_lanes(self, lanes: Sequence[int]) -> None:
         self._policy.reset_lanes(lanes, self._first_lane)
@@ -152,6 +187,14 @@ class RandomActor:
 
     def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> dict[int, Any]:
         return {env: self.action(time_step) for env, time_step in time_steps.items()}
+
+    def was_greedy(self, env: int) -> bool:
+        del env
+        return False
+
+    def q_values(self, env: int) -> np.ndarray | None:
+        del env
+        return None
 
     def reset_lanes(self, lanes: Sequence[int]) -> None:
         pass

@@ -21,6 +21,8 @@ from tfagents_system.transport.layout import Layout
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.lane_columns import LaneColumns, LaneEpisode
 from tfagents_system.worker.lane_logs import LaneLogs
+from tfagents_system.worker.lane_records import LaneRecords
+from tfagents_system.worker.recording import EpisodeRecord
 from tfagents_system.worker.rollout import Observer, Rollout, StepTimes
 from tfagents_system.worker.segment_builder import EpisodeCuts, SegmentBuilder
 
@@ -51,6 +53,7 @@ class BatchedRollout:
         on_fault: Callable[[int, EnvironmentFault], None] | None = None,
         must_restart: Callable[[], bool] = lambda: False,
         times: StepTimes | None = None,
+        new_record: Callable[[int], EpisodeRecord] | None = None,
     ) -> None:
         self.actor = actor
         self._envs = envs
@@ -69,6 +72,7 @@ class BatchedRollout:
         self._spec = envs[0].observation_spec()
         self._logs = LaneLogs(self._num_lanes)
         self._watched = _Watched(observers, envs[0], self._num_lanes) if observers else None
+        self._records = LaneRecords(new_record, envs[0].action_spec()) if new_record is not None else None
         self._episodes: list[LaneEpisode | None] = [None] * self._num_lanes
         self._running = np.zeros(self._num_lanes, bool)  # Lanes with an episode under way.
         self._is_first = np.ones(self._num_lanes, bool)
@@ -196,6 +200,8 @@ class BatchedRollout:
         self._logs.begin(lane)
         if self._watched is not None:
             self._watched.begin(lane)
+        if self._records is not None:
+            self._records.begin(lane)
 
     def _start(self, step: BatchStep, most: int) -> None:
         """Begins episodes in lanes that have begun them, as long as fewer than `most` are under way."""
@@ -212,7 +218,10 @@ class BatchedRollout:
         episode.finish(ends_episode=True, end_of_iteration=end_of_iteration)
         if self._watched is not None:
             self._watched.tell(lane)
-        return self._logs.episode(lane)
+        told = self._logs.episode(lane)
+        if self._records is not None:
+            self._records.end(lane, told)
+        return told
 
     def _advance(self) -> BatchStep | None:
         """Steps all lanes; None if the environment has failed, and was replaced."""
@@ -239,6 +248,8 @@ class BatchedRollout:
         self._logs.add(step)
         if self._watched is not None:
             self._watched.add(steps, action, step, columns.newest, self._running)
+        if self._records is not None:
+            self._records.add(action, step, self._running)
         return step
 
     def _make_room(self) -> None:
@@ -267,6 +278,7 @@ def new_rollout(
 ) -> AnyRollout:
     """A rollout in environments of either kind; arguments as of Rollout and BatchedRollout."""
     if isinstance(envs[0], BatchedEnvironment):
+        arguments.pop("whole_episodes", None)  # Refused before the start.
         return BatchedRollout(envs, actor, must_restart=must_restart, **arguments)
     return Rollout(envs, actor, **arguments)  # type: ignore[arg-type]
 

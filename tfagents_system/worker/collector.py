@@ -7,9 +7,10 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 
+from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.replay.ring import INIT_ITERATION
-from tfagents_system.report.episodes import Episode, eval_share
-from tfagents_system.role import COLLECT_STREAM, HELD_OUT_STREAM, Role
+from tfagents_system.report.episodes import Episode, KeptEpisode, eval_share
+from tfagents_system.role import COLLECT_STREAM, GREEDY_STREAM, HELD_OUT_STREAM, Role
 from tfagents_system.run_files.episode_journal import EpisodeJournal
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
@@ -18,10 +19,12 @@ from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.background import AnySender
 from tfagents_system.worker.batched_rollout import AnyRollout
 from tfagents_system.worker.episode_runner import EpisodeRunner
-from tfagents_system.worker.held_out import HeldOutEpisodes
+from tfagents_system.worker.greedy_episodes import GreedyEpisodes
+from tfagents_system.worker.held_out import EpisodeShare, HeldOutEpisodes
 from tfagents_system.worker.journaled_episodes import JournaledEpisodes
 from tfagents_system.worker.newest_policy import NewestPolicy
-from tfagents_system.worker.observers import observed
+from tfagents_system.worker.observers import callables, observed
+from tfagents_system.worker.recording import Begun, BestOfWorker, EpisodeRecorder, takers_of
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
 
@@ -38,6 +41,9 @@ class Collector:
       layout: Of the segments.
       activity: Told of episodes and of time spent.
       policy: Collects, and may remember something of the episodes under way.
+
+    Attributes:
+      greedy: Those of the episodes that are collected without exploration; None: there are none.
     """
 
     def __init__(
@@ -54,14 +60,19 @@ class Collector:
         self._params = role.params
         self._is_deterministic = role.deterministic
         # Where deterministic an episode's number decides, whichever start of the worker collects it.
-        seed = role.derived_seed(HELD_OUT_STREAM, worker_id, 0 if role.deterministic else start)
+        self._start = 0 if role.deterministic else start
+        seed = role.derived_seed(HELD_OUT_STREAM, worker_id, self._start)
         self._held_out = HeldOutEpisodes(self._params.validation_share, seed)
+        self.greedy = self._greedy_episodes(role.derived_seed(GREEDY_STREAM, worker_id, self._start))
         self._runner = runner
         self._sender = sender
         self._layout = layout
         self._activity = activity
         self._observers = list(self._params.train_observers_ctor())
+        self._best = BestOfWorker(self._params.keep_best_episodes)
+        self._recorder = self._new_recorder(worker_id, policy)
         self._iteration = INIT_ITERATION
+        self._seed: int | None = None  # Of the episode that has begun last.
         self._rollout: AnyRollout | None = None  # Of iterations of steps, with the episodes under way.
         self._journaled: JournaledEpisodes | None = None
         self._first_number = eval_share(self._params.n_buffer_init_episodes, range(role.num_workers), worker_id)
@@ -135,6 +146,8 @@ class Collector:
         if self._rollout is None:
             self._rollout = self._new_rollout(actor)
         self._rollout.actor = actor
+        if self._recorder is not None:
+            self._recorder.actor = actor
         if self._journaled is not None:
             self._journaled.begin(iteration)
         with self._collecting(iteration):
@@ -154,19 +167,51 @@ class Collector:
             self.confirm()
 
     def _new_rollout(self, actor: Actor, journaled: JournaledEpisodes | None = None) -> AnyRollout:
+        if self._recorder is not None:
+            self._recorder.actor = actor
         return self._runner.rollout(
             actor,
             is_eval=False,
             new_builder=journaled.new_builder if journaled else self._new_builder,
-            on_start=journaled.on_start if journaled else lambda env: None,
-            observers=self._observers,
+            on_start=journaled.on_start if journaled else self._on_start,
+            observers=callables(self._observers),
             on_episode=self._on_episode,
+            new_record=self._recorder.begin if self._recorder is not None else None,
+            whole_episodes=self._params.drop_faulty_episodes,
         )
+
+    def _on_start(self, env: int) -> None:
+        if self._params.keep_best_episodes:
+            self._seed = self._runner.repeat_episode(env, self._held_out.number, self._start)
+
+    def _greedy_episodes(self, seed: int) -> GreedyEpisodes | None:
+        share = self._params.greedy_episode_share
+        return GreedyEpisodes(EpisodeShare(share, seed), lambda: self._held_out.number) if share else None
+
+    def _new_recorder(self, worker_id: int, policy: NewestPolicy) -> EpisodeRecorder | None:
+        """Records episodes where somebody asks for it."""
+        takers = takers_of(self._observers)
+        if self._params.keep_best_episodes:
+            takers.append(self._best.take)
+        if not takers:
+            return None
+        curriculum = Curriculum.from_config(self._params.env_config)
+
+        def begun() -> Begun:
+            seed = self._journaled.seed if self._journaled else self._seed
+            return Begun(seed, curriculum.values_at(max(0, self._iteration), is_eval=False))
+
+        first_env_id = self._runner.first_env_id
+        return EpisodeRecorder(worker_id, first_env_id, takers, begun, lambda: (policy.train_step, self._iteration))
 
     def _on_episode(self, episode: Episode) -> None:
         self._activity.ended_episode(episode.episode_return)
         self._activity.beat(COLLECTING)
         self._runner.check_own_memory()
+
+    def take_best(self) -> list[KeptEpisode]:
+        """Episodes since the last call that `keep_best_episodes` may keep."""
+        return self._best.pop()
 
     @property
     def observed(self) -> dict[str, float]:

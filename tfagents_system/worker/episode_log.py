@@ -14,11 +14,15 @@ from tfagents_system.report.episodes import Episode
 
 
 class EpisodeLog:
-    """The return, length, success and `log/...` means of one episode."""
+    """The return, length, success and `log/...` means of one episode.
+
+    Attributes:
+      length: Steps so far.
+    """
 
     def __init__(self) -> None:
+        self.length = 0
         self._return = 0.0
-        self._length = 0
         self._sums: dict[str, tuple[float, int]] = {}
         self._success: bool | None = None
         self._ignored: set[Any] = set()
@@ -26,7 +30,7 @@ class EpisodeLog:
     def add(self, reward: Any, info: Mapping[str, Any]) -> None:
         """One step's reward and info."""
         self._return += float(reward)
-        self._length += 1
+        self.length += 1
         for key in info:
             if key not in self._ignored:
                 self._add_entry(key, info[key])
@@ -43,7 +47,7 @@ class EpisodeLog:
 
     def episode(self) -> Episode:
         means = {key.removeprefix(LOG_PREFIX): total / count for key, (total, count) in self._sums.items()}
-        return Episode(self._return, self._length, self._success, means)
+        return Episode(self._return, self.length, self._success, means)
 
 
 def _is_finite_number(value: Any) -> bool:

@@ -17,6 +17,7 @@ from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.batched_rollout import AnyRollout, new_rollout
 from tfagents_system.worker.curriculum_values import Place
 from tfagents_system.worker.environment_guard import EnvironmentGuard
+from tfagents_system.worker.recording import EpisodeRecord
 from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.worker.rollout import Observer
 from tfagents_system.worker.segment_builder import SegmentBuilder
@@ -58,6 +59,8 @@ class EpisodeRunner:
         on_episode: Callable[[Episode], None],
         new_builder: Callable[[], SegmentBuilder] | None = None,
         on_start: Callable[[int], None] = lambda env: None,
+        new_record: Callable[[int], EpisodeRecord] | None = None,
+        whole_episodes: bool = False,
     ) -> AnyRollout:
         """A rollout in the evaluation or the collect environments, to be run within `stepping`.
 
@@ -85,6 +88,8 @@ class EpisodeRunner:
             on_start=begin_episode,
             on_fault=lambda env, fault: self._replace(Place(is_eval, env), fault),
             times=step_times,
+            new_record=new_record,
+            whole_episodes=whole_episodes,
         )
 
     @contextlib.contextmanager
@@ -94,6 +99,11 @@ class EpisodeRunner:
         self._guard.stepping(self._envs(is_eval))
         yield
         self._guard.stopped_stepping()
+
+    @property
+    def first_env_id(self) -> int:
+        """`id` of its environment 0, as hooks get it."""
+        return self._environments.first_env_id
 
     def rest(self) -> None:
         """An environment that acts in real time is told to wait: nobody steps it for a while."""
@@ -111,9 +121,18 @@ class EpisodeRunner:
         """The same for an iteration of steps, whose episodes have seeds of their own: see `repeat_episode`."""
         self._seeds.begin(COLLECT_STREAM, iteration, ())
 
-    def repeat_episode(self, env: int, number: int) -> None:
-        """The episode that begins in a collect environment follows from the seed, the worker and its number."""
-        self._seeds.begin_episode(self._envs(False)[env], number)
+    def repeat_episode(self, env: int, number: int, start: int = 0) -> int:
+        """The episode that begins in a collect environment follows from the seed, the worker and its number.
+
+        Args:
+          env: The environment.
+          number: Of the worker's episodes.
+          start: Tells apart those of the worker's starts; 0 where they are to have the same episodes.
+
+        Returns:
+          The episode's own seed; see `seed_episode`.
+        """
+        return self._seeds.begin_episode(self._envs(False)[env], number, start)
 
     def set_due(self, iteration: int) -> None:
         """From their next episode on the collect environments have the curriculum's values of this iteration."""

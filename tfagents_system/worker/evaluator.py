@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
+from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.policies import weights
 from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.role import EVAL_STREAM
@@ -16,7 +17,8 @@ from tfagents_system.worker.actors import Actor, GreedyActorOfLanes, PolicyActor
 from tfagents_system.worker.background import AnyConnection
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
-from tfagents_system.worker.observers import observed
+from tfagents_system.worker.observers import callables, observed
+from tfagents_system.worker.recording import Begun, EpisodeRecord, EpisodeRecorder, takers_of
 
 _TELL_AGAIN_SECS = 5.0  # What an evaluation was like, to a trainer that may wait for it.
 _TELL_RARELY_SECS = 60.0  # The same, where asynchronous and therefore never waiting.
@@ -61,6 +63,7 @@ class Evaluator:
         self._first_lane = first_lane
         self._on_play = on_play
         self._observers = list(params.eval_observers_ctor())
+        self._train_step: int | None = None  # Of the policy that is evaluated; None: it is the newest.
         self._evaluated = (0, -1)  # (trainer's session, version) of the last evaluation.
         self._last: Report | None = None  # That was sent.
         self._told_at = -math.inf
@@ -81,6 +84,7 @@ class Evaluator:
         session, version, train_step = (int(value) for value in arrays[0])
         with self._activity.spend(EVALUATING):
             self._policy.assign(weights.from_arrays(arrays[1:]), train_step)
+            self._train_step = train_step
             self._evaluate(session, version, train_step)
             self._policy.take_back()
         self._evaluated = (session, version)
@@ -103,9 +107,31 @@ class Evaluator:
         actor: Actor = PolicyActor(policy, greedy=True)
         if lane:
             actor = GreedyActorOfLanes(policy, lane)
-        rollout = self._runner.rollout(actor, is_eval=True, observers=self._observers, on_episode=on_episode)
+        rollout = self._runner.rollout(
+            actor,
+            is_eval=True,
+            observers=callables(self._observers),
+            on_episode=on_episode,
+            new_record=self._new_record(actor, version),
+        )
         with self._runner.stepping(is_eval=True):
             rollout.episodes(count)
+
+    def _new_record(self, actor: Actor, version: int) -> Callable[[int], EpisodeRecord] | None:
+        """Records the episodes of a policy where an observer asks for it."""
+        takers = takers_of(self._observers)
+        if not takers:
+            return None
+        task = EvaluatedTask(self._params.env_config, self._params.num_iter)
+        begun = Begun(None, task.stage(version))
+        where = self._worker_id, self._runner.first_env_id
+
+        def policy() -> tuple[int, int]:
+            return self._policy.train_step if self._train_step is None else self._train_step, version
+
+        recorder = EpisodeRecorder(*where, takers, lambda: begun, policy)
+        recorder.actor = actor
+        return recorder.begin
 
     def tell_again(self, rarely: bool = False) -> None:
         """Now and then, between two iterations or while waiting: the trainer may wait for a report that was lost.

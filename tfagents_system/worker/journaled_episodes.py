@@ -115,7 +115,12 @@ class JournaledEpisodes:
       action: The only column of actions.
       segments: Makes a SegmentBuilder of `send`, `held_out` and `make`; see `segment_builder`.
       send: Takes the segments.
+
+    Attributes:
+      seed: Of the episode that has begun last.
     """
+
+    seed: int | None = None
 
     def __init__(
         self,
@@ -187,7 +192,7 @@ class JournaledEpisodes:
     def on_start(self, env: int) -> None:
         """An episode begins in an environment; `new_builder` is called next."""
         self._env = env
-        self._runner.repeat_episode(env, self._held_out.number)
+        self.seed = self._runner.repeat_episode(env, self._held_out.number)
 
     def new_builder(self) -> SegmentBuilder:
         """Takes the steps of the episode that begins."""

@@ -13,6 +13,7 @@ from tfagents_system.policies.shared_weights import SharedWeightsReader, open_sh
 from tfagents_system.transport import tables
 from tfagents_system.worker.actors import Actor, PolicyActor, RefreshingActor
 from tfagents_system.worker.background import AnyConnection
+from tfagents_system.worker.greedy_episodes import GreedyEpisodes, SometimesGreedyActor
 
 # Within an episode the replay server is asked so seldom: 1,000 workers may do it, and a slow one must not hold them up.
 _LOOK_SECS, _LOOK_SHARE = 1.0, 0.05
@@ -57,11 +58,17 @@ class NewestPolicy:
         self._number = 0  # Of the policy that was read there last.
         self._look_at = 0.0
 
-    def actor(self, refresh_steps: int | None) -> Actor:
-        """Explores with these weights; with `refresh_steps` it looks for newer ones every so many steps."""
-        if refresh_steps is None:
-            return PolicyActor(self.policy, greedy=False)
-        return RefreshingActor(self.policy, self.refresh, refresh_steps)
+    def actor(self, refresh_steps: int | None, greedy: GreedyEpisodes | None = None) -> Actor:
+        """Explores with these weights, but in the greedy episodes.
+
+        Args:
+          refresh_steps: It looks for newer weights every so many steps; None: it does not.
+          greedy: Episodes without exploration; None: there are none.
+        """
+        refreshing = refresh_steps and RefreshingActor(self.policy, self.refresh, refresh_steps)
+        if greedy is not None:
+            return SometimesGreedyActor(self.policy, greedy, refreshing.look if refreshing else lambda: None)
+        return refreshing or PolicyActor(self.policy, greedy=False)
 
     def follow(self, progress: tables.Progress | None) -> None:
         """Takes the newest weights if the trainer has published newer ones than these."""

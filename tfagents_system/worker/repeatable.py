@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tfagents_system.envs.episode_seeds import seed_episode
 from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.role import EPISODE_STREAM, Role
 from tfagents_system.worker.newest_policy import NewestPolicy
 
 
 class RepeatableSeeds:
-    """Seeds of one worker with SAC_DETERMINISTIC=1; does nothing in any other run.
+    """Seeds of one worker with SAC_DETERMINISTIC=1; all but `begin_episode` do nothing in any other run.
 
     Args:
       role: Its seed decides all of them.
@@ -44,12 +45,15 @@ class RepeatableSeeds:
         for env in envs:
             self.reseed(env)
 
-    def begin_episode(self, env: AnyEnvironment, number: int) -> None:
-        """An episode may continue in later iterations: what is random in its environment depends on its number."""
-        seed = self._role.derived_seed(EPISODE_STREAM, self._worker_id, number)
-        env.reseed(seed % 2**31)
-        random.seed(seed)
-        np.random.seed(seed)
+    def begin_episode(self, env: AnyEnvironment, number: int, start: int = 0) -> int:
+        """An episode may continue in later iterations: what is random in its environment depends on its number.
+
+        In any run; arguments and result as of EpisodeRunner.repeat_episode.
+        """
+        further = (start,) if start else ()
+        seed = self._role.derived_seed(EPISODE_STREAM, self._worker_id, number, *further)
+        seed_episode(env, seed)
+        return seed
 
     def reseed(self, env: AnyEnvironment) -> None:
         """An environment that begins again, or replaces one that failed."""

@@ -16,6 +16,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.report.episodes import Episode
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.episode_log import EpisodeLog
+from tfagents_system.worker.recording import EpisodeRecord
 from tfagents_system.worker.segment_builder import SegmentBuilder
 
 Observer = Callable[[Any], None]
@@ -50,6 +51,8 @@ class Rollout:
         raises to end all episodes. The steps before the fault have been handed over, as an episode that was cut short;
         the step that failed is dropped with all its values. None: every fault is raised.
       times: Counts the time of policy and simulator.
+      new_record: Called with an environment's index when an episode begins in it: makes what records its steps.
+      whole_episodes: `steps` hands over whole episodes, at least so many steps; the others go on in the next call.
 
     Attributes:
       actor: As above; may be replaced between two calls.
@@ -68,6 +71,8 @@ class Rollout:
         on_start: Callable[[int], None] = lambda env: None,
         on_fault: Callable[[int, EnvironmentFault], None] | None = None,
         times: StepTimes | None = None,
+        new_record: Callable[[int], EpisodeRecord] | None = None,
+        whole_episodes: bool = False,
     ) -> None:
         self.actor = actor
         self._envs = envs
@@ -78,6 +83,8 @@ class Rollout:
         self._on_start = on_start
         self._on_fault = on_fault
         self._times = times or StepTimes()
+        self._new_record = new_record
+        self._whole_episodes = whole_episodes
         self._step = self._step_all if len(envs) > 1 else self._step_one
         self._running: dict[int, _Running] = {}
         self._faults: dict[int, EnvironmentFault] = {}
@@ -110,6 +117,8 @@ class Rollout:
 
         Episodes under way continue in the next call. Returns those that ended in this one.
         """
+        if self._whole_episodes:
+            return self._whole_episodes_of(count)
         ended: list[Episode] = []
         self._steps_left = count
         with self._handing_over():
@@ -126,6 +135,20 @@ class Rollout:
                 self._answer_faults()
         return ended
 
+    def _whole_episodes_of(self, steps: int) -> list[Episode]:
+        """Runs until the episodes that have ended have at least so many steps."""
+        ended: list[Episode] = []
+        with self._handing_over():
+            while steps > 0:
+                self._start(len(self._envs))
+                over = self._advance()
+                steps -= sum(run.length for run in over)
+                for number, run in enumerate(over, 1):
+                    ended.append(run.end(end_of_iteration=steps <= 0 and number == len(over)))
+                    self._on_episode(ended[-1])
+                self._answer_faults()
+        return ended
+
     def repeat(self, env: int, parts: Iterable[Sequence[tuple[Any, bool]]]) -> None:
         """Begins an episode with actions that were chosen before; it continues in the next call of `steps`.
 
@@ -139,11 +162,13 @@ class Rollout:
             try:
                 for actions in parts if env in self._running else ():
                     run = self._running[env]
+                    run.record = None  # Its actor was another one.
                     for action, explored in actions:
                         if not run.is_over:
                             self._on_step(0)
                             run.advance(action, explored)
-                    run.pause(end_of_iteration=False)
+                    if not self._whole_episodes:
+                        run.pause(end_of_iteration=False)
             except EnvironmentFault as fault:
                 self._running.pop(env).break_off()
                 self._faults[env] = fault
@@ -180,6 +205,9 @@ class Rollout:
             self._running[env] = _Running(self._envs[env], builder, self._observers, later, self._times)
         except EnvironmentFault as fault:
             self._faults[env] = fault
+            return
+        if self._new_record is not None:
+            self._running[env].record = self._new_record(env)
 
     def _advance(self) -> list[_Running]:
         """Steps until an episode ends, an environment fails or no step is left; returns the episodes that ended."""
@@ -254,7 +282,12 @@ class _Running:
       observers: Take the trajectories.
       later: They take them when the episode has ended.
       times: Counts the time of the simulator.
+
+    Attributes:
+      record: Records the steps; None: nobody asks for them.
     """
+
+    record: EpisodeRecord | None = None
 
     def __init__(
         self,
@@ -285,11 +318,18 @@ class _Running:
         if self._builder:
             self._builder.add(action, next_time_step, explored, self._env.potential)
         self._log.add(next_time_step.reward, self._env.info)
+        if self.record is not None:
+            self.record.add(action, next_time_step.reward, self._env.info)
         if self._observers:
             self._observe(action, next_time_step)
         self.time_step = next_time_step
         # TimeStep.is_last() takes 10 us: it asks for tensors first.
         self.is_over = next_time_step.step_type == ts.StepType.LAST
+
+    @property
+    def length(self) -> int:
+        """Steps so far."""
+        return self._log.length
 
     @property
     def has_unsent_steps(self) -> bool:
@@ -307,7 +347,10 @@ class _Running:
             self._builder.finish(ends_episode=True, end_of_iteration=end_of_iteration)
         for step in self._seen:
             self._tell(step)
-        return self._log.episode()
+        episode = self._log.episode()
+        if self.record is not None:
+            self.record.end(episode)
+        return episode
 
     def break_off(self) -> None:
         """Hands over the steps so far."""

@@ -266,7 +266,8 @@ class Worker:
     # Collecting.
 
     def _exploring(self) -> Actor:
-        return self._policy.actor(self._params.policy_refresh_steps if self._params.asynchronous else None)
+        period = self._params.policy_refresh_steps if self._params.asynchronous else None
+        return self._policy.actor(period, self._collector.greedy)
 
     def _collect(self, iteration: int) -> None:
         actor = self._exploring()
@@ -278,11 +279,10 @@ class Worker:
             share = self._progress.sharing(iteration, steps, workers).share(self._id)
             episodes = self._collector.collect_steps(iteration, share, actor)
         self._iteration_done = iteration
-        train_step, version = self._policy.train_step, self._policy.version
-        observed, curriculum, device = self._collector.observed, self._curriculum.values, self._device_metrics()
-        self._report_collected(
-            Report("train", 0, self._id, iteration, train_step, version, episodes, observed, curriculum, device)
-        )
+        where = self._id, iteration, self._policy.train_step, self._policy.version
+        observed, device, best = self._collector.observed, self._device_metrics(), self._collector.take_best()
+        values = self._curriculum.values
+        self._report_collected(Report("train", 0, *where, episodes, observed, values, device, best))
 
     def _device_metrics(self) -> dict[str, float]:
         return self._environments.take_metrics() | self._links.sender.take_metrics()

@@ -46,7 +46,7 @@ class WorkerEnvironments:
       memory_mb: SAC_WORKER_MEMORY_MB; None: no limit.
 
     Attributes:
-      collect, evaluation: The environments.
+      collect, evaluation: The environments; the hooks' `id` of the first of them: `first_env_id`.
       memory: What has grown too large.
       faults, eval_faults: How many there were; those of evaluation alone.
       last_fault: The last one's text.
@@ -70,6 +70,7 @@ class WorkerEnvironments:
         self._params = params
         self._worker_id = worker_id
         self._count = count
+        self.first_env_id = worker_id * count
         self._derived_seed = derived_seed
         self._values = CurriculumValues(curriculum)
         self._process = process
@@ -233,12 +234,11 @@ class WorkerEnvironments:
         seed = self._derived_seed(stream, *further)
         self._built[place] += 1
         self._built_at[place] = time.monotonic()
-        env_id = self._worker_id * self._count + place.index
         return loading.make_worker_env(
             self._params,
             self._worker_id,
             seed,
-            env_id,
+            self.first_env_id + place.index,
             name=place.name,
             process=self._process,
             collect_env=self.collect[place.index] if place.is_eval else None,

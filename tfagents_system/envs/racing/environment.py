@@ -303,6 +303,8 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
             "path": self._path,
             "metres": now.metres,
             "zone": now.zone,
+            "record/metres": now.metres,
+            "record/zone": now.zone,
             "lap_time": lap_time,
             "is_success": end == FINISHED,
             "track": self.track.name,

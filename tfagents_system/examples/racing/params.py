@@ -28,6 +28,8 @@ class TrainParams(TrainParamsBase):
     n_buffer_init_episodes = 5
     n_episodes_in_buffer = 400
 
+    keep_best_episodes = 5
+
     n_eval_episodes = 5
     eval_period_itrs = 10
     checkpoint_period_itrs = 10

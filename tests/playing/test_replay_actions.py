@@ -1,0 +1,154 @@
+"""`run.py --replay_actions`: a recorded episode is repeated to the last bit, or it says where it departs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfagents_system import run
+from tfagents_system.envs import loading
+from tfagents_system.envs.episode_seeds import seed_episode
+from tfagents_system.errors import UserError
+from tfagents_system.run_files.recorded_episodes import RecordedEpisode, load_episode
+from tfagents_system.settings.load_params import load_params
+from tfagents_system.worker.actors import RandomActor
+from tfagents_system.worker.recording import Begun, EpisodeRecorder
+from tfagents_system.worker.rollout import Rollout
+
+PARAMS = """
+import random
+import gymnasium
+import numpy as np
+from tests.support.fakes import CounterEnv, FakeParams
+
+class Noisy(CounterEnv):
+    '''Its rewards are random and depend on the action, the number of the environment and its mass.'''
+    def __init__(self, number):
+        super().__init__(truncate_at=9)
+        self.number, self.factor = number, FACTOR
+    def step(self, action):
+        observation, _, terminated, truncated, info = super().step(action)
+        noise = self.np_random.normal() + np.random.normal() + random.random()
+        reward = float(self.factor * (self.mass * noise + action[0] + self.number))
+        return observation, reward, terminated, truncated, {**info, "record/zone": int(observation[0])}
+
+class Choosing(Noisy):
+    action_space = gymnasium.spaces.Dict({"gas": gymnasium.spaces.Discrete(3), "steer": CounterEnv.action_space})
+    def step(self, action):
+        return super().step(action["steer"] + action["gas"])
+
+class TrainParams(FakeParams):
+    def collect_env_args_kwargs(self, id=0):
+        return (id,), {}
+    def eval_env_args_kwargs(self, id=0, collect_env=None):
+        return (-7,), {}
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return KIND(*args)
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., tuple[Path, RecordedEpisode]]:
+    """Makes a run directory with an episode of random actions in environment 5."""
+
+    def made(kind: str = "Noisy", seed: int | None = 2**32 - 9) -> tuple[Path, RecordedEpisode]:
+        (tmp_path / "episodes").mkdir()
+        (tmp_path / "config.json").write_text(json.dumps({"horizon": 40}))
+        write_params(tmp_path, kind, 1.0)
+        params = load_params(tmp_path / "params.py", {"horizon": 40})
+        env = loading.make_collect_env(params, 2, 99, 5)
+        env.set_state({"mass": 3.0})
+        actor = RandomActor(env.action_spec(), np.random.default_rng(0))
+        seen: list[RecordedEpisode] = []
+        begun = Begun(seed, {"mass": 3.0})
+        recorder = EpisodeRecorder(2, 5, [seen.append], lambda: begun, lambda: (12, 3))
+        recorder.actor = actor
+        rollout = Rollout([env], actor, on_start=lambda _: seed_episode(env, seed or 0), new_record=recorder.begin)
+        rollout.episodes(1)
+        path = tmp_path / "episodes" / "one.npz"
+        path.write_bytes(seen[0].to_bytes())
+        return path, seen[0]
+
+    return made
+
+
+def write_params(folder: Path, kind: str, factor: float) -> None:
+    (folder / "params.py").write_text(PARAMS.replace("KIND", kind).replace("FACTOR", repr(factor)))
+
+
+def replayed(capsys: Any, path: Path, *flags: str) -> str:
+    assert run.main(["--replay_actions", str(path), "--no_video", *flags]) == 0
+    return str(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("kind", ["Noisy", "Choosing"])
+def test_an_episode_is_repeated_to_the_last_bit(capsys: Any, make: Any, kind: str) -> None:
+    path, episode = make(kind)
+    told = replayed(capsys, path)
+    assert "all of it is as recorded" in told
+    both = f"return {episode.episode_return:.3f}"
+    assert f"recorded: {both}, 9 steps of worker 2 with policy_checkpoint_0000000012, mass=3" in told
+    assert f"replayed: {both}, 9 steps" in told
+
+
+def test_it_says_in_which_step_it_departs_and_by_how_much(capsys: Any, make: Any) -> None:
+    path, episode = make()
+    lists = {**episode.lists, "rewards": episode.lists["rewards"].copy()}
+    lists["rewards"][3] += 0.5
+    path.write_bytes(dataclasses.replace(episode, lists=lists).to_bytes())
+    told = replayed(capsys, path)
+    was = lists["rewards"][3]
+    assert f"departs from the record in step 4: the reward is {was - 0.5:.6g}, it was {was:.6g}" in told
+    assert "1 of 9 rewards differ, by 0.5 at most" in told
+    lists = {**episode.lists, "record/zone": np.where(np.arange(9) == 6, 0, episode.lists["record/zone"])}
+    path.write_bytes(dataclasses.replace(episode, lists=lists).to_bytes())
+    assert "departs from the record in step 7: record/zone is 7, it was 0" in replayed(capsys, path)
+    shorter = {name: values[:5] for name, values in episode.lists.items()}
+    path.write_bytes(dataclasses.replace(episode, lists=shorter).to_bytes())
+    assert "step 5: the episode goes on, it ended" in replayed(capsys, path)
+    longer = {name: np.concatenate([values, values]) for name, values in episode.lists.items()}
+    path.write_bytes(dataclasses.replace(episode, lists=longer).to_bytes())
+    assert "step 9: the episode ends, it went on" in replayed(capsys, path)
+
+
+def test_another_environment_departs(capsys: Any, make: Any) -> None:
+    path, _ = make()
+    write_params(path.parents[1], "Noisy", 2.0)
+    assert "departs from the record in step 1: the reward is" in replayed(capsys, path)
+
+
+def test_an_episode_without_a_seed_says_so(capsys: Any, make: Any) -> None:
+    path, episode = make(seed=None)
+    lists = {**episode.lists, "rewards": episode.lists["rewards"] + 1}
+    path.write_bytes(dataclasses.replace(episode, lists=lists).to_bytes())
+    assert "note: the episode was not seeded" in replayed(capsys, path)
+
+
+def test_what_is_no_recorded_episode_or_of_another_environment_is_refused(make: Any, tmp_path: Path) -> None:
+    path, _ = make()
+    write_params(path.parents[1], "Choosing", 1.0)
+    with pytest.raises(UserError, match=r"has actions of shapes \{'actions': \(2,\)\}, but this environment takes"):
+        run.main(["--replay_actions", str(path), "--no_video"])
+    for content in (b"", b"no file of numpy"):
+        (tmp_path / "other.npz").write_bytes(content)
+        with pytest.raises(UserError, match="other.npz is no recorded episode"):
+            load_episode(tmp_path / "other.npz", "--replay_actions")
+    np.savez(tmp_path / "other.npz", actions=np.zeros(3))
+    with pytest.raises(UserError, match="is no recorded episode"):
+        load_episode(tmp_path / "other.npz", "--replay_actions")
+    with pytest.raises(UserError, match="does not exist"):
+        run.main(["--replay_actions", str(tmp_path / "none.npz")])
+
+
+def test_flags_that_do_not_go_with_it_are_refused(make: Any, capsys: Any) -> None:
+    path, _ = make()
+    for flags in (["--num_episodes", "2"], ["--seed", "3"], ["--montage"], ["--policy", "x"]):
+        with pytest.raises(SystemExit):
+            run.main(["--replay_actions", str(path), *flags])
+        assert "--replay_actions" in capsys.readouterr().err

@@ -1,0 +1,250 @@
+"""Episodes are recorded step by step where somebody asks for it: the lists, whose they are, and which are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+
+from tests.support.fakes import FakeParams, agent_of
+from tfagents_system.envs.batched_environment import BatchedEnvironment
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.policies.lane_steps import LaneSteps
+from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.run_files.recorded_episodes import RecordedEpisode
+from tfagents_system.worker.actors import GreedyActorOfLanes, PolicyActor, RandomActor
+from tfagents_system.worker.batched_rollout import BatchedRollout
+from tfagents_system.worker.observers import callables
+from tfagents_system.worker.recording import Begun, BestOfWorker, EpisodeRecorder, takers_of
+from tfagents_system.worker.rollout import Rollout
+
+HORIZON = 20
+
+
+class Told(gymnasium.Env):
+    """Episodes of `length` steps, each longer by one than the one before. Its info has something of every form."""
+
+    observation_space = gymnasium.spaces.Box(-100.0, 100.0, (2,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self, lane: int = 0, length: int = 3) -> None:
+        self.lane, self.length = lane, length - 1
+        self.place = np.zeros(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.length += 1
+        self.steps = 0
+        return np.array([self.lane, 0.0], np.float32), {"record/zone": -1}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        self.place[:] = self.lane, self.steps
+        info = {"record/zone": 10 * self.lane + self.steps, "record/place": self.place, "log/zone": 1.0}
+        if self.steps == 2:
+            info["record/late"] = 0.5
+        is_over = self.steps == self.length
+        return np.array([self.lane, self.steps], np.float32), float(self.steps), is_over, False, info
+
+
+class Alternating:
+    """Acts as its number of steps; each second action is greedy, and its values are known."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, int] = {}
+
+    def reset(self, env: int) -> None:
+        self.steps[env] = 0
+
+    def _act(self, env: int) -> np.ndarray:
+        self.steps[env] += 1
+        return np.array([self.steps[env] / 10], np.float32)
+
+    def action(self, time_step: Any) -> np.ndarray:
+        return self._act(0)
+
+    def actions(self, time_steps: Mapping[int, Any]) -> dict[int, np.ndarray]:
+        return {env: self._act(env) for env in time_steps}
+
+    def was_greedy(self, env: int) -> bool:
+        return self.steps[env] % 2 == 0
+
+    def explored(self, env: int) -> bool:
+        return not self.was_greedy(env)
+
+    def explored_lanes(self, count: int) -> np.ndarray:
+        return np.array([self.explored(lane) for lane in range(count)])
+
+    def q_values(self, env: int) -> np.ndarray | None:
+        return np.array([env, self.steps[env]], np.float32) if self.steps[env] > 1 else None
+
+    def reset_lanes(self, lanes: Any) -> None:
+        for lane in lanes:
+            self.reset(int(lane))
+
+    def batch(self, steps: LaneSteps) -> list[np.ndarray]:
+        return [np.stack([self._act(lane) for lane in range(len(steps.step_type))])]
+
+
+class Whole:
+    """An observer of episodes alone."""
+
+    def __init__(self) -> None:
+        self.seen: list[RecordedEpisode] = []
+
+    def take_episode(self, episode: RecordedEpisode) -> None:
+        self.seen.append(episode)
+
+
+def recorder(observer: Whole, actor: Any) -> EpisodeRecorder:
+    begun = Begun(seed=12, curriculum={"mass": 2.0})
+    made = EpisodeRecorder(3, 30, takers_of([observer, print]), lambda: begun, lambda: (77, 5))
+    made.actor = actor
+    return made
+
+
+def collected(*lengths: int, count: int) -> list[RecordedEpisode]:
+    """What an observer gets of so many episodes in single environments."""
+    observer, actor = Whole(), Alternating()
+    assert callables([observer, print]) == [print], "it is not called with steps"
+    envs = [TrainingEnvironment(Told(lane, length), HORIZON) for lane, length in enumerate(lengths)]
+    Rollout(envs, actor, new_record=recorder(observer, actor).begin).episodes(count)
+    return observer.seen
+
+
+def test_the_lists_of_an_episode_are_what_was_chosen_and_returned_step_by_step() -> None:
+    first, second = collected(3, count=2)
+    assert (len(first), len(second)) == (3, 4), "one longer"
+    assert set(first.lists) == {
+        *("actions", "action_was_greedy", "rewards", "q_values", "record/zone", "record/place", "record/late")
+    }
+    np.testing.assert_array_equal(first.lists["actions"], np.array([[0.1], [0.2], [0.3]], np.float32))
+    np.testing.assert_array_equal(first.lists["action_was_greedy"], [False, True, False])
+    np.testing.assert_array_equal(first.lists["rewards"], np.array([1.0, 2.0, 3.0], np.float32))
+    np.testing.assert_array_equal(first.lists["q_values"], [[np.nan, np.nan], [0.0, 2.0], [0.0, 3.0]])
+    np.testing.assert_array_equal(first.lists["record/zone"], [1, 2, 3])
+    np.testing.assert_array_equal(first.lists["record/place"], [[0, 1], [0, 2], [0, 3]], "not its buffer")
+    np.testing.assert_array_equal(first.lists["record/late"], [np.nan, 0.5, np.nan])
+    assert (first.episode_return, second.episode_return) == (6.0, 10.0)
+    assert (first.worker_id, first.env_id, first.train_step, first.iteration) == (3, 30, 77, 5)
+    assert (first.number, second.number, first.seed, first.curriculum) == (0, 1, 12, {"mass": 2.0})
+    assert first.checkpoint == "policy_checkpoint_0000000077"
+
+
+def test_environments_side_by_side_have_an_episode_each() -> None:
+    seen = collected(3, 5, count=3)
+    assert [(each.env_id, len(each)) for each in seen] == [(30, 3), (31, 5), (30, 4)]
+    for each in seen:
+        lane = each.env_id - 30
+        np.testing.assert_array_equal(each.lists["record/zone"], 10 * lane + 1 + np.arange(len(each)))
+        np.testing.assert_array_equal(each.lists["q_values"][1:, 0], lane)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED], ids=lambda mode: mode.value)
+@pytest.mark.parametrize("steps", [False, True], ids=["episodes", "steps"])
+def test_lanes_of_a_vector_environment_are_recorded_as_single_environments_are(mode: Any, steps: bool) -> None:
+    observer, actor = Whole(), Alternating()
+    lengths = (3, 5, 4)
+    lanes = [lambda lane=lane, length=length: Told(lane, length) for lane, length in enumerate(lengths)]
+    env = BatchedEnvironment(SyncVectorEnv(lanes, autoreset_mode=mode), HORIZON)
+    rollout = BatchedRollout([env], actor, new_record=recorder(observer, actor).begin)
+    if steps:
+        while len(observer.seen) < 9:
+            rollout.steps(7)
+    else:
+        rollout.episodes(9)
+    single = {(each.env_id, len(each)): each for each in collected(*lengths, count=9)}
+    assert len(observer.seen) >= 9
+    for each in observer.seen:
+        if (theirs := single.get((each.env_id, len(each)))) is None:
+            continue
+        assert set(each.lists) == set(theirs.lists) and each.episode_return == theirs.episode_return
+        for name, values in theirs.lists.items():
+            np.testing.assert_array_equal(each.lists[name], values, name)
+            assert each.lists[name].dtype == values.dtype, name
+
+
+def test_an_episode_that_was_broken_off_is_not_recorded() -> None:
+    observer, actor, calls = Whole(), Alternating(), 0
+
+    def stop_at_eight(steps: int) -> None:
+        nonlocal calls
+        calls += steps
+        if calls > 8:
+            raise KeyboardInterrupt
+
+    env = TrainingEnvironment(Told(), HORIZON)
+    with pytest.raises(KeyboardInterrupt):
+        Rollout([env], actor, new_record=recorder(observer, actor).begin, on_step=stop_at_eight).episodes(9)
+    assert [len(each) for each in observer.seen] == [3, 4]
+
+
+def test_whoever_asks_for_nothing_is_recorded_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EpisodeRecorder, "begin", None)
+    rollout = Rollout([TrainingEnvironment(Told(), HORIZON)], Alternating())
+    rollout.steps(2)
+    assert rollout._running[0].record is None
+    assert takers_of([print, object()]) == []
+
+
+def test_what_has_no_form_of_its_own_is_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Ragged(Told):
+        def step(self, action: Any) -> Any:
+            *rest, info = super().step(action)
+            return *rest, {**info, "record/ragged": np.zeros(self.steps), "record/words": "a" * self.steps}
+
+    observer, actor = Whole(), Alternating()
+    Rollout([TrainingEnvironment(Ragged(), HORIZON)], actor, new_record=recorder(observer, actor).begin).episodes(1)
+    assert "record/ragged" not in observer.seen[0].lists and "record/ragged" in caplog.text
+    assert observer.seen[0].lists["record/words"].tolist() == ["a", "aa", "aaa"]
+
+
+def test_actors_tell_what_their_policy_knows_of_an_action() -> None:
+    action = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
+    agent = agent_of(FakeParams, tf.TensorSpec((2,), tf.float32), action, algorithm="dqn", exploration_epsilon=1.0)
+    policy = make_worker_policy(agent, seed=0, num_envs=3)
+    actor, seen = PolicyActor(policy, greedy=False), set()
+    observation = ts.restart(np.array([0.3, -0.2], np.float32))
+    for _ in range(60):
+        chosen = int(actor.action(observation))
+        values = actor.q_values(0)
+        assert values is not None and values.shape == (4,)
+        assert actor.was_greedy(0) == (chosen == values.argmax())
+        seen.add(actor.was_greedy(0))
+    assert seen == {False, True}, "a random action may be the greedy one"
+    lanes = GreedyActorOfLanes(policy, 2)
+    lanes.action(observation)
+    found = lanes.q_values(0)
+    assert found is not None and lanes.was_greedy(0) and found.tolist() == policy.q_values(2).tolist()  # type: ignore[union-attr]
+    random = RandomActor(action, np.random.default_rng(0))
+    assert not random.was_greedy(0) and random.q_values(0) is None
+
+
+def test_a_worker_hands_on_those_that_may_be_among_the_best() -> None:
+    best = BestOfWorker(2)
+    (episode,) = collected(3, count=1)
+
+    def take(*returns: float) -> list[float]:
+        for number, episode_return in enumerate(returns):
+            best.take(_with(episode, episode_return, number))
+        return [each.episode_return for each in best.pop()]
+
+    assert take(1.0) == [1.0]
+    assert take(0.5, 0.4, 0.5) == [0.5], "an equal one is no better"
+    assert take(3.0, 2.0, 1.5, 4.0) == [4.0, 3.0]
+    assert take(2.5, 3.0) == []
+    best.take(_with(episode, 9.0, 5))
+    (kept,) = best.pop()
+    assert (kept.train_step, kept.number) == (77, 5) and len(kept.file) > 100
+
+
+def _with(episode: RecordedEpisode, episode_return: float, number: int) -> RecordedEpisode:
+    return dataclasses.replace(episode, episode_return=episode_return, number=number)

@@ -1,0 +1,192 @@
+"""Records episodes step by step, where an observer or `keep_best_episodes` asks for it.
+
+An observer asks by a method `take_episode(episode)`, which is called with a RecordedEpisode after each episode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tree
+from absl import logging
+
+from tfagents_system.envs.info_keys import RECORD_PREFIX
+from tfagents_system.policies.checkpoint_names import checkpoint_name
+from tfagents_system.report.episodes import Episode, KeptEpisode
+from tfagents_system.run_files.recorded_episodes import Q_VALUES, REWARDS, WAS_GREEDY, RecordedEpisode, action_names
+from tfagents_system.worker.actors import Actor
+
+TakeEpisode = Callable[[RecordedEpisode], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """What is known of an episode when it begins.
+
+    Attributes:
+      seed: As of RecordedEpisode.
+      curriculum: As of RecordedEpisode.
+    """
+
+    seed: int | None
+    curriculum: Mapping[str, float]
+
+
+class EpisodeRecorder:
+    """Records a worker's episodes.
+
+    Args:
+      worker_id: The worker.
+      first_env_id: `id` of its environment 0, as hooks get it; those of the others follow.
+      takers: Take each episode.
+      begun: Called when an episode begins, with its environment.
+      policy: Of the newest step: the updates that it had, and the iteration.
+
+    Attributes:
+      actor: Chooses the actions; to be set before each call of a rollout.
+    """
+
+    actor: Actor
+
+    def __init__(
+        self,
+        worker_id: int,
+        first_env_id: int,
+        takers: Sequence[TakeEpisode],
+        begun: Callable[[], Begun],
+        policy: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._worker_id = worker_id
+        self._first_env_id = first_env_id
+        self._takers = takers
+        self._begun = begun
+        self._policy = policy
+        self._number = 0
+
+    def begin(self, env: int) -> EpisodeRecord:
+        """An episode begins in an environment, or in a lane of a vector environment."""
+        return EpisodeRecord(self, env, self._begun())
+
+    def end(self, env: int, begun: Begun, lists: Mapping[str, np.ndarray], episode: Episode) -> None:
+        """An episode has ended."""
+        train_step, iteration = self._policy()
+        number, self._number = self._number, self._number + 1
+        recorded = RecordedEpisode(
+            lists=lists,
+            episode_return=episode.episode_return,
+            success=episode.success,
+            worker_id=self._worker_id,
+            number=number,
+            env_id=self._first_env_id + env,
+            checkpoint=checkpoint_name(train_step),
+            train_step=train_step,
+            iteration=iteration,
+            seed=begun.seed,
+            curriculum=begun.curriculum,
+        )
+        for take in self._takers:
+            take(recorded)
+
+
+class EpisodeRecord:
+    """The lists of one episode under way.
+
+    Args:
+      recorder: Gets them when it ends.
+      env: Its environment.
+      begun: What was known then.
+    """
+
+    def __init__(self, recorder: EpisodeRecorder, env: int, begun: Begun) -> None:
+        self._recorder = recorder
+        self._env = env
+        self._begun = begun
+        self._actions: list[Any] = []
+        self._rewards: list[Any] = []
+        self._was_greedy: list[bool] = []
+        self._q_values: list[np.ndarray | None] = []
+        self._records: dict[str, dict[int, Any]] = {}
+
+    def add(self, action: Any, reward: Any, info: Mapping[str, Any]) -> None:
+        """A step, right after its action was chosen: the actor is asked about it."""
+        step, actor = len(self._rewards), self._recorder.actor
+        self._actions.append(action)
+        self._rewards.append(reward)
+        self._was_greedy.append(actor.was_greedy(self._env))
+        self._q_values.append(actor.q_values(self._env))
+        for key in info:
+            if isinstance(key, str) and key.startswith(RECORD_PREFIX):
+                self._records.setdefault(key, {})[step] = np.array(info[key])
+
+    def end(self, episode: Episode) -> None:
+        """The episode has ended: it is handed over."""
+        self._recorder.end(self._env, self._begun, self._lists(), episode)
+
+    def _lists(self) -> dict[str, np.ndarray]:
+        names = action_names([path for path, _ in tree.flatten_with_path(self._actions[0])])
+        leaves = zip(*map(tree.flatten, self._actions), strict=True)
+        lists = {name: np.array(values) for name, values in zip(names, leaves, strict=True)}
+        lists[WAS_GREEDY] = np.array(self._was_greedy, np.bool_)
+        lists[REWARDS] = np.array(self._rewards, np.float32)
+        known = {step: values for step, values in enumerate(self._q_values) if values is not None}
+        for name, values in {Q_VALUES: known, **self._records}.items():
+            if values and (column := _column(name, values, len(self._rewards))) is not None:
+                lists[name] = column
+        return lists
+
+
+def _column(name: str, values: Mapping[int, Any], steps: int) -> np.ndarray | None:
+    """Values by step as a list; NaN, or an empty text, in steps without one. None if they are not of one form."""
+    given = list(values.values())
+    try:
+        column = np.array(given)
+        if column.dtype.kind not in "biufU":
+            raise ValueError(f"a {column.dtype}")
+    except ValueError as error:
+        logging.log_first_n(logging.WARNING, "%s of the environment's info is not recorded: %s", 3, name, error)
+        return None
+    if len(given) == steps:
+        return column
+    dtype = column.dtype if column.dtype.kind in "fU" else np.dtype(np.float64)
+    padded: np.ndarray = np.empty((steps, *column.shape[1:]), dtype)
+    padded[:] = "" if dtype.kind == "U" else np.nan
+    padded[list(values)] = column
+    return padded
+
+
+def takers_of(observers: Sequence[Any]) -> list[TakeEpisode]:
+    """The methods of those observers that ask for whole episodes."""
+    return [observer.take_episode for observer in observers if callable(getattr(observer, "take_episode", None))]
+
+
+class BestOfWorker:
+    """Those of a worker's episodes that may be among the best of the run, whose trainer keeps these.
+
+    Args:
+      count: `keep_best_episodes`.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._returns: list[float] = []  # The highest so far, as a heap.
+        self._new: list[RecordedEpisode] = []
+
+    def take(self, episode: RecordedEpisode) -> None:
+        """An episode has ended."""
+        if len(self._returns) < self._count:
+            heapq.heappush(self._returns, episode.episode_return)
+        elif episode.episode_return <= self._returns[0]:
+            return
+        else:
+            heapq.heapreplace(self._returns, episode.episode_return)
+        self._new.append(episode)
+
+    def pop(self) -> list[KeptEpisode]:
+        """Those since the last call, as a report has them."""
+        best = sorted(self._new, key=lambda episode: -episode.episode_return)[: self._count]
+        self._new = []
+        return [KeptEpisode(each.episode_return, each.train_step, each.number, each.to_bytes()) for each in best]
