@@ -197,6 +197,13 @@ def test_the_doctor_says_what_is_lacking(monkeypatch: pytest.MonkeyPatch, capsys
     assert any(line.startswith("ok     CPUs: ") for line in lines)
 
 
+def test_the_doctor_draws_wherever_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`.venv/bin/sac` knows the package by its own line, which the processes that draw do not have."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    assert doctor._fault_of("import tfagents_system") == ""
+
+
 # Installed.
 
 

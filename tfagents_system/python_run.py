@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfagents_system.checks.called_as import FOLDER_VARIABLE
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
+from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.run_files.beats import read_status
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -92,7 +93,7 @@ def train(
 
 def _started(words: Sequence[str], variables: Mapping[str, str], folder: Path, output: Path) -> Run:
     """`sac train` with these arguments, in a session of its own; stopped when this program ends."""
-    environ = {**os.environ, FOLDER_VARIABLE: str(folder), **variables}
+    environ = {**_environ(), FOLDER_VARIABLE: str(folder), **variables}
     exp_dir = environ.get("SAC_EXP_DIR") or folder / environ.get("SAC_LOGS_DIR", "logs") / environ["SAC_EXP_NAME"]
     with output.open("wb") as file:
         process = subprocess.Popen(
@@ -115,6 +116,11 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     if not RunPaths(folder).run_json.exists():
         raise UserError(f"{folder} is no run directory: give one, such as logs/reacher")
     return Run(folder)
+
+
+def _environ() -> dict[str, str]:
+    """For programs of this package, wherever they are called."""
+    return {**os.environ, "PYTHONPATH": run_python_path(os.environ)}
 
 
 class Run:
@@ -222,7 +228,9 @@ class Run:
         if not file.exists():
             command = [sys.executable, "-P", "-m", "tfagents_system", "play", str(self.exp_dir)]
             command += ["--checkpoint", name, "--seed", str(seed)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                command, env=_environ(), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+            )
             if done.returncode or not file.exists():
                 raise UserError(*_findings(done.stderr + done.stdout))
         return file

@@ -44,6 +44,9 @@ def test_run_script_takes_one_file(tmp_path: Path) -> None:
     assert run(ROOT / "run_script.sh", "a", "b").returncode == 2
     done = run(ROOT / "run_script.sh", "nowhere.sh", cwd=tmp_path)
     assert done.returncode == 2 and "error: vars file nowhere.sh is missing" in done.stderr
+    (tmp_path / "params.py").write_text("import gymnasium\n")
+    done = run(ROOT / "run_script.sh", "params.py", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.endswith("train it as it is: sac train PARAMS.py --config JSON\n")
 
 
 def test_settings_may_stand_before_and_after_the_file(tmp_path: Path, activated: dict[str, str]) -> None:

@@ -131,8 +131,12 @@ def test_runs_of_a_sweep_are_told_apart_by_the_settings_that_differ(tmp_path, ca
         (folders[-1] / "overrides.json").write_text(json.dumps(overrides))
     folders.append(put(tmp_path / "plain", status(name="plain")))
     (folders[-1] / "overrides.json").write_text('{"params": 3')
-    assert main([str(folder) for folder in folders[:2]]) == 0
-    header, *lines = capsys.readouterr().out.splitlines()
+    beside = tmp_path / "compare.csv"  # As `compare` leaves it beside the runs.
+    beside.touch()
+    assert main([str(folder) for folder in (*folders[:2], beside)]) == 0
+    told = capsys.readouterr()
+    header, *lines = told.out.splitlines()
+    assert told.err == ""
     assert header.split()[:3] == ["run", "settings", "state"]
     assert [line.split()[:3] for line in lines] == [
         ["exp_task_0", "discount=0.9", "running"],

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
 from tfagents_system.launch import pinned_packages
+from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.machine import gpus
 from tfagents_system.machine.topology import allowed_cpus, cores_of, format_cpu_list
 
@@ -93,7 +94,7 @@ def _pictures() -> Iterator[Line]:
 
 def _fault_of(code: str) -> str:
     """The last line that a program says, if it fails."""
-    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    environ = {**os.environ, "PYTHONPATH": run_python_path(os.environ), "CUDA_VISIBLE_DEVICES": "-1"}
     try:
         done = subprocess.run(
             [sys.executable, "-c", code],

@@ -254,7 +254,7 @@ class Inspector:
             return
         from tfagents_system.launch.agent_start_checks import check_start
 
-        check = self.found.checks["agent from elsewhere"]
+        check = self.found.checks["agent's start"]
         self.found.agent_start = check_start(source, parts, self._paths.exp_dir, agent, self._agent_begins, check)
 
     @property

@@ -3,6 +3,9 @@
 #
 # Plain assignments count as well as exported ones. Unset names in a user's file are the user's business; a command
 # that fails, a syntax error or an `exit` is reported with the file's name, by the trap on EXIT.
+case $tfagents_vars in
+  *.py | *.json) fail "$tfagents_vars is no vars file: give one, or train it as it is: sac train PARAMS.py --config JSON" ;;
+esac
 tfagents_line=
 tfagents_pwd=$PWD
 # shellcheck disable=SC2034

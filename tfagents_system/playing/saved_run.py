@@ -19,7 +19,7 @@ from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.params_check import check_env_config
 from tfagents_system.train_params_base import TrainParamsBase
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _CHECKPOINT_NAME = re.compile(r"policy_checkpoint_\d{10,}")
 
 

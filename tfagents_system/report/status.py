@@ -322,6 +322,8 @@ def _settings_of(paths: RunPaths) -> dict[str, Any]:
 
 def _print_missing(folders: Sequence[Path]) -> None:
     for folder in folders:
+        if folder.is_file():
+            continue  # What `compare` writes lies beside the runs.
         if not folder.is_dir():
             print(f"{folder}: no such directory", file=sys.stderr)
         elif read_status(RunPaths(folder).status_json) is None:

@@ -226,7 +226,9 @@ def parse_assignments(texts: Sequence[str], source: str = "--set") -> tuple[list
 def _check_variable_name(name: str, others: Collection[str]) -> None:
     if name not in _VARIABLES and name not in others:
         meant = [right for _, right in near_misses([name], _VARIABLES, _SIMILARITY)]
-        raise ValueError(f"{name} is not a known variable: {meant[0] if meant else 'docs/variables.md has them all'}")
+        raise ValueError(
+            f"{name} is not a known variable: {f'{meant[0]} is meant' if meant else 'docs/variables.md has them all'}"
+        )
     if name in _EARLY_VARIABLES:
         raise ValueError(f"{name} is read before --set: put it into the vars file")
 

@@ -79,7 +79,9 @@ class VariableFields:
     """JSON file with `horizon`, environment arguments and curriculum"""
     exp_name: Annotated[str, Variable("name", example="my_run")]
     """name of the run"""
-    logs_dir: Annotated[Path | None, Variable("path", default="`logs` in the repository")] = None
+    logs_dir: Annotated[
+        Path | None, Variable("path", default="`logs` in the repository, with `sac` in the current folder")
+    ] = None
     """folder of run directories, such as `runs` for one beside the vars file"""
     exp_dir: Annotated[Path, Variable("path", default="<SAC_LOGS_DIR>/<SAC_EXP_NAME>")]
     """run directory"""
@@ -205,7 +207,7 @@ def documentation() -> str:
         "SAC_PACKED_ENV are looked for beside the vars file, then in the current folder, then in the repository; where",
         "the first two have different files of that name, the start is refused. SAC_LOGS_DIR is relative to the vars",
         "file's folder; SAC_EXP_DIR, which wins over it, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are",
-        "relative to the repository.",
+        "relative to the repository; with `sac`, to the folder in which it is called.",
         "The ring is in a folder of the run's own below SAC_REPLAY_DIR.",
         "",
         ", ".join(v.name for v in VARIABLES if v.is_early),

@@ -24,6 +24,8 @@ class EvaluatedCheckpoints:
       export: Writes and deletes them.
       saves: Tries to write.
       is_last: Whether a policy of that iteration is the result of the run.
+      begins_trained: Whether the agent of iteration 0 was given or has learned offline. Without it that one, random
+        weights, has no checkpoint.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class EvaluatedCheckpoints:
         export: PolicyExport,
         saves: TrainerSaves,
         is_last: Callable[[int], bool],
+        begins_trained: bool = False,
     ) -> None:
         self._params = params
         self._period = Period.of(params, "checkpoint")
@@ -40,21 +43,22 @@ class EvaluatedCheckpoints:
         self._export = export
         self._saves = saves
         self._is_last = is_last
+        self._first_iteration = 0 if begins_trained else 1
         self._best = BestPolicies(params, state)
         self._has_warned = False
 
     def write(self, iteration: int) -> None:
-        """Writes the one of the present policy, before its evaluation; none of iteration 0, which was never trained."""
+        """Writes the one of the present policy, before its evaluation."""
         if self._period.env_steps is not None and self._period.is_due(self._state):
             self._state.periodic.append(iteration)
-        if iteration > 0:
+        if iteration >= self._first_iteration:
             self._saves.try_to_write(lambda: self._export.save_checkpoint(iteration))
 
     def take(self, iteration: int, train_step: int, summary: Mapping[str, float]) -> None:
         """The evaluation is over, with these columns of metrics."""
         self._warn_without_success(summary)
         name = checkpoint_name(train_step)
-        if iteration == 0 or not self._export.has_checkpoint(name):
+        if iteration < self._first_iteration or not self._export.has_checkpoint(name):
             return
         replaced: tuple[str | None, int] = name, iteration
         if self._best.is_best(summary, iteration):

@@ -1,0 +1,64 @@
+"""An agent that a run begins with is evaluated and kept like every other; random weights are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
+from tfagents_system.trainer.trainer_checkpoints import TrainerState
+
+
+class Export:
+    """Remembers which checkpoints there are."""
+
+    def __init__(self) -> None:
+        self.there: list[str] = []
+        self.best: list[Any] = []
+
+    def save_checkpoint(self, iteration: int) -> str:
+        self.there.append(f"policy_checkpoint_{10 * iteration:010d}")
+        return self.there[-1]
+
+    def has_checkpoint(self, name: str) -> bool:
+        return name in self.there
+
+    def is_first(self, name: str) -> bool:
+        return name == min(self.there)
+
+    def delete_checkpoint(self, name: str) -> None:
+        self.there.remove(name)
+
+    def mark_best(self, told: dict[str, Any]) -> None:
+        self.best.append((told["checkpoint"], told["eval_return"]))
+
+
+class Params:
+    """Of a run with an evaluation an iteration."""
+
+    env_config = {"horizon": 10}
+    num_iter = 5
+    best_metric = "return"
+    stop_when = None
+    checkpoint_period_itrs = 100
+    checkpoint_period_env_steps = None
+
+
+class Saves:
+    """Writes at once."""
+
+    def try_to_write(self, write: Any) -> None:
+        write()
+
+
+@pytest.mark.parametrize(("begins_trained", "best"), [(True, "0000000000"), (False, "0000000010")])
+def test_what_was_given_may_be_the_best(begins_trained: bool, best: str) -> None:
+    export: Any = Export()
+    params, saves = Params(), Saves()
+    kept = EvaluatedCheckpoints(params, TrainerState(), export, saves, lambda _: False, begins_trained)  # type: ignore[arg-type]
+    for iteration, value in enumerate((-117.4, -908.9)):
+        kept.write(iteration)
+        kept.take(iteration, 10 * iteration, {"eval_return": value})
+    assert export.best[-1][0] == f"policy_checkpoint_{best}"
+    assert f"policy_checkpoint_{best}" in export.there
