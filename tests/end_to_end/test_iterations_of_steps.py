@@ -55,7 +55,7 @@ class TrainParams(TrainParamsBase):
     n_buffer_init_episodes = 4
     n_episodes_in_buffer = {EPISODES_IN_BUFFER}
     n_eval_episodes = 1
-    eval_period_itrs = 10
+    eval_period_itrs, log_period_itrs = 10, 1
     train_batch_size = 16
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
