@@ -68,7 +68,6 @@ def test_it_goes_back_once_and_ends_in_words_the_second_time_with_its_last_check
     code, output = run.finish()
     assert code == 1, f"{output}\n{run.logs()}"
     assert f"Going back to train step {4 * UPDATES}, once" in run.log("trainer")
-    assert run.trainer()["recoveries"] == 1
     assert run.status()["roles"]["trainer"]["restarts"] == 0
     assert "diverged at train step" in output
     assert "the second time in this run: lower the learning rates" in output
