@@ -80,5 +80,5 @@ def ages(run: UserRun, after: int) -> dict[int, float]:
     Workers look for a trainer's memory once a second, in which that may do five iterations.
     """
     rows = read_metrics(run.exp_dir / "metrics.csv")
-    told = [(row["iteration"], row.get("policy_age_updates")) for row in rows]
-    return {int(iteration): age for iteration, age in told if age is not None and (iteration or 0) > after}
+    told = [(int(row["iteration"] or 0), row.get("policy_age_updates")) for row in rows]
+    return {iteration: age for iteration, age in told if age is not None and iteration > after}
