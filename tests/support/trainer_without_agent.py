@@ -103,6 +103,7 @@ class Run:
             checkpoint_period_itrs=checkpoint_period_itrs,
             checkpoint_period_env_steps=None,
             num_env_steps=None,
+            keep_best_episodes=0,
             best_metric="return",
             stop_when=stop_when,
             max_hours=None,
