@@ -63,18 +63,17 @@ class Trainer:
         self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts)
         actions = specs.load_actions(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
-        self._shares = TimeShares()
+        self._shares, self._session = TimeShares(), 0
         self._log_period = Period.of(params, "log")
         self._saves = TrainerSaves(
             params, self._state, self._plan, lambda: learner.train_step, learner.checkpoints, self._export, self._shares
         )
         self._log = TrainingLog(role, learner, self._plan, self._saves, self._shares)
-        kept = self._state, self._export, self._saves
+        kept = self._state, self._export, self._saves, self._log.is_last
         begins_trained = counts[2] > 0 or start_of_run(role.paths) is not None
-        self._evaluated_checkpoints = EvaluatedCheckpoints(params, *kept, self._log.is_last, begins_trained)
+        self._evaluated_checkpoints = EvaluatedCheckpoints(params, *kept, begins_trained)
         self._evaluations = PolicyEvaluations(params, role, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
         self._follow(-1 if learner.resumed_at is None else learner.resumed_at)
-        self._session = 0
         period = params.publish_period_updates if params.asynchronous else None
         self._publisher = Publisher(self._connection, role.max_workers, period)
 
