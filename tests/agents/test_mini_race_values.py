@@ -15,7 +15,7 @@ from tests.support.segments_for_tests import numbered_segment
 from tests.support.tasks_to_learn import Steady, SteadyArms
 from tfagents_system.replay.mini_races import MiniRaces
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sample_forms import MiniRaceForm, TransitionForm
+from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout
 
@@ -98,7 +98,7 @@ def test_values_of_mini_races_are_the_sums_of_the_steps_to_come(tmp_path: Path, 
     races = MiniRaces(6, (0, 0))
     potential = np.array([3.0, -2.0, 7.0, 4.0, -5.0, 11.0])
     ring = chain_ring(tmp_path / "ring", potential if shaped else None)
-    form = MiniRaceForm(1, races=races)
+    form = TransitionForm(1, races=races)
     settings = DrawSettings(64, form, 99, 0, discount=1.0, whole_bootstrap=True)
     drawn = form.draw(ring, np.random.default_rng(1), settings, 100)
     assert drawn.horizon_time is not None and drawn.next_horizon_time is not None

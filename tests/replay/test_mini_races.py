@@ -10,7 +10,7 @@ from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.replay import sampling
 from tfagents_system.replay.mini_races import MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sample_forms import MiniRaceForm, TransitionForm
+from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.transport.layout import Layout
 
 GAMMA, T = 0.5, 140
@@ -168,7 +168,7 @@ def full_ring(folder, segments=6, steps=9):
 def test_draws_from_the_ring(tmp_path, held_out, whole):
     """Each sample against the rules, from the step that it shows."""
     ring, races, steps, n = full_ring(tmp_path), MiniRaces(12, (4, 1)), 9, 3
-    form = MiniRaceForm(n, cuts_at_exploration=True, races=races)
+    form = TransitionForm(n, cuts_at_exploration=True, races=races)
     settings = sampling.DrawSettings(64, form, 9, 0, discount=0.9, whole_bootstrap=whole)
     batch = form.draw(ring, np.random.default_rng(3), settings, 20, held_out=held_out)
     ids = batch.observation[0].reshape(-1, 3).astype(int)
@@ -214,7 +214,7 @@ def test_transitions_without_time_are_cut_and_shaped(tmp_path):
 
 def test_a_form_names_the_arrays_of_its_samples(tmp_path):
     ring = full_ring(tmp_path)
-    form = MiniRaceForm(3, races=MiniRaces(12, (4, 1)))
+    form = TransitionForm(3, races=MiniRaces(12, (4, 1)))
     batch = form.draw(ring, np.random.default_rng(3), sampling.DrawSettings(8, form, 9, 0), 1)
     named = form.arrays(has_returns=False)
     assert [each.name for each in named][-2:] == ["horizon_time", "next_horizon_time"]

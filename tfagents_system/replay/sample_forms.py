@@ -31,15 +31,20 @@ class SampleForm(abc.ABC):
         one transition.
       burn_in: Transitions of a sequence that only produce the state in which its losses begin.
       cuts_at_exploration: The ring is to say which actions explored.
-      has_horizon_time: The policy's observation has a `horizon_time` beside what the environment gives, which samples
-        have as `horizon_time` and `next_horizon_time`.
     """
 
     samples: ClassVar[type[Samples]]
     sequence_length: int | None = None
     burn_in: int = 0
     cuts_at_exploration: bool = False
-    has_horizon_time: bool = False
+
+    @property
+    def has_horizon_time(self) -> bool:
+        """Whether the policy's observation has a `horizon_time` beside what the environment gives.
+
+        Samples have it as `horizon_time` and `next_horizon_time`.
+        """
+        return False
 
     @property
     @abc.abstractmethod
@@ -75,15 +80,21 @@ class TransitionForm(SampleForm):
     Attributes:
       n_step: n.
       cuts_at_exploration: A transition ends before the next action that explored.
+      races: They are those of mini-races, drawn in this way.
     """
 
     samples = Transitions
     n_step: int = 1
     cuts_at_exploration: bool = False
+    races: MiniRaces | None = None
 
     @property
     def reach(self) -> tuple[int, int]:
         return 0, self.n_step - 1
+
+    @property
+    def has_horizon_time(self) -> bool:
+        return self.races is not None
 
     def draw(
         self,
@@ -95,17 +106,6 @@ class TransitionForm(SampleForm):
         held_out: bool = False,
     ) -> Transitions:
         """See SampleForm."""
-        return self._drawn(ring, rng, settings, num_minibatches, held_out)
-
-    def _drawn(
-        self,
-        ring: Ring,
-        rng: np.random.Generator,
-        settings: sampling.DrawSettings,
-        num_minibatches: int,
-        held_out: bool,
-        races: MiniRaces | None = None,
-    ) -> Transitions:
         transitions = sampling.draw_transitions(
             ring,
             rng,
@@ -117,36 +117,11 @@ class TransitionForm(SampleForm):
             frame_stack=settings.frame_stack,
             window_steps=settings.window_steps,
             cuts_at_exploration=self.cuts_at_exploration,
-            races=races,
+            races=self.races,
         )
         if settings.whole_bootstrap:
             transitions.discount *= np.float32(settings.discount)
         return transitions
-
-
-@dataclasses.dataclass(frozen=True)
-class MiniRaceForm(TransitionForm):
-    """Transitions of mini-races, see mini_races.py.
-
-    Attributes:
-      n_step, cuts_at_exploration: As of TransitionForm.
-      races: How they are drawn.
-    """
-
-    races: MiniRaces = MiniRaces(140)
-    has_horizon_time: bool = True
-
-    def draw(
-        self,
-        ring: Ring,
-        rng: np.random.Generator,
-        settings: sampling.DrawSettings,
-        num_minibatches: int,
-        *,
-        held_out: bool = False,
-    ) -> Transitions:
-        """See SampleForm."""
-        return self._drawn(ring, rng, settings, num_minibatches, held_out, self.races)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +170,8 @@ def form_of(params: TrainParamsBase) -> SampleForm:
         return SequenceForm(burn_in + params.recurrent_sequence_length, burn_in)
     # An action that is the only one of its transition cuts nothing.
     cuts = params.n_step > 1 and bool(algorithms.value(params, "cut_at_exploration"))
-    if params.mini_race_steps is None:
-        return TransitionForm(params.n_step, cuts)
-    first, second = params.mini_race_oversampling
-    return MiniRaceForm(params.n_step, cuts, races=MiniRaces(params.mini_race_steps, (first, second)))
+    races = None
+    if params.mini_race_steps is not None:
+        first, second = params.mini_race_oversampling
+        races = MiniRaces(params.mini_race_steps, (first, second))
+    return TransitionForm(params.n_step, cuts, races)
