@@ -135,7 +135,9 @@ def test_a_params_file_stands_for_a_vars_file(
     told = [os.environ[name] for name in ("SAC_PARAMS", "SAC_CONFIG", "SAC_EXP_NAME")]
     assert told == [str(tmp_path / "my_params.py"), str(tmp_path / "a.json"), "my"]
     (tmp_path / "my.json").touch()
+    monkeypatch.setenv("SAC_LOGS_DIR", "runs")
     run("train", "my_params.py")
+    assert os.environ["SAC_LOGS_DIR"] == str(tmp_path / "runs"), "not beside the default vars file"
     assert os.environ["SAC_CONFIG"] == str(tmp_path / "my.json"), "beside it"
 
 

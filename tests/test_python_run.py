@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import linecache
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +64,21 @@ def test_what_is_wrong_with_a_class_or_a_name_is_told(tmp_path: Path, monkeypatc
         tfagents_system.train(tmp_path / "params.py", {}, name="a b", folder=tmp_path)
     with pytest.raises(UserError, match="is no run directory: give one"):
         tfagents_system.load_run(tmp_path)
-    monkeypatch.setenv("TFAGENTS_RUN_TOKEN", "7")
-    with pytest.raises(UserError, match='call it below `if __name__ == "__main__":`'):
-        tfagents_system.train(tmp_path / "params.py", {}, folder=tmp_path)
+    for mark in ("TFAGENTS_RUN_TOKEN", "TFAGENTS_COMMAND"):  # Of a role, and of a start, which imports params as well.
+        with monkeypatch.context() as patch, pytest.raises(UserError, match='below `if __name__ == "__main__":`'):
+            patch.setenv(mark, "7")
+            tfagents_system.train(tmp_path / "params.py", {}, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(AttributeError):
         _ = tfagents_system.trains
+
+
+def test_a_run_under_way_is_not_started_again(tmp_path: Path) -> None:
+    status = {"run": {"name": "one", "state": "running", "updated_at": time.time()}, "roles": {}}
+    (tmp_path / "logs/one").mkdir(parents=True)
+    (tmp_path / "logs/one/status.json").write_text(json.dumps(status))
+    with pytest.raises(UserError, match=r"logs/one is being trained: load_run\('.*logs/one'\) finds it"):
+        tfagents_system.train(tmp_path / "params.py", {}, name="one", folder=tmp_path)
 
 
 def test_how_a_run_has_ended_is_an_exception_in_words(tmp_path: Path) -> None:

@@ -230,6 +230,8 @@ def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
         raise UserError(*missing)
     stem = params.parent.name if params.stem == "params" else params.stem.removesuffix("_params")
     os.environ.update(SAC_PARAMS=str(params), SAC_CONFIG=str(json))
+    if logs_dir := os.environ.get("SAC_LOGS_DIR"):  # Relative to the folder of a vars file, of which there is none.
+        os.environ["SAC_LOGS_DIR"] = str(Path(os.environ.get(FOLDER_VARIABLE) or "", logs_dir).absolute())
     os.environ.setdefault("SAC_EXP_NAME", stem)
     return words
 

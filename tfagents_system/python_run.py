@@ -20,9 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfagents_system.checks.called_as import FOLDER_VARIABLE
+from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
 from tfagents_system.launch.python_path import run_python_path
+from tfagents_system.report.status import is_under_way
 from tfagents_system.run_files.beats import read_status
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -67,9 +68,9 @@ def train(
       UserError: The class can't be found in a file, or this is a process of a run: a script has to call it below
         `if __name__ == "__main__":`.
     """
-    if os.environ.get(_ROLE_VARIABLE):
+    if os.environ.get(_ROLE_VARIABLE) or os.environ.get(NAME_VARIABLE):
         raise UserError(
-            "train() was called while a run's own process imported this file: call it below `if __name__ == "
+            "train() was called while a start or a run's own process imported this file: call it below `if __name__ == "
             '"__main__":`, which those do not execute'
         )
     folder = Path(folder).expanduser().absolute()
@@ -94,14 +95,17 @@ def train(
 def _started(words: Sequence[str], variables: Mapping[str, str], folder: Path, output: Path) -> Run:
     """`sac train` with these arguments, in a session of its own; stopped when this program ends."""
     environ = {**_environ(), FOLDER_VARIABLE: str(folder), **variables}
-    exp_dir = environ.get("SAC_EXP_DIR") or folder / environ.get("SAC_LOGS_DIR", "logs") / environ["SAC_EXP_NAME"]
+    logs_dir = environ.get("SAC_LOGS_DIR") or "logs"
+    exp_dir = folder / (environ.get("SAC_EXP_DIR") or Path(logs_dir) / environ["SAC_EXP_NAME"])
+    if (status := read_status(RunPaths(exp_dir).status_json)) and is_under_way(status, time.time()):
+        raise UserError(f"{exp_dir} is being trained: load_run({str(exp_dir)!r}) finds it; or give another name")
     with output.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tfagents_system", "train", *words],
             stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environ, cwd=folder,
             start_new_session=True,
         )  # fmt: skip
-    run = Run(Path(exp_dir), process, output)
+    run = Run(exp_dir, process, output)
     atexit.register(run.stop)
     return run
 

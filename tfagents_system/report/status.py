@@ -55,6 +55,11 @@ def is_dead(status: dict[str, Any], now: float) -> bool:
     return is_live(run) and now - run.get("updated_at", 0.0) > _stale_secs(status)
 
 
+def is_under_way(status: dict[str, Any], now: float) -> bool:
+    """Whether its processes are at work."""
+    return is_live(status["run"]) and not is_dead(status, now)
+
+
 def _stale_secs(status: dict[str, Any]) -> float:
     """More where the run directory is on a network file system: see run_files/heartbeat.py."""
     return float(status["run"].get("stale_secs", STALE_SECS))
@@ -341,8 +346,7 @@ def _show(folders: Sequence[Path], *, follow: bool, as_json: bool) -> None:
         while True:
             statuses, now = _read_all(folders), time.time()
             show(statuses, now)
-            live = [s for s in statuses if is_live(s["run"]) and not is_dead(s, now)]
-            if not follow or not live:
+            if not follow or not any(is_under_way(status, now) for status in statuses):
                 return
             time.sleep(_FOLLOW_SECS)
 
