@@ -322,6 +322,13 @@ class Hyperparameters:
         5,
     )
     """(a, b): the times 1 to a - 2b are drawn twice as often as those behind them, and 0 is 2b + 1 times as often."""
+    hindsight_share: Annotated[float | None, number_above(0, at_most=1)] = None
+    """Share of each minibatch that gets another goal, one that its episode has achieved, and the reward for it (HER,
+    Andrychowicz et al., arXiv 1707.01495): for environments with goals. 0.8 is four for each that keeps its own."""
+    hindsight_strategy: Annotated[
+        Literal["future", "final", "episode"], Unless("hindsight_share", None, of_agent=False)
+    ] = "future"
+    """Which goal: one achieved later in the episode, the last one, or any of the episode."""
     recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
     """Transitions before each training sequence that only produce the LSTMs' state."""
     replay_window_steps: Annotated[SchedulableCount | None, "steps in total", MayChange] = None

@@ -16,9 +16,9 @@ from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.transport.segments import MalformedSegmentError, Segment
 
 SPECS = np.zeros(3, np.float32), np.zeros(2, np.float32)
-RETURNS, EXPLORED, POTENTIAL = OPTIONAL_COLUMNS.values()
-ALL = Layout(LAYOUT.observation, LAYOUT.action, RETURNS, EXPLORED, POTENTIAL)
-BOTH = dataclasses.replace(ALL, returns=None)
+RETURNS, EXPLORED, POTENTIAL, EPISODE = OPTIONAL_COLUMNS.values()
+ALL = Layout(LAYOUT.observation, LAYOUT.action, RETURNS, EXPLORED, POTENTIAL, EPISODE)
+BOTH = dataclasses.replace(ALL, returns=None, episode=None)
 
 
 def full_segment(layout=ALL, history=2, **options):
@@ -28,6 +28,7 @@ def full_segment(layout=ALL, history=2, **options):
         "returns": np.arange(5, dtype=np.float32) + 0.5,
         "explored": np.array([0, 1, 0, 0, 1], np.uint8),
         "potential": np.arange(5 + history + 1, dtype=np.float32),
+        "episode": np.array([[2**60 + 9, 3 - history]]),
     }
     told = {name: columns[name] for name in layout.optional}
     return dataclasses.replace(segment, observation=earlier, history=history, **told)
@@ -54,14 +55,15 @@ def test_without_them_wire_and_files_are_those_of_before(tmp_path):
     }
 
 
-def test_explored_takes_a_byte_and_the_potential_four():
+def test_explored_takes_a_byte_the_potential_four_and_the_episode_sixteen():
     assert BOTH.step_bytes - LAYOUT.step_bytes == 1 + 4
+    assert ALL.step_bytes - BOTH.step_bytes == RETURNS.step_bytes + 16
 
 
 @pytest.mark.parametrize("layout", [ALL, BOTH, dataclasses.replace(BOTH, potential=None)])
 @pytest.mark.parametrize("history", [0, 2])
 def test_they_come_through_wire_and_ring(tmp_path, layout, history):
-    segments = [full_segment(layout, history, number=number) for number in range(2)]
+    segments = [full_segment(layout, history, worker_id=3, number=number) for number in range(2)]
     arrived = list(bundles.from_wire(bundles.to_wire(segments), layout))
     ring = Ring.open(tmp_path / "ring", layout, 40)
     for segment in arrived:
@@ -73,6 +75,11 @@ def test_they_come_through_wire_and_ring(tmp_path, layout, history):
             np.testing.assert_array_equal(getattr(found, name), getattr(given, name), name)
         for ours, theirs in zip(given.observation + given.action, found.observation + found.action, strict=True):
             np.testing.assert_array_equal(ours, theirs)
+    if layout.episode is not None:
+        place = (3 << 32) + 3 - history
+        expected = [[2**60 + 9, place + row] for row in range(6 + history)]
+        assert ring.rows.episode_at(np.arange(6 + history)).tolist() == expected
+        assert {segment.worker_id for segment in stored.segments()} == {3}
     if layout.potential is not None:
         first = ring.held_rows[: 6 + history]
         assert ring.potential[first].tolist() == list(range(6 + history))
@@ -87,6 +94,7 @@ def test_they_come_through_wire_and_ring(tmp_path, layout, history):
         ("explored", np.zeros(6, np.uint8), "explored: expected uint8"),
         ("potential", np.full(8, np.nan, np.float32), "potential: not all values are finite"),
         ("potential", np.zeros(5, np.float32), "potential: expected float32"),
+        ("episode", np.zeros((6, 2), np.int64), r"episode: expected int64 \(1, 2\)"),
     ],
 )
 def test_malformed_ones_are_refused(name, wrong, told):
@@ -111,6 +119,7 @@ def flat(self, observation):
         ({"algorithm": "sac_discrete", "n_step": 3}, ()),
         ({"mini_race_steps": 50, "n_step": 3}, ()),
         ({"potential": flat}, ("potential",)),
+        ({"hindsight_share": 0.8}, ("episode",)),
         ({"normalize_rewards": True, "potential": flat}, ("returns", "potential")),
     ],
     ids=lambda value: " ".join(value),

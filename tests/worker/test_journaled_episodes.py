@@ -118,6 +118,8 @@ def acting(name):
     layout = run_layout(params, observation, action)
     if "potential" in name:
         layout = dataclasses.replace(layout, potential=OPTIONAL_COLUMNS["potential"])
+    if name == "two environments":  # Segments say of which episode they are.
+        layout = dataclasses.replace(layout, episode=OPTIONAL_COLUMNS["episode"])
     return agent, layout
 
 
@@ -179,7 +181,7 @@ class Start:
         self.runner = EpisodeRunner(self.environments, Guard, self.activity, seeds, stop)
         self.sent = []
         sender = types.SimpleNamespace(send=self.sent.append, confirm=lambda: None)
-        self.collector = Collector(role, 1, number, self.runner, sender, layout, self.activity, self.newest)
+        self.collector = Collector(role, 1, number, number, self.runner, sender, layout, self.activity, self.newest)
 
     def collect(self, iteration):
         """What an iteration brings: its segments and the episodes that ended in it. Evaluations are in between."""

@@ -168,7 +168,7 @@ class Work:
         sender: Any = types.SimpleNamespace(send=self.sent.append, confirm=lambda: None)
         env = self.environments.collect[0]
         layout = Layout.from_specs(env.observation_spec(), env.action_spec())
-        self.collector = Collector(role, 0, 0, self.runner, sender, layout, activity, policy)
+        self.collector = Collector(role, 0, 0, 1, self.runner, sender, layout, activity, policy)
         connection: Any = types.SimpleNamespace(newest=lambda table: None)
         self.evaluator = Evaluator(
             params, 0, 1, connection, self.runner, policy, activity, on_play=self.collector.give_up_episodes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import socket
@@ -25,7 +26,7 @@ from absl import logging
 from tfagents_system.envs import wire
 from tfagents_system.envs.device_process import DeviceProcess
 from tfagents_system.envs.env_server import TRACE_SIGNAL
-from tfagents_system.envs.faults import EnvironmentProcessError, line_of_trace
+from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentProcessError, line_of_trace
 from tfagents_system.errors import UserError
 from tfagents_system.machine import processes
 from tfagents_system.train_params_base import TrainParamsBase
@@ -106,6 +107,7 @@ class EnvProcess:
       observation_space, action_space: The environment's own.
       metadata: Includes the environment's frames per second.
       real_time_layer: Of a device, whose steps do not wait for the policy; None: it is none.
+      compute_reward, compute_terminated: The environment's own, see GoalFunctions; None: it has none.
       pid: Process id.
 
     Raises:
@@ -115,6 +117,8 @@ class EnvProcess:
 
     render_mode = "rgb_array"
     real_time_layer: DeviceProcess | None = None
+    compute_reward: Callable[..., np.ndarray] | None = None
+    compute_terminated: Callable[..., np.ndarray] | None = None
 
     def __init__(self, settings: ProcessSettings, params: TrainParamsBase, what: Mapping[str, Any]) -> None:
         if not hasattr(os, "memfd_create"):
@@ -184,6 +188,8 @@ class EnvProcess:
         self.action_space, self.observation_space = _space(told["action"]), _space(told["observation"])
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": told["frames_per_second"]}
         self._name = str(told["name"])
+        for name in told["goal_functions"]:
+            setattr(self, name, functools.partial(self._of_goals, name))
         if told["device"] is not None:
             default = wire.read_action(told["action"], self._memory.action)
             self.real_time_layer = DeviceProcess(self._call, self._timeout_secs, told["device"], default)
@@ -207,7 +213,7 @@ class EnvProcess:
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Takes a step; the info contains only what training uses."""
         if self._dead is not None:
-            raise EnvironmentProcessError(self._dead)
+            raise EnvironmentDiedError(self._dead)
         self._write_action(action)
         try:
             self._connection.send(wire.STEP)
@@ -225,6 +231,14 @@ class EnvProcess:
         told, data = self._call("render", self._timeout_secs)
         return np.frombuffer(data, np.uint8).reshape(told["shape"])
 
+    def _of_goals(self, name: str, achieved: np.ndarray, desired: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
+        """Calls a function of goals for arrays `[N, ...]` of one kind."""
+        del info  # The other side passes an empty one.
+        kind = {"shape": achieved.shape, "dtype": achieved.dtype.str}
+        self._send(wire.CALL, {"call": name, **kind}, achieved.tobytes() + desired.tobytes())
+        told, data = self._answer(f"{name}()", self._timeout_secs)
+        return np.frombuffer(data, np.float64).reshape(told["shape"])
+
     def close(self) -> None:
         """Closes the environment and ends its process."""
         if self._dead is None:
@@ -235,11 +249,11 @@ class EnvProcess:
 
     # The process.
 
-    def _send(self, kind: bytes, content: Mapping[str, Any]) -> None:
+    def _send(self, kind: bytes, content: Mapping[str, Any], data: bytes = b"") -> None:
         if self._dead is not None:
-            raise EnvironmentProcessError(self._dead)
+            raise EnvironmentDiedError(self._dead)
         try:
-            wire.send_message(self._connection, kind, content)
+            wire.send_message(self._connection, kind, content, data)
         except OSError:
             self._raise_death("a call")
 
@@ -322,7 +336,7 @@ class EnvProcess:
             logging.error("%s: where it was, the latest call first", text)
             print(trace, file=sys.stderr, flush=True)
         self._kill()
-        raise EnvironmentProcessError(text)
+        raise EnvironmentDiedError(text)
 
     def _kill(self) -> None:
         """Ends the process and its children, in other sessions too; does nothing the second time."""

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tfagents_system.envs import gym_driver, hooks, layers, rendering, wire
+from tfagents_system.envs import goals, gym_driver, hooks, layers, rendering, wire
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.info_keys import LOG_PREFIX, RECORD_PREFIX, SUCCESS_KEYS
 from tfagents_system.errors import UserError
@@ -126,6 +126,7 @@ class _Server:
             "device": None if self._device is None else self._tell_device(),
             "action": action,
             "observation": observation,
+            "goal_functions": [name for name in goals.FUNCTIONS if goals.function_of(layers.gym_layers(env), name)],
             "name": type(list(layers.gym_layers(env))[-1]).__name__,
             "frames_per_second": rendering.frames_per_second(list(layers.gym_layers(env))),
         }
@@ -179,8 +180,8 @@ class _Server:
         return json.dumps(told).encode() if told else b""
 
     def _call(self) -> None:
-        """set_state, render, close, or what is for a device: wait, limit_steps, take_metrics."""
-        request, _ = wire.receive_content(self._connection)
+        """set_state, render, close, functions of goals, or what is for a device: wait, limit_steps, take_metrics."""
+        request, given = wire.receive_content(self._connection)
         answer: dict[str, Any] = {}
         data = b""
         if request["call"] == "set_state":
@@ -192,6 +193,9 @@ class _Server:
                 raise rendering.explain(error, self._env) from error
             frame = rendering.as_frame(picture, self._env)
             answer, data = {"shape": list(frame.shape)}, frame.tobytes()
+        elif request["call"] in goals.FUNCTIONS:
+            found = self._of_goals(request, given)
+            answer, data = {"shape": list(found.shape)}, found.tobytes()
         elif request["call"] == "limit_steps":
             layers.limit_steps_of(self._device, request["steps"])
         elif request["call"] in ("wait", "take_metrics"):
@@ -202,6 +206,14 @@ class _Server:
             if callable(close):
                 close()
         wire.send_message(self._connection, wire.DONE, answer, data)
+
+    def _of_goals(self, request: Mapping[str, Any], given: bytes) -> np.ndarray:
+        """Of goals that were achieved, and as many that were desired: float64."""
+        both = np.frombuffer(given, request["dtype"]).reshape(2, *request["shape"])
+        achieved, desired = both.copy()
+        function = goals.function_of(layers.gym_layers(self._env), request["call"])
+        assert function is not None
+        return np.asarray(function(achieved, desired, {}), np.float64)
 
 
 def _is_finite_number(value: Any) -> bool:

@@ -50,6 +50,10 @@ class EnvironmentProcessError(Exception):
     """
 
 
+class EnvironmentDiedError(EnvironmentProcessError):
+    """That process has died, or was killed because it hung."""
+
+
 def describe_error(error: BaseException) -> str:
     """`ValueError: text (my_env.py, line 12; raised in simulator/core.py, line 88)`.
 

@@ -15,6 +15,7 @@ from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.backends import make_backend
 from tfagents_system.envs.devices import device_of
 from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.envs.observations import nest_converter, observation_converter
 from tfagents_system.errors import UserError
 
@@ -190,6 +191,11 @@ class TrainingEnvironment(py_environment.PyEnvironment):
             self.reset()  # Some simulators are built by the first reset: before it, nothing can be set.
         self._backend.set_state(state)
         self._is_over = True
+
+    @property
+    def goal_functions(self) -> GoalFunctions:
+        """Rewards as a function of goals, as far as the environment has it."""
+        return GoalFunctions(self._backend.layers())
 
     def render_frame(self) -> np.ndarray:
         """A picture of the current state, `[H, W, 3]` uint8.

@@ -120,7 +120,9 @@ def _key(observation: Sequence[np.ndarray], row: int) -> bytes:
 def write_ring(folder: Path, layout: Layout, episodes: Sequence[StoredEpisode]) -> Ring:
     """Makes a ring that holds exactly these episodes, cut into segments as workers cut them."""
     most = layout.max_segment_steps(None)
-    segments = [segment for episode in episodes for segment in segments_of(episode, most)]
+    numbers = [None if layout.episode is None else number for number in range(len(episodes))]
+    pairs = zip(episodes, numbers, strict=True)
+    segments = [segment for episode, number in pairs for segment in segments_of(episode, most, number)]
     rows = sum(segment.num_rows for segment in segments)
     ring = Ring.open(folder, layout, rows, max(segment.num_rows for segment in segments))
     ring.take_over(segments)
@@ -128,8 +130,8 @@ def write_ring(folder: Path, layout: Layout, episodes: Sequence[StoredEpisode]) 
     return ring
 
 
-def segments_of(episode: StoredEpisode, most: int) -> Iterator[Segment]:
-    """Its steps in segments of at most so many."""
+def segments_of(episode: StoredEpisode, most: int, number: int | None = None) -> Iterator[Segment]:
+    """Its steps in segments of at most so many; `number`, where it has one, is the episode's, as of Segment."""
     steps = len(episode.reward)
     for begin in range(0, steps, most):
         end = min(steps, begin + most)
@@ -148,4 +150,5 @@ def segments_of(episode: StoredEpisode, most: int) -> Iterator[Segment]:
             returns=_part(episode.returns, begin, end),
             explored=_part(episode.explored, begin, end),
             potential=_part(episode.potential, begin, end + 1),
+            episode=None if number is None else np.array([[number, begin]], np.int64),
         )

@@ -101,7 +101,7 @@ def _source(source: Path | str, form: PriorForm, tell: Tell) -> _Source:
         form.conversion.to_stored(each, f"{name}: episode {number}")
         for number, each in enumerate(read_episodes(name, tell, form.rewards))
     ]
-    segments = [segment for episode in episodes for segment in segments_of(episode, most)]
+    segments = [segment for number, episode in enumerate(episodes) for segment in segments_of(episode, most, number)]
     return _Source(name, lambda: segments)
 
 

@@ -28,6 +28,7 @@ from tfagents_system.launch.agent_checks import build_agent, sizes_of, try_savin
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.curriculum_checks import check_values, told
 from tfagents_system.launch.device_checks import check_device
+from tfagents_system.launch.goal_checks import check_goal_functions, check_goal_spaces
 from tfagents_system.launch.lane_checks import check_lanes
 from tfagents_system.launch.random_steps import take_steps, trial_action, trial_action_of
 from tfagents_system.launch.spec_checks import (
@@ -157,6 +158,9 @@ class _Check:
             self._try_lanes(collect_env, deterministic)
             eval_env = self._try_evaluation(stack, collect_env) if self._params.n_eval_episodes else None
             if self._is_fine:
+                self._enter("compute_reward of the collect environment")
+                with self._told(ENVIRONMENT, "compute_reward of the collect environment"):
+                    check_goal_functions(self._params, collect_env, first, self._checks[ENVIRONMENT])
                 self._compare_seeds(first)
                 other = None if self._device else eval_env
                 check_values(self._params, collect_env, other, lambda: self._checks[CURRICULUM], self._enter)
@@ -197,6 +201,7 @@ class _Check:
             check.errors += check_action_count(self._params, env)
             check.errors += check_action_kind(self._params, env)
             check.errors += check_frame_stack(self._params, env) + check_horizon_time(self._params, env)
+            check.errors += check_goal_spaces(self._params, env)
             if not self._checks.errors:  # Of the params either.
                 check_images(self._params, env, check)
                 check.notes += without_effect_here(self._params, env)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 from absl import logging
 
 from tfagents_system.checks.frame_stacks import FrameStack
@@ -62,9 +63,23 @@ def fill(ring: Ring, sources: Sequence[Path], home: Path, checkpoints: Path, fra
 
 def add_segments(ring: Ring, segments: Iterable[Segment], source: Path, frame_stack: FrameStack) -> None:
     """Stores segments of others, as samples with such stacks may start in them; arguments and errors as of `fill`."""
-    fitting = (_fit(segment, ring.layout, frame_stack) for segment in segments)
+    numbered = _renumbered(segments, ring.total_rows) if ring.layout.episode is not None else segments
+    fitting = (_fit(segment, ring.layout, frame_stack) for segment in numbered)
     while together := list(itertools.islice(fitting, _SEGMENTS_AT_ONCE)):
         _take_over(ring, together, source)
+
+
+def _renumbered(segments: Iterable[Segment], rows: int) -> Iterator[Segment]:
+    """Gives episodes of others numbers that are nobody's: below 0, and below those of the ring's first `rows` rows.
+
+    Where nobody has said what belongs together, each segment is an episode.
+    """
+    known: dict[object, int] = {}
+    for segment in segments:
+        number, first = (None, 0) if segment.episode is None else segment.episode[0].tolist()
+        key = (segment.worker_id, number) if number is not None else object()
+        new = known.setdefault(key, -1 - rows - len(known))
+        yield dataclasses.replace(segment, worker_id=0, episode=np.array([[new, first]], np.int64))
 
 
 def _take_over(ring: Ring, segments: Sequence[Segment], source: Path) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from tfagents_system.replay import ring_header
+from tfagents_system.replay.episode_index import EpisodeIndex
 from tfagents_system.replay.ring_damage import drop_damaged, oldest_checksum
 from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS
@@ -122,6 +123,12 @@ class Ring:
     def oldest_row(self) -> int:
         """Place of the oldest row that is held; the k-th after it is at `(oldest_row + k) % num_rows`."""
         return self._held[0] % self.num_rows
+
+    @property
+    def episodes(self) -> EpisodeIndex:
+        """Where the episodes of the rows that it holds are; for a layout with `episode`, and while `lock` is held."""
+        self._episodes.update(*self._held)
+        return self._episodes
 
     @property
     def held_rows(self) -> np.ndarray:
@@ -295,6 +302,8 @@ class Ring:
         self._slots[int(self._header["generation"]) % 2] = self._header
 
     def _recount(self) -> None:
+        """Learns anew what follows from the rows: others are held, or some are damaged."""
+        self._episodes = EpisodeIndex(self.rows)
         self.ring_steps = self.rows.count_starts(*self._held)
         self.repeated_steps = self.rows.count_repeated(*self._held)
         self.held_out_steps = self.rows.count_held_out(*self._held)

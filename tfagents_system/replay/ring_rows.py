@@ -11,6 +11,7 @@ from tfagents_system.replay.ring_files import RingFiles, row_ranges
 from tfagents_system.transport.segments import Segment
 
 HISTORY = -1  # steps_left
+EPISODE_BITS = 32  # Of the second number of `episode`, those of the place in the episode.
 STEP_FIRST, STEP_MID, STEP_LAST = 0, 1, 2  # as in tf_agents.trajectories.StepType
 # Bits of step_type.
 _HELD_OUT = 0x80  # The row is of an episode that is never trained on.
@@ -30,7 +31,8 @@ class RingRows:
       columns: All of them, as `RingFiles.columns` has them.
       observation, action: Those of the leaves.
       reward, discount, steps_left, step_type, crc: The ring's own.
-      returns, explored, potential: Those that the layout may have; None where it has not.
+      returns, explored, potential, episode: Those that the layout may have; None where it has not. A row of `episode`
+        is the episode's number among those of its worker, and `worker << 32` plus the observation's place in it.
       per_observation, per_transition: The columns of which a segment of T transitions has T + 1 values, and T.
     """
 
@@ -43,9 +45,16 @@ class RingRows:
         self.reward, self.discount, self.steps_left, self.step_type, self.crc = self.columns[-5:]
         optional = dict(zip(layout.optional, self.columns[end:-5], strict=True))
         self.returns, self.explored = optional.get("returns"), optional.get("explored")
-        self.potential = optional.get("potential")
-        self.per_observation = [*self.observation, *_present(self.potential), self.steps_left, self.step_type]
+        self.potential, self.episode = optional.get("potential"), optional.get("episode")
+        of_observations = _present(self.potential, self.episode)
+        self.per_observation = [*self.observation, *of_observations, self.steps_left, self.step_type]
         self.per_transition = [*self.action, self.reward, self.discount, *_present(self.returns, self.explored)]
+
+    def episode_at(self, numbers: np.ndarray) -> np.ndarray:
+        """`[n, 2]`: the column `episode` of rows by their numbers."""
+        assert self.episode is not None, "the layout says of which episode a row is"
+        found: np.ndarray = self.episode[numbers % self.num_rows]
+        return found
 
     def write(self, segment: Segment, first_row: int) -> None:
         """Writes a segment to the rows from number `first_row` on, its checksum last."""
@@ -61,7 +70,8 @@ class RingRows:
         step_type[rows - 1 - segment.deferred : rows - 1] |= _NO_START
         steps_left = np.arange(rows - 1, -1, -1, dtype=np.int32)
         steps_left[:history] = HISTORY
-        per_observation = [*segment.observation, *_present(segment.potential), steps_left, step_type]
+        per_observation = [*segment.observation, *_present(segment.potential, _episode_rows(segment))]
+        per_observation += [steps_left, step_type]
         per_transition = [*segment.action, segment.reward, segment.discount]
         per_transition += _present(segment.returns, segment.explored)
         for column, values in zip(
@@ -135,6 +145,23 @@ class RingRows:
 
     def _starts(self, part: slice) -> np.ndarray:
         return (self.steps_left[part] > 0) & ~self.is_repeated(part)
+
+
+def _episode_rows(segment: Segment) -> np.ndarray | None:
+    """The column `episode` of its rows."""
+    if segment.episode is None:
+        return None
+    ((number, first),) = segment.episode.tolist()
+    rows = np.empty((segment.num_rows, 2), np.int64)
+    rows[:, 0] = number
+    rows[:, 1] = (segment.worker_id << EPISODE_BITS) + first + np.arange(segment.num_rows)
+    return rows
+
+
+def episode_of(row: np.ndarray) -> tuple[int, np.ndarray]:
+    """The worker, and the Segment's `episode`, of a segment whose first row has this in the column `episode`."""
+    number, place = row.tolist()
+    return place >> EPISODE_BITS, np.array([[number, place & ((1 << EPISODE_BITS) - 1)]], np.int64)
 
 
 def _present(*columns: np.ndarray | None) -> list[np.ndarray]:

@@ -15,6 +15,7 @@ import numpy as np
 from tfagents_system.agents import algorithms
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.replay import sampling
+from tfagents_system.replay.hindsight import Hindsight
 from tfagents_system.replay.mini_races import MiniRaces
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.samples import SampleArray, Samples, Sequences, Transitions
@@ -31,12 +32,15 @@ class SampleForm(abc.ABC):
         one transition.
       burn_in: Transitions of a sequence that only produce the state in which its losses begin.
       cuts_at_exploration: The ring is to say which actions explored.
+      hindsight: Some samples get another goal: the ring is to say of which episode a row is, and
+        `DrawSettings.goals` are the environment's functions of goals.
     """
 
     samples: ClassVar[type[Samples]]
     sequence_length: int | None = None
     burn_in: int = 0
     cuts_at_exploration: bool = False
+    hindsight: Hindsight | None = None
 
     @property
     def has_horizon_time(self) -> bool:
@@ -81,12 +85,14 @@ class TransitionForm(SampleForm):
       n_step: n.
       cuts_at_exploration: A transition ends before the next action that explored.
       races: They are those of mini-races, drawn in this way.
+      hindsight: As of SampleForm.
     """
 
     samples = Transitions
     n_step: int = 1
     cuts_at_exploration: bool = False
     races: MiniRaces | None = None
+    hindsight: Hindsight | None = None
 
     @property
     def reach(self) -> tuple[int, int]:
@@ -118,6 +124,8 @@ class TransitionForm(SampleForm):
             window_steps=settings.window_steps,
             cuts_at_exploration=self.cuts_at_exploration,
             races=self.races,
+            hindsight=self.hindsight,
+            goals=settings.goals,
         )
         if settings.whole_bootstrap:
             transitions.discount *= np.float32(settings.discount)
@@ -174,4 +182,7 @@ def form_of(params: TrainParamsBase) -> SampleForm:
     if params.mini_race_steps is not None:
         first, second = params.mini_race_oversampling
         races = MiniRaces(params.mini_race_steps, (first, second))
-    return TransitionForm(params.n_step, cuts, races)
+    hindsight = None
+    if params.hindsight_share is not None:
+        hindsight = Hindsight(params.hindsight_share, params.hindsight_strategy)
+    return TransitionForm(params.n_step, cuts, races, hindsight)

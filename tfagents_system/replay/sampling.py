@@ -14,6 +14,7 @@ import numpy as np
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
+from tfagents_system.replay.hindsight import GoalFunctions, Hindsight, Relabelled
 from tfagents_system.replay.mini_races import Experience, MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.samples import Sequences, Transitions
@@ -58,6 +59,7 @@ class DrawSettings:
       window: What `window_steps` follows, see `at`; None: nothing.
       whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
       prior: Where a part of each minibatch is drawn from; None: all of it is from the run's own ring.
+      goals: The environment's functions of goals, where the form has hindsight.
     """
 
     batch_size: int
@@ -71,6 +73,7 @@ class DrawSettings:
     window: Schedule | None = None
     whole_bootstrap: bool = False
     prior: PriorData | None = None
+    goals: GoalFunctions | None = None
 
     def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
         """Those of an iteration; arguments as of `Schedule.value`, where its draws begin."""
@@ -127,6 +130,8 @@ def draw_transitions(
     window_steps: int | None = None,
     cuts_at_exploration: bool = False,
     races: MiniRaces | None = None,
+    hindsight: Hindsight | None = None,
+    goals: GoalFunctions | None = None,
 ) -> Transitions:
     """Draws with replacement, all transitions in the ring equally likely; shapes rewards where it has potentials.
 
@@ -142,6 +147,8 @@ def draw_transitions(
       window_steps: As of DrawSettings. Held-out steps are then drawn from the same rows.
       cuts_at_exploration: A transition ends before the next action that explored; the ring says which ones did.
       races: Each transition is one of a mini-race, at a time that is drawn with it; None: it has no time.
+      hindsight: Some of them get another goal, with rewards by `goals`; None: none does.
+      goals: The environment's functions, for `hindsight`.
 
     Raises:
       NothingToDrawError: The ring holds no such transition.
@@ -150,11 +157,15 @@ def draw_transitions(
         first = _first_row(ring, frame_stack, window_steps)
         rows = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, first)
         shape = (num_minibatches, batch_size)
-        found = _experience_at(ring, rows, n_step, gamma, cuts_at_exploration)
+        relabelled = None
+        if hindsight is not None:
+            assert goals is not None, "hindsight needs the environment's functions"
+            relabelled = Relabelled(ring, rng, rows, shape, hindsight, goals)
+        found = _experience_at(ring, rows, n_step, gamma, cuts_at_exploration, relabelled)
         next_rows = (rows + found.n_steps) % ring.num_rows
         (reward, discount), times = (found.transition(), {}) if races is None else _race(found, rng, races, shape)
         del found  # Before the large arrays come: freed behind them, it makes the heap shrink each time.
-        return Transitions(
+        drawn = Transitions(
             observation=_take_observation(ring, rows, shape, frame_stack),
             action=[_take(column, rows, shape) for column in ring.action],
             reward=reward.reshape(shape),
@@ -163,14 +174,22 @@ def draw_transitions(
             returns=None if ring.returns is None else _take(ring.returns, rows, shape),
             **times,
         )
+        if relabelled is not None:
+            relabelled.replace_goals(drawn.observation)
+            relabelled.replace_goals(drawn.next_observation)
+        return drawn
 
 
-def _experience_at(ring: Ring, rows: np.ndarray, n_step: int, gamma: float, cuts_at_exploration: bool) -> Experience:
+def _experience_at(
+    ring: Ring, rows: np.ndarray, n_step: int, gamma: float, cuts_at_exploration: bool, relabelled: Relabelled | None
+) -> Experience:
     """What follows the steps in these rows `[N]`."""
     behind = [rows, *((rows + k) % ring.num_rows for k in range(1, n_step))]
     explored = [ring.explored[k] for k in behind] if cuts_at_exploration and ring.explored is not None else None
     steps_left = None if n_step == 1 else ring.steps_left[rows]
     reward, discount = ([column[k] for k in behind] for column in (ring.reward, ring.discount))
+    if relabelled is not None:
+        relabelled.judge(reward, discount)
     found = experience(reward, discount, steps_left, gamma, explored)
     if ring.potential is None:
         return found

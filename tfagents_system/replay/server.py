@@ -18,7 +18,7 @@ from tfagents_system.agents import iteration_counts
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
 from tfagents_system.checks.schedules import Schedule
-from tfagents_system.envs import specs
+from tfagents_system.envs import loading, specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
@@ -80,7 +80,7 @@ def serve(role: Role) -> int:
         Connection(role.server_address, role.stop.is_set),
         all_tables[tables.BLOCKS],
         role.max_workers,
-        _settings_with_prior(role, layout),
+        _settings_of_run(role, layout),
         _pacing(role, ring),
         snapshots,
         WorkerOrder(ring, functools.partial(_workers_of, role), snapshots.has_room) if role.deterministic else None,
@@ -151,8 +151,12 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
     )
 
 
-def _settings_with_prior(role: Role, layout: Layout) -> DrawSettings:
+def _settings_of_run(role: Role, layout: Layout) -> DrawSettings:
+    """With what belongs to this process: the ring of prior data, and an environment that says what goals are worth."""
     settings = draw_settings(role.params, layout, role.epoch_seed)
+    if settings.form.hindsight is not None:
+        goals = loading.make_collect_env(role.params, 0, role.seed).goal_functions
+        settings = dataclasses.replace(settings, goals=goals)
     if role.params.prior_data is None:
         return settings
     ring = open_prior(role.paths.prior_data, layout)

@@ -17,7 +17,7 @@ from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import VERSION, RingFiles, row_ranges
-from tfagents_system.replay.ring_rows import HISTORY, STEP_FIRST, STEP_LAST, RingRows
+from tfagents_system.replay.ring_rows import HISTORY, STEP_FIRST, STEP_LAST, RingRows, episode_of
 from tfagents_system.transport.layout import Column, Layout
 from tfagents_system.transport.segments import Segment
 
@@ -94,17 +94,21 @@ class StoredRing:
         if self._checksum(begin, per_observation, per_transition) != int(columns.crc[(end - 1) % self._files.num_rows]):
             return None
         *seen, steps_left, step_type = per_observation
-        observation, potential = seen[: len(self.layout.observation)], seen[len(self.layout.observation) :]
+        observation, further = seen[: len(self.layout.observation)], seen[len(self.layout.observation) :]
         history = int(np.count_nonzero(steps_left == HISTORY))
         *action, reward, discount = per_transition[: len(self.layout.action) + 2]
-        optional = [values[history:] for values in per_transition[len(self.layout.action) + 2 :]] + potential
+        optional = [values[history:] for values in per_transition[len(self.layout.action) + 2 :]] + further
+        own = dict(zip(self.layout.optional, optional, strict=True))
+        worker_id = 0
+        if self.layout.episode is not None:
+            worker_id, own["episode"] = episode_of(own["episode"][0])
         not_starts = columns.has_no_start(step_type)[history:-1]
         context = int(np.argmin(np.append(not_starts, False)))
         deferred = int(np.argmin(np.append(not_starts[context:][::-1], False)))
         kind = columns.without_flags(step_type)
         return Segment(
-            worker_id=0,  # Of whom it is, and the next four, is not in the ring.
-            incarnation=1,
+            worker_id=worker_id,
+            incarnation=1,  # This and the next three are not in the ring.
             number=0,
             iteration=0,
             end_of_iteration=False,
@@ -119,7 +123,7 @@ class StoredRing:
             lead=context,
             context=context,
             deferred=deferred,
-            **dict(zip(self.layout.optional, optional, strict=True)),
+            **own,
         )
 
     def _checksum(self, begin: int, *kinds: Sequence[np.ndarray]) -> int:
@@ -171,9 +175,9 @@ def ring_folder(folder: Path) -> Path:
 def differences(ours: Layout, theirs: Layout) -> list[str]:
     """A line for each column that only one of two layouts has, or that differs; empty where `fitted` can make do.
 
-    That is so without `explored`, and with columns of explored and potential that nobody asks for.
+    That is so without `explored` and `episode`, and with columns of these and of potentials that nobody asks for.
     """
-    unasked = ("explored",) if ours.potential is not None else ("explored", "potential")
+    unasked = ("explored", "episode") if ours.potential is not None else ("explored", "episode", "potential")
 
     def kinds(layout: Layout) -> dict[str, str]:
         columns = (each for each in layout.columns if each.name not in unasked)
@@ -195,6 +199,7 @@ def fitted(segment: Segment, layout: Layout) -> Segment:
         segment,
         explored=explored if layout.explored is not None else None,
         potential=segment.potential if layout.potential is not None else None,
+        episode=segment.episode if layout.episode is not None else None,
     )
 
 

@@ -80,6 +80,8 @@ ENVIRONMENT_STEPS_BEFORE_TRAINING | TMRL | set env_steps_before_training
 train_freq, gradient_steps | SB3, SBX | set updates_per_env_step = gradient_steps / train_freq, of the steps of all
     workers together
 MAX_TRAINING_STEPS_PER_ENVIRONMENT_STEP | TMRL | set asynchronous and updates_per_env_step
+n_sampled_goal | SB3 | set hindsight_share = n_sampled_goal / (n_sampled_goal + 1)
+goal_selection_strategy | SB3 | set hindsight_strategy
 replay_buffer_class, replay_buffer_kwargs, optimize_memory_usage | SB3, SBX | remove it, there is no such setting here
 # Length and size of a run.
 total_timesteps | SB3, SBX, CleanRL | set num_env_steps: of all workers together, random ones included

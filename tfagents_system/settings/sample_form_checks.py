@@ -1,16 +1,18 @@
-"""What is wrong with what samples are: n-step transitions, mini-races, potentials."""
+"""What is wrong with what samples are: n-step transitions, mini-races, potentials, hindsight."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS
+from tfagents_system.agents.iteration_counts import prior_samples
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
 
 def sample_form_findings(params: Any) -> list[str]:
     """What is wrong with several attributes together, one sentence each; each is right by itself."""
-    return [*_cut_findings(params), *_race_findings(params), *_potential_findings(params)]
+    findings = [*_cut_findings(params), *_race_findings(params), *_potential_findings(params)]
+    return findings + _hindsight_findings(params)
 
 
 def sample_form_notes(params: TrainParamsBase) -> list[str]:
@@ -70,3 +72,35 @@ def _potential_findings(params: Any) -> list[str]:
         "TrainParams.potential does not work with recurrent=True, the rewards of sequences are not shaped: remove it, "
         "or set recurrent to False"
     ]
+
+
+def _hindsight_findings(params: Any) -> list[str]:
+    share = params.hindsight_share
+    if share is None:
+        return []
+    begin = f"TrainParams.hindsight_share={share:g} does not work with"
+    findings = []
+    if params.recurrent:
+        findings.append(
+            f"{begin} recurrent=True, sequences keep the goal that they were collected for: set it to None, or "
+            "recurrent to False"
+        )
+    if params.mini_race_steps is not None:
+        findings.append(f"{begin} mini_race_steps={params.mini_race_steps}: set one of them to None")
+    if has_potential(params):
+        findings.append(
+            f"{begin} TrainParams.potential, which is stored for the goal that a step was collected for: remove it, or "
+            "set hindsight_share to None"
+        )
+    if params.normalize_rewards:
+        findings.append(
+            f"{begin} normalize_rewards=True, which divides by the returns of the goals that steps were collected for: "
+            "set it to False"
+        )
+    own = params.train_batch_size - (0 if params.prior_data is None else prior_samples(params))
+    if not round(share * own):
+        findings.append(
+            f"TrainParams.hindsight_share={share:g} of {own} samples is less than half a sample: raise it, or "
+            "train_batch_size"
+        )
+    return findings

@@ -52,6 +52,7 @@ OPTIONAL_COLUMNS = {
     "returns": Column("return", (), "float32"),
     "explored": Column("explored", (), "uint8", count=2),
     "potential": Column("potential", (), "float32"),
+    "episode": Column("episode", (2,), "int64"),  # In the ring; a segment has one row for all of its rows.
 }
 _OF_STEPS = (Column("reward", (), "float32"), Column("discount", (), "float32"))
 
@@ -66,6 +67,7 @@ class Layout:
       returns: None, or one more column of each transition: the discounted sum of the episode's rewards up to it.
       explored: None, or one more of each transition: 1 where the action is another one than the policy's greedy one.
       potential: None, or one more of each observation: what TrainParams.potential says of it.
+      episode: None, or one more of each observation: of which episode it is, and where in it (replay/episode_index.py).
       leaves: The names by which `frame_stack` knows the observation's columns.
     """
 
@@ -74,6 +76,7 @@ class Layout:
     returns: Column | None = None
     explored: Column | None = None
     potential: Column | None = None
+    episode: Column | None = None
     leaves: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @classmethod
@@ -85,9 +88,15 @@ class Layout:
         has_returns: bool = False,
         has_explored: bool = False,
         has_potential: bool = False,
+        has_episode: bool = False,
     ) -> Layout:
         """Builds the layout from nests of specs (ArraySpec or TensorSpec, without batch dimension)."""
-        wanted = {"returns": has_returns, "explored": has_explored, "potential": has_potential}
+        wanted = {
+            "returns": has_returns,
+            "explored": has_explored,
+            "potential": has_potential,
+            "episode": has_episode,
+        }
         optional: dict[str, Any] = {name: column for name, column in OPTIONAL_COLUMNS.items() if wanted[name]}
         leaves = tuple(leaf_name(path) for path, _ in tree.flatten_with_path(observation_spec))
         columns = _columns("observation", observation_spec), _columns("action", action_spec, _count)
@@ -121,7 +130,8 @@ class Layout:
     def lengths(self, steps: int, rows: int) -> list[int]:
         """Of these arrays, for so many transitions and observations."""
         own = [rows] * len(self.observation) + [steps] * len(self.action)
-        return [steps] * len(_OF_STEPS) + own + [rows if name == "potential" else steps for name in self.optional]
+        others = {"potential": rows, "episode": 1}
+        return [steps] * len(_OF_STEPS) + own + [others.get(name, steps) for name in self.optional]
 
     @property
     def step_bytes(self) -> int:

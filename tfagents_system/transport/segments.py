@@ -55,6 +55,8 @@ class Segment:
       returns: `[lead + T]` float32, of each transition, where the layout has them.
       explored: `[lead + T]` uint8, likewise.
       potential: `[history + lead + T + 1]` float32, likewise.
+      episode: `[1, 2]` int64, likewise: a number that no other episode of the worker has, and how many observations of
+        the episode come before the segment's first one.
     """
 
     worker_id: int
@@ -76,6 +78,7 @@ class Segment:
     returns: np.ndarray | None = None
     explored: np.ndarray | None = None
     potential: np.ndarray | None = None
+    episode: np.ndarray | None = None
 
     @property
     def num_rows(self) -> int:

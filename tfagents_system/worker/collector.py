@@ -26,7 +26,7 @@ from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.observers import callables, observed
 from tfagents_system.worker.recording import Begun, BestOfWorker, EpisodeRecorder, takers_of
 from tfagents_system.worker.rollout import Rollout
-from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
+from tfagents_system.worker.segment_builder import EpisodeNumbers, SegmentBuilder, segment_builder
 
 
 class Collector:
@@ -36,6 +36,7 @@ class Collector:
       role: The process.
       worker_id: The worker.
       start: Tells the worker's starts apart: another one holds out other episodes, unless the run is deterministic.
+      incarnation: Of this process; episodes are numbered from it on, unless the run is deterministic.
       runner: Runs the episodes.
       sender: Sends their segments.
       layout: Of the segments.
@@ -51,6 +52,7 @@ class Collector:
         role: Role,
         worker_id: int,
         start: int,
+        incarnation: int,
         runner: EpisodeRunner,
         sender: AnySender,
         layout: Layout,
@@ -61,6 +63,7 @@ class Collector:
         self._is_deterministic = role.deterministic
         # Where deterministic an episode's number decides, whichever start of the worker collects it.
         self._start = 0 if role.deterministic else start
+        self._numbers = EpisodeNumbers(None if role.deterministic else incarnation, role.agents_before)
         seed = role.derived_seed(HELD_OUT_STREAM, worker_id, self._start)
         self._held_out = HeldOutEpisodes(self._params.validation_share, seed)
         self.greedy = self._greedy_episodes(role.derived_seed(GREEDY_STREAM, worker_id, self._start))
@@ -85,6 +88,7 @@ class Collector:
                 self._held_out,
                 layout.action[0],
                 functools.partial(segment_builder, self._params, layout),
+                self._numbers,
                 self._send,
             )
 
@@ -225,7 +229,8 @@ class Collector:
 
     def _new_builder(self) -> SegmentBuilder:
         """Takes the steps of an episode that begins."""
-        return segment_builder(self._params, self._layout, self._send, self._held_out.is_next())
+        number = self._numbers.of(self._iteration, self._held_out.number)
+        return segment_builder(self._params, self._layout, self._send, self._held_out.is_next(), number=number)
 
     def _send(self, segment: Segment) -> None:
         with self._activity.server_time():

@@ -24,7 +24,7 @@ from tfagents_system.transport.segments import Segment
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.held_out import HeldOutEpisodes
 from tfagents_system.worker.rollout import Rollout
-from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.worker.segment_builder import EpisodeNumbers, SegmentBuilder
 
 _NUMBERS = struct.Struct("<iff")
 
@@ -113,7 +113,8 @@ class JournaledEpisodes:
       policy: The one that collects now.
       held_out: Counts the episodes.
       action: The only column of actions.
-      segments: Makes a SegmentBuilder of `send`, `held_out` and `make`; see `segment_builder`.
+      segments: Makes a SegmentBuilder of `send`, `held_out`, `make` and `number`; see `segment_builder`.
+      numbers: Of the episodes, in their segments.
       send: Takes the segments.
 
     Attributes:
@@ -131,6 +132,7 @@ class JournaledEpisodes:
         held_out: HeldOutEpisodes,
         action: Column,
         segments: Callable[..., SegmentBuilder],
+        numbers: EpisodeNumbers,
         send: Callable[[Segment], None],
     ) -> None:
         self._journal = journal
@@ -140,6 +142,7 @@ class JournaledEpisodes:
         self._held_out = held_out
         self._action = action
         self._segments = segments
+        self._numbers = numbers
         self._send_on = send
         self._rollout: Rollout | None = None
         self._under_way: dict[int, Record] = {}
@@ -198,7 +201,8 @@ class JournaledEpisodes:
         """Takes the steps of the episode that begins."""
         record = Record(self._env, self._held_out.number, self._iteration, self._action.dtype)
         make = functools.partial(JournaledBuilder, record, self._under_way)
-        return self._segments(send=self._send, held_out=self._held_out.is_next(), make=make)
+        number = self._numbers.of(self._iteration, self._held_out.number)
+        return self._segments(send=self._send, held_out=self._held_out.is_next(), make=make, number=number)
 
     def _repeat(self, rollout: Rollout, parts: list[tuple[int, EpisodeUnderWay]]) -> None:
         """Repeats an episode from its beginning to the end of the last part's iteration."""

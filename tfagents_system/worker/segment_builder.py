@@ -51,6 +51,7 @@ class EpisodeCuts:
       gamma: Discount of a step, for the returns, where the layout has them.
       look_ahead: Steps behind its first one that a sample needs.
       look_back: Steps before its first one that a sample needs.
+      number: Of the episode, as of Segment.episode.
 
     Attributes:
       layout, max_steps, gamma: As above.
@@ -67,6 +68,7 @@ class EpisodeCuts:
         gamma: float = 1.0,
         look_ahead: int = 0,
         look_back: int = 0,
+        number: int = 0,
     ) -> None:
         self.layout = layout
         self.max_steps = max_steps
@@ -76,6 +78,8 @@ class EpisodeCuts:
         self._history = history
         self._look_ahead = look_ahead
         self._look_back = look_back
+        self._number = number
+        self._dropped = 0  # Observations of the episode that are not held any more.
         self._starts_episode = True
         self.lead = 0
         self._context = 0  # Steps of the lead at which no sample starts any more.
@@ -105,14 +109,38 @@ class EpisodeCuts:
             lead=self.lead,
             context=self._context,
             deferred=deferred,
+            episode=np.array([[self._number, self._dropped]], np.int64) if self.layout.episode else None,
             **rows.columns(),
         )
         given_up = max(0, steps - deferred - self._look_back)
-        rows.drop(given_up, max(0, history + given_up - self._history))
+        dropped = max(0, history + given_up - self._history)
+        rows.drop(given_up, dropped)
+        self._dropped += dropped
         self.lead = steps - given_up
         self._context = self.lead - deferred
         self._starts_episode &= given_up == 0
         self._send(segment)
+
+
+class EpisodeNumbers:
+    """Numbers a worker's episodes, as of Segment.episode: no other episode of it in the run's experience has the same.
+
+    Args:
+      incarnation: Of the worker's process, which is larger for each later start; None: in a deterministic run an
+        episode has the same number whichever start collects it.
+      agents_before: Agents that the run's has replaced.
+    """
+
+    def __init__(self, incarnation: int | None, agents_before: int) -> None:
+        self._incarnation = incarnation
+        self._agents_before = agents_before
+
+    def of(self, iteration: int, number: int) -> int:
+        """Of an episode that begins in this iteration, the `number`-th of this start of the worker."""
+        if self._incarnation is not None:
+            return self._incarnation + number
+        # Numbers may begin anew with each iteration, and iterations with each agent.
+        return (((self._agents_before << 31) + iteration + 1) << 20) + number % (1 << 20)
 
 
 class SegmentBuilder:
@@ -249,6 +277,7 @@ def segment_builder(
     send: Callable[[Segment], None],
     held_out: bool,
     make: Callable[..., SegmentBuilder] = SegmentBuilder,
+    number: int = 0,
 ) -> SegmentBuilder:
     """Cuts an episode so that whatever the parameters ask for can be drawn from its segments."""
     if params.drop_faulty_episodes:
@@ -264,6 +293,7 @@ def segment_builder(
         gamma=params.discount,
         look_ahead=look_ahead,
         look_back=look_back,
+        number=number,
     )
 
 

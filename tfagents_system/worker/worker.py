@@ -89,13 +89,13 @@ class Worker:
             self._connection, self._progress = self._links.connection, self._links.progress
             self._end.progress = self._progress
             self._activity = Activity(self._links.heartbeat, worker_id, self._look_around)
-            self._build_runners(start)
+            self._build_runners(start, incarnation)
         except BaseException:
             self._environments.close()  # A device must not be left as it is.
             raise
         self._activity.begin()
 
-    def _build_runners(self, start: int) -> None:
+    def _build_runners(self, start: int, incarnation: int) -> None:
         """What runs the episodes, in environments that are there."""
         role, worker_id = self._role, self._id
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
@@ -110,7 +110,7 @@ class Worker:
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
         layout = run_layout(self._params, observation_spec, action_spec)
         self._collector = Collector(
-            role, worker_id, start, self._runner, self._links.sender, layout, self._activity, self._policy
+            role, worker_id, start, incarnation, self._runner, self._links.sender, layout, self._activity, self._policy
         )
         share = self._eval_share()
         self._evaluator = Evaluator(
