@@ -21,7 +21,7 @@ from tests.support.waiting import gone
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs import env_process, loading
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
-from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.launch.environment_checks import check_environment
@@ -194,6 +194,16 @@ class Discrete(Counter):
         assert self.action_space.contains(action), action
         told = {"log/gear": int(action["gear"]), "log/key": int(action["keys"][1, 0])}
         return (*super().step(np.zeros(2))[:4], told)
+
+
+class Goals(Counter):
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        assert info == {} and achieved_goal.flags.writeable
+        if self.does == "raise in compute_reward":
+            raise ZeroDivisionError("no goal")
+        if self.does == "exit in compute_reward":
+            os._exit(7)
+        return -np.abs(achieved_goal - desired_goal).sum(axis=-1)
 '''
 
 PARAMS = """
@@ -324,6 +334,23 @@ def test_what_is_recorded_of_a_step_passes_where_somebody_asks_for_it(user: Fold
         np.testing.assert_array_equal(env.info["record/at"], [0.1, np.nan])
     finally:
         env.close()
+
+
+def test_functions_of_goals_are_called_on_the_other_side(user: Folder) -> None:
+    achieved, desired = np.arange(12, dtype=np.float32).reshape(6, 2), np.ones((6, 2), np.float32)
+    functions = user.make("Goals").goal_functions
+    assert (functions.has_reward, functions.has_terminated) == (True, False)
+    found = functions.rewards(achieved, desired)
+    assert (found.dtype, found.tolist()) == (np.float32, [-1.0, -3.0, -7.0, -11.0, -15.0, -19.0])
+    assert functions.terminated(achieved, desired) is None and not user.make().goal_functions.has_reward
+    told = (
+        r"compute_reward of the environment failed for 6 goals, info {}: ZeroDivisionError: no goal \(my_envs.py, line"
+    )
+    with pytest.raises(UserError, match=told):
+        user.make("Goals", does="raise in compute_reward").goal_functions.rewards(achieved, desired)
+    # Of a process that is gone another start of this one has another.
+    with pytest.raises(EnvironmentDiedError, match="exit code 7"):
+        user.make("Goals", does="exit in compute_reward").goal_functions.rewards(achieved, desired)
 
 
 def test_the_seed_arrives_once(user: Folder) -> None:

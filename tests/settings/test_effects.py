@@ -61,11 +61,12 @@ SET: dict[str, Any] = {
     "recurrent_burn_in": 3,
     "cut_at_exploration": False,
     "mini_race_oversampling": (4, 1),
+    "hindsight_strategy": "final",
     "eval_period_itrs": 3,
     "best_metric": "success",
 }
 RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
-SAMPLES = {"cut_at_exploration", "mini_race_oversampling"}
+SAMPLES = {"cut_at_exploration", "mini_race_oversampling", "hindsight_strategy"}
 IQN = {"iqn_quantiles", "iqn_acting_quantiles", "iqn_cosines", "iqn_huber_kappa"}
 VALUES = {"double_q", "dueling", "value_head_units", "exploration_epsilon", "boltzmann_epsilon"}
 ACTOR = {"actor_learning_rate", "sac_log_alpha", "actor_fc_layer_params", "actor_optimizer"}

@@ -45,6 +45,24 @@ def names(value: Any) -> str:
         ({"mini_race_oversampling": (40,)}, "mini_race_oversampling must be two integers"),
         ({"mini_race_oversampling": (4.5, 1)}, "mini_race_oversampling must be two integers"),
         ({"potential": 3.0}, "potential must be a method"),
+        ({"hindsight_share": 0.0}, "hindsight_share must be a number above 0 and at most 1, or None"),
+        ({"hindsight_share": 1.1}, "hindsight_share must be a number above 0 and at most 1, or None"),
+        (
+            {"hindsight_share": 0.8, "hindsight_strategy": "random"},
+            "hindsight_strategy must be one of 'future', 'final'",
+        ),
+        ({"hindsight_share": 0.8, "recurrent": True}, "hindsight_share=0.8 does not work with recurrent=True"),
+        ({"hindsight_share": 0.8, "mini_race_steps": 50}, "hindsight_share=0.8 does not work with mini_race_steps=50"),
+        ({"hindsight_share": 0.8, "potential": flat}, "hindsight_share=0.8 does not work with TrainParams.potential"),
+        (
+            {"hindsight_share": 1, "normalize_rewards": True},
+            "hindsight_share=1 does not work with normalize_rewards=True",
+        ),
+        ({"hindsight_share": 0.06}, "hindsight_share=0.06 of 8 samples is less than half a sample: raise it"),
+        (
+            {"hindsight_share": 0.1, "train_batch_size": 8, "prior_data": "demos.npz"},
+            "hindsight_share=0.1 of 4 samples is less",
+        ),
     ],
     ids=names,
 )
@@ -61,6 +79,8 @@ def test_it_is_refused(attributes: dict[str, Any], told: str) -> None:
         {"mini_race_steps": 3, "mini_race_oversampling": (0, 0)},
         {"algorithm": "sac_discrete", "cut_at_exploration": True, "n_step": 3},
         {"algorithm": "iqn", "mini_race_steps": 100, "n_step": 3, "potential": flat},
+        {"algorithm": "dqn", "hindsight_share": 1.0, "hindsight_strategy": "final", "n_step": 3},
+        {"hindsight_share": 0.8, "normalize_observations": True, "prior_data": "demos.npz"},
     ],
     ids=names,
 )

@@ -37,10 +37,9 @@ class Line(gymnasium.Env):
 
     def step(self, action: Any) -> Any:
         self.place += float(action[0])
-        seen = self._observation()
-        achieved, desired = seen["achieved_goal"], seen["desired_goal"]
+        achieved, desired = np.array([self.place], np.float32), np.array([self.goal], np.float32)
         reward = float(self.compute_reward(achieved, desired, {}))
-        return seen, reward, bool(self.compute_terminated(achieved, desired, {})), False, {}
+        return self._observation(), reward, bool(self.compute_terminated(achieved, desired, {})), False, {}
 
     def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> Any:
         return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > REACH).astype(np.float64)

@@ -1,0 +1,51 @@
+"""A point in a box that is to be moved to a goal; whatever is not the goal has the reward -1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+
+class Reach(gymnasium.Env):
+    """A goal environment as those of Gymnasium-Robotics are, NumPy alone.
+
+    The point is in [-1, 1]^n, and an action moves it by up to 0.1 along each axis. It begins at a random place, and the
+    goal is a random place, too. An episode has no end of its own.
+
+    Args:
+      dimensions: n.
+      tolerance: The goal is reached within this distance.
+    """
+
+    _STEP = 0.1
+
+    def __init__(self, dimensions: int = 3, tolerance: float = 0.1) -> None:
+        def box(bound: float) -> gymnasium.spaces.Box:
+            return gymnasium.spaces.Box(-bound, bound, (dimensions,), np.float32)
+
+        keys = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = gymnasium.spaces.Dict({key: box(1.0) for key in keys})
+        self.action_space = box(1.0)
+        self.tolerance = tolerance
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place, self._goal = self.np_random.uniform(-1.0, 1.0, (2, *self.action_space.shape)).astype(np.float32)
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        self._place = np.clip(self._place + np.float32(self._STEP) * np.clip(action, -1.0, 1.0), -1.0, 1.0)
+        reward = float(self.compute_reward(self._place, self._goal, {}))
+        return self._observe(), reward, False, False, {"is_success": reward == 0.0}
+
+    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+        """`[...]` of goals `[..., n]`: 0 where the goal is reached, else -1."""
+        del info
+        return np.where(np.linalg.norm(achieved_goal - desired_goal, axis=-1) < self.tolerance, 0.0, -1.0)
+
+    def _observe(self) -> dict[str, np.ndarray]:
+        return {"observation": self._place, "achieved_goal": self._place, "desired_goal": self._goal}
