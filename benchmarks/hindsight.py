@@ -2,24 +2,30 @@
 
     python -m benchmarks.hindsight [--quick]
 
-100 minibatches of 256 from a ring of 1,000,000 steps, in turns: episodes of 50 steps of eight workers, mixed, whole and
-in segments of 10 steps. 28 numbers an observation, the goals among them, and 8 an action.
+Minibatches of 256 from a replay server with 1,000,000 steps to another process, plain ones and such with four of five
+goals replaced in turns: episodes of 50 steps of eight workers, mixed, whole and in segments of 10 steps. 28 numbers an
+observation, the goals among them, and 8 an action. Speeds are by the CPU time of the server's process.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import multiprocessing
+import os
+import socket
 import statistics
 import tempfile
 import time
+from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.outcome import Outcome, parse_args
+from benchmarks.replay import BlockClient, no_pacing
 from tfagents_system.envs.goals import GoalFunctions
-from tfagents_system.replay import sampling
+from tfagents_system.machine.topology import allowed_cpus
 from tfagents_system.replay.hindsight import Hindsight
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
@@ -27,7 +33,12 @@ from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
 
-WORKERS, EPISODE, BATCH, MINIBATCHES, GOAL = 8, 50, 256, 100, 3
+WORKERS, EPISODE, BATCH, MINIBATCHES = 8, 50, 256, 100
+FORMS = {
+    f"n_step={n_step}{' with hindsight' if hindsight else ''}": TransitionForm(n_step, hindsight=hindsight)
+    for n_step in (1, 3)
+    for hindsight in (None, Hindsight(0.8))
+}
 LAYOUT = Layout.from_specs(
     {
         name: np.zeros(size, np.float32)
@@ -39,12 +50,12 @@ LAYOUT = Layout.from_specs(
 
 
 class Goals:
-    """Distances, in 1 us for each goal."""
+    """Whether a goal is near, in 1 us of CPU time for each."""
 
     def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: object) -> np.ndarray:
-        end = time.perf_counter() + 1e-6 * len(achieved)
+        end = time.thread_time() + 1e-6 * len(achieved)
         reward = -(np.linalg.norm(achieved - desired, axis=-1) > 0.05).astype(np.float32)
-        while time.perf_counter() < end:
+        while time.thread_time() < end:
             pass
         return reward
 
@@ -82,39 +93,103 @@ def filled(folder: Path, steps: int, segment_steps: int) -> Ring:
     return ring
 
 
-def secs_of(ring: Ring, settings: DrawSettings, seed: int) -> float:
-    began = time.perf_counter()
-    sampling.draw(ring, np.random.default_rng(seed), settings, MINIBATCHES)
-    return time.perf_counter() - began
+def serve(pipe: Pipe, port: int, folder: Path, steps: int, segment_steps: int, cpu: int) -> None:
+    """A replay server with a full ring, on one CPU; serves what the pipe names, until it says `stop`."""
+    os.sched_setaffinity(0, {cpu})
+    import reverb
+
+    from tfagents_system.replay.service import ReplayService
+    from tfagents_system.replay.snapshots import SnapshotWriter
+    from tfagents_system.transport import tables
+    from tfagents_system.transport.connection import Connection
+
+    ring = filled(folder, steps, segment_steps)
+    all_tables = tables.make_tables(1)
+    _server = reverb.Server(list(all_tables.values()), port)
+    connection = Connection(f"localhost:{port}", lambda: False)
+    plain = DrawSettings(BATCH, TransitionForm(), MINIBATCHES, seed=0, goals=GoalFunctions([Goals()]))
+    snapshots = SnapshotWriter(ring, None, folder / "checkpoints")
+    service = ReplayService(ring, connection, all_tables[tables.BLOCKS], 1, plain, no_pacing(), snapshots)
+    pipe.send(_secs_of_index(ring))
+    while True:
+        if pipe.poll():
+            wanted = pipe.recv()
+            if wanted == "stop":
+                os._exit(0)  # Threads that read from Reverb block in C++.
+            if wanted in FORMS:
+                service._draw_settings = dataclasses.replace(plain, form=FORMS[wanted])
+            pipe.send(time.process_time())
+        for _ in range(20):
+            service.step()
+
+
+def _secs_of_index(ring: Ring) -> float:
+    """How long it takes to make the index of all that a ring holds, as after a restart."""
+    times = []
+    for _ in range(5):
+        fresh = Ring(ring.files)
+        began = time.perf_counter()
+        assert fresh.episodes is not None
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def _cpu_secs(pipe: Pipe, wanted: str) -> float:
+    """Tells the server what to draw from now on; returns its CPU time so far."""
+    pipe.send(wanted)
+    return float(pipe.recv())
+
+
+def measure(outcome: Outcome, steps: int, segment_steps: int, rounds: int, blocks: int) -> None:
+    cpus = allowed_cpus()
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    ours, theirs = multiprocessing.Pipe()
+    with tempfile.TemporaryDirectory(dir=os.environ.get("SAC_REPLAY_DIR")) as folder:
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(
+            target=serve, args=(theirs, port, Path(folder), steps, segment_steps, cpus[0]), daemon=True
+        )
+        process.start()
+        theirs.close()
+        try:
+            outcome.row(f"index of {steps:,} steps in segments of {segment_steps}", 1000 * ours.recv(), "ms")
+            client = BlockClient(port)
+            speeds: dict[str, list[float]] = {name: [] for name in FORMS}
+            for _ in range(rounds):
+                for name, found in speeds.items():
+                    _cpu_secs(ours, name)
+                    for _ in range(4):  # Drawn before.
+                        client.next_block()
+                    began = _cpu_secs(ours, "the time")
+                    for _ in range(blocks):
+                        client.next_block()
+                    found.append(blocks * MINIBATCHES / (_cpu_secs(ours, "the time") - began))
+            ours.send("stop")
+        finally:
+            process.join(10)
+            process.kill()
+    what = f"segments of {segment_steps} steps"
+    for name, found in speeds.items():
+        outcome.row(f"{name}, {what}", statistics.median(found), "minibatches/CPU s")
+    for n_step in (1, 3):
+        pairs = zip(speeds[f"n_step={n_step}"], speeds[f"n_step={n_step} with hindsight"], strict=True)
+        ratio = statistics.median(ours / theirs for theirs, ours in pairs)
+        if n_step == 1:
+            outcome.ratio(f"draws with hindsight over plain ones, {what}", ratio, 0.5)
+        else:
+            outcome.row(f"n_step={n_step} with hindsight over without, {what}", ratio, "")
 
 
 def main() -> None:
     args = parse_args(argparse.ArgumentParser(description=__doc__))
-    steps, rounds = (100_000, 10) if args.quick else (1_000_000, 60)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.sched_setaffinity(0, {allowed_cpus()[-1]})
     outcome = Outcome((__doc__ or "").splitlines()[0])
-    plain = DrawSettings(BATCH, TransitionForm(), MINIBATCHES, seed=0, goals=GoalFunctions([Goals()]))
-    forms = {1: TransitionForm(hindsight=Hindsight(0.8)), 3: TransitionForm(3, hindsight=Hindsight(0.8))}
-    for segment_steps in (EPISODE, 10):
-        with tempfile.TemporaryDirectory() as folder:
-            ring = filled(Path(folder), steps, segment_steps)
-            for n_step, form in forms.items():
-                kinds = [dataclasses.replace(plain, form=TransitionForm(n_step)), dataclasses.replace(plain, form=form)]
-                pairs = [[secs_of(ring, kind, seed) for kind in kinds] for seed in range(rounds)]
-                theirs, ours = (statistics.median(times) for times in zip(*pairs[1:], strict=True))
-                what = f"segments of {segment_steps} steps, n_step={n_step}"
-                outcome.row(f"plain draws, {what}", MINIBATCHES / theirs, "minibatches/s")
-                outcome.row(f"draws with hindsight, {what}", MINIBATCHES / ours, "minibatches/s")
-                ratio = statistics.median(pair[0] / pair[1] for pair in pairs[1:])
-                if n_step == 1:
-                    outcome.ratio(f"of plain draws, {what}", ratio, 0.5)
-            rebuilt = []
-            for _ in range(5):
-                fresh = Ring(ring.files)
-                began = time.perf_counter()
-                with fresh.lock:
-                    assert fresh.episodes is not None
-                rebuilt.append(time.perf_counter() - began)
-            outcome.row(f"the index of {steps:,} steps made anew, {segment_steps} a segment", 1000 * min(rebuilt), "ms")
+    steps, rounds, blocks = (100_000, 1, 5) if args.quick else (1_000_000, 9, 20)
+    for segment_steps in (EPISODE,) if args.quick else (EPISODE, 10):
+        measure(outcome, steps, segment_steps, rounds, blocks)
     outcome.print()
 
 

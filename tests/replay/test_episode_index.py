@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.goals import Episode, Writer, goal_layout, goal_ring, leaf
+from tfagents_system.replay.episode_index import Found
 from tfagents_system.replay.filling import add_segments
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
@@ -35,16 +36,17 @@ def check(ring: Ring) -> int:
     starts = np.flatnonzero(ring.steps_left[rows] >= 1)
     if not len(starts):
         return 0
-    oldest = ring.total_rows - ring.filled_rows
-    place, first, last = ring.episodes.places(oldest + starts)
+    found = ring.episodes.find(rows[starts])
+    held_rows = set(rows.tolist())
     for k, start in enumerate(starts):
         worker, episode, step = observation[rows[start]].astype(int).tolist()
-        steps = np.array(steps_of[worker, episode])
-        behind = ring.episodes.rows(np.arange(place[k], last[k] + 1))
-        assert ((behind >= oldest) & (behind < ring.total_rows)).all()
-        seen = observation[behind % ring.num_rows]
-        np.testing.assert_array_equal(seen, [(worker, episode, each) for each in steps[steps >= step]])
-        assert place[k] - first[k] == np.count_nonzero(steps < step)
+        steps = steps_of[worker, episode]
+        _, place, first, last = (int(each[k]) for each in found)
+        one = Found(*(np.repeat(each[k], last + 1 - first) for each in found))
+        all_of_it = ring.episodes.rows(one, np.arange(first, last + 1))
+        assert held_rows.issuperset(all_of_it.tolist())
+        np.testing.assert_array_equal(observation[all_of_it], [(worker, episode, each) for each in steps])
+        assert place - first == steps.index(step)
     return len(starts)
 
 
@@ -73,8 +75,8 @@ def test_interleaved_segments_of_several_workers_while_the_oldest_are_given_up(
 ) -> None:
     ring, rng = goal_ring(tmp_path, 120, 60), np.random.default_rng(history + look_ahead)
     writer, episodes, begun, starts = Writer(ring, 3, look_ahead, history), dict[int, Episode](), [0], 0
-    for _ in range(60):
-        scramble(writer, rng, 4, episodes, begun)
+    for _ in range(20):
+        scramble(writer, rng, 12, episodes, begun)
         starts += check(ring)
     assert ring.total_rows > 3 * ring.num_rows and starts > 1000
 
@@ -100,8 +102,9 @@ def test_after_a_restart_a_rollback_and_damage_it_is_that_of_the_rows(tmp_path: 
     leaf(ring, "observation")[(ring.total_rows - 8) % ring.num_rows] += 0.5
     assert ring.verify() == 4
     first = ring.total_rows - 15
-    place, low, high = ring.episodes.places(np.array([first, first + 10]))
-    assert (high - place).tolist() == [4, 4] and (place - low).tolist() == [0, 0] and place[0] != place[1]
+    found = ring.episodes.find(np.array([first, first + 10]) % ring.num_rows)
+    assert (found.last - found.place).tolist() == [4, 4] and (found.place - found.first).tolist() == [0, 0]
+    assert found.place[0] != found.place[1]
 
 
 def test_an_episode_of_one_worker_is_none_of_another_s(tmp_path: Path) -> None:
@@ -132,8 +135,8 @@ def test_what_was_taken_over_has_numbers_of_its_own(tmp_path: Path) -> None:
         add_segments(ring, source.segments(), source.folder, 1)
     Writer(ring).whole(0, 3, 5)
     starts = np.flatnonzero(ring.steps_left[ring.held_rows] >= 1)
-    place, first, last = ring.episodes.places(starts)
+    found = ring.episodes.find(starts)
     lengths = [3] * 12 + [4] * 4 + [2] * 2 + [5] * 5  # The last but one: of segments.
-    assert (last - first).tolist() == lengths
-    assert len(set(first.tolist())) == 2 + 2 + 2 + 1
+    assert (found.last - found.first).tolist() == lengths
+    assert len(set(found.first.tolist())) == 2 + 2 + 2 + 1
     assert (ring.rows.episode_at(np.arange(12))[:, 0] < 0).all()

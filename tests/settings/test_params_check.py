@@ -20,6 +20,7 @@ from tfagents_system.examples.racing import params as racing
 from tfagents_system.examples.racing_camera import params as racing_camera
 from tfagents_system.examples.racing_iqn import params as racing_iqn
 from tfagents_system.examples.racing_real_time import params as racing_real_time
+from tfagents_system.examples.reach import params as reach
 from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.settings import parameters_page, params_check
 from tfagents_system.settings.attribute_docs import attribute_docs
@@ -130,7 +131,8 @@ def test_a_type_without_a_rule_is_no_description() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [pendulum, minitaur, halfcheetah, pendulum_pixels, racing, racing_camera, racing_iqn, racing_real_time]
+    "module",
+    [pendulum, minitaur, halfcheetah, pendulum_pixels, racing, racing_camera, racing_iqn, racing_real_time, reach],
 )
 def test_shipped_examples_and_defaults_pass(module: Any) -> None:
     params = module.TrainParams({"horizon": 200})

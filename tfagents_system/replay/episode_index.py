@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from tfagents_system.replay.ring_files import row_ranges
 from tfagents_system.replay.ring_rows import RingRows
+
+
+class Found(NamedTuple):
+    """Where rows are, `[N]` each.
+
+    Attributes:
+      segment: In the order of the index.
+      place: The row's own.
+      first, last: The first and the last place of its episode that the ring holds.
+    """
+
+    segment: np.ndarray
+    place: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
 
 
 class EpisodeIndex:
@@ -27,6 +44,7 @@ class EpisodeIndex:
         # held, and the numbers of this row and of its last one.
         self._key = np.empty((0, 2), np.int64)
         self._first = self._last = np.empty(0, np.int64)
+        self._ending = np.empty(0, np.int32)  # By rows of the files: which segment ends there.
 
     def update(self, oldest: int, end: int) -> None:
         """Brings it up to date: the ring holds the rows numbered `oldest` up to `end` (not included)."""
@@ -69,20 +87,22 @@ class EpisodeIndex:
         self._place = base[episode] + step - lowest[episode]
         self._begin = np.minimum.accumulate(self._place[::-1])[::-1]
         self._first_place, self._last_place = base[episode], (base + places - 1)[episode]
-        self._by_row = np.argsort(self._first, kind="stable")
-        self._first_by_row = self._first[self._by_row]
+        if not len(self._ending):
+            self._ending = np.zeros(self._rows.num_rows, np.int32)
+        self._ending[self._last % self._rows.num_rows] = np.arange(len(step))
 
-    def places(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of rows by their numbers `[N]`, each at the start of a transition.
+    def find(self, rows: np.ndarray) -> Found:
+        """Where rows are in their episodes: places `[N]` of the files, each at the start of a transition."""
+        left = self._rows.steps_left[rows]
+        segment = self._ending[(rows + left) % self._rows.num_rows]
+        last = self._place[segment] + self._last[segment] - self._first[segment]
+        return Found(segment, last - left, self._first_place[segment], self._last_place[segment])
 
-        Returns:
-          `[N]` each: the row's place, and the first and the last place of its episode that the ring holds.
-        """
-        segment = self._by_row[np.searchsorted(self._first_by_row, rows, "right") - 1]
-        place = self._place[segment] + rows - self._first[segment]
-        return place, self._first_place[segment], self._last_place[segment]
-
-    def rows(self, places: np.ndarray) -> np.ndarray:
-        """Numbers of rows `[N]` that have these places."""
-        segment = np.searchsorted(self._begin, places, "right") - 1
-        return self._first[segment] + places - self._place[segment]
+    def rows(self, found: Found, places: np.ndarray) -> np.ndarray:
+        """Rows `[N]` that have these places, each one of the episode that was found; as places of the files."""
+        segment = found.segment.copy()
+        begin, length = self._place[segment], self._last[segment] - self._first[segment]
+        elsewhere = np.flatnonzero((places < begin) | (places > begin + length))
+        segment[elsewhere] = np.searchsorted(self._begin, places[elsewhere], "right") - 1
+        rows: np.ndarray = (self._first[segment] + places - self._place[segment]) % self._rows.num_rows
+        return rows

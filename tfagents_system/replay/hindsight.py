@@ -74,9 +74,7 @@ class Relabelled:
         names = [column.name for column in ring.layout.observation]
         self._achieved = ring.observation[names.index(f"observation/{ACHIEVED}")]
         self._desired_leaf = names.index(f"observation/{DESIRED}")
-        oldest = ring.total_rows - ring.filled_rows
-        numbers = oldest + (self._rows - ring.oldest_row) % ring.num_rows
-        self._goals = self._achieved[_goal_rows(ring, rng, numbers, hindsight.strategy) % ring.num_rows]
+        self._goals = self._achieved.take(_goal_rows(ring, rng, self._rows, hindsight.strategy), axis=0)
 
     def judge(self, reward: Sequence[np.ndarray], discount: Sequence[np.ndarray]) -> None:
         """Replaces the rewards and discounts of these steps by those that they have with their new goals.
@@ -88,7 +86,7 @@ class Relabelled:
         left = ring.steps_left[self._rows]
         # Behind the segment's end is another one's: the last step stands for those, and nobody reads what it gives.
         behind = [(self._rows + np.minimum(k, left)) % ring.num_rows for k in range(1, steps + 1)]
-        achieved = self._achieved[np.concatenate(behind)]
+        achieved = self._achieved.take(np.concatenate(behind), axis=0)
         desired = np.tile(self._goals, (steps,) + (1,) * (self._goals.ndim - 1))
         rewards = self._functions.rewards(achieved, desired).reshape(steps, -1)
         terminated = self._functions.terminated(achieved, desired)
@@ -115,14 +113,14 @@ class Relabelled:
         leaf[:, : self._count] = self._goals.reshape(len(leaf), self._count, *leaf.shape[2:])
 
 
-def _goal_rows(ring: Ring, rng: np.random.Generator, numbers: np.ndarray, strategy: Strategy) -> np.ndarray:
-    """Numbers of rows whose achieved goals are to be desired, for rows by their numbers `[N]`."""
+def _goal_rows(ring: Ring, rng: np.random.Generator, rows: np.ndarray, strategy: Strategy) -> np.ndarray:
+    """Rows whose achieved goals are to be desired, of rows `[N]` at which transitions start."""
     episodes = ring.episodes
-    place, first, last = episodes.places(numbers)
+    found = episodes.find(rows)
     if strategy == "future":
-        goal = rng.integers(place + 1, last + 1)
+        goal = rng.integers(found.place + 1, found.last + 1)
     elif strategy == "final":
-        goal = last
+        goal = found.last
     else:
-        goal = rng.integers(first + 1, last + 1)
-    return episodes.rows(goal)
+        goal = rng.integers(found.first + 1, found.last + 1)
+    return episodes.rows(found, goal)

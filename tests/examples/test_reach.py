@@ -1,0 +1,48 @@
+"""The example with a goal passes the checks of a start, and its replay server gets the environment's functions."""
+
+from __future__ import annotations
+
+import json
+import types
+from typing import Any
+
+import numpy as np
+
+from tests.support.launching import ROOT
+from tfagents_system.checks.checklist import Checklist
+from tfagents_system.examples.reach.environment import Reach
+from tfagents_system.examples.reach.params import TrainParams
+from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.replay.hindsight import Hindsight
+from tfagents_system.replay.server import _settings_of_run
+from tfagents_system.settings.params_check import advice, check_params
+
+
+def test_a_start_accepts_it_and_the_server_can_say_what_goals_are_worth() -> None:
+    params = TrainParams(json.loads((ROOT / "config/reach.json").read_text()))
+    assert check_params(params) == [] and advice(params) == []
+    checks = Checklist()
+    trial = check_environment(params, 0, checks)
+    assert trial is not None and checks.errors == []
+    assert trial.layout.optional == ("episode",)
+    told = "rewards of other goals by compute_reward, terminations stay as recorded"
+    assert told in checks["environment"].facts
+    role: Any = types.SimpleNamespace(params=params, seed=3, epoch_seed=3)
+    settings = _settings_of_run(role, trial.layout)
+    assert settings.form.hindsight == Hindsight(0.8, "future") and settings.goals is not None
+    goals = np.array([[0.0, 0.0, 0.0], [0.05, 0.0, 0.05], [0.0, 0.2, 0.0]], np.float32)
+    assert settings.goals.rewards(goals, np.zeros_like(goals)).tolist() == [0.0, 0.0, -1.0]
+
+
+def test_its_point_moves_to_the_goal() -> None:
+    env = Reach()
+    seen, _ = env.reset(seed=1)
+    rewards = []
+    for _ in range(25):
+        way = seen["desired_goal"] - seen["achieved_goal"]
+        seen, reward, terminated, truncated, info = env.step(np.clip(way / 0.1, -1.0, 1.0))
+        rewards.append(reward)
+        assert env.observation_space.contains(seen) and not terminated and not truncated
+        assert info["is_success"] == (reward == 0.0)
+    first = rewards.index(0.0)
+    assert 2 < first < 20 and rewards == [-1.0] * first + [0.0] * (25 - first)
