@@ -28,13 +28,13 @@ class Reach(gymnasium.Env):
         keys = ("observation", "achieved_goal", "desired_goal")
         self.observation_space = gymnasium.spaces.Dict({key: box(1.0) for key in keys})
         self.action_space = box(1.0)
-        self.tolerance = tolerance
+        self.dimensions, self.tolerance = dimensions, tolerance
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         super().reset(seed=seed)
-        self._place, self._goal = self.np_random.uniform(-1.0, 1.0, (2, *self.action_space.shape)).astype(np.float32)
+        self._place, self._goal = self.np_random.uniform(-1.0, 1.0, (2, self.dimensions)).astype(np.float32)
         return self._observe(), {}
 
     def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
