@@ -97,7 +97,7 @@ def test_our_run_ends_once_its_iterations_are_measured(monkeypatch):
 
 def test_who_takes_part():
     everybody = set(whole_system.contestants_of(Task(2000), arguments()))
-    assert everybody == {OURS, *whole_system.TARGETS, "SBX, 50 updates after 50 steps"}
+    assert everybody == {*whole_system.TARGETS_OF_OURS, *whole_system.TARGETS, "SBX, 50 updates after 50 steps"}
     slow = Task(1000, 5.0)
     assert set(whole_system.contestants_of(slow, arguments())) == {OURS, "SBX"}
     assert set(whole_system.contestants_of(slow, arguments(full=True))) == {OURS, *whole_system.TARGETS}
