@@ -21,6 +21,7 @@ from tfagents_system.agents import algorithms, fused_update, sac_discrete, value
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.checks.hyperparameters import described_by
+from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies import weights
 from tfagents_system.replay import sampling
@@ -60,6 +61,21 @@ def test_a_bootstrap_factor_without_gamma_is_noticed(tmp_path: Path, monkeypatch
     monkeypatch.setattr("tfagents_system.replay.server.DrawSettings", without)
     with pytest.raises(AssertionError):
         checks.a_reward_for_ever_is_worth_ten_with_any_arm(tmp_path, 1, **DISCRETE["dqn"])
+
+
+def test_goals_that_no_episode_was_after(tmp_path: Path) -> None:
+    checks.goals_are_walked_to_that_no_episode_was_after(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", ["no hindsight", "rewards as recorded", "terminations as recorded"])
+def test_what_is_not_hindsight_is_noticed(wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    share = None if wrong == "no hindsight" else 0.8
+    if wrong == "rewards as recorded":
+        monkeypatch.setattr(GoalFunctions, "rewards", lambda self, achieved, desired: np.full(len(achieved), -1.0))
+    elif wrong == "terminations as recorded":
+        monkeypatch.setattr(GoalFunctions, "terminated", lambda self, achieved, desired: None)
+    with pytest.raises(AssertionError):
+        checks.goals_are_walked_to_that_no_episode_was_after(tmp_path, hindsight_share=share)
 
 
 def test_the_entropy_of_arms_reaches_its_target_and_alpha_decides_their_probabilities(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ Environment, episodes, segments, ring, draws, updates, and the policy that worke
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tfagents_system.train_params_base import TrainParamsBase, has_potential
 from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.actors import Actor, PolicyActor, RandomActor
 from tfagents_system.worker.rollout import Rollout
-from tfagents_system.worker.segment_builder import segment_builder
+from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
 
 _SEED = 5
 _BLOCK = 100
@@ -62,7 +62,8 @@ class Learner:
         seen, acted = tensor_spec.from_spec((observation_spec, action_spec))
         self.agent = make_agent(self.params, seen, acted, tf.Variable(0, dtype=tf.int64))
         self.update = make_block_update(self.params, self.agent, self.params.matmul_precision, _SEED)
-        self._settings = draw_settings(self.params, self.layout, _SEED)
+        goals = self.env.goal_functions
+        self._settings = dataclasses.replace(draw_settings(self.params, self.layout, _SEED), goals=goals)
         self._rng = np.random.default_rng(_SEED)
         self._policy = make_worker_policy(self.agent, _SEED, frame_stack=self.params.frame_stack)
         self._trained = weights.named_variables(self.agent.collect_policy)
@@ -72,8 +73,10 @@ class Learner:
     def collect(self, episodes: int, actor: Actor | None = None) -> list[Episode]:
         """Adds whole episodes to the ring, of uniformly random actions unless an actor is given."""
         actor = actor or RandomActor(self.env.action_spec(), self._rng)
-        builder = functools.partial(segment_builder, self.params, self.layout, self._store, held_out=False)
-        return Rollout([self.env], actor, new_builder=builder).episodes(episodes)
+        return Rollout([self.env], actor, new_builder=self._new_builder).episodes(episodes)
+
+    def _new_builder(self) -> SegmentBuilder:
+        return segment_builder(self.params, self.layout, self._store, held_out=False, number=self._segments)
 
     def train(self, updates: int) -> dict[str, float]:
         """So many updates; the losses of the last block."""

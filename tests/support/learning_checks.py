@@ -20,6 +20,7 @@ from tests.support.tasks_to_learn import (
     Noisy,
     Steady,
     SteadyArms,
+    Walk,
     marked,
 )
 from tfagents_system.worker.actors import RandomActor
@@ -166,6 +167,23 @@ def entropy_reaches_its_target(folder: Path, **attributes: Any) -> None:
 
     trained = learner(folder, lambda: Bandit(reward), 1, 500, **{"target_entropy": -0.5, **attributes})
     assert abs(entropy(trained) + 0.5) < 0.1, entropy(trained)
+
+
+def goals_are_walked_to_that_no_episode_was_after(folder: Path, **attributes: Any) -> None:
+    """From random walks alone: the choice towards every goal within three places, and its value, by DQN."""
+    gamma, settings = 0.9, {**DISCRETE["dqn"], "discount": 0.9, "hindsight_share": 0.8, "num_steps_per_iter": 1500}
+    trained = learner(folder, Walk, 12, 200, **{**settings, **attributes})
+    for place in range(-3, 4):
+        for away in (-3, -2, -1, 1, 2, 3):
+            seen = Walk.at(place, place + away)
+            values = np.mean([critic.acting_values(batched(seen))[0].numpy() for critic in trained.critics], axis=0)
+            exact = -sum(gamma**k for k in range(abs(away) - 1))
+            assert trained.greedy_choice(seen) == (away > 0), (place, away, values)
+            assert abs(values.max() - exact) < 0.35, (place, away, values, exact)
+
+
+def batched(observation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: leaf[None] for name, leaf in observation.items()}
 
 
 def probabilities(learner: Learner) -> np.ndarray:

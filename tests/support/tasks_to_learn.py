@@ -163,3 +163,39 @@ class Echo(_Task):
         reward = self.cue * float(action[0]) if self.steps == CUE_STEPS - 1 else 0.0
         self.steps += 1
         return self.observe(), reward, self.steps == CUE_STEPS, False, {}
+
+
+class Walk(gymnasium.Env):
+    """A line of places, and a goal beyond all that is walked to; each step goes one place down or up.
+
+    Observations are places by 10. The value of the best way to a goal d places away, at discount gamma, is
+    -(1 + ... + gamma^(d - 2)): the step that reaches it costs nothing, and the episode is over.
+    """
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            key: gymnasium.spaces.Box(-9.0, 9.0, (1,), np.float32)
+            for key in ("observation", "achieved_goal", "desired_goal")
+        }
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(-4, 5))
+        return self.at(self.place, 40), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.place += 2 * int(action) - 1
+        return self.at(self.place, 40), -1.0, False, False, {}
+
+    @staticmethod
+    def at(place: int, goal: int) -> dict[str, np.ndarray]:
+        numbers = {"observation": place, "achieved_goal": place, "desired_goal": goal}
+        return {name: np.array([number / 10], np.float32) for name, number in numbers.items()}
+
+    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+        return np.where(self.compute_terminated(achieved_goal, desired_goal, info), 0.0, -1.0)
+
+    def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+        return np.abs(achieved_goal - desired_goal).max(axis=-1) < 0.05
