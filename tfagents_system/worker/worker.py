@@ -6,7 +6,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tree
@@ -58,8 +58,12 @@ class Worker:
       worker_id: SLURM_PROCID: from 0. Planned workers are numbered below `role.num_workers`; those beyond have no share
         of the first random episodes, nor of evaluations unless they are the run's evaluators.
       settings: How it deals with its environments.
+
+    Attributes:
+      collects: Whether it has environments to collect in; one that only evaluates needs none.
     """
 
+    collects: ClassVar[bool] = True
     _eval_lane = 0  # Of the policy, for evaluation environment 0.
 
     def __init__(self, role: Role, worker_id: int, settings: WorkerSettings) -> None:
@@ -81,7 +85,14 @@ class Worker:
         self._curriculum = Curriculum.from_config(self._params.env_config)
         with self._guard.building("building its environments"):
             self._environments = _build_environments(
-                role, worker_id, settings, self._curriculum, start, self._eval_share(), self._end.is_told_to_stop
+                role,
+                worker_id,
+                settings,
+                self._curriculum,
+                start,
+                self._eval_share(),
+                self._end.is_told_to_stop,
+                self.collects,
             )
         try:
             device = self._environments.device
@@ -103,7 +114,7 @@ class Worker:
         self._random = RandomActor(action_spec, rng)
         time_step_spec = policy_time_step_spec(self._params, observation_spec)
         seed = role.derived_seed(NOISE_STREAM, worker_id, start, 1)
-        lanes = max(self._environments.lanes, self._environments.eval_lanes)
+        lanes = max(1, self._environments.lanes, self._environments.eval_lanes)
         policy = self._make_policy(time_step_spec, action_spec, seed, lanes)
         self._policy = NewestPolicy(self._connection, policy, self._progress.get, lambda: self._runner.rest())
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
@@ -319,6 +330,7 @@ def _build_environments(
     start: int,
     eval_share: int,
     on_wait: Callable[[], bool],
+    collects: bool,
 ) -> WorkerEnvironments:
     python, count = settings.env_python, settings.envs_per_worker
     return WorkerEnvironments(
@@ -330,4 +342,5 @@ def _build_environments(
         curriculum,
         process=ProcessSettings(python, settings.step_timeout_secs, on_wait) if python else None,
         memory_mb=settings.memory_mb,
+        collects=collects,
     )
