@@ -33,8 +33,7 @@ class WorkerEnvironments:
     A fault costs the episode that it happens in: the environment is closed, built again with another seed, and gets
     the curriculum's values. Three in a row in one place, without an episode that came to its end, are the caller's.
 
-    An environment that acts in real time is the only one: it is evaluated in, too, and `evaluation` is `collect`. A
-    worker that only evaluates has no collect environments, unless those for evaluation need them.
+    An environment that acts in real time is the only one: it is evaluated in, too, and `evaluation` is `collect`.
 
     Args:
       params: The user's TrainParams.
@@ -46,7 +45,7 @@ class WorkerEnvironments:
       curriculum: Its values are what environments are set to when they are built again.
       process: Where they run; None: as SAC_ENV_PYTHON says.
       memory_mb: SAC_WORKER_MEMORY_MB; None: no limit.
-      collects: False: it only evaluates.
+      collects: False: it only evaluates, and builds collect environments only for evaluation ones that need them.
 
     Attributes:
       collect, evaluation: The environments; the hooks' `id` of the first of them: `first_env_id`.
@@ -84,8 +83,7 @@ class WorkerEnvironments:
         self._in_a_row: collections.Counter[Place] = collections.Counter()
         self.faults = self.eval_faults = 0
         self.last_fault = ""
-        self.collect: list[AnyEnvironment] = []
-        self.evaluation: list[AnyEnvironment] = []
+        self.collect, self.evaluation = list[AnyEnvironment](), list[AnyEnvironment]()
         builds_collect = collects or (process is None and eval_env_needs_collect_env(params, self.first_env_id))
         for index in range(count if builds_collect else eval_count):
             if builds_collect:
@@ -102,8 +100,7 @@ class WorkerEnvironments:
     @property
     def device(self) -> Device | None:
         """Of the environment that acts in real time; None: no environment does."""
-        envs = self.collect or self.evaluation
-        return getattr(envs[0], "device", None) if envs else None
+        return getattr(next(iter(self.collect or self.evaluation), None), "device", None)
 
     @property
     def lanes(self) -> int:
@@ -139,8 +136,6 @@ class WorkerEnvironments:
 
     def begin_episode(self, place: Place) -> None:
         """To be called before an episode begins: sets what is due; rebuilds an environment that has grown too large.
-
-        A device is told whether the episode is of an evaluation.
 
         Raises:
           UserError: An environment has no such parameter.

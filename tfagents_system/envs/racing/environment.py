@@ -88,12 +88,10 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     (seconds since the start; at the finish, up to its line), `is_success`, `track` (its name) and `end` (FINISHED,
     OFF_TRACK, STUCK or "").
 
-    `reset(options={"evaluation": True})` begins an episode on the next of the held-out tracks, whatever the split.
-
     Args:
       racing: The settings.
       split: TRAIN, whose tracks are drawn by the seed, or HELD_OUT, which come one after the other.
-      first_track: Of HELD_OUT: which comes first.
+      first_track: Of HELD_OUT: which comes first. `reset(options={"evaluation": True})` takes the next of them, too.
       render_mode: None or `rgb_array`.
     """
 
@@ -167,7 +165,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         now = self._now
         if seed is not None:
             now.rng, now.episodes = np.random.default_rng(seed), 0
-        self._enter(self._next_held_out() if (options or {}).get(EVALUATION) else self._next_track())
+        self._enter(self._next_track(is_evaluation=bool(options and options.get(EVALUATION))))
         now.car = CarState(*self.track.start())
         now.zone = now.steps = now.steps_in_zone = 0
         now.metres = 0.0
@@ -177,16 +175,12 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self.trail, self._path = [], [(now.car.x, now.car.y)]
         return now.observation, self._info("")
 
-    def _next_track(self) -> tuple[str, str, int]:
-        now, tracks = self._now, self._tracks
-        place = now.rng.integers(len(tracks)) if self._is_drawn else self._first_track + now.episodes
-        return tracks[int(place) % len(tracks)]
-
-    def _next_held_out(self) -> tuple[str, str, int]:
-        """Evaluations draw no numbers: training goes on as without them."""
-        now, tracks = self._now, self._held_out
-        now.evaluated += 1
-        return tracks[(self._first_track + now.evaluated - 1) % len(tracks)]
+    def _next_track(self, *, is_evaluation: bool) -> tuple[str, str, int]:
+        now, tracks = self._now, self._held_out if is_evaluation else self._tracks
+        if self._is_drawn and not is_evaluation:
+            return tracks[int(now.rng.integers(len(tracks)))]
+        now.evaluated += is_evaluation  # Which draws no numbers: training goes on as without it.
+        return tracks[(self._first_track + (now.evaluated - 1 if is_evaluation else now.episodes)) % len(tracks)]
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         now = self._now
