@@ -129,7 +129,8 @@ def _secs_of_index(ring: Ring) -> float:
     for _ in range(5):
         fresh = Ring(ring.files)
         began = time.perf_counter()
-        assert fresh.episodes is not None
+        with fresh.lock:
+            fresh.episodes.find(fresh.held_rows[:1])
         times.append(time.perf_counter() - began)
     return min(times)
 

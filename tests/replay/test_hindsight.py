@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay import sampling
 from tfagents_system.replay.blocks import make_block
-from tfagents_system.replay.hindsight import Hindsight, Strategy
+from tfagents_system.replay.hindsight import Hindsight, Relabelled, Strategy
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.samples import Transitions
@@ -31,8 +32,9 @@ class WithoutTerminations:
 
 
 def drawn(ring: Ring, share: float = 1.0, strategy: Strategy = "future", **options: Any) -> Transitions:
-    given = {"hindsight": Hindsight(share, strategy), "goals": FUNCTIONS, **options}
-    return draw_transitions(ring, np.random.default_rng(0), 40, 50, gamma=GAMMA, **given)
+    goals = options.pop("goals", FUNCTIONS)
+    relabel = functools.partial(Relabelled, hindsight=Hindsight(share, strategy), functions=goals)
+    return draw_transitions(ring, np.random.default_rng(0), 40, 50, gamma=GAMMA, relabel=relabel, **options)
 
 
 def columns(samples: Transitions) -> dict[str, np.ndarray]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import signal
 import socket
@@ -23,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 from absl import logging
 
-from tfagents_system.envs import wire
+from tfagents_system.envs import goals, wire
 from tfagents_system.envs.device_process import DeviceProcess
 from tfagents_system.envs.env_server import TRACE_SIGNAL
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentProcessError, line_of_trace
@@ -107,7 +106,7 @@ class EnvProcess:
       observation_space, action_space: The environment's own.
       metadata: Includes the environment's frames per second.
       real_time_layer: Of a device, whose steps do not wait for the policy; None: it is none.
-      compute_reward, compute_terminated: The environment's own, see GoalFunctions; None: it has none.
+      compute_reward, compute_terminated: Where the environment has them, see GoalFunctions.
       pid: Process id.
 
     Raises:
@@ -117,8 +116,6 @@ class EnvProcess:
 
     render_mode = "rgb_array"
     real_time_layer: DeviceProcess | None = None
-    compute_reward: Callable[..., np.ndarray] | None = None
-    compute_terminated: Callable[..., np.ndarray] | None = None
 
     def __init__(self, settings: ProcessSettings, params: TrainParamsBase, what: Mapping[str, Any]) -> None:
         if not hasattr(os, "memfd_create"):
@@ -188,8 +185,7 @@ class EnvProcess:
         self.action_space, self.observation_space = _space(told["action"]), _space(told["observation"])
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": told["frames_per_second"]}
         self._name = str(told["name"])
-        for name in told["goal_functions"]:
-            setattr(self, name, functools.partial(self._of_goals, name))
+        vars(self).update(goals.of_process(told["goal_functions"], self._call, self._timeout_secs))
         if told["device"] is not None:
             default = wire.read_action(told["action"], self._memory.action)
             self.real_time_layer = DeviceProcess(self._call, self._timeout_secs, told["device"], default)
@@ -231,14 +227,6 @@ class EnvProcess:
         told, data = self._call("render", self._timeout_secs)
         return np.frombuffer(data, np.uint8).reshape(told["shape"])
 
-    def _of_goals(self, name: str, achieved: np.ndarray, desired: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
-        """Calls a function of goals for arrays `[N, ...]` of one kind."""
-        del info  # The other side passes an empty one.
-        kind = {"shape": achieved.shape, "dtype": achieved.dtype.str}
-        self._send(wire.CALL, {"call": name, **kind}, achieved.tobytes() + desired.tobytes())
-        told, data = self._answer(f"{name}()", self._timeout_secs)
-        return np.frombuffer(data, np.float64).reshape(told["shape"])
-
     def close(self) -> None:
         """Closes the environment and ends its process."""
         if self._dead is None:
@@ -270,9 +258,9 @@ class EnvProcess:
         self._take_turn(what, timeout_secs)
         return self._content()
 
-    def _call(self, name: str, timeout_secs: float, **arguments: Any) -> tuple[dict[str, Any], bytes]:
-        self._send(wire.CALL, {"call": name, **arguments})
-        return self._answer(f"{name}()", timeout_secs)
+    def _call(self, name: str, secs: float, data: bytes = b"", **arguments: Any) -> tuple[dict[str, Any], bytes]:
+        self._send(wire.CALL, {"call": name, **arguments}, data)
+        return self._answer(f"{name}()", secs)
 
     def _content(self) -> tuple[dict[str, Any], bytes]:
         try:

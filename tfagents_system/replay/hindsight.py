@@ -14,6 +14,7 @@ import numpy as np
 
 from tfagents_system.envs.goals import ACHIEVED, DESIRED
 from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.samples import Transitions
 
 Strategy = Literal["future", "final", "episode"]
 
@@ -107,10 +108,11 @@ class Relabelled:
             recorded[over[was_reached]] = 1.0
         return np.where(ends, np.float32(0), recorded)
 
-    def replace_goals(self, observation: Sequence[np.ndarray]) -> None:
-        """Writes the new goals into leaves `[K, B, ...]`."""
-        leaf = observation[self._desired_leaf]
-        leaf[:, : self._count] = self._goals.reshape(len(leaf), self._count, *leaf.shape[2:])
+    def replace_goals(self, drawn: Transitions) -> None:
+        """Writes the new goals into both observations."""
+        for observation in (drawn.observation, drawn.next_observation):
+            leaf = observation[self._desired_leaf]
+            leaf[:, : self._count] = self._goals.reshape(len(leaf), self._count, *leaf.shape[2:])
 
 
 def _goal_rows(ring: Ring, rng: np.random.Generator, rows: np.ndarray, strategy: Strategy) -> np.ndarray:

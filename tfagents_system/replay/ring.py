@@ -62,6 +62,7 @@ class Ring:
       ring_steps: Transitions that it holds now and that samples start at, held out ones included.
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
+      episodes: Where the episodes are that it holds, for a layout with `episode`, and while `lock` is held.
       counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
     """
 
@@ -123,12 +124,6 @@ class Ring:
     def oldest_row(self) -> int:
         """Place of the oldest row that is held; the k-th after it is at `(oldest_row + k) % num_rows`."""
         return self._held[0] % self.num_rows
-
-    @property
-    def episodes(self) -> EpisodeIndex:
-        """Where the episodes of the rows that it holds are; for a layout with `episode`, and while `lock` is held."""
-        self._episodes.update(*self._held)
-        return self._episodes
 
     @property
     def held_rows(self) -> np.ndarray:
@@ -302,8 +297,5 @@ class Ring:
         self._slots[int(self._header["generation"]) % 2] = self._header
 
     def _recount(self) -> None:
-        """Learns anew what follows from the rows: others are held, or some are damaged."""
-        self._episodes = EpisodeIndex(self.rows)
-        self.ring_steps = self.rows.count_starts(*self._held)
-        self.repeated_steps = self.rows.count_repeated(*self._held)
-        self.held_out_steps = self.rows.count_held_out(*self._held)
+        self.ring_steps, self.held_out_steps, self.repeated_steps = self.rows.counts(*self._held)
+        self.episodes = EpisodeIndex(self.rows, lambda: self._held)  # Of the rows as they are now.

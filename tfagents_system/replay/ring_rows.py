@@ -136,6 +136,11 @@ class RingRows:
             for part in row_ranges(first_row, last_row, self.num_rows)
         )
 
+    def counts(self, first_row: int, last_row: int) -> tuple[int, int, int]:
+        """The three numbers of these rows: `count_starts`, `count_held_out` and `count_repeated`."""
+        rows = first_row, last_row
+        return self.count_starts(*rows), self.count_held_out(*rows), self.count_repeated(*rows)
+
     def count_repeated(self, first_row: int, last_row: int) -> int:
         """Transitions in these rows at which samples start in another segment alone."""
         return sum(

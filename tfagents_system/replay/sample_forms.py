@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from tfagents_system.agents import algorithms
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.replay import sampling
-from tfagents_system.replay.hindsight import Hindsight
+from tfagents_system.replay.hindsight import Hindsight, Relabelled
 from tfagents_system.replay.mini_races import MiniRaces
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.samples import SampleArray, Samples, Sequences, Transitions
@@ -124,12 +126,17 @@ class TransitionForm(SampleForm):
             window_steps=settings.window_steps,
             cuts_at_exploration=self.cuts_at_exploration,
             races=self.races,
-            hindsight=self.hindsight,
-            goals=settings.goals,
+            relabel=self._relabel(settings),
         )
         if settings.whole_bootstrap:
             transitions.discount *= np.float32(settings.discount)
         return transitions
+
+    def _relabel(self, settings: sampling.DrawSettings) -> Callable[..., Relabelled] | None:
+        if self.hindsight is None:
+            return None
+        assert settings.goals is not None, "hindsight needs the environment's functions of goals"
+        return functools.partial(Relabelled, hindsight=self.hindsight, functions=settings.goals)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ is held out, and validation nothing else.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
-from tfagents_system.replay.hindsight import GoalFunctions, Hindsight, Relabelled
+from tfagents_system.replay.hindsight import GoalFunctions, Relabelled
 from tfagents_system.replay.mini_races import Experience, MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.samples import Sequences, Transitions
@@ -130,8 +131,7 @@ def draw_transitions(
     window_steps: int | None = None,
     cuts_at_exploration: bool = False,
     races: MiniRaces | None = None,
-    hindsight: Hindsight | None = None,
-    goals: GoalFunctions | None = None,
+    relabel: Callable[[Ring, np.random.Generator, np.ndarray, tuple[int, int]], Relabelled] | None = None,
 ) -> Transitions:
     """Draws with replacement, all transitions in the ring equally likely; shapes rewards where it has potentials.
 
@@ -147,8 +147,7 @@ def draw_transitions(
       window_steps: As of DrawSettings. Held-out steps are then drawn from the same rows.
       cuts_at_exploration: A transition ends before the next action that explored; the ring says which ones did.
       races: Each transition is one of a mini-race, at a time that is drawn with it; None: it has no time.
-      hindsight: Some of them get another goal, with rewards by `goals`; None: none does.
-      goals: The environment's functions, for `hindsight`.
+      relabel: Some of them get another goal: Relabelled with its last arguments. None: none does.
 
     Raises:
       NothingToDrawError: The ring holds no such transition.
@@ -157,27 +156,34 @@ def draw_transitions(
         first = _first_row(ring, frame_stack, window_steps)
         rows = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, first)
         shape = (num_minibatches, batch_size)
-        relabelled = None
-        if hindsight is not None:
-            assert goals is not None, "hindsight needs the environment's functions"
-            relabelled = Relabelled(ring, rng, rows, shape, hindsight, goals)
+        relabelled = relabel(ring, rng, rows, shape) if relabel is not None else None
         found = _experience_at(ring, rows, n_step, gamma, cuts_at_exploration, relabelled)
         next_rows = (rows + found.n_steps) % ring.num_rows
         (reward, discount), times = (found.transition(), {}) if races is None else _race(found, rng, races, shape)
         del found  # Before the large arrays come: freed behind them, it makes the heap shrink each time.
-        drawn = Transitions(
-            observation=_take_observation(ring, rows, shape, frame_stack),
-            action=[_take(column, rows, shape) for column in ring.action],
-            reward=reward.reshape(shape),
-            discount=discount.reshape(shape),
-            next_observation=_take_observation(ring, next_rows, shape, frame_stack),
-            returns=None if ring.returns is None else _take(ring.returns, rows, shape),
-            **times,
-        )
+        of_steps = {"reward": reward.reshape(shape), "discount": discount.reshape(shape), **times}
+        drawn = _take_transitions(ring, rows, next_rows, shape, frame_stack, of_steps)
         if relabelled is not None:
-            relabelled.replace_goals(drawn.observation)
-            relabelled.replace_goals(drawn.next_observation)
+            relabelled.replace_goals(drawn)
         return drawn
+
+
+def _take_transitions(
+    ring: Ring,
+    rows: np.ndarray,
+    next_rows: np.ndarray,
+    shape: tuple[int, int],
+    frame_stack: FrameStack,
+    of_steps: dict[str, np.ndarray],
+) -> Transitions:
+    """What the ring has of transitions, and what was made of its rewards, discounts and times."""
+    return Transitions(
+        observation=_take_observation(ring, rows, shape, frame_stack),
+        action=[_take(column, rows, shape) for column in ring.action],
+        next_observation=_take_observation(ring, next_rows, shape, frame_stack),
+        returns=None if ring.returns is None else _take(ring.returns, rows, shape),
+        **of_steps,
+    )
 
 
 def _experience_at(
