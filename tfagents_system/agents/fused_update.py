@@ -26,7 +26,6 @@ from tfagents_system.agents.update_parts import (
     cut_burn_in,
     move_targets,
     of_actor,
-    of_critics,
     unique_variables,
 )
 
@@ -266,11 +265,7 @@ class FusedUpdate:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(pipeline.variables)
             steps, next_steps = self._split(experience, weight, is_shifted=True)
-        return (
-            steps,
-            next_steps,
-            EncoderBackprop(tape, pipeline.features(of_critics(steps.time_steps)), pipeline.variables),
-        )
+        return steps, next_steps, EncoderBackprop(tape, self._parts.features(steps.time_steps), pipeline.variables)
 
     def _split(self, experience: Any, weight: tf.Tensor | None = None, is_shifted: bool = False) -> tuple[Steps, Steps]:
         """Observations with the actions taken there, and next observations; each with its burn-in."""

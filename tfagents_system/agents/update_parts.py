@@ -93,6 +93,10 @@ class Parts:
         of_actor = seen_by_actor(time_steps.observation, self.actor_observations)
         return seen._replace(observation=Views(of_actor, seen.observation))
 
+    def features(self, time_steps: ts.TimeStep) -> list[tf.Tensor]:
+        """What the critics' encoder has made of images, in encoded time steps."""
+        return [] if self.pipeline is None else self.pipeline.features(of_critics(time_steps))
+
     def optimized(
         self, critic_variables: Sequence[tf.Variable], actor_variables: Sequence[tf.Variable]
     ) -> list[tuple[Any, list[tf.Variable]]]:
