@@ -43,6 +43,9 @@ from tfagents_system.checks.rules import (
 from tfagents_system.checks.schedules import SchedulableCount, SchedulableFraction, SchedulablePositive
 from tfagents_system.checks.stop_conditions import StopConditions
 
+# Of a mini-race: there errors say little of what is to be learned, and change no priority (as in Linesight).
+RACE_END_STEPS = 40
+
 _WITHOUT_ACTOR = ("dqn", "iqn")
 _OF_VALUES = ("dqn", "iqn", "sac_discrete")
 _FROM_2 = integer_from(2)
@@ -322,6 +325,12 @@ class Hyperparameters:
         5,
     )
     """(a, b): the times 1 to a - 2b are drawn twice as often as those behind them, and 0 is 2b + 1 times as often."""
+    priority_exponent: Annotated[float | None, number_above(0, at_most=1), MayChange] = None
+    """alpha of prioritised replay (Schaul et al., arXiv 1511.05952): a step is drawn with a probability proportional to
+    the alpha-th power of its newest TD error, a new one as if that were twice the mean. None: all are drawn alike."""
+    priority_beta: Annotated[SchedulableFraction, Unless("priority_exponent", None, of_agent=False), MayChange] = 1.0
+    """beta: samples have the importance weights (N P(i))^-beta, divided by the largest of the minibatch, in all losses.
+    1 makes up for all that priorities change in the means of losses."""
     recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
     """Transitions before each training sequence that only produce the LSTMs' state."""
     replay_window_steps: Annotated[SchedulableCount | None, "steps in total", MayChange] = None

@@ -18,6 +18,7 @@ from tfagents_system.replay import sampling
 from tfagents_system.replay.blocks import make_block
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Pacing
+from tfagents_system.replay.priority_updates import PriorityUpdates
 from tfagents_system.replay.ring import MAX_WORKERS, Ring
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files.time_shares import TimeShares
@@ -72,6 +73,10 @@ class ReplayService:
         self._segments = connection.reader(tables.SEGMENTS, prefetch=_ITEMS_A_ROUND, wake=self._wake)
         self._requests = connection.reader(tables.REQUESTS, wake=self._wake)
         self._snapshot_requests = connection.reader(tables.SNAPSHOTS, wake=self._wake)
+        self._priorities: PriorityUpdates | None = None
+        if draw.prioritized is not None and draw.prioritized.priorities is not None:
+            reader = connection.reader(tables.PRIORITIES, wake=self._wake)
+            self._priorities = PriorityUpdates(reader, ring, draw.prioritized.priorities, in_order=order is not None)
         self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
         self._server_start = time.time_ns()
         self._latest_session = 0
@@ -110,6 +115,9 @@ class ReplayService:
     def step(self) -> None:
         """Takes in what has arrived, then serves what may be served; waits a few ms where there was nothing to do."""
         self._wake.clear()
+        if self._priorities is not None:
+            with self.time_shares.spend("priorities"):
+                self.malformed += self._priorities.take()
         self._take_snapshots()
         stored = self._ingest()
         served = self._serve()
@@ -199,7 +207,6 @@ class ReplayService:
             # All that may be trained on is where the frames before have been given up.
             self._is_held_back, self._lacks = True, f"experience, {error}"
             return False
-        self._lacks = None
         if request.iteration != tables.OFFLINE:
             block.sharings = self._pacing.sharings(request.iteration)
             block.env_steps, block.init_steps = env_steps, self._ring.init_steps
@@ -233,6 +240,10 @@ class ReplayService:
     def _next_count(self) -> int | None:
         """Minibatches of the next block, for the oldest request; None while it is held back."""
         request, done = self._pending[0]
+        self._lacks = None
+        if self._priorities is not None and not self._priorities.precede(request):
+            self._lacks = "the priorities of the updates before"
+            return None
         if request.iteration == tables.OFFLINE:
             return min(request.count - done, self._draw_settings.max_block_minibatches)
         if request.count == tables.AS_DUE:
