@@ -107,9 +107,6 @@ class BlockUpdate:
             for size in ([batch_size - prior_samples, prior_samples] if prior_samples else [batch_size])
             for spec in minibatch
         ]
-        places = np.cumsum([len(tf.nest.flatten(spec)) for spec in self._array_specs().values()]) - 1
-        row = [int(place) for name, place in zip(self._array_specs(), places, strict=True) if name == "row"]
-        self._places_of_rows = [part * len(minibatch) + place for part in range(parts) for place in row]
         self._train_block = tf.function(train_block, input_signature=[self.block_spec]).get_concrete_function()
         self._measure_block = self._compiled_measuring(minibatch, parts) if measures else None
 
@@ -134,8 +131,7 @@ class BlockUpdate:
         if not is_sane:
             raise DivergedError(f"a weight is not finite, or beyond {_MAX_WEIGHT:g}")
         if errors and self.tell_errors is not None:
-            rows = np.concatenate([arrays[place] for place in self._places_of_rows], axis=1)
-            self.tell_errors(rows, errors[0].numpy())
+            self.tell_errors(self._rows(arrays), errors[0].numpy())
         return numbers
 
     def measure(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
@@ -242,6 +238,12 @@ class BlockUpdate:
             array.name: nests.get(array.kind) or tf.TensorSpec((), array.kind)
             for array in self._form.arrays(has_returns=self._reward_scale is not None)
         }
+
+    def _rows(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """The numbers of rows `[K, B]` among the arrays of a block, of its one or two parts."""
+        lengths = {name: len(tf.nest.flatten(spec)) for name, spec in self._array_specs().items()}
+        place = sum(lengths[name] for name in list(lengths)[: list(lengths).index("row")])
+        return np.concatenate(arrays[place :: sum(lengths.values())], axis=1)
 
     def _named(self, arrays: list[tf.Tensor]) -> dict[str, Any]:
         """The nests of a block's or a minibatch's arrays; observations as the agent takes them."""

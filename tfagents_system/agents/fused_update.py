@@ -174,14 +174,7 @@ class FusedUpdate:
         per_example = tf.add_n([self._td_loss(td_targets, prediction) for prediction in predictions])
         regularization = [loss for critic in parts.critics for loss in critic.losses]
         loss = parts.critic_loss_weight * _batch_mean(per_example, steps.weight, regularization)
-        q, td_errors = tf.stop_gradient(mean(predictions)), None
-        if steps.weight is not None and steps.weight.shape.rank == 1:
-            q = weighted_mean(_mean_quantile(q), steps.weight)
-            errors = [tf.abs(_mean_quantile(td_targets) - _mean_quantile(each)) for each in predictions]
-            td_errors = tf.stop_gradient(mean(errors))
-        elif steps.weight is not None:
-            q *= _like(steps.weight, q)
-        return CriticLoss(loss, tf.reduce_mean(q), td_errors)
+        return CriticLoss(loss, *_q_and_errors(tf.nest.map_structure(tf.stop_gradient, predictions), td_targets, steps))
 
     def _td_targets(self, next_time_steps: ts.TimeStep, next_values: tf.Tensor, next_log_pi: tf.Tensor) -> tf.Tensor:
         """Of each quantile if any: y = r + gamma * discount * (value(s', a') - alpha * log pi(a'|s'))."""
@@ -300,6 +293,17 @@ def lowest(values: Sequence[tf.Tensor]) -> tf.Tensor:
 def mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
     """Elementwise mean."""
     return tf.add_n(values) / float(len(values))
+
+
+def _q_and_errors(
+    predictions: Sequence[tf.Tensor], td_targets: tf.Tensor, steps: Steps
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """The mean of the critics' values, and with importance weights the TD errors `[B]`."""
+    q, weight = mean(predictions), steps.weight
+    if weight is None or weight.shape.rank > 1:
+        return tf.reduce_mean(q if weight is None else q * _like(weight, q)), None
+    errors = [tf.abs(_mean_quantile(td_targets) - _mean_quantile(each)) for each in predictions]
+    return weighted_mean(_mean_quantile(q), weight), mean(errors)
 
 
 def _mean_quantile(values: tf.Tensor) -> tf.Tensor:

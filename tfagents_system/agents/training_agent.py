@@ -49,8 +49,8 @@ def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
     is_prioritized = params.sample_form_ctor().is_prioritized
     if params.priority_exponent is not None and not is_prioritized:
         raise UserError(
-            f"TrainParams.priority_exponent={params.priority_exponent:g}, and the form of sample_form_ctor does not draw "
-            "by priorities: set priority_exponent to None, or let the form be one with is_prioritized"
+            f"TrainParams.priority_exponent={params.priority_exponent:g}, and the form of sample_form_ctor does not "
+            "draw by priorities: set priority_exponent to None, or let the form be one with is_prioritized"
         )
     is_own = overrides_any(params, "agent_ctor")
     if not has_fused_update(agent) or _is_longer_than_episodes(params) or (is_prioritized and is_own):

@@ -15,7 +15,7 @@ from tfagents_system.agents.encoder import ObservationPipeline
 Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """By name: a value, and 1 or 0 for whether this update has measured it. Unmeasured values are 0."""
 TD_ERRORS = "td_errors"
-"""In Measured where samples have weights `[B]`: |y - Q(s, a)| `[B]`, the mean over the critics, of means of quantiles."""
+"""In Measured where samples have weights `[B]`: |y - Q(s, a)| `[B]`, mean over the critics, of means of quantiles."""
 
 
 class CriticLoss(NamedTuple):

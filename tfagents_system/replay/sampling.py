@@ -158,8 +158,7 @@ def draw_transitions(
     Args:
       ring: What is drawn from.
       rng: Decides what is drawn.
-      num_minibatches: K.
-      batch_size: B.
+      num_minibatches, batch_size: K and B.
       n_step: Steps of a transition, at most; see `experience`.
       gamma: The agent's discount, which the rewards of later steps are weighted with.
       held_out: Draw from the held-out episodes, instead of all others.
@@ -180,14 +179,13 @@ def draw_transitions(
         next_rows = (rows + found.n_steps) % ring.num_rows
         reward, discount = found.transition() if races is None else _race(found, rng, races, further)
         del found  # Before the large arrays come: freed behind them, it makes the heap shrink each time.
-        if ring.returns is not None:
-            further["returns"] = ring.returns[rows]
         return Transitions(
             observation=_take_observation(ring, rows, shape, frame_stack),
             action=[_take(column, rows, shape) for column in ring.action],
             reward=reward.reshape(shape),
             discount=discount.reshape(shape),
             next_observation=_take_observation(ring, next_rows, shape, frame_stack),
+            returns=None if ring.returns is None else _take(ring.returns, rows, shape),
             **{name: array.reshape(shape) for name, array in further.items()},
         )
 

@@ -99,18 +99,9 @@ class ReplayService:
         if self._ring.training_steps:
             return self._lacks or self._pacing.waiting_for(request)
         if self._pacing.allowed(request, done) > 0:
-            return f"experience to train on{self._why_untrained()}"
+            return f"experience to train on{_why_untrained(self._ring)}"
         told = self._pacing.waiting_for(request)
-        return f"{told}; nothing to train on so far{self._why_untrained()}" if self._ring.filled_rows else told
-
-    def _why_untrained(self) -> str:
-        """Why nothing of what the ring holds may be trained on."""
-        if self._ring.ring_steps:
-            return ", all that the ring holds is held out: lower validation_share, or raise n_episodes_in_buffer"
-        return (
-            ", no sample starts yet at what the ring holds, because the steps behind it that a sample needs are still "
-            "to come: raise env_steps_per_iter, or have fewer environments a worker"
-        )
+        return f"{told}; nothing to train on so far{_why_untrained(self._ring)}" if self._ring.filled_rows else told
 
     def step(self) -> None:
         """Takes in what has arrived, then serves what may be served; waits a few ms where there was nothing to do."""
@@ -269,7 +260,7 @@ class ReplayService:
         if settled is None or settled.count == 0 or self._ring.training_steps:
             return settled
         what, secs = "iteration %d has no updates yet%s", 60
-        logging.log_every_n_seconds(logging.WARNING, what, secs, request.iteration, self._why_untrained())
+        logging.log_every_n_seconds(logging.WARNING, what, secs, request.iteration, _why_untrained(self._ring))
         return dataclasses.replace(settled, count=0)
 
     def _take_snapshots(self) -> None:
@@ -286,3 +277,13 @@ class ReplayService:
     def _refuse(self, what: str, error: ValueError) -> None:
         self.malformed += 1
         logging.error("refused a %s: %s", what, error)
+
+
+def _why_untrained(ring: Ring) -> str:
+    """Why nothing of what the ring holds may be trained on."""
+    if ring.ring_steps:
+        return ", all that the ring holds is held out: lower validation_share, or raise n_episodes_in_buffer"
+    return (
+        ", no sample starts yet at what the ring holds, because the steps behind it that a sample needs are still "
+        "to come: raise env_steps_per_iter, or have fewer environments a worker"
+    )
