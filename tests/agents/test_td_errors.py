@@ -34,7 +34,7 @@ B, OBS, N = 16, 3, 4
 OBSERVATION = tf.TensorSpec((OBS,), tf.float32, "observation")
 CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, N - 1, "action")
 FORM = TransitionForm(is_prioritized=True)
-WEIGHTS = np.float32([1.0, 0.1, 0.7, 0.2, 0.5, 0.9])
+WEIGHTS = np.array([1.0, 0.1, 0.7, 0.2, 0.5, 0.9], np.float32)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_the_learned_value_is_the_mean_with_beta_1(tmp_path: Path, beta: float, 
     for number in range(100):
         rewards = np.zeros(10, np.float32)
         rewards[number % 10] = 1
-        seen, steps = np.ones((11, OBS), np.float32), (10, np.float32)
-        given = {"starts_episode": True, "ends_episode": True, "end_of_iteration": False}
+        seen = np.ones((11, OBS), np.float32)
+        given: dict[str, Any] = {"starts_episode": True, "ends_episode": True, "end_of_iteration": False}
         ring.append(
             Segment(
                 0,
@@ -162,7 +162,7 @@ def test_the_learned_value_is_the_mean_with_beta_1(tmp_path: Path, beta: float, 
                 observation=[seen],
                 action=[np.zeros(10, np.int32)],
                 reward=rewards,
-                discount=np.zeros(*steps),
+                discount=np.zeros(10, np.float32),
                 **given,
             )
         )

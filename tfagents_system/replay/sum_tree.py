@@ -60,7 +60,8 @@ class SumTree:
         with self._only(parts) as inner:
             _, count, num_new, priority = np.sum([self._nodes[:, each].sum(axis=1) for each in inner], axis=0)
             num_measured = count - num_new
-            new_weight = self._power(np.float32(2 * priority / num_measured)) if num_measured else np.float32(1)
+            twice_the_mean = np.array(2 * priority / num_measured if num_measured else 1, np.float32)
+            new_weight = float(self._power(twice_the_mean))
             weight = np.concatenate([self._nodes[0, each] + new_weight * self._nodes[2, each] for each in inner])
             ends = np.cumsum(weight)
             if not count:
@@ -72,10 +73,10 @@ class SumTree:
             leaves, weights = self._search(nodes, within, new_weight)
         return nodes * GROUP + leaves, weights * (count / ends[-1])
 
-    def _search(self, nodes: np.ndarray, within: np.ndarray, new_weight: np.float32) -> tuple[np.ndarray, np.ndarray]:
+    def _search(self, nodes: np.ndarray, within: np.ndarray, new_weight: float) -> tuple[np.ndarray, np.ndarray]:
         """The leaf at a share `within` of each inner node's weight: its place under that node, and its weight."""
         weights = np.take(self._weights, nodes, axis=0)
-        weights = np.where(weights < 0, new_weight, weights)
+        weights = np.where(weights < 0, np.float32(new_weight), weights)
         ends = np.cumsum(weights, axis=1)
         wanted = np.clip(within.astype(np.float32) * ends[:, -1], 0, np.nextafter(ends[:, -1], np.float32(0)))
         leaves = np.argmax(ends > wanted[:, None], axis=1)
