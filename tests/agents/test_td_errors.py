@@ -13,7 +13,7 @@ from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tests.support import tiny_agents
-from tests.support.agent_for_tests import Params, block, build
+from tests.support.agent_for_tests import Params, build
 from tests.support.fakes import FakeParams, agent_of
 from tests.support.tiny_agents import Minibatch, NumpyAgent, sgd_update
 from tfagents_system.agents.block_update import BlockUpdate
@@ -111,24 +111,33 @@ def test_of_learners_of_values(algorithm: str) -> None:
     assert TD_ERRORS not in update.step(steps)
 
 
+def choosing(**attributes: Any) -> Any:
+    tf.keras.utils.set_random_seed(1)
+    return agent_of(FakeParams, OBSERVATION, CHOICE, algorithm="dqn", critic_joint_fc_layer_params=(8,), **attributes)
+
+
 def test_a_block_tells_the_errors_of_its_rows_and_weights_of_one_change_nothing() -> None:
-    plain, ours = build(algorithm="redq", num_critics=2), build(algorithm="redq", num_critics=2)
-    expected = BlockUpdate(plain, B, TransitionForm(), seed=1)(block(3))
+    rng, outer = np.random.default_rng(0), (3, B)
+    seen, following = rng.standard_normal((2, *outer, OBS)).astype(np.float32)
+    reward, g = rng.standard_normal((2, *outer)).astype(np.float32)
+    sample = [seen, rng.integers(0, N, outer).astype(np.int32), reward, g, following]
+    plain, ours = choosing(), choosing()
+    expected = BlockUpdate(plain, B, TransitionForm(), seed=1)(sample)
     update = BlockUpdate(ours, B, FORM, seed=1, prior_samples=5, measures=True)
     told: list[tuple[np.ndarray, np.ndarray]] = []
     update.tell_errors = lambda rows, errors: told.append((rows, errors))
-    rows = np.arange(3 * B).reshape(3, B)
+    rows = np.arange(3 * B).reshape(outer)
     rows[:, -5:] = NO_ROW
-    whole = [*block(3), np.ones((3, B), np.float32), rows]
+    whole = [*sample, np.ones(outer, np.float32), rows]
     arrays = [array[:, :-5] for array in whole] + [array[:, -5:] for array in whole]
     found = update(arrays)
     assert found == pytest.approx(expected, rel=1e-5)
     ((told_rows, errors),) = told
     np.testing.assert_array_equal(told_rows, rows)
-    assert errors.shape == (3, B) and errors.dtype == np.float32 and (errors > 0).all()
+    assert errors.shape == outer and errors.dtype == np.float32 and (errors > 0).all()
     for one, other in zip(plain.trainable_variables, ours.trainable_variables, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-    assert update.measure(arrays).keys() == expected.keys()
+    assert update.measure(arrays).keys() == {"critic_loss", "q_mean"}
 
 
 def test_an_agent_that_measures_no_errors_is_refused_with_the_remedy() -> None:
@@ -168,16 +177,7 @@ def test_the_learned_value_is_the_mean_with_beta_1(tmp_path: Path, beta: float, 
         )
     priorities = Priorities(ring, 1.0)
     settings = DrawSettings(32, FORM, 50, 0, prioritized=Prioritized(priorities, beta), whole_bootstrap=True)
-    tf.keras.utils.set_random_seed(1)
-    agent: Any = agent_of(
-        FakeParams,
-        OBSERVATION,
-        CHOICE,
-        algorithm="dqn",
-        critic_joint_fc_layer_params=(8,),
-        critic_optimizer={"schedule": "cosine", "schedule_steps": 1000},
-        critic_learning_rate=1e-2,
-    )
+    agent = choosing(critic_optimizer={"schedule": "cosine", "schedule_steps": 1000}, critic_learning_rate=1e-2)
     update = BlockUpdate(agent, 32, FORM)
     update.tell_errors = lambda rows, errors: priorities.measure(rows.ravel(), errors.ravel())
     rng = np.random.default_rng(0)
