@@ -12,7 +12,6 @@ from tests.support.segments_for_tests import LAYOUT, append_more, content
 from tests.support.waiting import until
 from tfagents_system.errors import UserError
 from tfagents_system.replay import recovery
-from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.run_files import run_checkpoints
@@ -48,8 +47,8 @@ def test_a_killed_server_goes_on_with_all_that_was_stored(tmp_path):
 
 @pytest.mark.parametrize("scratch", [None, "scratch"])
 def test_priorities_go_back_to_the_checkpoint_with_the_rows(tmp_path, machine_was_off, scratch):
-    def start(exponent=0.6):
-        return RunFolders(tmp_path / "run", scratch and tmp_path / scratch, priority_exponent=exponent)
+    def start(exponent=0.6, **options):
+        return RunFolders(tmp_path / "run", scratch and tmp_path / scratch, priority_exponent=exponent, **options)
 
     run = start()
     append_more(run.ring, 13)
@@ -63,9 +62,9 @@ def test_priorities_go_back_to_the_checkpoint_with_the_rows(tmp_path, machine_wa
     if scratch:
         shutil.rmtree(tmp_path / scratch)
     assert start().priorities.snapshot() == at_checkpoint
-    start(exponent=None)
-    discard(run.places.ring)  # The server does this where the run has no priorities.
-    new = start().priorities.snapshot()
+    start(exponent=None).checkpoint(20)  # Of a start without priorities.
+    assert start().priorities.snapshot() == at_checkpoint
+    new = start(from_checkpoint=True).priorities.snapshot()
     assert len(new) == len(at_checkpoint) and not any(new[64:])
 
 
