@@ -45,6 +45,7 @@ SET: dict[str, Any] = {
     "image_encoder_features": 20,
     "image_augmentation_pixels": 2,
     "alpha_optimizer": {"name": "sgd"},
+    "priority_beta": 0.5,
     "prior_data_share": 0.25,
     "prior_rewards": -1.0,
     "offline_updates": 5,
