@@ -66,7 +66,7 @@ SET: dict[str, Any] = {
     "best_metric": "success",
 }
 RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
-SAMPLES = {"cut_at_exploration", "mini_race_oversampling"}
+SAMPLES = {"cut_at_exploration", "mini_race_oversampling", "priority_beta"}
 IQN = {"iqn_quantiles", "iqn_acting_quantiles", "iqn_cosines", "iqn_huber_kappa"}
 VALUES = {"double_q", "dueling", "value_head_units", "exploration_epsilon", "boltzmann_epsilon"}
 ACTOR = {"actor_learning_rate", "sac_log_alpha", "actor_fc_layer_params", "actor_optimizer"}
