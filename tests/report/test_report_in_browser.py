@@ -48,7 +48,7 @@ def test_a_run_is_drawn_filtered_and_zoomed_without_a_network(browser, tmp_path)
     # Returns, evaluations with the edges of their spread, the curriculum; episodes are points.
     assert browser.value("document.querySelectorAll('#learning-plot .scatterlayer path.js-line').length") == 5
     assert browser.value("document.querySelectorAll('#learning-plot .scatterlayer .points path').length") > 600
-    assert browser.value("document.querySelectorAll('#time-plot path.js-fill').length") == 4
+    assert browser.value("document.querySelectorAll('#time-plot .scatterlayer path.js-fill').length") == 4
 
     browser.value(TYPE.format("metrics-filter", "LOSS curric"))
     assert [name for name, _ in browser.value(CURVES)] == ["actor_loss", "critic_loss", "curriculum/mass"]
@@ -60,7 +60,7 @@ def test_a_run_is_drawn_filtered_and_zoomed_without_a_network(browser, tmp_path)
     assert browser.value("document.querySelectorAll('#settings tbody tr').length") == 1
 
     browser.value(TYPE.format("metrics-filter", ""))
-    browser.value("Plotly.relayout('learning-plot', {'xaxis.range': [10000, 20000]})")
+    browser.value("Plotly.relayout('learning-plot', {'xaxis.range': [10000, 20000]}).then(() => 0)")
     alpha = "document.querySelector('[data-metric=alpha]')"
     browser.wait(f"{alpha}.layout.xaxis.range[1] === 20000")
     browser.value("document.querySelector('[data-axis=updates]').click()")
