@@ -50,11 +50,24 @@ def parse_env_config(text: str, path: Path) -> dict[str, Any]:
     """Reads the text of SAC_CONFIG; `path` is named in messages.
 
     Raises:
+      UserError: See `parse_object`.
+    """
+    return parse_object(text, f"SAC_CONFIG={path}", _EXAMPLE)
+
+
+def parse_object(text: str, where: str, example: str) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Args:
+      text: Of a file.
+      where: Names the file in messages.
+      example: Of what it may hold.
+
+    Raises:
       UserError: It is not JSON, not an object, or has a key twice.
     """
-    where = f"SAC_CONFIG={path}"
     if not text.strip():
-        raise UserError(f"{where} is empty: it must hold a JSON object such as {_EXAMPLE}")
+        raise UserError(f"{where} is empty: it must hold a JSON object such as {example}")
     twice: list[str] = []
     try:
         config = json.loads(text, object_pairs_hook=noting_twice(twice))
@@ -67,7 +80,7 @@ def parse_env_config(text: str, path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # A number with thousands of digits, brackets a thousand deep.
         raise UserError(f"{where} cannot be read as JSON ({error}): correct it") from None
     if not isinstance(config, dict):
-        raise UserError(f"{where} must hold a JSON object such as {_EXAMPLE}, found {shown(config)}")
+        raise UserError(f"{where} must hold a JSON object such as {example}, found {shown(config)}")
     if twice:
         raise UserError(
             *(

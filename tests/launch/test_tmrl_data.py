@@ -1,0 +1,170 @@
+"""~/TmrlData: what --install makes, how config.json is read, where its password goes; the commands for one machine."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfagents_system import tmrl
+from tfagents_system.envs.racing.environment import RacingEnvironment
+from tfagents_system.envs.reward_files import read_points
+from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.launch.tmrl_data import PARAMS, TmrlData
+from tfagents_system.settings.load_params import load_params
+from tfagents_system.settings.params_check import check_params
+from tfagents_system.settings.tmrl_keys import default_config, read_keys
+from tfagents_system.settings.tmrl_translation import translate
+
+PASSWORD = "a password of mine"
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TmrlData:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return TmrlData.of_user()
+
+
+def write(data: TmrlData, config: Any) -> None:
+    data.config_file.parent.mkdir(parents=True, exist_ok=True)
+    data.config_file.write_text(config if isinstance(config, str) else json.dumps(config))
+
+
+def test_install_makes_what_is_missing_and_keeps_the_rest(data: TmrlData, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tmrl.main(["--install"]) == EXIT_DONE
+    out = capsys.readouterr().out
+    assert str(data.root) in out
+    assert json.loads(data.config_file.read_text()) == default_config()
+    assert len(data.password_file.read_text().strip()) == 32
+    assert stat.S_IMODE(data.password_file.stat().st_mode) == 0o600
+    for example in ("config_full.json", "config_lidar.json"):
+        read_keys(json.loads((data.root / "resources" / example).read_text()), example)
+    points = read_points(data.reward_file)
+    assert len(points) > 3000 and np.linalg.norm(np.diff(points, axis=0), axis=1).max() < 0.11
+
+    before = {path: path.read_bytes() for path in data.root.rglob("*") if path.is_file()}
+    data.config_file.unlink()
+    assert tmrl.main(["--install"]) == EXIT_DONE
+    assert {path: path.read_bytes() for path in data.root.rglob("*") if path.is_file()} == before
+
+
+def test_the_password_moves_into_a_file_of_its_own(data: TmrlData) -> None:
+    text = json.dumps(default_config(), indent=3).replace('"PASSWORD": ""', f'"PASSWORD" : "{PASSWORD}"')
+    write(data, text)
+    loaded = data.load()
+    assert data.password_file.read_text() == f"{PASSWORD}\n"
+    assert stat.S_IMODE(data.password_file.stat().st_mode) == 0o600
+    assert data.config_file.read_text() == text.replace(PASSWORD, ""), "nothing else has changed"
+    assert any(line.startswith("PASSWORD was moved") for line in loaded.translation.lines)
+    assert not any(line.startswith("PASSWORD") for line in data.load().translation.lines)
+    assert data.password_file.read_text() == f"{PASSWORD}\n", "an empty one is no other one"
+
+
+def test_a_password_of_config_leaves_the_file_as_it_is(data: TmrlData) -> None:
+    write(data, default_config())
+    before = data.config_file.read_text()
+    data.load(repr({"PASSWORD": PASSWORD}))
+    assert data.password_file.read_text() == f"{PASSWORD}\n"
+    assert data.config_file.read_text() == before
+
+
+def test_findings_of_file_and_option_come_together(data: TmrlData) -> None:
+    write(data, '{"RUN_NAME": "x", // the name\n"PORT": 1}')
+    with pytest.raises(UserError) as raised:
+        data.load("{'PORTT': 3")
+    comment, literal, *others = raised.value.findings
+    assert comment.startswith(str(data.config_file)) and comment.endswith("JSON has no comments, remove it")
+    assert "must be a Python literal" in literal
+    assert not others
+
+    write(data, {**default_config(), "BATCH_SIZE": 0})
+    with pytest.raises(UserError) as raised:
+        data.load("{'PORTT': 3}")
+    assert [finding.split(": ")[1] for finding in raised.value.findings] == [
+        "PORTT is no key of TMRL's guide",
+        "BATCH_SIZE must be an integer of at least 1, found 0",
+    ]
+    assert not data.password_file.exists()
+
+
+def test_without_a_file_the_remedy_is_told(data: TmrlData) -> None:
+    with pytest.raises(UserError, match="can't be read .*: make it with --install"):
+        data.load()
+
+
+@pytest.mark.parametrize("interface", ["TM20FULL", "TM20LIDAR", "TM20LIDARPROGRESS"])
+@pytest.mark.parametrize("algorithm", ["SAC", "REDQSAC"])
+def test_what_is_translated_passes_the_checks_of_a_start(data: TmrlData, interface: str, algorithm: str) -> None:
+    write(data, default_config())
+    override = {"ENV": {"RTGYM_INTERFACE": interface}, "ALG": {"ALGORITHM": algorithm}}
+    translation = data.load(repr(override)).translation
+    params = load_params(PARAMS, translation.env_config, attributes=translation.attributes)
+    assert check_params(params) == []
+    assert params.asynchronous and params.discount == 0.995 and params.action_history == 2
+
+
+def make(data: TmrlData, override: dict[str, Any]) -> Any:
+    tmrl._recorded(data, translate(read_keys(default_config(), "")).env_config)
+    write(data, default_config())
+    translation = data.load(repr(override)).translation
+    return load_params(PARAMS, translation.env_config, attributes=translation.attributes).env_ctor(seed=0)
+
+
+def test_the_car_sees_and_gets_what_the_file_says(data: TmrlData) -> None:
+    small = {"IMG_WIDTH": 32, "IMG_HEIGHT": 16, "IMG_GRAYSCALE": False}
+    kwargs = {"RTGYM_CONFIG": {"interface_kwargs": {"real_time": False}}}
+    env = make(data, {"ENV": {**small, **kwargs, "REWARD_CONFIG": {"CONSTANT_PENALTY": -1.0}}})
+    try:
+        observation, _ = env.reset(seed=0)
+        assert {name: part.shape for name, part in observation.items()} == {"camera": (16, 32, 3), "motion": (4,)}
+        assert isinstance(env.unwrapped, RacingEnvironment)
+        _, reward, *_ = env.step(np.array([-1.0, 1.0, 0.0], np.float32))
+        assert reward == -1.0, "it stands: no progress, only the penalty"
+    finally:
+        env.close()
+
+
+def test_wall_time_is_what_the_file_says(data: TmrlData) -> None:
+    env = make(data, {"ENV": {"RTGYM_INTERFACE": "TM20LIDAR", "RTGYM_CONFIG": {"time_step_duration": 0.02}}})
+    try:
+        race = env.unwrapped
+        assert race.real_time and race.metadata["render_fps"] == 50
+    finally:
+        env.close()
+
+
+def test_the_driver_knows_an_observation_whose_picture_was_made_smaller(data: TmrlData) -> None:
+    kwargs = {"RTGYM_CONFIG": {"interface_kwargs": {"real_time": False}}}
+    override = {"ENV": {"IMG_WIDTH": 32, **kwargs}}
+    write(data, default_config())
+    tmrl._recorded(data, translate(read_keys(default_config(), "")).env_config)
+    translation = data.load(repr(override)).translation
+    params = load_params(PARAMS, translation.env_config, attributes=translation.attributes)
+    env, drive = params.env_ctor(seed=0), params.expert_policy_ctor()
+    assert drive is not None
+    observation, _ = env.reset(seed=0)
+    gas, brake, _ = drive(observation)
+    assert gas > 0.0 >= brake, "it starts"
+    env.close()
+
+
+def test_check_environment_prints_rewards_and_writes_pictures(
+    data: TmrlData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmrl.main(["--install"])
+    override = {"ENV": {"RTGYM_CONFIG": {"ep_max_length": 25}}}
+    assert tmrl.main(["--check-environment", f"--config={override}"]) == EXIT_DONE
+    out = capsys.readouterr().out
+    assert "step    25  reward" in out and "end: horizon after 25 steps" in out
+    assert (data.root / "check_environment" / "step_0021_camera.png").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--install", "--benchmark"], ["--conf={}"]])
+def test_exactly_one_command(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        tmrl.main(arguments)
+    assert raised.value.code == 2

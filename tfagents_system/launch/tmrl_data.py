@@ -1,0 +1,161 @@
+"""The folder ~/TmrlData: TMRL's config.json, and what the commands of `tfagents_system.tmrl` keep beside it.
+
+config/config.json      TMRL's own; its PASSWORD is moved into the next one
+config/password         0600, the password of --server, --trainer and --worker
+resources/              valid examples of config.json
+reward/reward.npz       the recorded trajectory of the car's track
+credentials/            certificates: of the server, and for those that join it
+server/ trainer/ worker/   run directories, by RUN_NAME
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.errors import UserError
+from tfagents_system.machine.files import write_atomically
+from tfagents_system.machine.gpus import usable_gpus
+from tfagents_system.settings import tmrl_keys
+from tfagents_system.settings.load_params import parse_object
+from tfagents_system.settings.tmrl_rows import Given, Translation
+from tfagents_system.settings.tmrl_translation import translate
+
+PARAMS = Path(__file__).resolve().parents[1] / "examples" / "tmrl" / "params.py"
+_LIDAR = {"RUN_NAME": "SAC_4_LIDAR", "ENV": {"RTGYM_INTERFACE": "TM20LIDAR"}}
+_PASSWORD = "PASSWORD"
+_OWN_RIGHTS = 0o600
+_PASSWORD_IN_JSON = re.compile(r'("PASSWORD"\s*:\s*)"(?:[^"\\]|\\.)*"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """What a config.json says, with `--config` in it.
+
+    Attributes:
+      given: The values of all keys by path.
+      translation: What they become here.
+      has_game: TMRL's own interface drives the game.
+    """
+
+    given: Given
+    translation: Translation
+    has_game: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class TmrlData:
+    """The folder.
+
+    Attributes:
+      root: Usually ~/TmrlData.
+    """
+
+    root: Path
+
+    @classmethod
+    def of_user(cls) -> TmrlData:
+        """TMRL's own place."""
+        return cls(Path.home() / "TmrlData")
+
+    @property
+    def config_file(self) -> Path:
+        return self.root / "config" / "config.json"
+
+    @property
+    def password_file(self) -> Path:
+        return self.root / "config" / "password"
+
+    @property
+    def reward_file(self) -> Path:
+        return self.root / "reward" / "reward.npz"
+
+    def install(self) -> list[str]:
+        """Makes what is missing, except for the reward; returns a line for each file that was made."""
+        made = []
+        files = {
+            self.config_file: tmrl_keys.default_config(),
+            self.root / "resources" / "config_full.json": tmrl_keys.default_config(),
+            self.root / "resources" / "config_lidar.json": tmrl_keys.merged(tmrl_keys.default_config(), _LIDAR),
+        }
+        for path, config in files.items():
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, tmrl_keys.to_json(config).encode())
+                made.append(f"made {path}")
+        if not self.password_file.exists():
+            self._write_password(secrets.token_hex(16))
+            made.append(f"made {self.password_file}: copy it to the other machines of a run")
+        return made
+
+    def load(self, override: str | None = None) -> Loaded:
+        """Reads config.json, and moves its password.
+
+        Args:
+          override: Of `--config`, a Python literal.
+
+        Raises:
+          UserError: With all findings about both.
+        """
+        findings: list[str] = []
+        config, over = None, {}
+        try:
+            text = self._text()
+            config = parse_object(text, str(self.config_file), '{"RUN_NAME": "my_run"}')
+        except UserError as error:
+            findings += error.findings
+        try:
+            over = tmrl_keys.parse_override(override) if override is not None else {}
+        except UserError as error:
+            findings += error.findings
+        where = str(self.config_file) + (" with --config" if over else "")
+        merged = tmrl_keys.merged(tmrl_keys.default_config() if config is None else config, over)
+        try:
+            given = tmrl_keys.read_keys(merged, where)
+        except UserError as error:
+            findings += error.findings
+        if findings:
+            raise UserError(*findings)
+        has_game = importlib.util.find_spec("tmrl") is not None
+        translation = translate(given, has_game=has_game, has_gpu=bool(usable_gpus(os.environ)))
+        if line := self._move_password(str(given[_PASSWORD]), text if not _has_password(over) else None):
+            translation.lines.append(line)
+        return Loaded(given, translation, has_game)
+
+    def _text(self) -> str:
+        try:
+            return self.config_file.read_bytes().decode("utf-8-sig")
+        except OSError as error:
+            raise UserError(
+                f"{self.config_file} can't be read ({error.strerror}): make it with --install, or copy yours there"
+            ) from None
+        except UnicodeDecodeError:
+            raise UserError(f"{self.config_file} is not UTF-8 text: save it as UTF-8") from None
+
+    def _move_password(self, password: str, text: str | None) -> str | None:
+        """Writes it into its file, and empties it in the text of config.json if it is there; says so."""
+        password = password.strip()
+        if not password:
+            return None
+        self._write_password(password)
+        if text is None:
+            return f"PASSWORD of --config is in {self.password_file} now: leave it out of the next commands"
+        emptied = _PASSWORD_IN_JSON.sub(r'\1""', text)
+        if json.loads(emptied) != {**json.loads(text), _PASSWORD: ""}:  # There is another one, deeper in it.
+            emptied = tmrl_keys.to_json({**json.loads(text), _PASSWORD: ""})
+        write_atomically(self.config_file, emptied.encode(), mode=self.config_file.stat().st_mode & 0o777)
+        return f"PASSWORD was moved from {self.config_file} to {self.password_file}, which only you can read"
+
+    def _write_password(self, password: str) -> None:
+        self.password_file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.password_file, f"{password}\n".encode(), mode=_OWN_RIGHTS)
+
+
+def _has_password(over: dict[str, Any]) -> bool:
+    return _PASSWORD in over

@@ -1,0 +1,133 @@
+"""TMRL's command line, on its own ~/TmrlData/config/config.json.
+
+    python -m tfagents_system.tmrl --install
+    python -m tfagents_system.tmrl --check-environment --config='{"ENV": {"RTGYM_INTERFACE": "TM20LIDAR"}}'
+
+docs/tmrl.md has all commands, and what each key of config.json becomes here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfagents_system.checks.called_as import called_as
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
+from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
+from tfagents_system.settings.tmrl_keys import default_config, read_keys
+from tfagents_system.settings.tmrl_translation import translate
+
+_BENCHMARK_STEPS = 1000  # TMRL's.
+_PICTURE_EVERY = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    flags = _parse(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    data = TmrlData.of_user()
+    if flags.command == "install":
+        return _install(data)
+    loaded = data.load(flags.config)
+    for line in loaded.translation.lines:
+        print(f"note: {line}", flush=True)
+    from tfagents_system.envs.faults import EnvironmentFault
+
+    try:
+        return _COMMANDS[flags.command](data, loaded)
+    except EnvironmentFault as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _install(data: TmrlData) -> int:
+    print(f"TmrlData: {data.root}")
+    for line in data.install():
+        print(line)
+    if not data.reward_file.exists():
+        given = read_keys(default_config(), "the default config.json")
+        print(_recorded(data, translate(given).env_config))
+    return EXIT_DONE
+
+
+def _record_reward(data: TmrlData, loaded: Loaded) -> int:
+    if loaded.has_game:
+        raise UserError("the game's reward is recorded by TMRL itself: python -m tmrl --record-reward")
+    print(_recorded(data, loaded.translation.env_config))
+    return EXIT_DONE
+
+
+def _recorded(data: TmrlData, env_config: dict[str, Any]) -> str:
+    """Lets the built-in driver drive a lap of the car's track, in simulated time."""
+    from tfagents_system.playing import driving
+
+    params = _params(_simulated(env_config), {})
+    return driving.record_reward(params, None, 0, data.reward_file, is_forced=True)
+
+
+def _check_environment(data: TmrlData, loaded: Loaded) -> int:
+    from tfagents_system.envs import rendering
+    from tfagents_system.playing import driving
+
+    rendering.prepare_headless()
+    translation = loaded.translation
+    env_config = translation.env_config if loaded.has_game else _simulated(translation.env_config)
+    params = _params(env_config, translation.attributes)
+    out = data.root / "check_environment"
+    for line in driving.check_environment(params, None, 0, out, _PICTURE_EVERY):
+        print(line)
+    return EXIT_DONE
+
+
+def _benchmark(data: TmrlData, loaded: Loaded) -> int:
+    from tfagents_system.playing import driving
+
+    del data
+    params = _params(loaded.translation.env_config, loaded.translation.attributes)
+    for line in driving.benchmark(params, 0, _BENCHMARK_STEPS):
+        print(line)
+    return EXIT_DONE
+
+
+_COMMANDS: dict[str, Callable[[TmrlData, Loaded], int]] = {
+    "record_reward": _record_reward,
+    "check_environment": _check_environment,
+    "benchmark": _benchmark,
+}
+
+
+def _params(env_config: dict[str, Any], attributes: dict[str, Any]) -> Any:
+    from tfagents_system.settings.load_params import load_params
+
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+    return load_params(PARAMS, copy.deepcopy(env_config), attributes=attributes)
+
+
+def _simulated(env_config: dict[str, Any]) -> dict[str, Any]:
+    """The same track in simulated time, in which a driver is built in."""
+    return {key: value for key, value in env_config.items() if key != "real_time"}
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=called_as("python -m tfagents_system.tmrl"), description=__doc__.split("\n")[0], allow_abbrev=False
+    )
+    commands = parser.add_mutually_exclusive_group(required=True)
+    for name, words in {
+        "install": "make what is missing in ~/TmrlData, and say where that is",
+        "record-reward": "let the built-in driver drive a lap, which the reward follows",
+        "check-environment": "drive an episode: print rewards, write pictures of what the policy sees",
+        "benchmark": "print the durations of the parts of a step",
+    }.items():
+        command = name.replace("-", "_")
+        commands.add_argument(f"--{name}", action="store_const", const=command, dest="command", help=words)
+    parser.add_argument("--config", metavar="{...}", help="Python dictionary: other values of config.json")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    exit_with(main)
