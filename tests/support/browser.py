@@ -37,6 +37,7 @@ class Browser:
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self._number, self._unread = 0, b""
+        self._session: str | None = None
         ours_in, theirs_out = os.pipe()
         theirs_in, self._out = os.pipe()
         self._in = ours_in
@@ -51,11 +52,9 @@ class Browser:
         os.close(theirs_out)
         targets = self._call("Target.getTargets")["targetInfos"]
         page = next(target["targetId"] for target in targets if target["type"] == "page")
-        self._session: str | None = self._call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        self._session = self._call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
-
-    _session = None
 
     def __enter__(self) -> Self:
         return self

@@ -115,7 +115,7 @@ function ownReturns(run, view) {
   if (episodes.return) {
     traces.push({
       type: "scatter", mode: "markers", name: "training episodes", x: episodes[view.axis], y: episodes.return,
-      marker: {size: 3.5, color: "#56B4E9", opacity: 0.5},
+      marker: {size: 4.5, color: "#56B4E9", opacity: 0.6},
       customdata: episodes.length.map((length, k) => [length, episodes.worker[k]]),
       hovertemplate: "return %{y}<br>%{customdata[0]} steps, worker %{customdata[1]}<extra></extra>",
     });
@@ -290,7 +290,7 @@ function eventTraces(told) {
 function shareTraces(times, number) {
   return Object.entries(times.shares).map(([activity, values], k) => ({
     type: "scatter", mode: "lines", x: times.hours, y: values, stackgroup: `s${number}`, name: plain(activity), yaxis: `y${number}`,
-    legend: `legend${number}`, line: {width: 0, color: colorOf(activity, k)}, fillcolor: colorOf(activity, k), hovertemplate: `${plain(activity)} %{y:.1%}<extra></extra>`,
+    legend: `legend${number}`, line: {width: 0, shape: "vh", color: colorOf(activity, k)}, fillcolor: colorOf(activity, k), hovertemplate: `${plain(activity)} %{y:.1%}<extra></extra>`,
   }));
 }
 

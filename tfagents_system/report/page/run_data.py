@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import shlex
 import time
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfagents_system.checks.hyperparameters import described_by
+from tfagents_system.agents.optimizer_settings import PARTS, settings_in_use
+from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
 from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.report.curves import UNKNOWN
 from tfagents_system.report.env_faults import fault_lines
@@ -52,16 +55,17 @@ def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
     rows = read_metrics(paths.metrics_csv)
     status = read_status(paths.status_json)
     now = time.time()
+    timeline = timeline_of(paths.history, status)
     return {
         "name": paths.exp_dir.resolve().name,
         "folder": str(paths.exp_dir),
         "state": _state(paths, status, now),
         "problems": problems(status, now) if status else [],
-        "facts": _facts(rows, status),
+        "facts": _facts(rows, status) + _restarts(timeline, status),
         **_curves(rows, budget.points),
         "best": _best(rows, read_json(paths.best_json)),
         "episodes": _episodes(read_episodes(paths.episodes_csv), budget.episodes),
-        "timeline": timeline_of(paths.history, status),
+        "timeline": timeline,
         "plan": sorted(status["plan"].items()) if status else [],
         "pinned": bool(status and status.get("pinned")),
         "settings": settings_of(paths),
@@ -93,11 +97,19 @@ def _facts(rows: Sequence[Mapping[str, float | None]], status: dict[str, Any] | 
         ("updates/s (median)", _median(rates["updates_per_s"])),
     ]
     if status is not None:
-        told.append(("restarts of roles", str(sum(beat.get("restarts", 0) for beat in status["roles"].values()))))
         told += [("simulator faults", line) for line in fault_lines(status["run"])]
         ended = status["roles"].get(TRAINER, {}).get("ended_early")
         told += [("ended because", str(ended))] if ended else []
     return [(label, text) for label, text in told if text != "-"]
+
+
+def _restarts(timeline: Mapping[str, Any], status: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Of the whole run where it has a history, else of the last start; and how often it was started."""
+    if timeline["starts"]:
+        restarts = sum(event["kind"] == "restart" for event in timeline["events"])
+        return [("restarts of roles", str(restarts)), ("starts", str(len(timeline["starts"])))]
+    restarts = sum(beat.get("restarts", 0) for beat in status["roles"].values()) if status else 0
+    return [("restarts of roles", str(restarts))] if status else []
 
 
 def _whole(value: float | None) -> int | None:
@@ -159,11 +171,13 @@ def settings_of(paths: RunPaths) -> list[dict[str, Any]]:
     described = described_by(Hyperparameters)
     overridden = set(Overrides.read(paths.overrides).settings())
     found = []
-    for name, value in (resolved.get("params") or {}).items():
-        default = _plain(described[name].default) if name in described else None
+    params = resolved.get("params") or {}
+    for name, value in params.items():
         is_own = name not in described
+        default = None if is_own else _default(name, described[name], params)
+        # What takes the place of None is the algorithm's own value.
         differs = is_own or (value != default and not (default is None and name not in overridden))
-        found.append(_setting(name, value, None if is_own else default, differs=differs))
+        found.append(_setting(name, value, default, differs=differs))
     for path, value in leaves_of({"config": resolved.get("config") or {}}):
         if path != ("config",):
             found.append(_setting(".".join(path), value, None, differs=True))
@@ -178,8 +192,23 @@ def settings_of(paths: RunPaths) -> list[dict[str, Any]]:
 
 
 def _setting(name: str, value: Any, default: Any, *, differs: bool) -> dict[str, Any]:
-    texts = [each if isinstance(each, str) or each is None else str(each) for each in (value, default)]
-    return {"name": name, "value": texts[0] or "None", "default": texts[1], "differs": differs}
+    told = None if default is None else _text(default)
+    return {"name": name, "value": _text(value), "default": told, "differs": differs}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "None" if value is None else json.dumps(value, default=str)
+
+
+def _default(name: str, described: Hyperparameter, params: Mapping[str, Any]) -> Any:
+    """What resolved.json has where nobody says anything; optimizers are written with all of their settings there."""
+    part = name.removesuffix("_optimizer")
+    if part not in PARTS or part == name:
+        return _plain(described.default)
+    try:
+        return settings_in_use(types.SimpleNamespace(**{**params, name: {}}), part)
+    except (AttributeError, KeyError, TypeError):  # Of another version.
+        return _plain(described.default)
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from tfagents_system.run_files.history import read_history
 
 _MOST_EVENTS, _MOST_TIMES = 2000, 1500
 _ENDS = ("done", "stopped", "failed")
+_KINDS = ("trainer", "workers", "evaluators", "replay")
 _SECS_PER_HOUR = 3600.0
 
 
@@ -97,7 +98,8 @@ def _shares_over_time(times: Sequence[tuple[float, Mapping[str, Any]]]) -> dict[
         for kind, spent in summed.items():
             if (total := sum(spent.values())) > 0:
                 _add(found.setdefault(kind, {"hours": [], "env_steps": [], "shares": {}}), hours, entry, spent, total)
-    return {kind: _largest_first(each) for kind, each in found.items()}
+    order = [*(kind for kind in _KINDS if kind in found), *(kind for kind in found if kind not in _KINDS)]
+    return {kind: _largest_first(found[kind]) for kind in order}
 
 
 def _add(
