@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from tfagents_system.checks import frame_stacks
-from tfagents_system.checks.attribute_rules import EVEN, OVERSAMPLING, PARTS_OF_OBSERVATION, PATHS, SHARE
+from tfagents_system.checks.attribute_rules import CONVOLUTIONS, EVEN, OVERSAMPLING, PARTS_OF_OBSERVATION, PATHS, SHARE
 from tfagents_system.checks.hyperparameters import (
     IMAGES,
     ByAlgorithm,
@@ -190,12 +190,23 @@ class Hyperparameters:
     in exported files ask for these alone. Critics see all, such as the state of a simulator (Pinto et al., arXiv
     1710.06542). A name stands for all parts within its part; `action_history` is always seen. None: all parts."""
     image_encoder_filters: Annotated[
-        Sequence[int], layers_such_as("(32, 32, 32, 32), or ()"), When("preprocessing_combiner", None), When(IMAGES)
+        Sequence[int],
+        layers_such_as("(32, 32, 32, 32), or ()"),
+        When("image_encoder_layers", None),
+        When("preprocessing_combiner", None),
+        When(IMAGES),
     ] = (32, 32, 32, 32)
     """Filters of the convolutions (3 x 3, the first with stride 2) that the default actor and critics share, as in
     DrQ-v2 (Yarats et al., arXiv 2107.09645). `()`: images are flattened, as those are that are too small for them."""
+    image_encoder_layers: Annotated[
+        Sequence[Sequence[int]] | None, CONVOLUTIONS, When("preprocessing_combiner", None), When(IMAGES)
+    ] = None
+    """The same with all sizes: (filters, kernel, stride) of each convolution. None: `image_encoder_filters`."""
     image_encoder_features: Annotated[
-        Count, When("image_encoder_filters"), When("preprocessing_combiner", None), When(IMAGES)
+        Count,
+        When("image_encoder_filters", or_with="image_encoder_layers"),
+        When("preprocessing_combiner", None),
+        When(IMAGES),
     ] = 50
     """Units that actor and critics each make of the encoder's features, with layer normalisation and tanh."""
     image_augmentation_pixels: Annotated[CountOrZero | None, "pixels", When(IMAGES)] = None
