@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import inspect
 import io
+import itertools
 import json
 import linecache
 import os
@@ -71,11 +72,7 @@ def train(
       UserError: The class can't be found in a file, or this is a process of a run: a script has to call it below
         `if __name__ == "__main__":`.
     """
-    if os.environ.get(_ROLE_VARIABLE) or os.environ.get(NAME_VARIABLE):
-        raise UserError(
-            "train() was called while a start or a run's own process imported this file: call it below `if __name__ == "
-            '"__main__":`, which those do not execute'
-        )
+    _refuse_within_a_run()
     folder = Path(folder).expanduser().absolute()
     file = None if isinstance(params, type) and _cell_of(params) else _file_of(params)
     name = name or ("notebook" if file is None else file.stem)
@@ -84,18 +81,25 @@ def train(
     inputs = folder / "logs" / f"{name}_inputs"
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
     environ = {**_environ(), FOLDER_VARIABLE: str(folder), **{key: str(value) for key, value in given.items()}}
-    logs_dir = environ.get("SAC_LOGS_DIR") or "logs"
-    exp_dir = folder / (environ.get("SAC_EXP_DIR") or Path(logs_dir) / environ["SAC_EXP_NAME"])
+    default = Path(environ.get("SAC_LOGS_DIR") or "logs", environ["SAC_EXP_NAME"])
+    exp_dir = folder / (environ.get("SAC_EXP_DIR") or default)
     with _claimed(exp_dir, inputs / "output.txt") as output:
         if file is None:
             assert isinstance(params, type)
             file = _written(inputs / "params.py", _cell_of(params) + _alias(params))
         if isinstance(config, Mapping):
             config = _written(inputs / "config.json", json.dumps(config, indent=2) + "\n")
-        words = [str(file), "--config", str(Path(config).absolute())]
-        for attribute, value in (attributes or {}).items():
-            words += ["--set", f"{attribute}={json.dumps(value)}"]
+        sets = [["--set", f"{attribute}={json.dumps(value)}"] for attribute, value in (attributes or {}).items()]
+        words = str(file), "--config", str(Path(config).absolute()), *itertools.chain(*sets)
         return _started(words, environ, exp_dir, output)
+
+
+def _refuse_within_a_run() -> None:
+    if os.environ.get(_ROLE_VARIABLE) or os.environ.get(NAME_VARIABLE):
+        raise UserError(
+            "train() was called while a start or a run's own process imported this file: call it below `if __name__ == "
+            '"__main__":`, which those do not execute'
+        )
 
 
 @contextlib.contextmanager
