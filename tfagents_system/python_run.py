@@ -122,10 +122,8 @@ def _is_locked(file: BinaryIO) -> bool:
     """Locks a file; False if others have."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # A file system without locks.
-        return True
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)  # Another one: a file system without locks.
     return True
 
 
@@ -175,8 +173,8 @@ class Run:
         status = self.status
         trainer = status.get("roles", {}).get("trainer", {})
         told = [f"iteration {trainer['iteration']}"] if trainer.get("iteration") is not None else []
-        state = state_of(status, time.time()) if status else "starting"
-        return f"<Run {self.exp_dir}: {', '.join([state, *told])}>"
+        told.insert(0, state_of(status, time.time()) if status else "starting")
+        return f"<Run {self.exp_dir}: {', '.join(told)}>"
 
     @property
     def status(self) -> dict[str, Any]:
