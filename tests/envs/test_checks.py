@@ -453,8 +453,8 @@ LINESIGHT: Any = {"image_encoder_layers": ((16, 4, 2), (32, 4, 2), (64, 3, 2), (
         ((17, 14, 3), (4, 4, 4, 4), "observation is flattened: smaller than 15 x 15 pixels"),
         ((3, 16, 16), (4, 4), "observation is flattened: smaller than 7 x 7 pixels"),
         ((17, 17, 3), (), "observation is flattened: image_encoder_filters=()"),
-        ((37, 50, 3), LINESIGHT, "observation is flattened: smaller than 38 x 38 pixels"),
-        ((38, 50, 3), LINESIGHT, "observation is encoded"),
+        ((33, 50, 3), LINESIGHT, "observation is flattened: smaller than 34 x 34 pixels"),
+        ((34, 50, 3), LINESIGHT, "observation is encoded"),
         ((17, 17, 3), {"image_encoder_layers": ()}, "observation is flattened: image_encoder_layers=()"),
     ],
 )
