@@ -34,9 +34,11 @@ from tfagents_system.checks.rules import (
     is_integer,
     is_kept,
     layers_such_as,
+    names_such_as,
     number_above,
     number_in,
     number_where,
+    numbers_such_as,
     rows_such_as,
     shares_such_as,
 )
@@ -55,10 +57,6 @@ _TIMING = NotDeterministic("what is collected would depend on timing")
 _OVERSAMPLING = Rule(
     "two integers (a, b) of at least 0, a at least 2 b, such as (40, 5)",
     lambda value: len(value) == 2 and all(is_integer(each) for each in value) and value[0] >= 2 * value[1] >= 0,
-)
-_PARTS_OF_OBSERVATION = Rule(
-    'a tuple of names such as ("proprio", "camera")',
-    lambda value: isinstance(value, (list, tuple)) and bool(value) and all(isinstance(name, str) for name in value),
 )
 _EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)
 
@@ -202,7 +200,7 @@ class Hyperparameters:
     axis, the oldest first. A dictionary names the parts of the observation that are stacked, images, vectors or others,
     along their last axis: `{"lidar": 4, "camera": 4}`; a part within a part is `sensors/touch`, an observation without
     parts `observation`. Each frame is stored once."""
-    actor_observations: Annotated[Sequence[str] | None, _PARTS_OF_OBSERVATION] = None
+    actor_observations: Annotated[Sequence[str] | None, names_such_as('("proprio", "camera")')] = None
     """Parts of the observation, named as in `frame_stack`, that the actor sees: policies in workers, in SavedModels and
     in exported files ask for these alone. Critics see all, such as the state of a simulator (Pinto et al., arXiv
     1710.06542). A name stands for all parts within its part; `action_history` is always seen. None: all parts."""
@@ -346,8 +344,9 @@ class Hyperparameters:
     never loses anything."""
     prior_data_share: Annotated[float, _SHARE, _WITH_PRIOR, MayChange] = 0.5
     """Share of each minibatch that is drawn from it (RLPD, Ball et al., arXiv 2302.02948: 0.5)."""
-    prior_rewards: Annotated[Number | None, "per step", _WITH_PRIOR] = None
-    """Reward of each step of files that have no rewards. None: they are refused."""
+    prior_rewards: Annotated[Any | None, numbers_such_as({"step": 0, "terminated": 1}), "per step", _WITH_PRIOR] = None
+    """Reward of each step of files that have no rewards; `{"step": 0, "terminated": 1}`: of a step that terminates its
+    episode another one. None: such files are refused."""
     offline_updates: Annotated[CountOrZero, "updates", _WITH_PRIOR] = 0
     """Updates on prior data alone before the first iteration. They don't count for `updates_per_env_step`."""
     behaviour_cloning_weight: Annotated[

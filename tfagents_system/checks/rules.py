@@ -90,6 +90,22 @@ def layers_such_as(words: str) -> Rule:
     return Rule(f"a tuple of positive integers such as {words}", _is_layers)
 
 
+def names_such_as(words: str) -> Rule:
+    """The rule for names, one at least."""
+    return Rule(f"a tuple of names such as {words}", _are_names)
+
+
+def numbers_such_as(example: Mapping[str, float]) -> Rule:
+    """The rule for one number, or one for each of these keys."""
+    words = ", ".join(f'"{key}": {value:g}' for key, value in example.items())
+
+    def holds(value: Any) -> bool:
+        is_each = isinstance(value, Mapping) and set(value) == set(example) and all(map(is_number, value.values()))
+        return is_each or is_number(value)
+
+    return Rule(f"a number, or numbers such as {{{words}}}", holds)
+
+
 def rows_such_as(words: str) -> Rule:
     """The rule for tables: at least one row, and of the same length."""
     return Rule(f"a list of rows of equally many numbers such as {words}", _is_table)
@@ -112,6 +128,10 @@ def shares_such_as(words: str, parts: Sequence[str] = ("actor", "critics", "enco
 def or_none(rule: Rule, none: str = "None") -> Rule:
     """A rule that allows None as well; `none` names that in words."""
     return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value), rule.details)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(name, str) for name in value)
 
 
 def _is_layers(value: Any) -> bool:
