@@ -186,7 +186,7 @@ def test_lanes_act_as_single_environments_do() -> None:
 @pytest.mark.parametrize("kind", ["sac", "recurrent", "images"])
 def test_no_gradient_of_the_actor_reaches_what_critics_alone_see(kind: str) -> None:
     params, spec, agent = built(kind)
-    update = make_update(agent)
+    update: Any = make_update(agent)
     outer = (B, 4) if params.recurrent else (B,)
     seen_spec = policy_time_step_spec(params, spec).observation
     observation = tf.nest.map_structure(
