@@ -90,11 +90,6 @@ def layers_such_as(words: str) -> Rule:
     return Rule(f"a tuple of positive integers such as {words}", _is_layers)
 
 
-def names_such_as(words: str) -> Rule:
-    """The rule for names, one at least."""
-    return Rule(f"a tuple of names such as {words}", _are_names)
-
-
 def numbers_such_as(example: Mapping[str, float]) -> Rule:
     """The rule for one number, or one for each of these keys."""
     words = ", ".join(f'"{key}": {value:g}' for key, value in example.items())
@@ -128,10 +123,6 @@ def shares_such_as(words: str, parts: Sequence[str] = ("actor", "critics", "enco
 def or_none(rule: Rule, none: str = "None") -> Rule:
     """A rule that allows None as well; `none` names that in words."""
     return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value), rule.details)
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(name, str) for name in value)
 
 
 def _is_layers(value: Any) -> bool:
