@@ -67,8 +67,8 @@ class Hyperparameters:
     """See docs/algorithms.md. Attributes of None with values `ByAlgorithm` are as in the algorithm's paper."""
 
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
-    discount: Annotated[float, number_in(0, 1), "per environment step"] = 0.99
-    """Discount factor gamma of later rewards."""
+    discount: Annotated[SchedulableFraction, "per environment step"] = 0.99
+    """Discount factor gamma of later rewards. A schedule works with `dqn`, `iqn` and `sac_discrete`."""
     critic_learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
     """Learning rate of the critics; where the `schedule` of `critic_optimizer` begins."""
     actor_learning_rate: Annotated[SchedulablePositive, _OF_ACTORS, MayChange] = 3e-4
