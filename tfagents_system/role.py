@@ -120,6 +120,11 @@ class Role:
         evaluators = int(os.environ.get("SAC_EVAL_WORKERS") or 0)
         return SlotCounts(local, self.num_workers, self.max_workers, experts, evaluators)
 
+    @property
+    def is_far(self) -> bool:
+        """Whether this is a trainer that has a run directory of its own, not that of the replay server."""
+        return self.joined is not None and self.joined.is_far
+
     @functools.cached_property
     def beats(self) -> BeatReader:
         """The other roles' heartbeats."""

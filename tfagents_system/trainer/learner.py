@@ -33,7 +33,7 @@ class Learner:
 
     Args:
       role: The trainer's process.
-      ask_for_replay: As of TrainerCheckpoints.
+      ask_for_replay, fetch_replay: As of TrainerCheckpoints.
 
     Attributes:
       agent: A TFAgent.
@@ -44,7 +44,12 @@ class Learner:
       resumed_at: Train step of the checkpoint that it began from; None: the run began.
     """
 
-    def __init__(self, role: Role, ask_for_replay: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        role: Role,
+        ask_for_replay: Callable[[str], None],
+        fetch_replay: Callable[[str], bytes | None] = lambda name: None,
+    ) -> None:
         self._role = role
         check_gpu()
         if role.deterministic:
@@ -57,7 +62,7 @@ class Learner:
         self._variables = weights.named_variables(self.agent.collect_policy)
         self.state = self._state_at_start()
         self.checkpoints = TrainerCheckpoints(
-            role.paths.trainer_checkpoints, self.agent, self.state, self.step_variable, ask_for_replay
+            role.paths.trainer_checkpoints, self.agent, self.state, self.step_variable, ask_for_replay, fetch_replay
         )
         self.resumed_at: int | None = None
         if self.restore():

@@ -56,8 +56,8 @@ class Trainer:
         self._role = role
         self._params = params = role.params
         self._connection = role.connect(role.stop.is_set)
-        self._snapshots = ReplaySnapshots(self._connection)
-        learner = self._learner = Learner(role, self._snapshots.ask)
+        self._snapshots = ReplaySnapshots(self._connection, is_far=role.is_far)
+        learner = self._learner = Learner(role, self._snapshots.ask, self._snapshots.fetch)
         self._state = learner.state
         counts = updates_per_iter(params), ratio_of_run(params), offline_updates(params)
         self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts)

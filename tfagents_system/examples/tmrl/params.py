@@ -49,7 +49,7 @@ class TrainParams(TrainParamsBase):
         size = tuple(ours.get("picture", ()))
         if not size or size == (sensors.CAMERA_PIXELS, sensors.CAMERA_PIXELS):
             return race
-        return SmallPictures(race, size, key=CAMERA)  # type: ignore[arg-type]
+        return SmallPictures(race, size, key=CAMERA)
 
     def expert_policy_ctor(self) -> Callable[[Any], np.ndarray] | None:
         """The driver, in simulated time; in wall time the car is in another process, and he does not see it."""
