@@ -37,7 +37,7 @@ _SLEEPING_WORKERS = 8
 _SHORT_HORIZON = 125
 _EPISODES_OF_RETURN = 5
 _STEPS_FOR_RETURNS = 10_000  # Before that, returns are of policies that have hardly begun to learn.
-_BLOCK = 50  # steps, then updates, of SBX where it loops over many updates in one call
+_BLOCK = 50  # steps, then updates: SBX where it loops over many updates in one call, and our iterations of steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +51,8 @@ class Task:
       horizon: Steps of an episode.
       n_envs: Environments stepped side by side: our workers, the peers' processes.
       seed: Of the whole run.
+      block: Steps of our iterations; None for iterations of an episode of each worker.
+      matmul_precision: Of our updates.
     """
 
     steps: int
@@ -59,6 +61,8 @@ class Task:
     horizon: int = 1000
     n_envs: int = 1
     seed: int = 0
+    block: int | None = None
+    matmul_precision: str = "float32"
 
     @property
     def name(self) -> str:
@@ -94,8 +98,14 @@ class Measurement:
 # Ours.
 
 
-def train_ours(task: Task) -> Measurement:
-    """A real run by run_script.sh, ended as soon as enough iterations are in its metrics."""
+def train_ours(task: Task, **of_ours: Any) -> Measurement:
+    """A real run by run_script.sh, ended as soon as enough iterations are in its metrics.
+
+    Args:
+      task: What everybody trains.
+      of_ours: Attributes of it that only concern ours.
+    """
+    task = dataclasses.replace(task, **of_ours)
     count = n_iterations(task)
     total = _WARM_UP_ITERATIONS + count
     with RealRun(_PARAMS, config_of(task), variables_of(task)) as run:
@@ -111,6 +121,8 @@ def config_of(task: Task) -> dict[str, Any]:
         "busy": task.busy,
         "random_episodes": max(1, _LEARNING_STARTS // task.horizon),
         "updates_per_iteration": task.horizon * task.n_envs,  # one for each step: an episode a worker
+        "steps_per_iteration": task.block,
+        "matmul_precision": task.matmul_precision,
     }
 
 
@@ -120,8 +132,8 @@ def variables_of(task: Task) -> dict[str, int]:
 
 
 def n_iterations(task: Task) -> int:
-    """Iterations that are measured; each has an episode a worker."""
-    return max(1, round(task.steps / (task.horizon * task.n_envs)))
+    """Iterations that are measured."""
+    return max(1, round(task.steps / (task.block or task.horizon * task.n_envs)))
 
 
 def measure_rows(rows: list[dict[str, Any]], n_measured: int) -> Measurement:
@@ -154,8 +166,16 @@ def to_measurement(result: Mapping[str, Any]) -> Measurement:
 # The comparison.
 
 OURS = "tfagents_system"
+OURS_IN_BLOCKS = f"{OURS}, iterations of {_BLOCK} steps"
+OURS_IN_BFLOAT16 = f"{OURS_IN_BLOCKS}, bfloat16 where it is faster"
 # How many times as fast ours is claimed to be.
 TARGETS = {"SBX": 1.5, "Stable-Baselines3": 2.2, "TF-Agents, single process": 4.0, "TF-Agents, distributed": 6.0}
+_SBX_IN_BLOCKS = f"SBX, {_BLOCK} updates after {_BLOCK} steps"
+TARGETS_OF_OURS = {
+    OURS: TARGETS,
+    OURS_IN_BLOCKS: {"SBX": 1.7, _SBX_IN_BLOCKS: 1.2, "Stable-Baselines3": 2.8},
+    OURS_IN_BFLOAT16: {_SBX_IN_BLOCKS: 1.5},
+}
 
 
 def contestants_of(task: Task, arguments: argparse.Namespace) -> dict[str, Callable[[Task], Measurement]]:
@@ -165,12 +185,14 @@ def contestants_of(task: Task, arguments: argparse.Namespace) -> dict[str, Calla
     """
     python = arguments.peers_python
     chosen: dict[str, Callable[[Task], Measurement]] = {OURS: train_ours}
+    if not task.step_ms and not arguments.quick:
+        chosen[OURS_IN_BLOCKS] = functools.partial(train_ours, block=_BLOCK)
+        chosen[OURS_IN_BFLOAT16] = functools.partial(train_ours, block=_BLOCK, matmul_precision="auto")
     if python is not None:
         chosen["SBX"] = functools.partial(train_stable_baselines, python, "sbx", 1)
     if python is not None and not arguments.quick:
         if not task.step_ms:
-            name = f"SBX, {_BLOCK} updates after {_BLOCK} steps"
-            chosen[name] = functools.partial(train_stable_baselines, python, "sbx", _BLOCK)
+            chosen[_SBX_IN_BLOCKS] = functools.partial(train_stable_baselines, python, "sbx", _BLOCK)
         if arguments.full or not task.step_ms:
             chosen["Stable-Baselines3"] = functools.partial(train_stable_baselines, python, "sb3", 1)
             chosen["TF-Agents, single process"] = functools.partial(train_tf_agents, "single")
@@ -227,9 +249,11 @@ def report(outcome: Outcome, task: Task, measured: Mapping[str, Sequence[Measure
                 what = f"{name}, last {len(last)} training episodes of {task.steps} steps"
                 outcome.row(f"{what}: mean return", statistics.mean(last), "")
                 outcome.row(f"{what}: standard deviation", statistics.pstdev(last), "")
-    for name, speed in speeds.items():
-        if OURS in speeds and name != OURS:
-            outcome.ratio(f"ours over {name}, {task.name}", speeds[OURS] / speed, TARGETS.get(name))
+    for ours, targets in TARGETS_OF_OURS.items():
+        for name, speed in speeds.items():
+            if ours in speeds and name not in TARGETS_OF_OURS:
+                what = ours.replace(OURS, "ours", 1)
+                outcome.ratio(f"{what} over {name}, {task.name}", speeds[ours] / speed, targets.get(name))
 
 
 def main() -> None:

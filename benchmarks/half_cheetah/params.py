@@ -12,21 +12,28 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 
 class TrainParams(TrainParamsBase):
-    """Keys of the configuration: `horizon`, `step_ms`, `busy`, `random_episodes`, `updates_per_iteration`.
+    """Keys of the configuration: `horizon`, `step_ms`, `busy`, `random_episodes`, `matmul_precision`,
+    `updates_per_iteration`, `steps_per_iteration` (an update for each; null: an episode of each worker).
 
     The run is ended from outside, so nothing is evaluated, saved or drawn while it is measured.
     """
 
     num_iter = 100_000
-    n_train_episodes_per_iter = 1
     n_episodes_in_buffer = 400
     n_eval_episodes = 1
     eval_period_itrs = 100_000
     checkpoint_period_itrs = 100_000
+    log_period_itrs = 1
 
     def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
         super().__init__(env_config, compute_config)
-        self.num_steps_per_iter = int(env_config["updates_per_iteration"])
+        self.matmul_precision = env_config["matmul_precision"]
+        if env_config["steps_per_iteration"] is None:
+            self.n_train_episodes_per_iter = 1
+            self.num_steps_per_iter = int(env_config["updates_per_iteration"])
+        else:
+            self.updates_per_env_step = 1.0
+            self.env_steps_per_iter = int(env_config["steps_per_iteration"])
         self.n_buffer_init_episodes = int(env_config["random_episodes"])
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import json
 import os
 import sys
 import time
@@ -92,6 +93,7 @@ def attributes_of(task: Task, variant: Variant) -> dict[str, object]:
     rates = ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate")
     iteration_steps = int(variant.attributes.get("env_steps_per_iter") or task.horizon)
     return {
+        **({} if "env_steps_per_iter" in variant.attributes else {"n_train_episodes_per_iter": 1}),
         "updates_per_env_step": variant.updates_per_step,
         "n_buffer_init_episodes": task.random_episodes,
         "n_episodes_in_buffer": task.steps // task.horizon + task.random_episodes,
@@ -109,6 +111,7 @@ def _train_peer(task: Task, variant: Variant, seed: int, python: str) -> list[tu
     command += ["--eval_steps", str(task.eval_steps), "--eval_episodes", str(_EVAL_EPISODES), "--seed", str(seed)]
     if task.learning_rate is not None:
         command += ["--learning_rate", str(task.learning_rate)]
+    command += ["--options", json.dumps(variant.options)]
     result = run_json(command, _START_SECS + task.steps * variant.updates_per_step / _SLOWEST_UPDATES_PER_S)
     return list(zip(result["env_steps"], result["eval_returns"], strict=True))
 
@@ -170,6 +173,9 @@ def main() -> None:
     parser.add_argument("--peers_python", default=str(ROOT / ".venv-peers" / "bin" / "python"))
     parser.add_argument("--output", type=Path, default=FOLDER / "results")
     arguments = parser.parse_args()
+    unfit = [f"{v} on {t}" for t in arguments.task for v in arguments.variant if not variants[v].fits(TASKS[t])]
+    if unfit:
+        parser.error(f"--variant must have the kind of actions of --task, discrete or not; not so {', '.join(unfit)}")
     path = arguments.output / "algorithms.csv"
     for seed in arguments.seeds:
         for task in arguments.task:

@@ -21,6 +21,7 @@ class Task:
       learning_rate: Of actor, critics and alpha, for everybody; None: each variant's, or else the defaults.
       random_episodes: Before the first update; about 1000 steps.
       attributes: Of TrainParams, for every variant of ours.
+      discrete: Whether its actions are; variants of value learners fit these alone.
     """
 
     environment: str
@@ -30,6 +31,7 @@ class Task:
     random_episodes: int
     learning_rate: float | None = None
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    discrete: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Variant:
 
     Attributes:
       attributes: Of TrainParams, where it is ours.
-      library, algorithm: Of a peer; see benchmarks/peers/learning.py.
+      library, algorithm, options: Of a peer; see benchmarks/peers/learning.py.
       updates_per_step: Updates for each environment step.
       learning_rate: Of actor, critics and alpha, where it is ours and the task has none; None: the defaults.
     """
@@ -46,8 +48,14 @@ class Variant:
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     library: str = ""
     algorithm: str = ""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     updates_per_step: int = 1
     learning_rate: float | None = None
+    discrete: bool = False
+
+    def fits(self, task: Task) -> bool:
+        """Whether the algorithm has the task's kind of actions."""
+        return self.discrete == task.discrete
 
 
 TASKS = {
@@ -65,12 +73,34 @@ TASKS = {
         1e-3,
         {"frame_stack": 3, "train_batch_size": 128, "image_encoder_filters": (16, 16, 16, 16)},
     ),
+    "cartpole": Task("CartPole-v1", 500, 20_000, 2_000, 45, 1e-3, {"train_batch_size": 128}, discrete=True),
+    "acrobot": Task("Acrobot-v1", 500, 20_000, 2_000, 2, 1e-3, {"train_batch_size": 128}, discrete=True),
+}
+
+# For every value learner: epsilon falls over a quarter of the run, and every 500 updates the target is copied anew.
+_EXPLORATION_STEPS, _LAST_EPSILON, _COPY_PERIOD = 5_000, 0.05, 500
+_VALUES = {
+    "env_steps_per_iter": 50,
+    "log_period_itrs": 20,
+    "exploration_epsilon": {"points": [[0, 1.0], [_EXPLORATION_STEPS, _LAST_EPSILON]]},
+    "target_update_tau": 1.0,
+    "target_update_period": _COPY_PERIOD,
+}
+_PEER_VALUES = {
+    "batch_size": 128,
+    "target_update_interval": _COPY_PERIOD,
+    "exploration_fraction": 0.25,
+    "exploration_final_eps": _LAST_EPSILON,
+    "policy_kwargs": {"net_arch": [256, 256]},
 }
 
 OURS = {
     "sac": Variant(),
     "sac, no lag": Variant({"max_policy_lag": 0}),
     "sac, 50 steps": Variant({"env_steps_per_iter": 50, "log_period_itrs": 20}),
+    "sac, 50 steps, learning rates 1e-3": Variant(
+        {"env_steps_per_iter": 50, "log_period_itrs": 20}, learning_rate=1e-3
+    ),
     "tqc": Variant({"algorithm": "tqc"}),
     # The paper's critics are 2048 units wide, those of the peers 1024: two cores have time for the width of SAC's.
     "crossq": Variant({"algorithm": "crossq"}, learning_rate=1e-3),
@@ -94,6 +124,12 @@ OURS = {
             "critic_optimizer": {"name": "adamw", "weight_decay": 0.01},
         },
     ),
+    "dqn": Variant({"algorithm": "dqn", **_VALUES}, discrete=True),
+    # Returns are in the hundreds here: the quadratic part of a loss is as wide as the papers', not as Linesight's.
+    "iqn": Variant({"algorithm": "iqn", "iqn_huber_kappa": 1.0, **_VALUES}, discrete=True),
+    "sac_discrete": Variant(
+        {"algorithm": "sac_discrete", "env_steps_per_iter": 50, "log_period_itrs": 20}, discrete=True
+    ),
 }
 
 PEERS = {
@@ -103,4 +139,6 @@ PEERS = {
     "SB3 SAC": Variant(library="sb3", algorithm="sac"),
     "SB3-contrib TQC": Variant(library="contrib", algorithm="tqc"),
     "SB3-contrib CrossQ": Variant(library="contrib", algorithm="crossq"),
+    "SB3 DQN": Variant(library="sb3", algorithm="dqn", options=_PEER_VALUES, discrete=True),
+    "SB3-contrib QR-DQN": Variant(library="contrib", algorithm="qrdqn", options=_PEER_VALUES, discrete=True),
 }

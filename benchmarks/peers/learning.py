@@ -13,12 +13,13 @@ import os
 from typing import Any
 
 LIBRARIES = ("sbx", "sb3", "contrib")
+_CLASSES = {"sac": "SAC", "tqc": "TQC", "crossq": "CrossQ", "droq": "DroQ", "dqn": "DQN", "qrdqn": "QRDQN"}
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", choices=LIBRARIES, required=True)
-    parser.add_argument("--algorithm", choices=("sac", "tqc", "crossq", "droq"), default="sac")
+    parser.add_argument("--algorithm", choices=tuple(_CLASSES), default="sac")
     parser.add_argument("--environment", required=True)
     parser.add_argument("--steps", type=int, required=True, help="environment steps, the random ones included")
     parser.add_argument("--learning_starts", type=int, default=1000, help="random steps before the first update")
@@ -26,13 +27,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--updates_per_step", type=int, default=1)
     parser.add_argument("--eval_steps", type=int, required=True, help="environment steps between two evaluations")
     parser.add_argument("--eval_episodes", type=int, default=10)
+    parser.add_argument("--options", type=json.loads, default={}, help="JSON: further arguments of the algorithm")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
 
 def algorithm_class(library: str, algorithm: str) -> Any:
-    """SAC and its variants by name; where TQC and CrossQ are depends on the library."""
-    name = {"sac": "SAC", "tqc": "TQC", "crossq": "CrossQ", "droq": "DroQ"}[algorithm]
+    """An algorithm by name; where TQC and CrossQ are depends on the library."""
+    name = _CLASSES[algorithm]
     if library == "sbx":
         import sbx
 
@@ -55,7 +57,7 @@ def main() -> None:
     from stable_baselines3.common.monitor import Monitor
 
     arguments = parse_arguments()
-    options: dict[str, Any] = {"gradient_steps": arguments.updates_per_step, "device": "cpu"}
+    options: dict[str, Any] = {"gradient_steps": arguments.updates_per_step, "device": "cpu", **arguments.options}
     if arguments.learning_rate is not None:
         options["learning_rate"] = arguments.learning_rate
     model = algorithm_class(arguments.library, arguments.algorithm)(

@@ -61,8 +61,9 @@ def test_only_what_the_record_lacks_is_trained(tmp_path: Path, monkeypatch: pyte
     assert [(task.steps, seed) for task, _, seed in trained[3:]] == [(400, 2)] * 2
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("variant", OURS)
+@pytest.mark.parametrize(
+    ("task", "variant"), [(t, v) for t in TASKS for v in OURS if OURS[v].fits(TASKS[t])], ids=" ".join
+)
 def test_every_variant_of_ours_has_attributes_that_the_checks_accept(task: str, variant: str) -> None:
     params = Params({"horizon": TASKS[task].horizon})
     attributes = {**attributes_of(TASKS[task], OURS[variant]), **OURS[variant].attributes}
@@ -71,6 +72,14 @@ def test_every_variant_of_ours_has_attributes_that_the_checks_accept(task: str, 
         assert name in known, f"{name} is no attribute of TrainParams"
         setattr(params, name, value)
     assert check_params(params) == []
+
+
+def test_value_learners_have_discrete_actions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {variant for variant in OURS if OURS[variant].fits(TASKS["cartpole"])} == {"dqn", "iqn", "sac_discrete"}
+    monkeypatch.setattr(sys, "argv", ["algorithms", "--task", "cartpole", "--variant", "sac"])
+    with pytest.raises(SystemExit) as ended:
+        algorithms.main()
+    assert ended.value.code == 2
 
 
 def test_peers_are_asked_for_what_their_script_knows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,9 +43,17 @@ def test_params_do_an_update_a_step(n_envs):
     config = whole_system.config_of(Task(2000, 5.0, True, horizon=250, n_envs=n_envs))
     params = load_params(whole_system.ROOT / "benchmarks" / "half_cheetah" / "params.py", config)
     assert params.num_steps_per_iter == n_envs * params.n_train_episodes_per_iter * params.horizon
+    assert params.env_steps_per_iter is None
     assert params.n_buffer_init_episodes * params.horizon == 1000
     assert params.collect_env_args_kwargs() == ((), {"step_ms": 5.0, "busy": True})
     assert params.eval_env_args_kwargs() == ((), {}), "evaluation does not wait for slow steps"
+
+
+def test_iterations_of_steps_have_an_update_a_step():
+    task = Task(2000, block=50)
+    params = load_params(whole_system.ROOT / "benchmarks" / "half_cheetah" / "params.py", whole_system.config_of(task))
+    assert (params.env_steps_per_iter, params.updates_per_env_step) == (50, 1.0)
+    assert whole_system.n_iterations(task) == 40
 
 
 def test_our_run_has_the_tasks_seed_and_workers_and_all_cpus_for_updates():
@@ -89,7 +97,7 @@ def test_our_run_ends_once_its_iterations_are_measured(monkeypatch):
 
 def test_who_takes_part():
     everybody = set(whole_system.contestants_of(Task(2000), arguments()))
-    assert everybody == {OURS, *whole_system.TARGETS, "SBX, 50 updates after 50 steps"}
+    assert everybody == {*whole_system.TARGETS_OF_OURS, *whole_system.TARGETS, "SBX, 50 updates after 50 steps"}
     slow = Task(1000, 5.0)
     assert set(whole_system.contestants_of(slow, arguments())) == {OURS, "SBX"}
     assert set(whole_system.contestants_of(slow, arguments(full=True))) == {OURS, *whole_system.TARGETS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ import numpy as np
 import pytest
 from tf_agents.specs import array_spec
 
-from tests.support.segments_for_tests import LAYOUT, filled_ring
+from tests.support.segments_for_tests import LAYOUT, filled_ring, numbered_segment
 from tfagents_system.envs.actions import actions_of
+from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import Conversion, NamedEpisode
 from tfagents_system.experience.prior_ring import PriorForm, build
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import draw_transitions
-from tfagents_system.replay.stored_ring import StoredRing
+from tfagents_system.replay.stored_ring import StoredRing, differences
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.layout import Column, Layout
 
 ACTION = array_spec.BoundedArraySpec((2,), "float32", [-2.0, 0.0], [2.0, 1.0], "action")
 FORM = PriorForm(Conversion(LAYOUT, [actions_of(ACTION)], 0.9))
@@ -89,9 +93,35 @@ def test_all_that_does_not_fit_is_told_together(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_a_run_s_ring_with_numbers_that_are_not_finite_is_refused(tmp_path: Path) -> None:
-    from tests.support.segments_for_tests import numbered_segment
+@pytest.mark.parametrize("other", ["bounds", "rows"])
+def test_the_same_numbers_for_other_actions_are_refused(tmp_path: Path, other: str) -> None:
+    """A ring has shares of bounds, or numbers of rows: with other bounds or another table they are other actions."""
+    rows = [[0.0, 0.5], [1.0, 0.5]] if other == "rows" else None
+    spec = array_spec.BoundedArraySpec((2,), "float32", [-2.0, 0.0], [2.0, 3.0 if other == "bounds" else 1.0], "action")
+    seen = LAYOUT.observation
+    layout = Layout(seen, (Column("action", (), "int32", 2),)) if rows else LAYOUT
+    run = tmp_path / "run"
+    ring = Ring.open(run / "replay", layout, 60, 24)
+    step = numbered_segment()
+    ring.take_over([dataclasses.replace(step, action=[np.ones(step.num_steps, np.int32)]) if rows else step])
+    observation = {"id": array_spec.ArraySpec((3,), "float32"), "image": array_spec.ArraySpec((2, 2), "uint8")}
+    save_specs(RunPaths(run).specs, observation, spec, rows)
+    ours = actions_of(ACTION, [[0.0, 0.5], [2.0, 0.5]] if rows else None)
+    form = PriorForm(Conversion(layout, [ours], 0.9))
+    with pytest.raises(UserError, match=r"action: here .*, there .*, and not the same ones"):
+        build([str(run)], tmp_path / "made", form, print)
+    save_specs(RunPaths(run).specs, observation, ACTION, rows)
+    assert "steps" in build(
+        [str(run)], tmp_path / "made", PriorForm(Conversion(layout, [actions_of(ACTION, rows)], 0.9)), print
+    )
 
+
+def test_numbers_of_more_actions_are_another_layout() -> None:
+    few, many = (Layout(LAYOUT.observation, (Column("action", (), "int32", count),)) for count in (3, 9))
+    assert differences(few, many) == ["action: here int32 [], one of 3, there int32 [], one of 9"]
+
+
+def test_a_run_s_ring_with_numbers_that_are_not_finite_is_refused(tmp_path: Path) -> None:
     segment = numbered_segment()
     segment.reward[2] = np.inf
     Ring.open(tmp_path / "run", LAYOUT, 60, 24).take_over([segment])

@@ -85,3 +85,34 @@ def test_what_does_not_fit_is_refused_with_the_rest(environ: dict[str, str], tmp
     with pytest.raises(UserError, match="nowhere.npz does not exist .*relative to the folder of SAC_PARAMS"):
         prepare.prepare(environ, None)
     assert not RunPaths(tmp_path / "run").run_json.exists()
+
+
+def test_potentials_of_files_are_computed(environ: dict[str, str], tmp_path: Path) -> None:
+    params = PARAMS + "\n    n_step = 3\n    mini_race_steps = 8\n    mini_race_oversampling = (4, 1)\n"
+    shaped = params + "\n    def potential(self, observation):\n        return 2.0 * observation[1]\n"
+    (tmp_path / "mine" / "params.py").write_text(shaped)
+    assert prepare.prepare(environ, None)
+    (segment,) = StoredRing(RunPaths(tmp_path / "run").prior_data).segments()
+    assert segment.potential is not None and segment.potential.tolist() == [2.0] * 13
+    (tmp_path / "mine" / "params.py").write_text(shaped.replace("observation[1]", "observation['speed']"))
+    with pytest.raises(UserError, match=r"TrainParams.potential raises IndexError.*correct it"):
+        prepare.prepare(environ, None)
+
+
+def test_an_agent_that_goes_on_keeps_the_prior_data_it_began_with(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A replay server that finds none could not start, and other files would silently not be read."""
+    paths, params = RunPaths(tmp_path / "run"), tmp_path / "mine" / "params.py"
+    params.write_text(PARAMS.replace('"data/demos.npz"', "None").replace("offline_updates = 5", ""))
+    assert prepare.prepare(environ, None)
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    params.write_text(PARAMS)
+    taking = {**environ, "TFAGENTS_EDITS": "take"}
+    with pytest.raises(UserError, match=r"prior_data=data/demos.npz: the agent of this run began without it"):
+        prepare.prepare(taking, None)
+    assert prepare.prepare({**taking, "TFAGENTS_RESET": "agent"}, None) and rows(paths) == 13
+    params.write_text(PARAMS.replace("data/demos.npz", "data/other.npz"))
+    capsys.readouterr()
+    assert prepare.prepare(taking, None) and rows(paths) == 13
+    assert "data/other.npz is for an agent that begins (--reset_training)" in capsys.readouterr().out

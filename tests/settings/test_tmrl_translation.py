@@ -14,7 +14,8 @@ from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.settings import tmrl_keys, tmrl_translation
 from tfagents_system.settings.tmrl_keys import KEYS, default_config, merged, parse_override, read_keys
-from tfagents_system.settings.tmrl_translation import ROWS, Translation, server_of, translate
+from tfagents_system.settings.tmrl_rows import ROWS, Translation
+from tfagents_system.settings.tmrl_translation import server_of, translate
 from tfagents_system.settings.variable_table import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]

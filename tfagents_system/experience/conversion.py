@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import tree
 
+from tfagents_system.envs import specs
 from tfagents_system.envs.actions import LeafActions
+from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError
 from tfagents_system.experience.episodes import StoredEpisode
+from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Column, Layout
+from tfagents_system.transport.run_layout import run_layout
 
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -45,6 +50,9 @@ class Conversion:
       actions: Those of each leaf of the environment's.
       gamma: Discount of the returns, where the layout has them.
       potential: Of an observation, its leaves given; for data sets, where the layout has potentials.
+
+    Attributes:
+      layout, actions: As above.
     """
 
     def __init__(
@@ -56,7 +64,7 @@ class Conversion:
     ) -> None:
         self.layout = layout
         self._potential = potential
-        self._actions = actions
+        self.actions = actions
         self._gamma = gamma
 
     def to_stored(self, episode: NamedEpisode, what: str) -> StoredEpisode:
@@ -69,7 +77,7 @@ class Conversion:
         observation = [
             _leaf(episode.observations, column, "observation", steps + 1, what) for column in self.layout.observation
         ]
-        own = zip(self.layout.action, self._actions, strict=True)
+        own = zip(self.layout.action, self.actions, strict=True)
         action = [_action(episode.actions, column, leaf, steps, what) for column, leaf in own]
         reward = _finite(np.asarray(episode.rewards, np.float64), f"the rewards of {what}").astype(np.float32)
         discount = np.ones(steps, np.float32)
@@ -94,7 +102,7 @@ class Conversion:
             {name_of(column): leaf for column, leaf in zip(self.layout.observation, episode.observation, strict=True)},
             {
                 name_of(column): _to_environment_units(action, leaf)
-                for column, action, leaf in zip(self.layout.action, episode.action, self._actions, strict=True)
+                for column, action, leaf in zip(self.layout.action, episode.action, self.actions, strict=True)
             },
             episode.reward,
             episode.is_terminated,
@@ -104,7 +112,10 @@ class Conversion:
 
     def _potentials(self, observation: Sequence[np.ndarray], what: str) -> np.ndarray:
         assert self._potential is not None, "the layout has potentials"
-        found = [self._potential([leaf[row] for leaf in observation]) for row in range(len(observation[0]))]
+        try:
+            found = [self._potential([leaf[row] for leaf in observation]) for row in range(len(observation[0]))]
+        except Exception as error:
+            raise UserError(f"{what}: TrainParams.potential raises {describe_error(error)}: correct it") from error
         return _finite(np.asarray(found, np.float64), f"the potentials of {what}").astype(np.float32)
 
     def _returns(self, reward: np.ndarray) -> np.ndarray:
@@ -114,6 +125,17 @@ class Conversion:
             total = self._gamma * total + each
             returns.append(total)
         return np.clip(np.array(returns), -_MAX_FLOAT32, _MAX_FLOAT32).astype(np.float32)
+
+
+def conversion_for(params: TrainParamsBase, file: Path) -> Conversion:
+    """For what a run with these parameters stores of the environment whose specs this file has."""
+    observation_spec, action_spec = specs.load_specs(file)
+
+    def potential(leaves: Sequence[np.ndarray]) -> float:
+        return params.potential(tree.unflatten_as(observation_spec, leaves))
+
+    layout, actions = run_layout(params, observation_spec, action_spec), tree.flatten(specs.load_actions(file))
+    return Conversion(layout, actions, params.discount, potential)
 
 
 def name_of(column: Column) -> str:

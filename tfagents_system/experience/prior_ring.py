@@ -13,6 +13,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.experience import minari_sets
 from tfagents_system.experience.conversion import Conversion
 from tfagents_system.experience.episodes import segments_of
+from tfagents_system.experience.ring_actions import action_differences
 from tfagents_system.experience.transfer import read_episodes
 from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay.filling import add_segments
@@ -89,11 +90,12 @@ def _source(source: Path | str, form: PriorForm, tell: Tell) -> _Source:
     name = str(source)
     if not minari_sets.is_one(name) and any((Path(name) / each / DESCRIPTION).is_file() for each in ("", "replay")):
         stored = StoredRing(Path(name))
-        if lines := differences(form.conversion.layout, stored.layout):
+        lines = differences(form.conversion.layout, stored.layout)
+        if lines := lines or action_differences(form.conversion.actions, stored):
             table = "\n  ".join(lines)
             raise UserError(
                 f"{name} holds other experience than this run collects:\n  {table}\nGive a run of the same environment "
-                "and settings (action_history, normalize_rewards)"
+                "and settings (action_history, action_table, normalize_rewards, potential)"
             )
         return _Source(name, lambda: _finite(name, stored.segments()))
     most = form.conversion.layout.max_segment_steps(form.sequence_length)

@@ -8,21 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import tree
 
 from tfagents_system.envs import loading, specs
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns, minari_sets
-from tfagents_system.experience.conversion import Conversion, NamedEpisode
+from tfagents_system.experience.conversion import Conversion, NamedEpisode, conversion_for
 from tfagents_system.experience.episodes import StoredEpisode, episodes_of, write_ring
+from tfagents_system.experience.ring_actions import SPECS, actions_beside
 from tfagents_system.playing.saved_run import find_path, load_run_params
-from tfagents_system.replay.stored_ring import StoredRing, ring_folder
+from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
-from tfagents_system.transport.run_layout import run_layout
 
-_SPECS = "specs.pbtxt"
 Tell = Callable[[str], None]
 
 
@@ -47,7 +45,7 @@ def import_into(
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        conversion = _conversion_for(exp_dir, params, config, partial / _SPECS)
+        conversion = _conversion_for(exp_dir, params, config, partial / SPECS)
         found = read_episodes(source, tell)
         episodes = [conversion.to_stored(each, f"episode {number}") for number, each in enumerate(found)]
         if not episodes:
@@ -144,21 +142,13 @@ def _conversion_for(exp_dir: str | None, params_flag: str | None, config_flag: s
     else:
         with contextlib.closing(loading.make_play_env(params, 0, render=False)) as env:
             specs.save_specs(file, env.observation_spec(), env.environment_action_spec, params.action_table)
-    observation_spec, action_spec = specs.load_specs(file)
-
-    def potential(leaves: Sequence[np.ndarray]) -> float:
-        return params.potential(tree.unflatten_as(observation_spec, leaves))
-
-    return Conversion(run_layout(params, observation_spec, action_spec), _leaves(file), params.discount, potential)
+    return conversion_for(params, file)
 
 
 def _actions(stored: StoredRing) -> list[LeafActions]:
-    folder = stored.folder
-    for candidate in (folder / _SPECS, RunPaths(folder.parent).specs):
-        if candidate.is_file() and ring_folder(candidate.parent) == folder:
-            return _leaves(candidate)
-    raise UserError(f"{folder} has no {_SPECS} beside it, which says the bounds of actions: give a run directory")
-
-
-def _leaves(file: Path) -> list[LeafActions]:
-    return tree.flatten(specs.load_actions(file))
+    actions = actions_beside(stored)
+    if actions is None:
+        raise UserError(
+            f"{stored.folder} has no {SPECS} beside it, which says the bounds of actions: give a run directory"
+        )
+    return actions

@@ -263,16 +263,18 @@ class Inspector:
 
     def _make_prior_data(self, params: TrainParamsBase, specs: bytes) -> None:
         """Makes the ring of prior data of an agent that begins; one that goes on has it."""
-        folder = self._environ.get(PRIOR_FOLDER)
-        is_wanted = params.prior_data is not None and self._agent_begins and "server" not in self._values
-        if not folder or not is_wanted or self.found.checks[PARAMS].errors:
+        if params.prior_data is None or "server" in self._values or self.found.checks[PARAMS].errors:
             return
-        from tfagents_system.launch.prior_checks import make_prior_data
+        from tfagents_system.launch.prior_checks import check_kept, make_prior_data
 
-        self._enter("reading prior_data")
-        original = self._values["params"].parent
-        check, folders = self.found.checks["prior data"], (self._origin().parent, original)
-        self.found.prior_data = make_prior_data(params, specs, Path(folder), folders, check)
+        check = self.found.checks["prior data"]
+        if not self._agent_begins:
+            assert self._run is not None
+            check_kept(params, self._run, check)
+        elif folder := self._environ.get(PRIOR_FOLDER):
+            self._enter("reading prior_data")
+            folders = (self._origin().parent, self._values["params"].parent)
+            self.found.prior_data = make_prior_data(params, specs, Path(folder), folders, check)
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""

@@ -10,7 +10,12 @@ from typing import Any
 
 from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
+from tfagents_system.machine.scratch import DESCRIPTION
+from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
+
+_GIVEN = "given.json"  # In the ring's folder: what `prior_data` was.
 
 
 def make_prior_data(
@@ -25,19 +30,15 @@ def make_prior_data(
       folders: Where relative paths are looked for, the first one first.
       check: Gets what was found.
     """
-    import tree
-
-    from tfagents_system.envs.specs import load_actions, load_specs
-    from tfagents_system.experience.conversion import Conversion
+    from tfagents_system.experience.conversion import conversion_for
     from tfagents_system.experience.prior_ring import PriorForm, build
-    from tfagents_system.transport.run_layout import run_layout
 
     with tempfile.NamedTemporaryFile(suffix=".pbtxt") as file:
         file.write(specs)
         file.flush()
-        layout, actions = run_layout(params, *load_specs(Path(file.name))), load_actions(Path(file.name))
+        conversion = conversion_for(params, Path(file.name))
     form = PriorForm(
-        Conversion(layout, tree.flatten(actions), params.discount),
+        conversion,
         params.sample_form_ctor().sequence_length,
         params.frame_stack,
         params.prior_rewards,
@@ -46,10 +47,31 @@ def make_prior_data(
     with check.catching():
         try:
             check.facts.append(build(_found(params.prior_data, folders), made, form, check.notes.append))
+            write_json(made / _GIVEN, {"prior_data": _texts(params.prior_data)})
             return made
         except OSError as error:
             raise UserError(f"the ring of prior_data can't be written to {folder} ({error.strerror})") from None
     return None
+
+
+def check_kept(params: TrainParamsBase, paths: RunPaths, check: Check) -> None:
+    """Whether an agent that goes on began with the prior data that its parameters name now."""
+    given = _texts(params.prior_data)
+    if not (paths.prior_data / DESCRIPTION).is_file():
+        check.errors.append(
+            f"TrainParams.prior_data={', '.join(given)}: the agent of this run began without it. Let another one begin "
+            "(--reset_training), choose another SAC_EXP_NAME, or set it to None"
+        )
+    elif (before := (read_json(paths.prior_data / _GIVEN) or {}).get("prior_data", given)) != given:
+        check.notes.append(
+            f"TrainParams.prior_data={', '.join(given)} is for an agent that begins (--reset_training): this one keeps "
+            f"what it began with, {', '.join(before)}"
+        )
+
+
+def _texts(given: Any) -> list[str]:
+    """`prior_data`, as it was given."""
+    return [str(each) for each in ([given] if isinstance(given, str | os.PathLike) else given)]
 
 
 def _found(given: Any, folders: Sequence[Path]) -> list[str]:
@@ -58,9 +80,8 @@ def _found(given: Any, folders: Sequence[Path]) -> list[str]:
     Raises:
       UserError: One is not there.
     """
-    sources = [given] if isinstance(given, str | os.PathLike) else list(given)
     found, findings = [], []
-    for source in map(str, sources):
+    for source in _texts(given):
         candidates = [(folder / Path(source).expanduser()).absolute() for folder in folders]
         there = [candidate for candidate in candidates if candidate.exists()]
         if source.startswith("minari:") or there:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
+from tfagents_system.experience.conversion import Conversion, conversion_for
+from tfagents_system.experience.ring_actions import action_differences
 from tfagents_system.replay.ring_sizes import capacity_rows
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.layout import Layout
-from tfagents_system.transport.run_layout import run_layout
 
 
 def check_sources(
@@ -33,8 +33,8 @@ def check_sources(
             "SAC_REPLAY_FROM is for a new run: this one has begun and goes on with the experience that it has"
         )
         return
-    layout = _layout(params, specs)
-    rows = 0
+    conversion, rows = _conversion(params, specs), 0
+    layout = conversion.layout
     for source in sources:
         if source.resolve() == exp_dir.resolve():
             check.errors.append(f"SAC_REPLAY_FROM={source} is this run's own directory: give another one")
@@ -44,10 +44,10 @@ def check_sources(
         except UserError as error:
             check.errors.append(f"SAC_REPLAY_FROM: {error}")
             continue
-        if lines := differences(layout, stored.layout):
+        if lines := differences(layout, stored.layout) or action_differences(conversion.actions, stored):
             check.errors.append(
                 f"SAC_REPLAY_FROM={source} holds other experience than this run collects: {'; '.join(lines)}. Give a "
-                "run of the same environment and settings (action_history, normalize_rewards, potential)"
+                "run of the same environment and settings (action_history, action_table, normalize_rewards, potential)"
             )
             continue
         rows += stored.rows
@@ -59,10 +59,8 @@ def check_sources(
         )
 
 
-def _layout(params: TrainParamsBase, specs: bytes) -> Layout:
-    from tfagents_system.envs.specs import load_specs
-
+def _conversion(params: TrainParamsBase, specs: bytes) -> Conversion:
     with tempfile.NamedTemporaryFile(suffix=".pbtxt") as file:
         file.write(specs)
         file.flush()
-        return run_layout(params, *load_specs(Path(file.name)))
+        return conversion_for(params, Path(file.name))

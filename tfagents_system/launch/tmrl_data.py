@@ -24,7 +24,8 @@ from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.gpus import usable_gpus
 from tfagents_system.settings import tmrl_keys
 from tfagents_system.settings.load_params import parse_object
-from tfagents_system.settings.tmrl_translation import Given, Translation, translate
+from tfagents_system.settings.tmrl_rows import Given, Translation
+from tfagents_system.settings.tmrl_translation import translate
 
 PARAMS = Path(__file__).resolve().parents[1] / "examples" / "tmrl" / "params.py"
 _LIDAR = {"RUN_NAME": "SAC_4_LIDAR", "ENV": {"RTGYM_INTERFACE": "TM20LIDAR"}}

@@ -177,7 +177,7 @@ def differences(ours: Layout, theirs: Layout) -> list[str]:
 
     def kinds(layout: Layout) -> dict[str, str]:
         columns = (each for each in layout.columns if each.name not in unasked)
-        return {each.name: f"{each.dtype} {list(each.shape)}" for each in columns}
+        return {each.name: f"{each.dtype} {list(each.shape)}{_of_count(each)}" for each in columns}
 
     own, other = kinds(ours), kinds(theirs)
     names = [*own, *(name for name in other if name not in own)]
@@ -186,6 +186,10 @@ def differences(ours: Layout, theirs: Layout) -> list[str]:
         for name in names
         if own.get(name) != other.get(name)
     ]
+
+
+def _of_count(column: Column) -> str:
+    return f", one of {column.count}" if column.count else ""
 
 
 def fitted(segment: Segment, layout: Layout) -> Segment:

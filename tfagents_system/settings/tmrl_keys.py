@@ -1,7 +1,7 @@
 """The keys of TMRL's config.json (its reference guide, 0.6 and 0.7), each with its default and what it must be.
 
 Keys are named by their path: `ALG.GAMMA`, `ENV.RTGYM_CONFIG.act_buf_len`. What each becomes here is in
-tmrl_translation.py.
+tmrl_rows.py.
 """
 
 from __future__ import annotations
