@@ -103,8 +103,7 @@ class RacingDevice:
         return Seen(*self._ask("observe"))
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        del options
-        observation, info = self._ask("reset", seed)
+        observation, info = self._ask("reset", seed, options)
         return observation, info
 
     def get_observation_space(self) -> gymnasium.Space:
