@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.launching import ROOT
@@ -20,7 +22,6 @@ from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200), needs_namespaces]
 
-LAP_STEPS = 613  # Of the built-in driver.
 CONFIG = {
     "RUN_NAME": "car",
     "PORT": 7001,
@@ -60,7 +61,7 @@ class Home:
             command.append(f"--config={ {**CONFIG, 'PUBLIC_IP_SERVER': self._server}!r}")
         clean = {name: text for name, text in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
         environ = {**clean, "HOME": str(self.root), "PYTHONPATH": str(ROOT), "SAC_ALLOW_LOGIN": "1"}
-        options = {"env": environ, "stderr": subprocess.STDOUT, "text": True, "cwd": self.root}
+        options: dict[str, Any] = {"env": environ, "stderr": subprocess.STDOUT, "text": True, "cwd": self.root}
         with open(self.root / f"{arguments[0].strip('-')}.txt", "a") as log:
             return subprocess.Popen(self._host.command(command), stdout=log, **options)
 
@@ -99,7 +100,7 @@ def test_a_lap_is_trained_by_three_hosts(tmp_path: Path) -> None:
     assert checkpoint.replay.read_bytes() == there.replay.read_bytes(), "the header of its ring"
     assert not (run / "replay").exists() and (run / "policies" / "policy").exists()
     status = json.loads((here.data / "server" / "car" / "status.json").read_text())
-    assert status["run"]["state"] == "done" and status["roles"]["replay"]["env_steps"] > LAP_STEPS
-    laps = [role["episodes"] for role in status["roles"].values() if role.get("kind") == "expert" or "expert" in role]
-    assert not laps or max(laps) >= 1
+    assert status["run"]["state"] == "done"
+    rewards = np.fromfile(here.data / "server" / "car" / "replay" / "reward.bin", np.float32)
+    assert (rewards >= 100.0).any(), "END_OF_TRACK of the laps that the expert's driver has finished"
     assert not (trainer.data / "server").exists() and not (workers.data / "trainer").exists()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
 import stat
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,9 @@ def test_an_expert_needs_a_policy_unless_the_driver_drives(data: TmrlData) -> No
 
 def test_a_missing_reward_is_told_before_anything_is_made(data: TmrlData) -> None:
     data.reward_file.unlink()
-    for start in (server_start, trainer_start, lambda *each: worker_start(*each, COLLECT)):
+    worker = functools.partial(worker_start, kind=COLLECT)
+    starts: tuple[Callable[[TmrlData, Loaded], tmrl_roles.Start], ...] = (server_start, trainer_start, worker)
+    for start in starts:
         with pytest.raises(UserError, match="reward.npz is missing: record the track's reward with --record-reward"):
             start(data, loaded(data))
     assert not (data.root / "server").exists() and not (data.root / "credentials").exists()
@@ -162,7 +165,12 @@ def test_what_was_trained_here_is_played_here(data: TmrlData, monkeypatch: pytes
     exp_dir = data.root / "trainer" / "car"
     (RunPaths(exp_dir).policy_checkpoints / "policy_checkpoint_0000000020").mkdir(parents=True)
     played: list[list[str]] = []
-    monkeypatch.setattr(run, "main", lambda arguments: played.append(list(arguments)) or 0)
+
+    def play(arguments: list[str]) -> int:
+        played.append(arguments)
+        return 0
+
+    monkeypatch.setattr(run, "main", play)
     assert tmrl.main(["--test", "--config={'RUN_NAME': 'car'}"]) == 0
     assert played == [["--exp_dir", str(exp_dir), "--num_episodes", "10", "--no_video"]]
 
