@@ -110,6 +110,7 @@ class RunRules:
             environ=trainer.environ,
             stop=self._supervisor.stop,
             video=variables.video,
+            report=variables.report,
         )
 
     def closing_lines(self, code: int) -> list[str]:

@@ -213,5 +213,6 @@ def _beat(role: Role, ring: Ring, service: ReplayService, snapshots: SnapshotWri
         snapshots=snapshots.written,
         snapshot_error=snapshots.error,
         time_shares=service.time_shares.shares(),
+        counted_secs=service.time_shares.counted_secs,
         waiting_for=service.waiting_for,
     )

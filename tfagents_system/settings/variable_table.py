@@ -175,6 +175,8 @@ class VariableFields:
     """file with a password of at least 12 characters that those who join must have as well; yours alone to read"""
     video: Annotated[bool, Variable("flag")] = True
     """1: a finished run plays one episode of its best policy for a video"""
+    report: Annotated[bool, Variable("flag")] = True
+    """1: a finished run writes report.html, its curves, timeline, settings and videos in one file"""
     log_secs: Annotated[float, Variable("seconds")] = 5.0
     """seconds between two progress lines where there is no terminal"""
 
