@@ -44,7 +44,12 @@ def while_turning(server: Server, work: Any) -> None:
 def checkpoints_here(server: Server, folder: Path) -> TrainerCheckpoints:
     agent, snapshots = build_quiet(), ReplaySnapshots(server.connection, is_far=True)
     return TrainerCheckpoints(
-        folder, agent, TrainerState(iteration=3), agent.train_step_counter, snapshots.ask, snapshots.fetch
+        folder,
+        agent,
+        TrainerState(iteration=3),
+        agent.train_step_counter,
+        snapshots.ask,
+        fetch_replay=snapshots.fetch,
     )
 
 
