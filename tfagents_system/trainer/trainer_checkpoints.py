@@ -115,6 +115,7 @@ class TrainerCheckpoints:
         train_step: tf.Variable,
         ask_for_replay: Callable[[str], None],
         save_more: Callable[[Path], None] = lambda folder: None,
+        *,
         fetch_replay: Callable[[str], bytes | None] = lambda name: None,
     ) -> None:
         self._folder, self._save_more = folder, save_more
