@@ -85,6 +85,11 @@ COMMANDS = {
     "compare": Command(
         "curves of several runs together, with a table", "sac compare logs/reacher_task_*", module="report.compare"
     ),
+    "report": Command(
+        "one HTML file on a run, or on several together: curves, timeline, settings, videos",
+        "sac report logs/reacher_task_* --out report.html",
+        module="report.page.write",
+    ),
     "play": Command(
         "play a policy: returns and videos",
         "sac play logs/reacher --num_episodes 5 --checkpoint best",

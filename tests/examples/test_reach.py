@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from tfagents_system.examples.reach.environment import Reach
 from tfagents_system.examples.reach.params import TrainParams
 from tfagents_system.launch.environment_checks import check_environment
 from tfagents_system.replay.hindsight import Hindsight
-from tfagents_system.replay.server import _settings_of_run
+from tfagents_system.replay.server import settings_of_run
 from tfagents_system.settings.params_check import advice, check_params
 
 
-def test_a_start_accepts_it_and_the_server_can_say_what_goals_are_worth() -> None:
+def test_a_start_accepts_it_and_the_server_can_say_what_goals_are_worth(tmp_path: Path) -> None:
     params = TrainParams(json.loads((ROOT / "config/reach.json").read_text()))
     assert check_params(params) == [] and advice(params) == []
     checks = Checklist()
@@ -28,7 +29,8 @@ def test_a_start_accepts_it_and_the_server_can_say_what_goals_are_worth() -> Non
     told = "rewards of other goals by compute_reward, terminations stay as recorded"
     assert told in checks["environment"].facts
     role: Any = types.SimpleNamespace(params=params, seed=3, epoch_seed=3)
-    settings = _settings_of_run(role, trial.layout)
+    ring: Any = types.SimpleNamespace(folder=tmp_path)
+    settings = settings_of_run(role, trial.layout, ring)
     assert settings.form.hindsight == Hindsight(0.8, "future") and settings.goals is not None
     goals = np.array([[0.0, 0.0, 0.0], [0.05, 0.0, 0.05], [0.0, 0.2, 0.0]], np.float32)
     assert settings.goals.rewards(goals, np.zeros_like(goals)).tolist() == [0.0, 0.0, -1.0]

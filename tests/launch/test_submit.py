@@ -80,6 +80,24 @@ def test_the_dry_run_tells_what_would_be_submitted_frozen_and_run(user: User) ->
     assert "    SAC_ROBOT='7'\n" in frozen and "    SAC_PARAMS='SNAPSHOT/params/my_params.py'\n" in frozen
 
 
+@pytest.mark.parametrize("is_sac", [True, False])
+def test_a_job_finds_the_files_that_are_named_beside_the_vars_file(user: User, is_sac: bool) -> None:
+    """It reads its variables from the snapshot, whose package is its repository."""
+    (user.folder / "expert.npz").touch()
+    (user.folder / "old_run").mkdir()
+    user.write_vars("SAC_EXPERT_POLICY=expert.npz\nSAC_REPLAY_FROM=old_run,expert.npz\nSAC_AGENT_FROM=old_run@best\n")
+    with (user.folder / "vars.sh").open("a") as file:
+        file.write("SAC_PASSWORD_FILE=secret\nSAC_CREDENTIALS_DIR=~/mine\n")
+    done = user.submit(HOME="/home/me", **({"TFAGENTS_FOLDER": str(user.folder)} if is_sac else {}))
+    assert done.returncode == 0, done.stderr
+    values = user.resolved()
+    assert values["SAC_EXPERT_POLICY"] == f"{user.folder}/expert.npz"
+    assert values["SAC_REPLAY_FROM"] == f"{user.folder}/old_run,{user.folder}/expert.npz"
+    assert values["SAC_AGENT_FROM"] == f"{user.folder}/old_run@best"
+    assert values["SAC_PASSWORD_FILE"] == str((user.folder if is_sac else ROOT) / "secret")
+    assert values["SAC_CREDENTIALS_DIR"] == "/home/me/mine"
+
+
 def test_the_dry_run_makes_the_checks(user: User) -> None:
     checks(user, "echo 'ERROR settings  no such attribute discont'; exit 2")
     done = user.submit("--dry_run", "--set", "discont=0.9", "--array=7-9")
@@ -121,6 +139,18 @@ def test_edits_of_a_run_that_goes_on_are_kept_or_taken_but_it_is_not_moved_aside
     for option in ("--keep", "--take_edits"):
         script = user.submit("--dry_run", option).stdout
         assert shlex.split(script.splitlines()[-1])[-1] == option and "#SBATCH --keep" not in script
+
+
+def test_a_run_is_reset_by_the_job(user: User) -> None:
+    for given, passed in (
+        (("--reset_training",), ["--reset_training"]),
+        (("--reset_training", "--catch_up", "--time=5"), ["--reset_training", "--catch_up"]),
+        (("--reset_training", "networks"), ["--reset_training=networks"]),
+        (("--reset_training=networks", "--set", "num_iter=9"), ["--reset_training=networks", "--set", "num_iter=9"]),
+    ):
+        script = user.submit("--dry_run", *given).stdout
+        assert shlex.split(script.splitlines()[-1])[-len(passed) :] == passed, script
+        assert "#SBATCH --reset" not in script and "#SBATCH --catch" not in script
 
 
 def test_the_job_script_that_is_submitted_is_the_one_that_was_shown(user: User) -> None:
@@ -283,7 +313,8 @@ def test_workers_are_added_to_a_run_that_lets_them_in(user: User) -> None:
     assert "start it with SAC_GATEWAY_PORT=0" in refused(user.submit(*add))[0]
     (user.exp_dir / "gateway.json").write_text("{}")
     assert refused(user.submit(*add, "--set", "discount=0.9")) == [
-        "--add_workers: workers take the settings and files of their run: remove --set, --keep and --take_edits"
+        "--add_workers: workers take the settings and files of their run: remove --set, --keep, --take_edits and "
+        "--reset_training"
     ]
     cpus = int(re.findall(r"SAC_COLLECT_WORKER_CPUS=(\d+)", (user.folder / "vars.sh").read_text())[0])
     beside = user.submit("--add_workers", "5", "--to", "run", "--dry_run").stdout

@@ -36,6 +36,7 @@ class SampleForm(abc.ABC):
       cuts_at_exploration: The ring is to say which actions explored.
       hindsight: Some samples get another goal: the ring is to say of which episode a row is, and
         `DrawSettings.goals` are the environment's functions of goals.
+      is_prioritized: It draws by the priorities of the run, and its samples have `weight` and `row`.
     """
 
     samples: ClassVar[type[Samples]]
@@ -43,6 +44,7 @@ class SampleForm(abc.ABC):
     burn_in: int = 0
     cuts_at_exploration: bool = False
     hindsight: Hindsight | None = None
+    is_prioritized: bool = False
 
     @property
     def has_horizon_time(self) -> bool:
@@ -72,7 +74,8 @@ class SampleForm(abc.ABC):
     def arrays(self, *, has_returns: bool) -> tuple[SampleArray, ...]:
         """The arrays of a block, in their order. `has_returns`: the ring has the returns of steps."""
         times = ("horizon_time", "next_horizon_time") if self.has_horizon_time else ()
-        return self.samples.described((*times, *(("returns",) if has_returns else ())))
+        priorities = ("weight", "row") if self.is_prioritized else ()
+        return self.samples.described((*times, *(("returns",) if has_returns else ()), *priorities))
 
     def sample_bytes(self, layout: Layout, frame_stack: FrameStack) -> int:
         """What a sample takes in a block, as a bound."""
@@ -88,6 +91,7 @@ class TransitionForm(SampleForm):
       cuts_at_exploration: A transition ends before the next action that explored.
       races: They are those of mini-races, drawn in this way.
       hindsight: As of SampleForm.
+      is_prioritized: As of SampleForm.
     """
 
     samples = Transitions
@@ -95,6 +99,7 @@ class TransitionForm(SampleForm):
     cuts_at_exploration: bool = False
     races: MiniRaces | None = None
     hindsight: Hindsight | None = None
+    is_prioritized: bool = False
 
     @property
     def reach(self) -> tuple[int, int]:
@@ -127,6 +132,7 @@ class TransitionForm(SampleForm):
             cuts_at_exploration=self.cuts_at_exploration,
             races=self.races,
             relabel=self._relabel(settings),
+            prioritized=settings.prioritized if self.is_prioritized else None,
         )
         if settings.whole_bootstrap:
             transitions.discount *= np.float32(settings.discount)
@@ -192,4 +198,4 @@ def form_of(params: TrainParamsBase) -> SampleForm:
     hindsight = None
     if params.hindsight_share is not None:
         hindsight = Hindsight(params.hindsight_share, params.hindsight_strategy)
-    return TransitionForm(params.n_step, cuts, races, hindsight)
+    return TransitionForm(params.n_step, cuts, races, hindsight, params.priority_exponent is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -14,9 +15,11 @@ from absl import logging
 
 from tfagents_system.machine.files import sync
 from tfagents_system.replay import ring_header
+from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.run_files.run_checkpoints import REPLAY
+from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY
 
 _LOOK_SECS, _LOOK_WHILE_FULL_SECS = 2.0, 0.2
 _PATIENCE_SECS = 120.0
@@ -31,10 +34,12 @@ class SnapshotWriter:
       copy: Its copy in the run directory, if the ring is elsewhere.
       checkpoints: The run directory's checkpoints.
       make_more_durable: Called before a snapshot is written: what else has to be on disk then.
+      priorities: Of the ring's rows, which change: checkpoints have a copy.
 
     Attributes:
       written: Snapshots that are in their checkpoint.
       error: Why the last one could not be written, None if it was.
+      sent: Headers for a trainer elsewhere, with their numbers; whoever owns the tables takes them.
     """
 
     def __init__(
@@ -43,14 +48,19 @@ class SnapshotWriter:
         copy: RingCopy | None,
         checkpoints: Path,
         make_more_durable: Callable[[], None] = lambda: None,
+        priorities: Priorities | None = None,
     ) -> None:
         self._ring = ring
         self._copy = copy
         self._checkpoints = checkpoints
         self._make_more_durable = make_more_durable
-        self._requests: queue.Queue[tuple[str, bytes] | None] = queue.Queue()
+        self._priorities = priorities
+        self._requests: queue.Queue[tuple[str, bytes, bytes | None] | None] = queue.Queue()
         self._under_way: dict[str, int] = {}  # name -> total rows
         self._kept: dict[Path, int] = {}  # replay.bin -> total rows
+        self._numbers: dict[str, int] = {}  # name -> number, where it is to be sent
+        self._newest_sent = (0, b"")
+        self.sent: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
         self._look_at = 0.0
         self._full_since: float | None = None
         self.written = 0
@@ -60,17 +70,35 @@ class SnapshotWriter:
         self._thread = threading.Thread(target=self._write_all, name="snapshots", daemon=True)
         self._thread.start()
 
-    def take(self, name: str) -> bool:
+    def take(self, name: str, number: int = 0) -> bool:
         """Snapshots the ring now for the checkpoint with this name.
+
+        Args:
+          name: Of the checkpoint.
+          number: As `Snapshot.to_send`: not 0 where the trainer writes its checkpoint elsewhere. One without an agent
+            is then made here, and the header is put into `sent`, again where it is asked for again.
 
         Returns:
           Whether it did: not if it is under way or done already, or if the checkpoint is not being written.
+
+        Raises:
+          ValueError: A checkpoint that would be made here can't have this name.
         """
+        if number and number == self._newest_sent[0]:
+            self.sent.put(self._newest_sent)
+            return False
         partial = self._partial(name)
+        if number and name not in self._under_way:
+            run_checkpoints.train_step_of(name)
+            self._numbers[name] = number
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
         if name in self._under_way or not partial.is_dir() or (partial / REPLAY).exists():
             return False
         self._under_way[name] = self._ring.total_rows
-        self._requests.put((name, self._ring.snapshot()))
+        with self._ring.lock:
+            priorities = self._priorities.snapshot() if self._priorities else None
+            self._requests.put((name, self._ring.snapshot(), priorities))
         return True
 
     @property
@@ -121,11 +149,15 @@ class SnapshotWriter:
 
     def _write_all(self) -> None:
         while (request := self._requests.get()) is not None:
-            name, snapshot = request
+            name, snapshot, priorities = request
             began = time.monotonic()
             try:
                 num_bytes = self._make_durable(snapshot)
-                self._write(name, snapshot)
+                if priorities is not None:
+                    self._write(name, PRIORITIES, priorities)
+                self._write(name, REPLAY, snapshot)  # Last: the trainer waits for it.
+                if number := self._numbers.pop(name, 0):
+                    self._complete(name, number, snapshot)
             except (OSError, OverwrittenError) as error:
                 self.error = f"{name}: {error}"
                 logging.error("the replay server's part of %s can't be written: %s", name, error)
@@ -148,13 +180,22 @@ class SnapshotWriter:
         self._ring.check_covered(snapshot)  # Nothing of it may have been overwritten meanwhile.
         return num_bytes
 
-    def _write(self, name: str, snapshot: bytes) -> None:
+    def _write(self, name: str, file: str, data: bytes) -> None:
         """Whole or not at all."""
         partial = self._partial(name)
-        self._temporary.write_bytes(snapshot)
+        self._temporary.write_bytes(data)
         sync(self._temporary)
-        os.replace(self._temporary, partial / REPLAY)
+        os.replace(self._temporary, partial / file)
         sync(partial)
+
+    def _complete(self, name: str, number: int, snapshot: bytes) -> None:
+        """Completes a checkpoint whose agent is elsewhere, and sends the header there."""
+        partial, folder = self._partial(name), self._checkpoints / name
+        shutil.rmtree(folder, ignore_errors=True)  # Of a trainer that has lost its own.
+        run_checkpoints.finish(partial, run_checkpoints.train_step_of(name), 0, {}, has_agent=False)
+        run_checkpoints.prune(self._checkpoints)
+        self._newest_sent = (number, snapshot)
+        self.sent.put(self._newest_sent)
 
     def _look_if_due(self) -> None:
         if time.monotonic() >= self._look_at:

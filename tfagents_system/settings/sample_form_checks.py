@@ -1,4 +1,4 @@
-"""What is wrong with what samples are: n-step transitions, mini-races, potentials, hindsight."""
+"""What is wrong with what samples are: n-step transitions, mini-races, potentials, hindsight, priorities."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.iteration_counts import prior_samples
+from tfagents_system.checks.schedules import Schedule
+from tfagents_system.hyperparameters import RACE_END_STEPS
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
 
 def sample_form_findings(params: Any) -> list[str]:
     """What is wrong with several attributes together, one sentence each; each is right by itself."""
-    findings = [*_cut_findings(params), *_race_findings(params), *_potential_findings(params)]
-    return findings + _hindsight_findings(params)
+    findings_of = (_cut_findings, _race_findings, _potential_findings, _hindsight_findings, _priority_findings)
+    return [finding for findings in findings_of for finding in findings(params)]
 
 
 def sample_form_notes(params: TrainParamsBase) -> list[str]:
     """What works but is seldom meant, one sentence each."""
     steps, notes = params.mini_race_steps, []
-    if params.discount == 1 and steps is None:
+    if max(Schedule.of(params.discount).values) == 1 and steps is None:
         notes.append(
             "discount=1 without mini_race_steps: values are sums of all rewards to an episode's end, and grow without "
             "bound where episodes do not terminate. Lower discount, or set mini_race_steps"
@@ -102,5 +104,23 @@ def _hindsight_findings(params: Any) -> list[str]:
         findings.append(
             f"TrainParams.hindsight_share={share:g} of {own} samples is less than half a sample: raise it, or "
             "train_batch_size"
+        )
+    return findings
+
+
+def _priority_findings(params: Any) -> list[str]:
+    exponent, steps = params.priority_exponent, params.mini_race_steps
+    if exponent is None:
+        return []
+    findings = []
+    if params.recurrent:
+        findings.append(
+            f"TrainParams.priority_exponent={exponent:g} does not work with recurrent=True, sequences have no "
+            "priorities: set it to None, or recurrent to False"
+        )
+    if steps is not None and steps <= RACE_END_STEPS:
+        findings.append(
+            f"TrainParams.priority_exponent={exponent:g} does not work with mini_race_steps={steps}, the last "
+            f"{RACE_END_STEPS} steps of a mini-race change no priority: raise that, or set priority_exponent to None"
         )
     return findings
