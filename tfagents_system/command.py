@@ -85,6 +85,11 @@ COMMANDS = {
     "compare": Command(
         "curves of several runs together, with a table", "sac compare logs/reacher_task_*", module="report.compare"
     ),
+    "track": Command(
+        "send metrics that a run could not send",
+        "sac track logs/reacher --files",
+        module="report.tracking.tracker",
+    ),
     "play": Command(
         "play a policy: returns and videos",
         "sac play logs/reacher --num_episodes 5 --checkpoint best",

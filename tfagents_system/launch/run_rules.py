@@ -10,7 +10,8 @@ from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_restarts import RoleRestarts
 from tfagents_system.launch.supervisor import Supervisor
-from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER
+from tfagents_system.report.tracking.settings import TrackingSettings
+from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER
 
 _ALL_WORKERS_GONE_SECS = 120.0
 # Of the time to save. Workers have only their current segment to save.
@@ -79,7 +80,8 @@ class RunRules:
         if gateway := supervisor.roles.get(GATEWAY):
             deadlines[gateway] = worker_secs  # It informs workers on other machines, and takes what they still send.
         supervisor.end(deadlines)
-        supervisor.end({supervisor.roles[REPLAY]: deadline_secs - (time.monotonic() - began)})
+        last = [supervisor.roles[name] for name in (REPLAY, TRACKER) if name in supervisor.roles]
+        supervisor.end(dict.fromkeys(last, deadline_secs - (time.monotonic() - began)))
 
     def results(self) -> list[str]:
         variables, trainer = self._supervisor.variables, self._supervisor.roles[TRAINER]
@@ -90,6 +92,7 @@ class RunRules:
             environ=trainer.environ,
             stop=self._supervisor.stop,
             video=variables.video,
+            tracking=TrackingSettings.of(vars(variables)),
         )
 
     def closing_lines(self, code: int) -> list[str]:

@@ -11,14 +11,23 @@ from tfagents_system.launch.role_process import start_program
 from tfagents_system.launch.role_starter import pinned
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
 
 _PLOT_DEADLINE_SECS = 120.0
 _VIDEO_DEADLINE_SECS = 600.0
+_TRACKING_DEADLINE_SECS = 120.0
 
 
 def write_results(
-    paths: RunPaths, root: Path, *, cpus: Sequence[int], environ: Mapping[str, str], stop: StopFlag, video: bool = True
+    paths: RunPaths,
+    root: Path,
+    *,
+    cpus: Sequence[int],
+    environ: Mapping[str, str],
+    stop: StopFlag,
+    video: bool = True,
+    tracking: TrackingSettings | None = None,
 ) -> list[str]:
     """Draws the learning curve and plays the best policy for one episode, on the trainer's CPUs.
 
@@ -37,7 +46,19 @@ def write_results(
             lines.append(_film(paths, root, run, environ))
         except OSError as error:
             lines.append(f"note: no video: {error}")
+    if tracking is not None and tracking.is_wanted:
+        lines.append(_send_rest(paths, run, tracking.track_artifacts))
     return [*lines, f"policy: {paths.policies / 'policy'}"]
+
+
+def _send_rest(paths: RunPaths, run: _Runner, with_files: bool) -> str:
+    """Sends the metrics that wait, and files; returns where the run is to be seen, or how to send them."""
+    module = "tfagents_system.report.tracking.tracker"
+    options = [str(paths.exp_dir), *(["--files"] if with_files else [])]
+    log = paths.log("tracking")
+    if problem := run([sys.executable, "-P", "-m", module, *options], log, _TRACKING_DEADLINE_SECS):
+        return f"note: not all metrics were sent, {problem}; this does: python -m {module} {' '.join(options)}"
+    return f"sent:   {log.read_text(encoding='utf-8').splitlines()[-1]}"
 
 
 def _film(paths: RunPaths, root: Path, run: _Runner, environ: Mapping[str, str]) -> str:

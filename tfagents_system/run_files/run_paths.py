@@ -8,6 +8,8 @@ from pathlib import Path
 TRAINER = "trainer"
 REPLAY = "replay"
 GATEWAY = "gateway"
+TRACKER = "tracker"
+DISPENSABLE = (GATEWAY, TRACKER)  # The run goes on without them.
 
 
 def worker_role(worker_id: int) -> str:
@@ -60,6 +62,8 @@ class RunPaths:
     train_summaries = _Below("train")
     eval_summaries = _Below("eval")
     metrics_csv = _Below("metrics.csv")
+    tracking_json = _Below("tracking.json")  # Where metrics are sent to (see report/tracking/).
+    tracking_lock = _Below("tracking.lock")  # Held (flock) by the process that sends them.
     status_json = _Below("status.json")
     heartbeats = _Below("heartbeats")
     logs = _Below("logs")
