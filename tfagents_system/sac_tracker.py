@@ -24,12 +24,12 @@ def follow(role: Role) -> int:
         tracker = Tracker(role.paths, tracked, logging.warning)
         while not role.stop.is_set():
             tracker.look()
-            role.heartbeat.beat("sending", **tracker.state())
+            role.heartbeat.beat("sending", waiting=tracker.waiting())
             role.stop.wait(_LOOK_SECS)
-        role.heartbeat.beat("ending", **tracker.state())
+        role.heartbeat.beat("ending", waiting=tracker.waiting())
         tracker.look()
         tracker.close()
-        role.heartbeat.beat("stopped", **tracker.state())
+        role.heartbeat.beat("stopped", waiting=tracker.waiting())
     return EXIT_RESUMABLE
 
 

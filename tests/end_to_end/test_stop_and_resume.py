@@ -140,7 +140,9 @@ def is_sent_once(run: UserRun, rows: list[dict[str, float | None]], mlflow: str)
     _, sent = history(folder)
     assert [row["env_steps"] for row in sent if "critic_loss" in row] == trained
     client = MlflowClient(mlflow)
-    (found,) = client.search_runs([client.get_experiment_by_name("tfagents_system").experiment_id])
+    experiment = client.get_experiment_by_name("tfagents_system")
+    assert experiment is not None
+    (found,) = client.search_runs([experiment.experiment_id])
     steps = [metric.step for metric in client.get_metric_history(found.info.run_id, "critic_loss")]
     assert steps == sorted(set(steps)) and steps[-1] == trained[-1] and found.info.status == "FINISHED"
     kinds = [file.path for file in client.list_artifacts(found.info.run_id)]

@@ -34,8 +34,9 @@ def row(env_steps: float, kind: str = TRAIN, value: float = 1.0) -> dict[str, fl
 
 def write_metrics(paths: RunPaths, rows: Sequence[Mapping[str, float | None]]) -> None:
     columns = ["train_step", "env_steps", TRAIN, EVAL]
-    lines = [columns, *([each.get(name) for name in columns] for each in rows)]
-    text = "".join(",".join("" if cell is None else str(cell) for cell in line) + "\n" for line in lines)
+    cells = [[each.get(name) for name in columns] for each in rows]
+    lines = [columns, *(["" if cell is None else str(cell) for cell in line] for line in cells)]
+    text = "".join(",".join(line) + "\n" for line in lines)
     paths.metrics_csv.write_text(text)
 
 
@@ -175,7 +176,7 @@ def test_mlflow_goes_on_where_it_was_and_has_every_step_once(paths: RunPaths) ->
     write_metrics(paths, [row(100 * k) for k in range(1, 400)])  # More values than one request takes.
     first = Tracker(paths, tracked, print)
     first.look()
-    assert first.state() == {"waiting": 0} and first.feeds[0].problem == ""
+    assert first.waiting() == 0 and first.feeds[0].problem == ""
     write_metrics(paths, [row(100), row(39_850), row(39_950), row(39_950, EVAL)])
     second = Tracker(paths, tracked, print)
     second.look()

@@ -54,7 +54,7 @@ class ToWandb:
             group=group_of(settings, self._shown),
             tags=list(settings.wandb_tags),
             config=dict(resolved),
-            mode=settings.wandb,
+            mode="offline" if is_offline else "online",
             resume=None if is_offline else "allow",
             # What the package would look for by itself: the console, code, git, the machine's load.
             settings=wandb.Settings(

@@ -114,9 +114,9 @@ class Tracker:
             if changed is not None or feed.problem or feed.waiting(self._rows):
                 feed.take(self._rows)
 
-    def state(self) -> dict[str, int]:
-        """For the heartbeat: rows that wait, over all destinations."""
-        return {"waiting": sum(feed.waiting(self._rows) for feed in self.feeds)}
+    def waiting(self) -> int:
+        """Rows that wait, over all destinations."""
+        return sum(feed.waiting(self._rows) for feed in self.feeds)
 
     def add_files(self) -> None:
         """Settings, the best policy and the videos."""
