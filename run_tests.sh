@@ -39,10 +39,10 @@ done
 types='' types_pid='' policy=''
 trap 'rm -f ${types:+"$types"} ${policy:+"$policy"}; [[ -z $types_pid ]] || kill "$types_pid" 2>/dev/null || true' EXIT
 
-# Tests pin with taskset, render by EGL or OSMesa, submit to a SLURM of their own, run in containers, and log in by ssh.
+# Tests open pages in Chromium, pin with taskset, render by EGL or OSMesa, submit to a SLURM of their own, run in containers, and log in by ssh.
 has_library() { ldconfig -p 2>/dev/null | grep -q "$1" || PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q "$1"; }
 packages=()
-for pair in taskset:util-linux slurmctld:slurm-wlm munged:munge bwrap:bubblewrap sshd:openssh-server; do
+for pair in taskset:util-linux slurmctld:slurm-wlm munged:munge chromium-headless-shell:chromium-headless-shell bwrap:bubblewrap sshd:openssh-server; do
   PATH=$PATH:/usr/sbin command -v "${pair%:*}" >/dev/null || packages+=("${pair#*:}")
 done
 has_library libEGL.so.1 || packages+=(libegl1)

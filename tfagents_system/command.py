@@ -90,6 +90,11 @@ COMMANDS = {
         "sac track logs/reacher --files",
         module="report.tracking.tracker",
     ),
+    "report": Command(
+        "one HTML file on a run, or on several together: curves, timeline, settings, videos",
+        "sac report logs/reacher_task_* --out report.html",
+        module="report.page.write",
+    ),
     "play": Command(
         "play a policy: returns and videos",
         "sac play logs/reacher --num_episodes 5 --checkpoint best",

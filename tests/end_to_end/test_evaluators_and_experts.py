@@ -61,6 +61,8 @@ class TrainParams(TrainParamsBase):
         return Env(*args)
 
     def collect_env_args_kwargs(self, id):
+        with open("FOLDER/collecting_" + str(id), "a") as file:
+            file.write(os.environ.get("SAC_WORKER_ROLE", "collect") + "\\n")
         return (id, 0.0, 0.02), {{}}
 
     def eval_env_args_kwargs(self, id):
@@ -119,6 +121,9 @@ def test_collecting_workers_have_no_part_in_evaluations(finished):
     assert built["evaluating_2"] == {"eval"} and "evaluating_1" not in built
     # One is built by the check before the start, which is no worker.
     assert (run.folder / "evaluating_0").read_text().split() == ["collect"]
+    # Nor does an evaluator build any to collect in.
+    collecting = {path.name for path in run.folder.glob("collecting_*")}
+    assert collecting == {"collecting_0", "collecting_1"}
 
 
 def test_every_evaluation_is_whole_and_training_does_not_wait_for_any(finished):

@@ -76,7 +76,7 @@ def test_pendulum_is_solved_within_7_000_steps(tmp_path):
     assert shares["updates"] >= 0.9 * (1.0 - shares["saving"]) and shares["saving"] < 0.15, shares
     assert status["roles"]["worker_0"]["inference"] == "numpy"
     assert status["roles"]["replay"]["env_steps"] == 6_800
-    for name in ("plot", "video", "policy"):
+    for name in ("plot", "video", "report", "policy"):
         line = next(line for line in output.splitlines() if line.startswith(f"{name}:"))
         assert str(run.exp_dir) in line
     assert_playable(run)

@@ -32,7 +32,7 @@ class Device:
         return np.array([*self.control, self.waits], np.float32), 1.0, False, {}
 
     def reset(self, seed=None, options=None):
-        return np.array([self.sends, 0.0, self.waits], np.float32), {}
+        return np.array([self.sends, float(options == {"evaluation": True}), self.waits], np.float32), {}
 
     def wait(self):
         self.waits += 1
@@ -75,3 +75,8 @@ def test_its_pace_default_action_waits_and_times_cross_over(tmp_path: Path) -> N
         assert metrics["late_steps"] == 0.0 and metrics["step_ms_p99"] == approx(50.0)
         third = env.reset().observation["observation"]
         assert third == approx(np.array([3.0, 0.0, 1.0])), "it knows the horizon: the last action was not sent"
+        told = []
+        for is_evaluation in (True, False):
+            env.device.set_evaluation(is_evaluation)
+            told.append(float(env.reset().observation["observation"][1]))
+        assert told == [1.0, 0.0], "resets tell of evaluations"

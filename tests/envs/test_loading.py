@@ -136,7 +136,21 @@ def by_position(self: Any, worker: int, other_env: Any) -> Any:
     return (), {"mass": other_env.mass}
 
 
-@pytest.mark.parametrize("hook", [by_name, by_any_name, by_position])
+def within_others(self: Any, id: int = 0, collect_env: Any = None) -> Any:
+    return (), {"mass": Massive({"others": [collect_env]})}
+
+
+class Massive:
+    """Equals 1 if it holds an environment."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.held["others"][0].mass == other)
+
+
+@pytest.mark.parametrize("hook", [by_name, by_any_name, by_position, within_others])
 def test_play_env_gets_a_collect_env_where_the_hook_asks_for_one(hook: Any) -> None:
     params = type("Params", (Recording,), {"eval_env_args_kwargs": hook})(CONFIG)
     loading.make_play_env(params, 4, render=False)
@@ -147,7 +161,11 @@ def without_it(self: Any, id: int = 0) -> Any:
     return (), {}
 
 
-@pytest.mark.parametrize("hook", [without_it, FakeParams.eval_env_args_kwargs])
+def without_use(self: Any, id: int = 0, collect_env: Any = None) -> Any:
+    return (), {} if collect_env is not None else {"mass": 0.0}
+
+
+@pytest.mark.parametrize("hook", [without_it, without_use, FakeParams.eval_env_args_kwargs])
 def test_no_collect_env_is_built_where_the_hook_does_not_ask_for_one(hook: Any) -> None:
     params = type("Params", (Recording,), {"eval_env_args_kwargs": hook})(CONFIG)
     loading.make_play_env(params, 4, render=False)

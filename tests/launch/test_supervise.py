@@ -41,6 +41,7 @@ from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.report.status import problems, read_status
 from tfagents_system.report.terminal import ProgressView
 from tfagents_system.run_files.heartbeat import write_json
+from tfagents_system.run_files.history import read_history
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -126,6 +127,8 @@ def test_the_trainers_end_is_the_runs_end(
     assert set(status["roles"]) == {"replay", "trainer", "worker_0", "worker_1"}
     assert not any(role["alive"] for role in status["roles"].values())
     assert "results" in capfd.readouterr().out
+    told = read_history(run_dir / "history.jsonl")
+    assert [entry["state"] for entry in told if entry["kind"] == "state"] == ["running", "done"]
 
 
 def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag, fast: None) -> None:

@@ -33,10 +33,12 @@ def results(paths, monkeypatch, programs, **more):
 
 
 def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
-    lines = results(paths, monkeypatch, ["raise ValueError('no rows')", "import os; os.kill(os.getpid(), 9)"])
+    fails = "import os; os.kill(os.getpid(), 9)"
+    lines = results(paths, monkeypatch, ["raise ValueError('no rows')", fails, "import sys; sys.exit('no plotly')"])
     assert lines == [
         f"note: no plot: ValueError: no rows (log in {paths.log('plots')})",
         f"note: no video: exit code -9 (log in {paths.log('video')})",
+        f"note: no report: no plotly (log in {paths.log('report')})",
         f"policy: {paths.policies / 'policy'}",
     ]
 
@@ -45,9 +47,9 @@ def test_a_disk_that_nothing_can_be_written_to_is_told(paths, monkeypatch):
     paths.logs.rmdir()
     paths.logs.write_text("")  # Whoever is root may write into read-only folders.
     lines = results(paths, monkeypatch, [])
-    for line, log in zip(lines, ("plots", "video"), strict=False):
+    for line, log in zip(lines, ("plots", "video", "report"), strict=False):
         assert line == f"note: no {log.removesuffix('s')}: {paths.log(log)}: Not a directory"
-    assert lines[2:] == [f"policy: {paths.policies / 'policy'}"]
+    assert lines[3:] == [f"policy: {paths.policies / 'policy'}"]
 
 
 def test_no_process_or_log_left_is_told(paths, monkeypatch):
@@ -55,17 +57,18 @@ def test_no_process_or_log_left_is_told(paths, monkeypatch):
         raise OSError(11, "Resource temporarily unavailable")
 
     removes = f"import shutil, sys; shutil.rmtree({str(paths.logs)!r}); sys.exit(1)"
-    lines = results(paths, monkeypatch, [removes], video=False)
+    lines = results(paths, monkeypatch, [removes], video=False, report=False)
     assert lines[0] == f"note: no plot: {paths.log('plots')}: No such file or directory"
     monkeypatch.setattr(subprocess, "Popen", popen)
     paths.logs.mkdir()
-    (line, _) = wrap_up.write_results(paths, paths.exp_dir, cpus=(), environ={}, stop=StopFlag(signals=()), video=False)
-    assert line == f"note: no plot: {paths.log('plots')}: Resource temporarily unavailable"
+    lines = wrap_up.write_results(paths, paths.exp_dir, cpus=(), environ={}, stop=StopFlag(signals=()), video=False)
+    assert lines[0] == f"note: no plot: {paths.log('plots')}: Resource temporarily unavailable"
+    assert lines[1] == f"note: no report: {paths.log('report')}: Resource temporarily unavailable"
 
 
 def test_a_video_that_vanishes_is_told(paths, monkeypatch):
     paths.videos.mkdir()
     (paths.videos / "gone.mp4").symlink_to("nowhere")
-    lines = results(paths, monkeypatch, ["", ""])
+    lines = results(paths, monkeypatch, ["", "", ""])
     assert lines[0] == f"plot:   {paths.learning_curve}"
     assert lines[1].startswith("note: no video: ") and "gone.mp4" in lines[1]

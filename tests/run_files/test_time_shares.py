@@ -19,7 +19,7 @@ def test_counting_begins_at_once_where_nothing_comes_first():
     with shares.spend("collecting"):
         clock.now = 6.0
     clock.now = 8.0
-    assert shares.shares() == {"collecting": pytest.approx(0.75)}
+    assert shares.shares() == {"collecting": pytest.approx(0.75)} and shares.counted_secs == 8.0
 
 
 def test_seconds_that_are_taken_out_count_for_another_activity_only():

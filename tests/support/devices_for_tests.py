@@ -64,7 +64,7 @@ class DummyDevice:
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self._count, self._sent = 0, []
-        self._did("reset", None, self.reset_secs)
+        self._did("reset", options, self.reset_secs)
         return [self._observation()], {}
 
     def _observation(self) -> np.ndarray:

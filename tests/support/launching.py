@@ -46,6 +46,7 @@ class UserRun:
             "share_cpus": 1,
             "log_secs": 1,
             "video": 0,
+            "report": 0,
         }
         if params is not None:
             (folder / "my_params.py").write_text(params)

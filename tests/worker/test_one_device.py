@@ -81,9 +81,9 @@ def _none_is_open() -> None:
     Device.open = 0
 
 
-def build(params: Params, count: int = 1) -> WorkerEnvironments:
+def build(params: Params, count: int = 1, **more: Any) -> WorkerEnvironments:
     curriculum = Curriculum.from_config(params.env_config)
-    return WorkerEnvironments(params, 0, count, 1, lambda *numbers: sum(numbers), curriculum)
+    return WorkerEnvironments(params, 0, count, 1, lambda *numbers: sum(numbers), curriculum, **more)
 
 
 def fault() -> EnvironmentFault:
@@ -94,6 +94,19 @@ def test_collecting_and_evaluating_use_the_same_device() -> None:
     environments = build(Params())
     assert environments.evaluation[0] is environments.collect[0] and environments.device is not None
     environments.close()
+    assert Device.open == 0
+
+
+def test_an_evaluator_has_one_device_for_evaluation() -> None:
+    params = Params()
+    environments = build(params, collects=False)
+    assert params.built_as == ["eval"] and environments.device is not None
+    environments.replace(EVAL, fault())
+    assert params.built_as == ["eval", "eval"] and Device.open == 1
+    environments.close()
+    assert Device.open == 0
+    with pytest.raises(UserError, match="the environment acts in real time"):
+        build(params, count=2, collects=False)
     assert Device.open == 0
 
 
@@ -187,8 +200,10 @@ def test_an_evaluation_drops_the_episode_under_way(tmp_path: Path, monkeypatch: 
     episodes: list[Any] = []
     work.evaluator.play(0, 2, episodes.append)
     assert [episode.length for episode in episodes] == [6, 6] and len(device.calls("reset")) == before + 2
+    assert [options for what, _, options in device.log if what == "reset"][before:] == 2 * [{"evaluation": True}]
     work.collector.collect_steps(2, 4, Actor(0.1))
     assert sent[-1].starts_episode and sent[-1].num_steps == 4 and len(device.calls("reset")) == before + 3
+    assert [options for what, _, options in device.log if what == "reset"][-1] is None, "collected again"
     assert [segment.ends_episode for segment in sent] == [False, False, False]
     assert sum(segment.num_steps for segment in sent) == 9, "no step of an evaluation"
     assert len(work.params.devices) == 1

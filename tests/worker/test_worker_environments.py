@@ -96,6 +96,29 @@ def test_the_first_environment_is_the_same_however_many_there_are() -> None:
         assert [env.user_env.seed_of_ctor for env in environments.evaluation] == [seeds_of(0)(EVAL_STREAM)]
 
 
+@pytest.mark.parametrize("share", [0, 2])
+def test_a_worker_that_only_evaluates_builds_no_collect_environment(share: int) -> None:
+    class Alone(Params):
+        def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> Any:
+            return (200 + id if collect_env is not None else 0,), {}
+
+    params = Alone()
+    environments = make(params, worker=1, count=4, eval_count=share, collects=False)
+    assert [env.worker for env in params.built] == [204, 205][:share], "as beside collect environments"
+    assert (environments.lanes, environments.eval_lanes, environments.collect) == (0, share, [])
+    if share:
+        environments.replace(Place(True, 1), fault())
+        assert params.built[-1].worker == 205 and environments.evaluation[1].user_env is params.built[-1]
+    environments.close()
+    assert all(env.is_closed for env in params.built)
+
+
+def test_environments_for_evaluation_that_need_others_have_them() -> None:
+    environments = make(Params(), worker=1, count=2, collects=False)
+    assert [env.user_env.worker for env in environments.evaluation] == [102]
+    assert [env.user_env.worker for env in environments.collect] == [2, 3]
+
+
 def test_environments_that_would_never_step_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(worker_environments.logging, "warning", lambda text, *args: told.append(text % args))

@@ -24,6 +24,7 @@ class DeviceProcess:
         self._call = call
         self._timeout_secs = timeout_secs
         self.has_real_clock = bool(told["has_real_clock"])
+        self._is_evaluation = False
         self.default_action = default_action if told["has_default_action"] else None
 
     def wait(self) -> None:
@@ -33,6 +34,16 @@ class DeviceProcess:
     def limit_steps(self, horizon: int) -> None:
         """An episode ends after so many steps at the latest, and the last action is not sent."""
         self._call("limit_steps", self._timeout_secs, steps=horizon)
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether the episodes from the next reset on are of an evaluation."""
+        return self._is_evaluation
+
+    @is_evaluation.setter
+    def is_evaluation(self, value: bool) -> None:
+        self._call("set_evaluation", self._timeout_secs, is_evaluation=value)
+        self._is_evaluation = value
 
     def take_metrics(self) -> dict[str, float]:
         """See RealTimeEnvironment; empty where the device has none."""

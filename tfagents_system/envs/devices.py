@@ -1,7 +1,7 @@
 """What a run asks of an environment that acts in real time: RealTimeEnvironment, rtgym's, or a user's own.
 
 A user's own has an attribute `real_time = True`, and what of the following it needs: `wait()`, `default_action` or
-`get_default_action()`, `ep_max_length`, `take_metrics()`.
+`get_default_action()`, `ep_max_length`, `is_evaluation`, `take_metrics()`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tree
 
-from tfagents_system.envs.layers import default_action_of, device_layer, limit_steps_of
+from tfagents_system.envs.layers import default_action_of, device_layer, limit_steps_of, set_evaluation_of
 from tfagents_system.envs.step_times import StepTimes
 from tfagents_system.errors import UserError
 
@@ -26,6 +26,7 @@ class Device:
 
     def __init__(self, layer: Any) -> None:
         self._layer = layer
+        self._is_evaluation = False
 
     @property
     def has_real_clock(self) -> bool:
@@ -41,6 +42,12 @@ class Device:
     def limit_steps(self, horizon: int) -> None:
         """An episode ends after so many steps at the latest, and the last action is not sent."""
         limit_steps_of(self._layer, horizon)
+
+    def set_evaluation(self, is_evaluation: bool) -> None:
+        """Whether the episodes from the next reset on are of an evaluation; it is told when that changes."""
+        if is_evaluation != self._is_evaluation:
+            self._is_evaluation = is_evaluation
+            set_evaluation_of(self._layer, is_evaluation)
 
     def take_metrics(self) -> dict[str, float]:
         """What the steps since the last call were like; see RealTimeEnvironment. Empty where it does not say."""

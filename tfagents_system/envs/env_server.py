@@ -105,7 +105,7 @@ class _Server:
             attributes=request["attributes"],
         )
         self._records = request["kind"] in ("play", "replay") or hooks.records_episodes(params)
-        if request["kind"] == "eval" and hooks.eval_env_needs_collect_env(params):
+        if request["kind"] == "eval" and hooks.eval_env_needs_collect_env(params, request["env_id"]):
             self._other = hooks.build_env(params, {**request, "kind": "collect"})
         env = hooks.build_env(params, request, self._other)
         if gym_driver.is_py_environment(env):
@@ -179,7 +179,7 @@ class _Server:
         return json.dumps(told).encode() if told else b""
 
     def _call(self) -> None:
-        """set_state, render, close, or what is for a device: wait, limit_steps, take_metrics."""
+        """set_state, render, close, or what is for a device: wait, limit_steps, set_evaluation, take_metrics."""
         request, _ = wire.receive_content(self._connection)
         answer: dict[str, Any] = {}
         data = b""
@@ -194,6 +194,8 @@ class _Server:
             answer, data = {"shape": list(frame.shape)}, frame.tobytes()
         elif request["call"] == "limit_steps":
             layers.limit_steps_of(self._device, request["steps"])
+        elif request["call"] == "set_evaluation":
+            layers.set_evaluation_of(self._device, request["is_evaluation"])
         elif request["call"] in ("wait", "take_metrics"):
             method = getattr(self._device, request["call"], None)
             answer = {"metrics": method() if callable(method) else None}

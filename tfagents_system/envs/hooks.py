@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ def build_env(params: TrainParamsBase, what: Mapping[str, Any], collect_env: Any
         arguments = _call_hook(params.collect_env_args_kwargs, id=what["env_id"])
         return _build_drawn_env(params, arguments, what["seed"], what["render"])
     if what["kind"] == "eval":
-        arguments = _call_hook(params.eval_env_args_kwargs, id=what["env_id"], collect_env=collect_env)
+        arguments = _eval_arguments(params, what["env_id"], collect_env)
     else:
         arguments = _call_hook(params.collect_env_args_kwargs, id=what["env_id"])
     return _call_env_ctor(params, arguments, what["seed"])
@@ -46,7 +47,7 @@ def _build_play_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
         if eval_env_needs_collect_env(params):
             collect_env = build_env(params, {"kind": "collect", "env_id": 0, "seed": seed})
             stack.callback(getattr(collect_env, "close", lambda: None))
-        arguments = _call_hook(params.eval_env_args_kwargs, id=0, collect_env=collect_env)
+        arguments = _eval_arguments(params, 0, collect_env)
     return _build_drawn_env(params, arguments, seed, render)
 
 
@@ -72,13 +73,33 @@ def takes_render_mode(params: TrainParamsBase) -> bool:
     return "render_mode" in inspect.signature(params.env_ctor).parameters
 
 
-def eval_env_needs_collect_env(params: TrainParamsBase) -> bool:
-    """Whether the user's own hook for evaluation environments takes the collect environment, under any name."""
-    hook, collect_env = params.eval_env_args_kwargs, object()
+class _CollectEnv:
+    """Stands for a collect environment; a hook that asks anything of it fails."""
+
+
+def eval_env_needs_collect_env(params: TrainParamsBase, env_id: int = 0) -> bool:
+    """Whether the user's own hook for evaluation environments asks something of the collect environment, or keeps it.
+
+    One that only has it among its arguments, as TrainParamsBase has, does not need one. The hook is called to know it.
+    """
+    hook, stands_for = params.eval_env_args_kwargs, _CollectEnv()
     if getattr(hook, "__func__", None) is TrainParamsBase.eval_env_args_kwargs:
         return False
-    args, kwargs = _arguments_of(hook, {"id": 0, "collect_env": collect_env})
-    return any(value is collect_env for value in [*args, *kwargs.values()])
+    is_there = weakref.ref(stands_for)
+    try:
+        returned = _call_hook(hook, id=env_id, collect_env=stands_for)
+    except Exception:  # Whatever it raises without a real one.
+        return True
+    del stands_for
+    is_needed = is_there() is not None  # Also deep within what it has returned, or in the params.
+    del returned
+    return is_needed
+
+
+def _eval_arguments(params: TrainParamsBase, env_id: int, collect_env: Any) -> EnvArgsKwargs:
+    """Those of an environment for evaluation. A hook that needs no collect environment may ask whether there is one."""
+    collect_env = _CollectEnv() if collect_env is None else collect_env
+    return _call_hook(params.eval_env_args_kwargs, id=env_id, collect_env=collect_env)
 
 
 def _call_env_ctor(params: TrainParamsBase, arguments: EnvArgsKwargs, seed: int) -> Any:

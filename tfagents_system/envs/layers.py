@@ -36,6 +36,12 @@ def default_action_of(layer: Any) -> Any:
     return found
 
 
+def set_evaluation_of(layer: Any, is_evaluation: bool) -> None:
+    """Whether the episodes from the next reset on are of an evaluation; nothing where nobody wants to know."""
+    if hasattr(layer, "is_evaluation"):
+        layer.is_evaluation = is_evaluation
+
+
 def limit_steps_of(layer: Any, horizon: int) -> None:
     """An episode ends after so many steps at the latest, and the last action is not sent."""
     if hasattr(layer, "limit_steps"):

@@ -71,14 +71,16 @@ def make_worker_env(
     *,
     name: str,
     process: ProcessSettings | None,
+    is_eval: bool = False,
     collect_env: AnyEnvironment | None = None,
 ) -> AnyEnvironment:
     """An environment of a worker: all lanes of a vector environment. See `make_collect_env`.
 
     Args:
-      collect_env: The environment is for evaluation, beside this one; None: it is for collecting.
+      is_eval: It is for evaluation rather than collecting.
+      collect_env: Of an environment for evaluation: the one beside it, for a hook that takes one.
     """
-    what = {"kind": "collect" if collect_env is None else "eval", "env_id": env_id, "seed": seed}
+    what = {"kind": "eval" if is_eval else "collect", "env_id": env_id, "seed": seed}
     env = _build(params, what, process, None if collect_env is None else collect_env.user_env)
     if is_batched(env):
         return BatchedEnvironment(env, params.horizon, **_settings(params, what, worker_id, name))

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from tfagents_system.envs.clocks import Call, Clock, MonotonicClock
+from tfagents_system.envs.info_keys import EVALUATION
 from tfagents_system.envs.step_times import (
     INFERENCE,
     JOIN,
@@ -53,7 +54,10 @@ class Interface(Protocol):
         """
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode, however long that takes; returns its first observation, and information."""
+        """Begins an episode, however long that takes; returns its first observation, and information.
+
+        Where it is of an evaluation, `options` is `{"evaluation": True}`.
+        """
 
     def get_observation_space(self) -> Any: ...
 
@@ -83,6 +87,7 @@ class RealTimeEnvironment(gymnasium.Env):
 
     Attributes:
       real_time: True: its steps do not wait for the policy.
+      is_evaluation: Episodes from the next reset on are of an evaluation, of which the device's `reset` is told.
       late_steps: How many there were.
       times: Durations of its steps.
       time_step_start: When the running time step has begun, by the clock.
@@ -107,6 +112,7 @@ class RealTimeEnvironment(gymnasium.Env):
         _check_times(time_step_duration, capture, time_step_timeout_factor)
         self.interface: Any = interface
         self.ep_max_length = ep_max_length
+        self.is_evaluation = False
         self.late_steps = self._told_late = 0
         self.times = StepTimes()
         self.time_step_start = 0.0
@@ -143,6 +149,8 @@ class RealTimeEnvironment(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._give_up_capture()
         self._is_running, self._captured = False, None
+        if self.is_evaluation:
+            options = {**(options or {}), EVALUATION: True}
         observation, info = self.interface.reset(seed=seed, options=options)
         if self._end is None:
             self._end = self._clock.now()

@@ -93,6 +93,7 @@ class RunRules:
             stop=self._supervisor.stop,
             video=variables.video,
             tracking=TrackingSettings.of(vars(variables)),
+            report=variables.report,
         )
 
     def closing_lines(self, code: int) -> list[str]:

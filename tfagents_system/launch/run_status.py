@@ -11,6 +11,7 @@ from typing import Any
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.run_history import RunHistory
 from tfagents_system.report.env_faults import FaultTally, fault_lines
 from tfagents_system.report.status import (
     format_number,
@@ -32,6 +33,7 @@ class RunStatus:
     """Gathers the content of status.json, shows it, and writes it no more often than heartbeats.
 
     Attributes:
+      history: What happens is written there, too.
       state: `starting`, `running`, `done`, `stopped` or `failed`.
       exit_code: None while the run continues.
       stale_secs: Age of a heartbeat from which its role counts as gone.
@@ -48,6 +50,7 @@ class RunStatus:
         self._kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
         self._faults = FaultTally(read_status(paths.status_json))
         self._view = ProgressView()
+        self.history = RunHistory(paths)
         self._started_at = time.time()
         self._view_due = self._status_due = 0.0
         self._beat_secs, self.stale_secs = beat_secs(paths.exp_dir), stale_secs(paths.exp_dir)
@@ -62,6 +65,7 @@ class RunStatus:
         self.state, self.message = state, message
         self._view_due = self._status_due = 0.0
         self.show()
+        self.history.state(state, message)
 
     def show(self) -> None:
         """Shows it when that is due, and writes it no more often than heartbeats."""
@@ -70,6 +74,7 @@ class RunStatus:
             return
         self._view_due = now + _VIEW_SECS
         status = self.to_json()
+        self.history.look(status["roles"])
         if now >= self._status_due:
             self._status_due = now + self._beat_secs
             write_status(self._paths.status_json, status)

@@ -1,4 +1,4 @@
-"""What a finished run leaves for its user: the learning curve and a video. Neither can fail a run."""
+"""What a finished run leaves for its user: the learning curve, a video and a report. None of them can fail a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
 
-_PLOT_DEADLINE_SECS = 120.0
+_PLOT_DEADLINE_SECS = 120.0  # Also of the report.
 _VIDEO_DEADLINE_SECS = 600.0
 _TRACKING_DEADLINE_SECS = 120.0
 
@@ -28,14 +28,15 @@ def write_results(
     stop: StopFlag,
     video: bool = True,
     tracking: TrackingSettings | None = None,
+    report: bool = True,
 ) -> list[str]:
-    """Draws the learning curve and plays the best policy for one episode, on the trainer's CPUs.
+    """Draws the learning curve, plays the best policy for one episode and writes the report, on the trainer's CPUs.
 
     Args:
       cpus: Where to do it; empty: any.
 
     Returns:
-      Lines for the user: where the plot, the video and the policy are, or why there is none.
+      Lines for the user: where the plot, the video, the report and the policy are, or why there is none.
     """
     run = _Runner(cpus, environ, stop)
     plots = [sys.executable, "-P", "-m", "tfagents_system.report.plots", str(paths.exp_dir)]
@@ -46,6 +47,10 @@ def write_results(
             lines.append(_film(paths, root, run, environ))
         except OSError as error:
             lines.append(f"note: no video: {error}")
+    if report:  # The last: the video is in it.
+        write = [sys.executable, "-P", "-m", "tfagents_system.report.page.write", str(paths.exp_dir)]
+        problem = run(write, paths.log("report"), _PLOT_DEADLINE_SECS)
+        lines.append(f"note: no report: {problem}" if problem else f"report: {paths.report}")
     if tracking is not None and tracking.is_wanted:
         lines.append(_send_rest(paths, run, tracking.track_artifacts))
     return [*lines, f"policy: {paths.policies / 'policy'}"]

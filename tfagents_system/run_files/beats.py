@@ -63,6 +63,7 @@ class Beat(TypedDict, total=False):
     time_left_s: _Secs | None
     curriculum: dict[str, float | None] | None
     time_shares: dict[str, _Share | None] | None
+    counted_secs: _Secs | None
     refused: dict[str, _Int] | None
     # What a supervisor adds in status.json.
     alive: bool

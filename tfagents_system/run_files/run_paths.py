@@ -64,7 +64,9 @@ class RunPaths:
     metrics_csv = _Below("metrics.csv")
     tracking_json = _Below("tracking.json")  # Where metrics are sent to (see report/tracking/).
     tracking_lock = _Below("tracking.lock")  # Held (flock) by the process that sends them.
+    episodes_csv = _Below("episodes.csv")  # Single training episodes (see episode_rows.py).
     status_json = _Below("status.json")
+    history = _Below("history.jsonl")  # What has happened to its roles, and where their time went (see history.py).
     heartbeats = _Below("heartbeats")
     logs = _Below("logs")
     credentials = _Below("credentials")  # Certificates of those who may join (unless SAC_CREDENTIALS_DIR has others).
@@ -73,6 +75,7 @@ class RunPaths:
     videos = _Below("videos")
     episodes = _Below("episodes")  # The best ones, step by step (see recorded_episodes.py).
     learning_curve = _Below("learning_curve.png")
+    report = _Below("report.html")
     joined = _Below("joined")  # Folders of workers that have joined, one for each start of join_script.sh.
 
     def log(self, role: str) -> Path:

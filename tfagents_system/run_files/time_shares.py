@@ -60,6 +60,11 @@ class TimeShares:
         total = max(1e-9, self._clock() - self._began)
         return {activity: each / total for activity, each in seconds.items()}
 
+    @property
+    def counted_secs(self) -> float:
+        """Seconds since counting began, of which `shares` are shares."""
+        return 0.0 if self._began is None else self._clock() - self._began
+
     def _running_seconds(self) -> float:
         return max(0.0, self._clock() - self._running_since - self._taken_out)
 

@@ -191,6 +191,8 @@ class VariableFields:
     """1: a finished run also sends its settings, its best policy and its videos to Weights & Biases and MLflow"""
     video: Annotated[bool, Variable("flag")] = True
     """1: a finished run plays one episode of its best policy for a video"""
+    report: Annotated[bool, Variable("flag")] = True
+    """1: a finished run writes report.html, its curves, timeline, settings and videos in one file"""
     log_secs: Annotated[float, Variable("seconds")] = 5.0
     """seconds between two progress lines where there is no terminal"""
 

@@ -10,6 +10,7 @@ from absl import logging
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.report.episodes import Report
 from tfagents_system.role import Role
+from tfagents_system.run_files.episode_rows import EpisodeOfWorker, EpisodeRows
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.settings.early_end import Callbacks, EarlyEnd
@@ -39,6 +40,8 @@ class TrainingLog:
         self._learner, self._state, self._plan, self._saves, self._shares = learner, learner.state, plan, saves, shares
         self.training_row = TrainingRow(learner.agent)
         self._metrics = MetricsLog(role.paths, Curriculum.from_config(role.params.env_config).names)
+        self._episode_rows = EpisodeRows(role.paths)
+        self._episodes: list[EpisodeOfWorker] = []  # Since the last row about training.
         self._early_end = EarlyEnd(role.params)
         self._callbacks = Callbacks(role.params, self._metrics.rows)
         self.newest: dict[str, Any] = {}
@@ -46,7 +49,9 @@ class TrainingLog:
     def begin(self, train_step: int) -> None:
         """A start of the trainer, or going back: rows of later train steps than this one do not count."""
         self.training_row.clear()
+        self._episodes.clear()
         self._metrics.rewind(train_step)
+        self._episode_rows.rewind(train_step)
         self._early_end.begin(self._metrics.rows_of_agent())
         self._callbacks.why = None
 
@@ -59,6 +64,10 @@ class TrainingLog:
         """Episodes that a worker has collected; in lock-step `train/policy_lag` says how old its policy was."""
         age = max(0, self._learner.train_step - report.train_step) if self._params.asynchronous else None
         self.training_row.add_report(report, age)
+        self._episodes += [
+            EpisodeOfWorker(report.worker_id, each.episode_return, each.length, each.success)
+            for each in report.episodes
+        ]
 
     def write_training_row(self) -> None:
         """A row of the time since the last one."""
@@ -66,7 +75,9 @@ class TrainingLog:
         row = self.training_row.take(iteration, train_step, env_steps)
         if self._state.network_resets:
             row["network_resets"] = self._state.network_resets
-        self._write({**row, **self._learner.scheduled.metrics(env_steps, train_step, iteration)})
+        logged = self._write({**row, **self._learner.scheduled.metrics(env_steps, train_step, iteration)})
+        self._episode_rows.write(logged, self._episodes)
+        self._episodes.clear()
 
     def write_evaluation(self, evaluated: Evaluated) -> dict[str, float]:
         """A row of an evaluation; returns it as it is written."""
@@ -139,6 +150,7 @@ class TrainingLog:
                 "curriculum": self.training_row.curriculum,
                 "time_left_s": self._time_left_secs(),
                 "time_shares": self._shares.shares(),
+                "counted_secs": self._shares.counted_secs,
                 "resumed_at_step": learner.resumed_at,
                 "recoveries": training.recoveries,
                 "save_error": self._saves.error,

@@ -100,6 +100,7 @@ class Activity:
             steps_per_s=self.steps / max(1e-9, time.monotonic() - self._started),
             **seen,
             time_shares={**shares, "other": max(0.0, 1.0 - sum(shares.values()))},
+            counted_secs=self._shares.counted_secs,
             **self._told,
             waiting_for=waiting_for,
         )

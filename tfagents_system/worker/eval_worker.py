@@ -16,6 +16,7 @@ class EvalWorker(Worker):
     begins after it has joined. From then on an evaluation is complete when its share is, too.
     """
 
+    collects = False
     _announced_to = 0  # Session of the trainer that knows of it.
 
     def _begin(self) -> None:

@@ -15,6 +15,8 @@ class TestingWorker(Worker):
     Their returns are in its own log. The run learns nothing of them.
     """
 
+    collects = False
+
     def _begin(self) -> None:
         pass
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import tree
@@ -60,6 +60,7 @@ class Worker:
       settings: How it deals with its environments.
     """
 
+    collects: ClassVar[bool] = True  # Whether it needs environments to collect in.
     _eval_lane = 0  # Of the policy, for evaluation environment 0.
 
     def __init__(self, role: Role, worker_id: int, settings: WorkerSettings) -> None:
@@ -80,9 +81,7 @@ class Worker:
         start = incarnation if self._record.incarnation else 0
         self._curriculum = Curriculum.from_config(self._params.env_config)
         with self._guard.building("building its environments"):
-            self._environments = _build_environments(
-                role, worker_id, settings, self._curriculum, start, self._eval_share(), self._end.is_told_to_stop
-            )
+            self._environments = _build_environments(self, settings, start)
         try:
             device = self._environments.device
             self._links = make_links(role, worker_id, connection, incarnation, settings.straggler_secs, device)
@@ -103,7 +102,7 @@ class Worker:
         self._random = RandomActor(action_spec, rng)
         time_step_spec = policy_time_step_spec(self._params, observation_spec)
         seed = role.derived_seed(NOISE_STREAM, worker_id, start, 1)
-        lanes = max(self._environments.lanes, self._environments.eval_lanes)
+        lanes = max(1, self._environments.lanes, self._environments.eval_lanes)
         policy = self._make_policy(time_step_spec, action_spec, seed, lanes)
         self._policy = NewestPolicy(self._connection, policy, self._progress.get, lambda: self._runner.rest())
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
@@ -188,7 +187,7 @@ class Worker:
             # Evaluations come between two parts of an episode, whose state must not be lost.
             self._eval_lane = num_envs
             num_envs += self._environments.eval_lanes
-        return make_worker_policy(agent, seed, num_envs, self._params.frame_stack)
+        return make_worker_policy(agent, seed, num_envs, self._params.frame_stack, self._params.actor_observations)
 
     def _eval_share(self) -> int:
         """Episodes of an evaluation that are this worker's."""
@@ -311,23 +310,17 @@ def _first_status(connection: Connection, stop: StopFlag) -> tables.Stored:
     return tables.Stored.from_wire(arrays)
 
 
-def _build_environments(
-    role: Role,
-    worker_id: int,
-    settings: WorkerSettings,
-    curriculum: Curriculum,
-    start: int,
-    eval_share: int,
-    on_wait: Callable[[], bool],
-) -> WorkerEnvironments:
-    python, count = settings.env_python, settings.envs_per_worker
+def _build_environments(worker: Worker, settings: WorkerSettings, start: int) -> WorkerEnvironments:
+    role, python, count = worker._role, settings.env_python, settings.envs_per_worker
+    give_up = worker._end.is_told_to_stop
     return WorkerEnvironments(
         role.params,
-        worker_id,
+        worker._id,
         count,
-        min(count, eval_share),
-        lambda stream, *further: role.derived_seed(stream, worker_id, start, *further),
-        curriculum,
-        process=ProcessSettings(python, settings.step_timeout_secs, on_wait) if python else None,
+        min(count, worker._eval_share()),
+        lambda stream, *further: role.derived_seed(stream, worker._id, start, *further),
+        worker._curriculum,
+        process=ProcessSettings(python, settings.step_timeout_secs, give_up) if python else None,
         memory_mb=settings.memory_mb,
+        collects=worker.collects,
     )

@@ -15,6 +15,7 @@ from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
+from tfagents_system.envs.hooks import eval_env_needs_collect_env
 from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
@@ -44,6 +45,7 @@ class WorkerEnvironments:
       curriculum: Its values are what environments are set to when they are built again.
       process: Where they run; None: as SAC_ENV_PYTHON says.
       memory_mb: SAC_WORKER_MEMORY_MB; None: no limit.
+      collects: False: it only evaluates, and builds collect environments only for evaluation ones that need them.
 
     Attributes:
       collect, evaluation: The environments; the hooks' `id` of the first of them: `first_env_id`.
@@ -66,6 +68,7 @@ class WorkerEnvironments:
         *,
         process: ProcessSettings | None = None,
         memory_mb: int | None = None,
+        collects: bool = True,
     ) -> None:
         self._params = params
         self._worker_id = worker_id
@@ -80,23 +83,24 @@ class WorkerEnvironments:
         self._in_a_row: collections.Counter[Place] = collections.Counter()
         self.faults = self.eval_faults = 0
         self.last_fault = ""
-        self.collect: list[AnyEnvironment] = []
-        self.evaluation: list[AnyEnvironment] = []
-        for index in range(count):
-            self.collect.append(self._build(Place(False, index)))
-            if self.device is not None:
+        self.collect, self.evaluation = list[AnyEnvironment](), list[AnyEnvironment]()
+        builds_collect = collects or (process is None and eval_env_needs_collect_env(params, self.first_env_id))
+        for index in range(count if builds_collect else eval_count):
+            if builds_collect:
+                self.collect.append(self._build(Place(False, index)))
+            if self.collect and self.device is not None:
                 self.evaluation, self._values.is_shared = self.collect, True
-                if count > 1:
-                    self.close()
-                    raise UserError(several_devices(count))
             elif index < eval_count:
                 self.evaluation.append(self._build(Place(True, index)))
-        _check_counts(self, params, count)
+            if self.device is not None and count > 1:
+                self.close()
+                raise UserError(several_devices(count))
+        _check_counts(self.collect or self.evaluation, params, count, collects=collects)
 
     @property
     def device(self) -> Device | None:
         """Of the environment that acts in real time; None: no environment does."""
-        return getattr(self.collect[0], "device", None)
+        return getattr(next(iter(self.collect or self.evaluation), None), "device", None)
 
     @property
     def lanes(self) -> int:
@@ -139,6 +143,8 @@ class WorkerEnvironments:
         """
         self._renew_if_too_large(place)
         self._set_all(place, self._values.taken(place))
+        if self.device is not None:
+            self.device.set_evaluation(place.is_eval)
 
     def set_evaluated(self, iteration: int) -> None:
         """Sets what the curriculum has for evaluating a policy of this iteration, whatever is collected meanwhile.
@@ -221,7 +227,7 @@ class WorkerEnvironments:
     def _places(self) -> list[Place]:
         """Those with an environment of their own."""
         collect = [Place(False, index) for index in range(len(self.collect))]
-        return collect + [Place(True, index) for index in range(len(self.evaluation)) if self.device is None]
+        return collect + [Place(True, index) for index in range(0 if self._values.is_shared else len(self.evaluation))]
 
     def _at(self, place: Place) -> AnyEnvironment:
         return (self.evaluation if place.is_eval else self.collect)[place.index]
@@ -241,7 +247,8 @@ class WorkerEnvironments:
             self.first_env_id + place.index,
             name=place.name,
             process=self._process,
-            collect_env=self.collect[place.index] if place.is_eval else None,
+            is_eval=place.is_eval,
+            collect_env=self.collect[place.index] if place.is_eval and self.collect else None,
         )
 
     # Memory.
@@ -272,10 +279,12 @@ class WorkerEnvironments:
             )
 
 
-def _check_counts(environments: WorkerEnvironments, params: TrainParamsBase, count: int) -> None:
-    lanes = environments.lanes
-    if count > 1 and lanes != count:
-        raise UserError(several_vectors(count, _lanes_of(environments.collect[0])))
+def _check_counts(envs: Sequence[AnyEnvironment], params: TrainParamsBase, count: int, *, collects: bool) -> None:
+    lanes = sum(map(_lanes_of, envs))
+    if count > 1 and lanes != len(envs):
+        raise UserError(several_vectors(count, _lanes_of(envs[0])))
+    if not collects:
+        return
     idle = lanes - params.n_train_episodes_per_iter
     if idle > 0 and params.env_steps_per_iter is None:
         logging.warning(

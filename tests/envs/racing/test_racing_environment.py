@@ -127,6 +127,16 @@ def test_training_draws_tracks_and_evaluations_take_them_in_turn():
     names = ["closed/held_out/0", "point_to_point/held_out/0", "closed/held_out/1"]
     assert held_out.track_names == names and held_out.track.name == names[2]
     assert [(held_out.reset(), held_out.track.name)[1] for _ in range(3)] == names
+    training, evaluation = build(held_out_tracks=2), {"evaluation": True}
+    training.reset(seed=5)
+    drawn = [(training.reset(), training.track.name)[1] for _ in range(4)]
+    training.reset(seed=5)
+    between = [
+        (training.reset(options=evaluation), training.track.name, training.reset(), training.track.name)[1::2]
+        for _ in range(4)
+    ]
+    assert [track for _, track in between] == drawn, "evaluations draw nothing"
+    assert [track for track, _ in between] == 2 * ["closed/held_out/0", "closed/held_out/1"]
     assert build(HELD_OUT, track=ONE).track_names == [ONE]
 
 

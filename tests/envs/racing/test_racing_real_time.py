@@ -16,6 +16,7 @@ from pytest import approx
 from tests.support.waiting import until
 from tfagents_system import racing as program
 from tfagents_system.envs.clocks import VirtualClock
+from tfagents_system.envs.devices import Device
 from tfagents_system.envs.racing.car import STEP_SECS
 from tfagents_system.envs.racing.car_process import Car, Line, serve
 from tfagents_system.envs.racing.environment import RacingEnvironment
@@ -107,6 +108,20 @@ def test_the_process_answers_and_tells_what_went_wrong() -> None:
     ours.close()
     thread.join(20.0)
     assert not thread.is_alive(), "it ends with the other side"
+
+
+def test_a_device_is_evaluated_on_held_out_tracks() -> None:
+    env = make_real_time_race({"racing": {"observations": ["motion"], "train_tracks": 1}}, 0, first_track=1)
+    device = Device(env)
+    tracks = []
+    try:
+        for is_evaluation in (False, True, True, False):
+            device.set_evaluation(is_evaluation)
+            tracks.append(env.reset()[1]["track"])
+    finally:
+        env.close()
+    assert tracks == ["closed/train/0", "closed/held_out/1", "closed/held_out/2", "closed/train/0"]
+    assert TrainParams({"horizon": 5}).collect_env_args_kwargs(2) == ((), {"first_track": 2})
 
 
 def test_a_device_drives_in_its_own_process_and_ends_with_it() -> None:

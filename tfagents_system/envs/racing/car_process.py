@@ -4,7 +4,7 @@ Messages are tuples; the first part says what is meant:
 
     ("control", action)        drives like this, when the command has arrived
     ("observe",)               answered with what has arrived of what the car saw: Seen
-    ("reset", seed)            begins an episode; answered with its first observation
+    ("reset", seed, options)   begins an episode; answered with its first observation
     ("rest",)                  brakes until the next command; answered
     ("set_state", state), ("render",), ("close",)   answered
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import collections
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -93,9 +93,11 @@ class Car:
         self._is_driving = False
         self.step_at = 0.0
 
-    def reset(self, now: float, seed: int | None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def reset(
+        self, now: float, seed: int | None, options: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Begins an episode; the car stands until the first command."""
-        observation, info = self.environment.reset(seed=seed)
+        observation, info = self.environment.reset(seed=seed, options=dict(options or {}))
         self._commands.clear()
         self._views.clear()
         self._command, self._is_driving = BRAKE, True

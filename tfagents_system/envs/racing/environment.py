@@ -13,11 +13,12 @@ import gymnasium
 import numpy as np
 
 from tfagents_system.checks.rules import Rule, is_kept, number_in
+from tfagents_system.envs.info_keys import EVALUATION
 from tfagents_system.envs.racing import sensors, settings
 from tfagents_system.envs.racing.car import STEP_SECS, CarParameters, CarState, advance
 from tfagents_system.envs.racing.driver import PurePursuit
 from tfagents_system.envs.racing.settings import RacingSettings
-from tfagents_system.envs.racing.track import TRAIN, Track, make_track
+from tfagents_system.envs.racing.track import HELD_OUT, TRAIN, Track, make_track
 from tfagents_system.envs.racing.track_map import TrackMap
 from tfagents_system.errors import UserError
 
@@ -57,6 +58,7 @@ class Snapshot:
       pending: Actions that have not reached the car yet.
       episodes: Begun since the last seed.
       all_steps: Since it was built.
+      evaluated: Episodes of evaluations, likewise.
     """
 
     rng: np.random.Generator
@@ -71,6 +73,7 @@ class Snapshot:
     observation: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     episodes: int = 0
     all_steps: int = 0
+    evaluated: int = 0
 
 
 class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
@@ -88,7 +91,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     Args:
       racing: The settings.
       split: TRAIN, whose tracks are drawn by the seed, or HELD_OUT, which come one after the other.
-      first_track: Of HELD_OUT: which comes first.
+      first_track: Of HELD_OUT: which comes first. `reset(options={"evaluation": True})` takes the next of them, too.
       render_mode: None or `rgb_array`.
     """
 
@@ -99,7 +102,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     ) -> None:
         self._settings = racing
         self._is_drawn = split == TRAIN
-        self._tracks = racing.tracks(split)
+        self._tracks, self._held_out = racing.tracks(split), racing.tracks(HELD_OUT)
         self._first_track = first_track
         self._camera = sensors.Camera(racing.camera_channels)
         self.render_mode = render_mode
@@ -162,8 +165,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         now = self._now
         if seed is not None:
             now.rng, now.episodes = np.random.default_rng(seed), 0
-        place = now.rng.integers(len(self._tracks)) if self._is_drawn else self._first_track + now.episodes
-        self._enter(self._tracks[int(place) % len(self._tracks)])
+        self._enter(self._next_track(is_evaluation=bool(options and options.get(EVALUATION))))
         now.car = CarState(*self.track.start())
         now.zone = now.steps = now.steps_in_zone = 0
         now.metres = 0.0
@@ -172,6 +174,13 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         now.observation = self._observe()
         self.trail, self._path = [], [(now.car.x, now.car.y)]
         return now.observation, self._info("")
+
+    def _next_track(self, *, is_evaluation: bool) -> tuple[str, str, int]:
+        now, tracks = self._now, self._held_out if is_evaluation else self._tracks
+        if self._is_drawn and not is_evaluation:
+            return tracks[int(now.rng.integers(len(tracks)))]
+        now.evaluated += is_evaluation  # Which draws no numbers: training goes on as without it.
+        return tracks[(self._first_track + (now.evaluated - 1 if is_evaluation else now.episodes)) % len(tracks)]
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         now = self._now

@@ -1,0 +1,134 @@
+"""What the report shows, as data: thinned curves, the timeline, settings, and nothing that is secret."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.support.run_to_report import HOSTILE, make_run
+from tfagents_system.errors import UserError
+from tfagents_system.report.page.assembly import page, page_data, plotly_js
+from tfagents_system.report.page.media import videos_of
+from tfagents_system.report.page.points import short, thinned
+from tfagents_system.report.page.run_data import Budget, run_data
+from tfagents_system.report.page.write import main
+from tfagents_system.run_files.run_paths import RunPaths
+
+
+def test_thinning_keeps_ends_and_every_peak():
+    values = np.sin(np.arange(10_000) / 500)
+    values[[1234, 7777]] = 9.0, -9.0
+    kept = thinned(values, 500)
+    assert len(kept) <= 500 and (np.diff(kept) > 0).all()
+    assert {0, 1234, 7777, 9999} <= set(kept.tolist())
+    # No value is farther from the curve through those that stay than a stretch of it is high.
+    assert np.abs(np.interp(np.arange(10_000), kept, values[kept]) - values)[:1200].max() < 0.1
+    assert thinned(values[:7], 500).tolist() == list(range(7))
+
+
+def test_numbers_are_short_and_whole_ones_exact():
+    assert short([1 / 3, 12345678.0, 1e-9 / 3, 2.0, 123456.789]) == [0.333333, 12345678, 3.33333e-10, 2, 123456.789]
+
+
+def test_curves_name_rows_of_shared_axes(tmp_path):
+    found = run_data(make_run(tmp_path / "run", rows=5000), Budget(points=300))
+    peak = found["metrics"]["alpha"]
+    place = peak["y"].index(10_000)
+    row = peak["i"][place]
+    assert found["axes"]["env_steps"][row] == 200 * (5000 // 3) and found["axes"]["updates"][row] == 100 * (5000 // 3)
+    assert found["axes"]["hours"][row] == pytest.approx(1.5 * (5000 // 3) / 3600, rel=1e-5)
+    assert len(peak["y"]) <= 300 and len(found["metrics"]["eval_return"]["y"]) == 500
+    assert found["metrics"]["eval_return"]["i"] == found["metrics"]["eval_return_std"]["i"]
+    assert len(found["episodes"]["return"]) <= Budget.episodes and set(found["episodes"]["worker"]) == {0, 1}
+
+
+def test_the_timeline_leaves_out_the_time_between_starts(tmp_path):
+    told = run_data(make_run(tmp_path / "run"), Budget())["timeline"]
+    assert told["starts"] == [[0.0, 1.0], [1.0, 2.0]]
+    assert [(event["kind"], event["role"]) for event in told["events"]] == [
+        ("start", "run"),
+        ("restart", "worker_1"),
+        ("stopped", "run"),
+        ("start", "run"),
+        ("resume", "trainer"),
+        ("done", "run"),
+    ]
+    assert (
+        told["events"][1]["hours"] == pytest.approx(3590 / 3600, abs=1e-4) and told["events"][1]["env_steps"] == 17_700
+    )
+    shares = told["times"]["trainer"]["shares"]
+    assert list(shares) == ["updates", "waiting"] and set(shares["updates"]) == {0.75} and len(shares["updates"]) == 118
+    assert told["times"]["workers"]["shares"]["simulator"][0] == pytest.approx(61 / 91, abs=1e-4)
+
+
+def test_settings_tell_defaults_and_no_secrets(tmp_path):
+    run = make_run(tmp_path / "run")
+    settings = {each["name"]: each for each in run_data(run, Budget())["settings"]}
+    tau = {"name": "target_update_tau", "value": "0.01", "default": "0.005", "differs": True, "set": True}
+    assert settings["target_update_tau"] == tau
+    assert not settings["discount"]["differs"] and not settings["SAC_MAX_RESTARTS"]["differs"]
+    assert settings["SAC_TRAIN_CPUS"]["differs"] and settings["config.env.text"]["value"] == HOSTILE
+    assert "secret" not in page(page_data([run.exp_dir]))
+
+
+def test_how_to_reproduce_is_a_command_of_the_runs_own_files(tmp_path):
+    run = make_run(tmp_path / "a run")
+    lines = run_data(run, Budget())["reproduce"]
+    assert lines[0].startswith("env SAC_EXP_NAME='a run_again' SAC_SEED=") and "SAC_JOB_PRELUDE" not in lines[0]
+    assert lines[1:3] == [f"  sac train '{run.params}' \\", f"  --config '{run.config}' \\"]
+    assert lines[3] == "  --set target_update_tau=0.01 \\"
+
+
+def test_a_run_that_has_only_begun_has_a_report(tmp_path):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "run.json").write_text("{}")
+    assert main([str(tmp_path / "new")]) == 0
+    assert (tmp_path / "new" / "report.html").stat().st_size > 1_000_000
+
+
+def test_no_text_of_a_user_is_markup(tmp_path):
+    run = make_run(tmp_path / "<b>run")
+    text = page(page_data([run.exp_dir]))
+    assert HOSTILE not in text and "<b>run" not in text and text.count("</script>") == 3
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert data["runs"][0]["name"] == "<b>run" and f"train/{HOSTILE}" in data["runs"][0]["metrics"]
+    assert "connect-src 'none'" in text and "http-equiv" in text
+
+
+def test_ten_thousand_rows_and_videos_stay_below_ten_megabytes(tmp_path):
+    run = make_run(tmp_path / "run", rows=10_000, more_metrics=40, video_bytes=4_000_000)
+    assert main([str(run.exp_dir)]) == 0
+    assert 5_000_000 < run.report.stat().st_size < 10_000_000
+
+
+def test_videos_take_turns_for_the_room_that_there_is(tmp_path):
+    runs = [make_run(tmp_path / name, video_bytes=100) for name in "ab"]
+    told = videos_of([*runs, RunPaths(tmp_path)], most_bytes=120)
+    assert [[(v["name"], v["data"] is not None) for v in of_run] for of_run in told] == [
+        [("montage", True), ("latest_seed_0_episode_1", True)],
+        [("montage", True), ("latest_seed_0_episode_1", False)],
+        [],
+    ]
+
+
+def test_several_runs_have_the_numbers_of_compare(tmp_path):
+    runs = [make_run(tmp_path / f"exp_seed_{k}", offset=40.0 * k) for k in range(4)]
+    found = page_data([run.exp_dir for run in runs])["comparison"]
+    (group,) = found["groups"]
+    assert group["runs"] == [0, 1, 2, 3] and group["curve"]["counts"][0] == 4
+    finals = [run_data(run, Budget())["metrics"]["eval_return"]["y"][-1] for run in runs]
+    assert found["table"][0]["final_iqm"] == pytest.approx(np.mean(sorted(finals)[1:3]), rel=1e-6)
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path):
+    with pytest.raises(UserError) as told:
+        main([str(tmp_path / "none"), "--out", str(tmp_path / "no" / "report.pdf"), "--port", "7"])
+    assert len(told.value.findings) == 4
+    with pytest.raises(UserError, match="give directories of runs"):
+        main([str(tmp_path)])
+
+
+def test_without_plotly_the_remedy_is_told(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install plotly"):
+        plotly_js()

@@ -1,0 +1,61 @@
+"""sac report --serve: on loopback, for those who have the token, in the name of this machine."""
+
+import gzip
+import http.client
+import threading
+
+import pytest
+
+from tests.support.run_to_report import make_run
+from tfagents_system.errors import UserError
+from tfagents_system.report.page.assembly import page_data
+from tfagents_system.report.page.serve import ReportServer, serve
+
+
+@pytest.fixture
+def server(tmp_path):
+    run = make_run(tmp_path / "run", rows=20)
+    made = ReportServer(0, lambda: page_data([run.exp_dir]))
+    thread = threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield made
+    made.shutdown()
+    made.server_close()
+    thread.join(10)
+
+
+def get(server, path, method="GET", **headers):
+    connection = http.client.HTTPConnection(*server.server_address, timeout=10)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.headers, answer.read()
+
+
+def test_page_and_data_are_told_to_those_who_have_the_token(server):
+    status, headers, content = get(server, f"/{server.token}/", **{"Accept-Encoding": "gzip"})
+    assert status == 200 and headers["Cache-Control"] == "no-store" and headers["Referrer-Policy"] == "no-referrer"
+    assert b"connect-src 'self'" in gzip.decompress(content)
+    status, _, content = get(server, f"/{server.token}/data.json")
+    assert status == 200 and content.startswith(b'{"made"')
+
+
+def test_nobody_else_is_told_anything(server):
+    assert server.server_address[0] == "127.0.0.1" and len(server.token) >= 40
+    for path in ("/", "//", f"/{server.token[:-1]}/", f"/{server.token}", f"/{server.token}/../etc/passwd", "/%ff/x"):
+        assert get(server, path)[0] == 404, path
+    assert get(server, f"/{server.token}/", Host=f"evil.example:{server.server_address[1]}")[0] == 404
+    assert get(server, f"/{server.token}/", "POST")[0] == 501
+
+
+def test_a_run_that_was_removed_is_told_and_the_server_goes_on(server, monkeypatch):
+    def gone():
+        raise UserError("gone")
+
+    monkeypatch.setattr(server, "_read", gone)
+    assert get(server, f"/{server.token}/data.json")[0] == 503
+    assert get(server, "/")[0] == 404
+
+
+def test_a_port_in_use_is_refused(server, tmp_path):
+    with pytest.raises(UserError, match="can't be used"):
+        serve([tmp_path], [], server.server_address[1])

@@ -1,0 +1,162 @@
+"""A run directory as a long run leaves it, made in a moment: for tests of what reads it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.run_files.run_paths import RunPaths
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+_METRICS = ("critic_loss", "actor_loss", "alpha", "q_mean", "updates_per_s", "env_steps_per_s", "curriculum/mass")
+
+
+def make_run(
+    folder: Path, rows: int = 200, *, offset: float = 0.0, more_metrics: int = 0, video_bytes: int = 0
+) -> RunPaths:
+    """Learns from -1000 to about -100, evaluated at every tenth row; its third metric has one peak.
+
+    Args:
+      offset: Added to all returns.
+      more_metrics: Further ones, of the environment.
+    """
+    paths = RunPaths(folder)
+    folder.mkdir(parents=True)
+    own = [f"train/force_{k}" for k in range(more_metrics)]
+    names = ["train_step", "iteration", "env_steps", "wall_time_s", "train_return", "eval_return", "eval_return_std"]
+    lines, episodes = [",".join([*names, *_METRICS, *own, f'"train/{HOSTILE.replace(chr(34), chr(34) * 2)}"'])], []
+    for k in range(rows):
+        value = offset - 1000 + 900 * (1 - math.exp(-5 * k / rows)) + 20 * math.sin(k)
+        evaluated = [f"{value + 30:.6g}", "25.5"] if k % 10 == 9 else ["", ""]
+        peak = 1e4 if k == rows // 3 else 0.5
+        metrics = [300 / (1 + k), 0.1 * k + math.sin(k), peak, value / 10, 450 + k % 7, 1800 + k % 11, k // 50]
+        where = [100 * k, k, 200 * k, 1.5 * k]
+        lines.append(
+            ",".join(
+                map(str, [*where, f"{value:.6g}", *evaluated, *metrics, *([f"{math.sin(k):.6g}"] * more_metrics), 1])
+            )
+        )
+        episodes += [f"{','.join(map(str, where))},{w},{value + 10 * w:.6g},{200 - w},1" for w in range(2)]
+    paths.metrics_csv.write_text("\n".join(lines) + "\n")
+    header = "train_step,iteration,env_steps,wall_time_s,worker,return,length,success"
+    paths.episodes_csv.write_text("\n".join([header, *episodes]) + "\n")
+    _write_inputs(paths, seed=len(str(folder)) + int(offset))
+    paths.history.write_text("".join(json.dumps(entry) + "\n" for entry in _history()))
+    if video_bytes:
+        paths.videos.mkdir()
+        (paths.videos / "latest_seed_0_episode_1.mp4").write_bytes(bytes(video_bytes))
+        (paths.videos / "montage.mp4").write_bytes(b"montage")
+    return paths
+
+
+def _write_inputs(paths: RunPaths, seed: int) -> None:
+    write = lambda path, content: path.write_text(json.dumps(content))  # noqa: E731
+    paths.params.write_text("class TrainParams: pass\n")
+    write(paths.config, {"horizon": 200})
+    write(paths.run_json, {"num_iter": 200, "seed": seed, "versions": {"python": "3.11.7"}, "params_kept": None})
+    write(
+        paths.overrides, {"params": {"target_update_tau": 0.01}, "config": {"env": {"text": HOSTILE}}, "variables": {}}
+    )
+    params = {"discount": 0.99, "target_update_tau": 0.01, "algorithm": "sac"}
+    variables = {
+        "SAC_SEED": str(seed),
+        "SAC_TRAIN_CPUS": "2",
+        "SAC_JOB_PRELUDE": "export TOKEN=secret",
+        "SAC_MAX_RESTARTS": "10",
+    }
+    write(
+        paths.resolved, {"params": params, "config": {"horizon": 200, "env": {"text": HOSTILE}}, "variables": variables}
+    )
+    roles: dict[str, Any] = {
+        "replay": {},
+        "trainer": {"state": "done", "num_iter": 200},
+        "worker_0": {},
+        "worker_1": {},
+    }
+    beats = {
+        name: {"role": name, "state": "done", "alive": False, "restarts": 0, **beat} for name, beat in roles.items()
+    }
+    run = {
+        "name": paths.exp_dir.name,
+        "state": "done",
+        "started_at": 1.0,
+        "updated_at": 2.0,
+        "exit_code": 0,
+        "message": "",
+    }
+    write(
+        paths.status_json,
+        {
+            "run": run,
+            "plan": {"replay": [0], "trainer": [1], "worker_0": [0], "worker_1": [1]},
+            "roles": beats,
+            "pinned": True,
+        },
+    )
+
+
+def _history() -> list[dict[str, Any]]:
+    """Two starts of an hour each with a day between them; a worker dies in the first one."""
+    told: list[dict[str, Any]] = []
+    for begin, steps in ((1_700_000_000, 0), (1_700_090_000, 20_000)):
+        told.append(
+            {
+                "time": begin,
+                "kind": "state",
+                "state": "running",
+                "text": "",
+                "env_steps": steps,
+                "train_step": steps // 2,
+            }
+        )
+        if steps:
+            told.append(
+                {
+                    "time": begin + 5,
+                    "kind": "resume",
+                    "role": "trainer",
+                    "text": "goes on from update 10,000",
+                    "env_steps": steps,
+                    "train_step": steps // 2,
+                }
+            )
+        for minute in range(1, 60):
+            spent = {
+                "trainer": {"updates": 45.0, "waiting": 15.0},
+                "workers": {"simulator": 60.0 + minute, "policy": 30.0},
+            }
+            told.append(
+                {
+                    "time": begin + 60 * minute,
+                    "kind": "time",
+                    "spent": spent,
+                    "env_steps": steps + 300 * minute,
+                    "train_step": 0,
+                }
+            )
+        if not steps:
+            text = "worker_1 ended with SIGKILL: restart in 1 s"
+            told.append(
+                {
+                    "time": begin + 3590,
+                    "kind": "event",
+                    "role": "worker_1",
+                    "text": text,
+                    "env_steps": 17_700,
+                    "train_step": 8_800,
+                }
+            )
+        state = "done" if steps else "stopped"
+        told.append(
+            {
+                "time": begin + 3600,
+                "kind": "state",
+                "state": state,
+                "text": "",
+                "env_steps": steps + 18_000,
+                "train_step": 1,
+            }
+        )
+    return told

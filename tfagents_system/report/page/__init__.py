@@ -1,0 +1,1 @@
+"""The report of runs as one self-contained HTML file."""

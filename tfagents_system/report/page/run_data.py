@@ -1,0 +1,248 @@
+"""What the report shows of one run, as plain data for its page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shlex
+import time
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.agents.optimizer_settings import PARTS, settings_in_use
+from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
+from tfagents_system.hyperparameters import Hyperparameters
+from tfagents_system.report.curves import UNKNOWN
+from tfagents_system.report.env_faults import fault_lines
+from tfagents_system.report.page.points import short, thinned
+from tfagents_system.report.page.timeline import timeline_of
+from tfagents_system.report.status import format_number, format_return, format_secs, problems, read_status, state_of
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.episode_rows import read_episodes
+from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.run_paths import TRAINER, RunPaths
+from tfagents_system.settings.grid import assignment, leaves_of
+from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.variable_table import VARIABLES
+
+AXES = {"env_steps": "env_steps", "updates": "train_step", "hours": "wall_time_s"}
+# Shown of the variables: the others are paths, addresses and texts, in which people put keys.
+_SHOWN_KINDS = ("count", "few", "flag", "minutes", "seconds", "seed", "whole", "megabytes", "parts of an agent", "role")
+_NO_METRICS = (*AXES.values(), "iteration")
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """How much a page may hold of each run.
+
+    Attributes:
+      points: Of each curve.
+      episodes: Points of single episodes.
+    """
+
+    points: int = 1200
+    episodes: int = 4000
+
+
+def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
+    """All but videos; values that a run does not have (yet) are empty."""
+    rows = read_metrics(paths.metrics_csv)
+    status = read_status(paths.status_json)
+    now = time.time()
+    timeline = timeline_of(paths.history, status)
+    return {
+        "name": paths.exp_dir.resolve().name,
+        "folder": str(paths.exp_dir),
+        "state": _state(paths, status, now),
+        "problems": problems(status, now) if status else [],
+        "facts": _facts(rows, status) + _restarts(timeline, status),
+        **_curves(rows, budget.points),
+        "best": _best(rows, read_json(paths.best_json)),
+        "episodes": _episodes(read_episodes(paths.episodes_csv), budget.episodes),
+        "timeline": timeline,
+        "plan": sorted(status["plan"].items()) if status else [],
+        "pinned": bool(status and status.get("pinned")),
+        "settings": settings_of(paths),
+        "reproduce": reproduce(paths),
+        "versions": list((run_directory.read_run_json(paths).get("versions") or {}).items()),
+    }
+
+
+def _state(paths: RunPaths, status: dict[str, Any] | None, now: float) -> str:
+    if run_directory.is_finished(paths):
+        return "done"
+    return state_of(status, now) if status else UNKNOWN
+
+
+def _facts(rows: Sequence[Mapping[str, float | None]], status: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """The numbers at the top of the page."""
+    last = {name: value for row in rows for name, value in row.items() if value is not None}
+    best = max((row["eval_return"] for row in rows if row.get("eval_return") is not None), default=None)  # type: ignore[type-var]
+    success = last.get("eval_success")
+    rates = {name: [row[name] for row in rows if row.get(name)] for name in ("env_steps_per_s", "updates_per_s")}
+    told = [
+        ("best evaluation", format_number(best)),
+        ("last evaluation", format_return(last)),
+        ("success", "-" if success is None else f"{success:.0%}"),
+        ("environment steps", format_number(_whole(last.get("env_steps")))),
+        ("updates", format_number(_whole(last.get("train_step")))),
+        ("trained for", format_secs(last.get("wall_time_s"))),
+        ("steps/s (median)", _median(rates["env_steps_per_s"])),
+        ("updates/s (median)", _median(rates["updates_per_s"])),
+    ]
+    if status is not None:
+        told += [("simulator faults", line) for line in fault_lines(status["run"])]
+        ended = status["roles"].get(TRAINER, {}).get("ended_early")
+        told += [("ended because", str(ended))] if ended else []
+    return [(label, text) for label, text in told if text != "-"]
+
+
+def _restarts(timeline: Mapping[str, Any], status: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Of the whole run where it has a history, else of the last start; and how often it was started."""
+    if timeline["starts"]:
+        restarts = sum(event["kind"] == "restart" for event in timeline["events"])
+        return [("restarts of roles", str(restarts)), ("starts", str(len(timeline["starts"])))]
+    restarts = sum(beat.get("restarts", 0) for beat in status["roles"].values()) if status else 0
+    return [("restarts of roles", str(restarts))] if status else []
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _median(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return format_number(round(float(np.median(known)), 1)) if known else "-"
+
+
+def _curves(rows: Sequence[Mapping[str, float | None]], most: int) -> dict[str, Any]:
+    """`axes`: {axis: [row]}; `metrics`: {name: {"i": [indices of rows], "y": [values]}}."""
+    axes: dict[str, list[float]] = {}
+    for axis, column in AXES.items():
+        filled = np.maximum.accumulate([row.get(column) or 0.0 for row in rows]) if rows else np.empty(0)
+        axes[axis] = short(filled / 3600 if axis == "hours" else filled)
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in _NO_METRICS))
+    metrics = {}
+    for name in names:
+        known = [(k, value) for k, row in enumerate(rows) if (value := row.get(name)) is not None]
+        finite = [(k, value) for k, value in known if math.isfinite(value)]
+        if finite:
+            places, values = np.array([k for k, _ in finite]), np.array([value for _, value in finite])
+            # The spread of evaluations belongs to their means: the same rows.
+            kept = np.arange(len(values)) if name.startswith("eval_return") else thinned(values, most)
+            metrics[name] = {"i": places[kept].tolist(), "y": short(values[kept])}
+    used = sorted({0, *(k for each in metrics.values() for k in each["i"])}) if rows else []
+    renamed = {k: place for place, k in enumerate(used)}
+    for each in metrics.values():
+        each["i"] = [renamed[k] for k in each["i"]]
+    return {"axes": {axis: [values[k] for k in used] for axis, values in axes.items()}, "metrics": metrics}
+
+
+def _best(rows: Sequence[Mapping[str, float | None]], best: Mapping[str, Any] | None) -> dict[str, float] | None:
+    """Where the policy that is kept as the best one was evaluated: its point in the curves."""
+    step = (best or {}).get("train_step")
+    found = [row for row in rows if row.get("train_step") == step and row.get("eval_return") is not None]
+    if step is None or not found:
+        return None
+    point = {axis: found[-1].get(column) or 0.0 for axis, column in AXES.items()}
+    return {**point, "hours": point["hours"] / 3600, "y": found[-1]["eval_return"] or 0.0}
+
+
+def _episodes(rows: Sequence[Mapping[str, float]], most: int) -> dict[str, list[float]]:
+    """Points of single episodes: axes, return, length and worker."""
+    if not rows:
+        return {}
+    kept = thinned(np.array([row["return"] for row in rows]), most)
+    told = [rows[k] for k in kept]
+    found = {axis: short(np.array([row[column] for row in told])) for axis, column in AXES.items()}
+    found["hours"] = short(np.array([row["wall_time_s"] / 3600 for row in told]))
+    return found | {name: short(np.array([row[name] for row in told])) for name in ("return", "length", "worker")}
+
+
+def settings_of(paths: RunPaths) -> list[dict[str, Any]]:
+    """Hyperparameters, configuration and variables of the last start: name, value, default (None: it has none)."""
+    resolved = read_json(paths.resolved) or {}
+    described = described_by(Hyperparameters)
+    overridden = set(Overrides.read(paths.overrides).settings())
+    found = []
+    params = resolved.get("params") or {}
+    for name, value in params.items():
+        is_own = name not in described
+        default = None if is_own else _default(name, described[name], params)
+        # What takes the place of None is the algorithm's own value.
+        differs = is_own or (value != default and not (default is None and name not in overridden))
+        found.append(_setting(name, value, default, differs=differs))
+    for path, value in leaves_of({"config": resolved.get("config") or {}}):
+        if path != ("config",):
+            found.append(_setting(".".join(path), value, None, differs=True))
+    variables = resolved.get("variables") or {}
+    for variable in VARIABLES:
+        if variable.name in variables and variable.kind in _SHOWN_KINDS:
+            value = variables[variable.name]
+            found.append(_setting(variable.name, value, variable.default, differs=not _same(value, variable.default)))
+    for each in found:
+        each["set"] = each["name"] in overridden
+    return found
+
+
+def _setting(name: str, value: Any, default: Any, *, differs: bool) -> dict[str, Any]:
+    told = None if default is None else _text(default)
+    return {"name": name, "value": _text(value), "default": told, "differs": differs}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "None" if value is None else json.dumps(value, default=str)
+
+
+def _default(name: str, described: Hyperparameter, params: Mapping[str, Any]) -> Any:
+    """What resolved.json has where nobody says anything; optimizers are written with all of their settings there."""
+    part = name.removesuffix("_optimizer")
+    if part not in PARTS or part == name:
+        return _plain(described.default)
+    try:
+        return settings_in_use(types.SimpleNamespace(**{**params, name: {}}), part)
+    except (AttributeError, KeyError, TypeError):  # Of another version.
+        return _plain(described.default)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: tuples are lists there."""
+    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def _same(text: str, default: str | None) -> bool:
+    try:
+        return default is not None and (text == default or float(text) == float(default))
+    except ValueError:
+        return False
+
+
+def reproduce(paths: RunPaths) -> list[str]:
+    """Lines of a shell that train the run once more, from its own copies."""
+    if not paths.params.exists():
+        return []
+    folder = paths.exp_dir.resolve()
+    overrides = Overrides.read(paths.overrides)
+    resolved = (read_json(paths.resolved) or {}).get("variables") or {}
+    shown = {v.name: resolved[v.name] for v in VARIABLES if v.name in resolved and v.kind in _SHOWN_KINDS}
+    defaults = {v.name: v.default for v in VARIABLES}
+    needed = {name: value for name, value in shown.items() if not _same(value, defaults[name]) and value}
+    words = [f"{name}={shlex.quote(value)}" for name, value in sorted(needed.items())]
+    sets = [
+        f"--set {shlex.quote(assignment(name, value))}"
+        for name, value in overrides.settings().items()
+        if name not in shown and not name.startswith("SAC_")
+    ]
+    kept = run_directory.read_run_json(paths).get("params_kept")  # Its path may be that of another machine.
+    params = paths.params_folder / Path(kept).name if kept else paths.params
+    params = folder / params.relative_to(paths.exp_dir)
+    name = shlex.quote(f"{folder.name}_again")
+    lines = [" ".join(["env", f"SAC_EXP_NAME={name}", *words]), f"  sac train {shlex.quote(str(params))}"]
+    lines += [f"  --config {shlex.quote(str(folder / 'config.json'))}", *(f"  {each}" for each in sets)]
+    return [f"{line} \\" for line in lines[:-1]] + [lines[-1]]
