@@ -79,10 +79,12 @@ def _draw(study: optuna.Study, importances: dict[str, float], path: Path) -> Non
     left.plot(numbers, values, "o", color=_OTHERS, label="trials")
     left.step(numbers, _best_so_far(values), where="post", color=_BEST, label="best so far")
     left.set(xlabel="trial", ylabel="mean return, last quarter of the run")
+    left.xaxis.get_major_locator().set_params(integer=True)
     left.legend()
     names = list(importances)[::-1]
     right.barh(names, [importances[name] for name in names], color=_BEST)
     right.set(xlabel="share of what makes trials good", title="" if names else "too few trials to say what matters")
+    right.tick_params(labelbottom=bool(names), bottom=bool(names), left=bool(names), labelleft=bool(names))
     figure.savefig(path, dpi=120)
 
 

@@ -43,8 +43,13 @@ def settings_of(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {}
     for name, values in space.items():
         if name in params:
-            chosen[name] = params[name] if isinstance(values, Range) else values[params[name]]
+            chosen[name] = _rounded(params[name]) if isinstance(values, Range) else values[params[name]]
     return chosen
+
+
+def _rounded(value: float) -> float:
+    """To four digits: nobody means more, and the line with the best settings can be read."""
+    return value if isinstance(value, int) else float(f"{value:.4g}")
 
 
 def progress_of(row: Mapping[str, float | None], params: Mapping[str, Any]) -> float:
