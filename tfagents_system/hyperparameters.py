@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from tfagents_system.checks import frame_stacks
-from tfagents_system.checks.attribute_rules import EVEN, OVERSAMPLING, PARTS_OF_OBSERVATION, PATHS, SHARE
+from tfagents_system.checks.attribute_rules import EVEN, OVERSAMPLING, PARTS_OF_OBSERVATION, PATHS, PRIOR_REWARDS, SHARE
 from tfagents_system.checks.hyperparameters import (
     IMAGES,
     ByAlgorithm,
@@ -335,8 +335,9 @@ class Hyperparameters:
     never loses anything."""
     prior_data_share: Annotated[float, SHARE, _WITH_PRIOR, MayChange] = 0.5
     """Share of each minibatch that is drawn from it (RLPD, Ball et al., arXiv 2302.02948: 0.5)."""
-    prior_rewards: Annotated[Number | None, "per step", _WITH_PRIOR] = None
-    """Reward of each step of files that have no rewards. None: they are refused."""
+    prior_rewards: Annotated[Any | None, PRIOR_REWARDS, "per step", _WITH_PRIOR] = None
+    """Reward of each step of files that have no rewards; `{"step": 0, "terminated": 1}`: of a step that terminates its
+    episode another one. None: such files are refused."""
     offline_updates: Annotated[CountOrZero, "updates", _WITH_PRIOR] = 0
     """Updates on prior data alone before the first iteration. They don't count for `updates_per_env_step`."""
     behaviour_cloning_weight: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tfagents_system.checks.rules import Rule, integer_from, is_integer, is_kept, number_where
+from tfagents_system.checks.rules import Rule, integer_from, is_integer, is_kept, number_where, numbers_such_as
 
 _FROM_2 = integer_from(2)
 
@@ -18,6 +18,7 @@ PARTS_OF_OBSERVATION = Rule(
     lambda value: isinstance(value, (list, tuple)) and bool(value) and all(isinstance(name, str) for name in value),
 )
 EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)
+PRIOR_REWARDS = numbers_such_as({"step": 0, "terminated": 1})
 SHARE = number_where("a number above 0 and below 1", lambda value: 0 < value < 1)
 
 

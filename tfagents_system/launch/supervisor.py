@@ -26,7 +26,7 @@ from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
-from tfagents_system.run_files.run_paths import GATEWAY, TRACKER, RunPaths, is_worker, worker_role
+from tfagents_system.run_files.run_paths import GATEWAY, TRACKER, TRAINER, RunPaths, is_worker, worker_role
 from tfagents_system.settings.variables import RunVariables
 
 _STEP_SECS = 0.2
@@ -90,8 +90,10 @@ class Supervisor:
         self._orphans: set[int] = set()  # Those at the beginning of the last step.
         common = common_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
         beside = [] if variables.gateway_port is None else [GATEWAY]
-        beside += [TRACKER] if TrackingSettings.of(vars(variables)).is_wanted else []
-        cpus = plan.by_role() | {role: plan.beside for role in beside}
+        cpus = plan.by_role()
+        if TRAINER in cpus and TrackingSettings.of(vars(variables)).is_wanted:
+            beside.append(TRACKER)
+        cpus |= {role: plan.beside for role in beside}
         self.roles = {
             role: RoleProcess(
                 name=role,
