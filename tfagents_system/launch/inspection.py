@@ -233,7 +233,10 @@ class Inspector:
         assert self._run is not None
         folder = self._values.get("replay_dir", self._run.replay)
         check = self.found.checks["experience"]
-        check.errors += reset_checks.layout_findings(layout, folder)
+        findings = reset_checks.layout_findings(layout, folder)
+        if not findings and not self.found.checks[PARAMS].errors:
+            findings = reset_checks.size_findings(params, layout, folder, self._run.exp_dir)
+        check.errors += findings
         if self._environ.get(RESET):
             check.errors += reset_checks.reset_findings(self._environ, params, self._run)
 
