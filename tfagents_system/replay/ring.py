@@ -62,7 +62,6 @@ class Ring:
       ring_steps: Transitions that it holds now and that samples start at, held out ones included.
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
-      episodes: Where the episodes are that it holds, for a layout with `episode`, and while `lock` is held.
       counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
     """
 
@@ -145,6 +144,12 @@ class Ring:
         """`[max_workers]` int64: the last iteration that each worker completed, `NEVER` of one that has none."""
         with self.lock:
             return self._header["workers"]["iteration_done"].copy()
+
+    @property
+    def episodes(self) -> EpisodeIndex:
+        """Where the episodes are that it holds, for a layout with `episode`, while `lock` is held."""
+        self._episodes.update(*self._held)
+        return self._episodes
 
     @property
     def init_episodes(self) -> int:
@@ -298,4 +303,4 @@ class Ring:
 
     def _recount(self) -> None:
         self.ring_steps, self.held_out_steps, self.repeated_steps = self.rows.counts(*self._held)
-        self.episodes = EpisodeIndex(self.rows, lambda: self._held)  # Of the rows as they are now.
+        self._episodes = EpisodeIndex(self.rows)  # Of the rows as they are now.
