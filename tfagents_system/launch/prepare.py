@@ -52,6 +52,9 @@ from tfagents_system.settings.early_end import settings_of_end
 from tfagents_system.settings.load_params import load_env_config
 from tfagents_system.settings.variables import read_variables
 
+# Checks whose findings say what of other runs this one begins with.
+_BEGINS_WITH = ("agent's start", "replay sources", "prior data")
+
 
 def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:
     """Starts the process that the roles will be forked from; it begins to import. None if it is not wanted.
@@ -162,6 +165,9 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
         print(f"changed for this run from now on: {changes}")
     if words := preparation.overrides.in_words():
         print(f"settings: {words}")
+    for name in _BEGINS_WITH:
+        for fact in preparation.checks[name].facts:
+            print(f"{name}: {fact}")
     if not quiet_plan:
         print(preparation.plan.table())
     return True
