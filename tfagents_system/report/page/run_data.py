@@ -218,7 +218,7 @@ def _plain(value: Any) -> Any:
 
 def _same(text: str, default: str | None) -> bool:
     try:
-        return default is not None and (text == default or float(text) == float(default))
+        return not text or default is not None and (text == default or float(text) == float(default))
     except ValueError:
         return False
 
