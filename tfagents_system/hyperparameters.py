@@ -56,6 +56,10 @@ _OVERSAMPLING = Rule(
     "two integers (a, b) of at least 0, a at least 2 b, such as (40, 5)",
     lambda value: len(value) == 2 and all(is_integer(each) for each in value) and value[0] >= 2 * value[1] >= 0,
 )
+_PARTS_OF_OBSERVATION = Rule(
+    'a tuple of names such as ("proprio", "camera")',
+    lambda value: isinstance(value, (list, tuple)) and bool(value) and all(isinstance(name, str) for name in value),
+)
 _EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)
 
 
@@ -198,6 +202,10 @@ class Hyperparameters:
     axis, the oldest first. A dictionary names the parts of the observation that are stacked, images, vectors or others,
     along their last axis: `{"lidar": 4, "camera": 4}`; a part within a part is `sensors/touch`, an observation without
     parts `observation`. Each frame is stored once."""
+    actor_observations: Annotated[Sequence[str] | None, _PARTS_OF_OBSERVATION] = None
+    """Parts of the observation, named as in `frame_stack`, that the actor sees: policies in workers, in SavedModels and
+    in exported files ask for these alone. Critics see all, such as the state of a simulator (Pinto et al., arXiv
+    1710.06542). A name stands for all parts within its part; `action_history` is always seen. None: all parts."""
     image_encoder_filters: Annotated[
         Sequence[int], layers_such_as("(32, 32, 32, 32), or ()"), When("preprocessing_combiner", None), When(IMAGES)
     ] = (32, 32, 32, 32)

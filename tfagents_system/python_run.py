@@ -266,16 +266,23 @@ class Policy:
 
     def reset(self) -> None:
         """An episode begins."""
-        self._is_first, self._state = True, self._policy.get_initial_state(batch_size=None)
+        self._is_first, self._state = True, self._policy.get_initial_state(1)
 
     def __call__(self, observation: Any) -> Any:
-        """Action `[...]` of one observation, NumPy arrays of the environment's dtypes."""
+        """Action `[...]` of one observation, NumPy arrays of the environment's dtypes.
+
+        Args:
+          observation: May have other parts beside those that the actor sees (`actor_observations`).
+        """
         import numpy as np
         import tree
         from tf_agents.trajectories import time_step as ts
 
+        from tfagents_system.policies.parts_of_observation import parts_for
+
         spec = self._policy.time_step_spec.observation
-        arrays = tree.map_structure_up_to(spec, lambda one, x: np.asarray(x, one.dtype), spec, observation)
+        seen = parts_for(observation, spec)
+        arrays = tree.map_structure_up_to(spec, lambda one, x: np.asarray(x, one.dtype), spec, seen)
         step = ts.restart(arrays) if self._is_first else ts.transition(arrays, reward=0.0)
         self._is_first = False
         action = self._policy.action(step, self._state)

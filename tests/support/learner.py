@@ -64,7 +64,12 @@ class Learner:
         self.update = make_block_update(self.params, self.agent, self.params.matmul_precision, _SEED)
         self._settings = draw_settings(self.params, self.layout, _SEED)
         self._rng = np.random.default_rng(_SEED)
-        self._policy = make_worker_policy(self.agent, _SEED, frame_stack=self.params.frame_stack)
+        self._policy = make_worker_policy(
+            self.agent,
+            _SEED,
+            frame_stack=self.params.frame_stack,
+            actor_observations=self.params.actor_observations,
+        )
         self._trained = weights.named_variables(self.agent.collect_policy)
         self._segments = 0
         self.actor()  # Workers get the policy before the first update, too.

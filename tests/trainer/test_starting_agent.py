@@ -11,7 +11,8 @@ import tensorflow as tf
 from tf_agents.specs import array_spec, tensor_spec
 
 from tests.support.checkpoints_for_tests import checkpoints_of
-from tfagents_system.agents.network_parts import networks_of, statistics_of
+from tfagents_system.agents.network_parts import networks_of, normalizations_of, statistics_of
+from tfagents_system.agents.starting_values import statistics_by_source
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.actions import actions_of
@@ -29,6 +30,7 @@ OBSERVATION = {"touch": tf.TensorSpec((2,), tf.float32), "where": tf.TensorSpec(
 CAMERA = {**OBSERVATION, "camera": tensor_spec.BoundedTensorSpec((12, 12, 1), tf.uint8, 0, 255)}
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
+BOUNDS = array_spec.BoundedArraySpec((2,), "float32", [-3.0, 0.0], [5.0, 1.0], "action")
 OPTIMIZERS = ("_actor_optimizer", "_critic_optimizer", "_alpha_optimizer")
 
 
@@ -58,9 +60,9 @@ def trained(seed=3, **options):
         if variable.dtype.is_floating:
             variable.assign(rng.uniform(0.1, 1.0, variable.shape))
     alike = {}
-    for network in networks_of(agent)["actor"] + networks_of(agent)["critics"] + networks_of(agent)["targets"]:
-        for place, variable in enumerate(statistics_of(network)):  # Alike in all networks.
-            variable.assign(alike.setdefault(place, variable.numpy()))
+    networks = [network for part in ("actor", "critics", "targets") for network in networks_of(agent)[part]]
+    for variable, source in statistics_by_source(networks):  # Alike in all networks.
+        variable.assign(alike.setdefault(source, variable.numpy()))
     for _ in range(3):
         step(agent, rng.uniform(0.1, 1.0))
     agent.train_step_counter.assign(700)
@@ -214,8 +216,7 @@ def test_policies_that_were_saved_are_the_start_of_the_actor(tmp_path):
     rng = np.random.default_rng(0)
     seen = {name: tf.constant(rng.standard_normal((6, *spec.shape)), tf.float32) for name, spec in OBSERVATION.items()}
     wanted = networks_of(source)["actor"][0](seen)[0].mode()
-    bounds = array_spec.BoundedArraySpec((2,), "float32", [-3.0, 0.0], [5.0, 1.0], "action")
-    for text in policy_of(source, folder, actions_of(bounds)):
+    for text in policy_of(source, folder, actions_of(BOUNDS)):
         agent = fresh()
         before = numbers(agent)
         values_for(agent, find_start(text)).assign()
@@ -267,3 +268,41 @@ def test_the_run_keeps_a_copy(tmp_path):
     values_for(two, kept).assign()
     np.testing.assert_equal(numbers(one)["actor"], numbers(two)["actor"])
     assert start.digest() == kept.digest() != dataclasses.replace(start, parts=()).digest()
+
+
+SEEN = {"actor_observations": ("where",)}
+
+
+def test_an_actor_of_a_part_gets_the_statistics_of_what_it_sees(tmp_path):
+    """`where` is the second leaf of the critics, and the only one of the actor."""
+    source = trained(**SEEN)
+    touch, where = normalizations_of(networks_of(source)["critics"][0])
+    run = saved(source, tmp_path)
+    numpy_file.save(
+        tmp_path / "policy.npz",
+        source.policy,
+        describe({"where": OBSERVATION["where"]}, actions_of(BOUNDS), (), "policy_checkpoint_7", 7, 3),
+    )
+    for text in (run, str(tmp_path / "policy.npz")):
+        agent = fresh(**SEEN)
+        values_for(agent, find_start(text)).assign()
+        for networks in networks_of(agent).values():
+            for network in networks:
+                *others, last = normalizations_of(network)
+                np.testing.assert_array_equal(last.mean, where.mean)
+                for other in others:
+                    np.testing.assert_array_equal(other.mean, touch.mean if text == run else [0.0, 0.0])
+    with pytest.raises(UserError, match="layer 1 has 3 numbers there, 5 here|kernel is 3x4 there, 5x4 here"):
+        values_for(fresh(), find_start(run))
+
+
+def test_an_actor_of_other_parts_is_refused_though_its_layers_fit(tmp_path):
+    run = saved(trained(**SEEN), tmp_path)
+    RunPaths(Path(run)).resolved.write_text('{"params": {"actor_observations": ["where"]}}')
+    new = fresh(observation={"there": tf.TensorSpec((3,), tf.float32), **OBSERVATION}, actor_observations=("there",))
+    for source, parts in ((run, ()), (f"{run}@checkpoint_0000000700", ("actor",))):
+        check = Check("agent")
+        assert check_start(source, parts, tmp_path / "new", new, True, check, ("there",)) is None
+        assert "its actor sees where, this run's there: set TrainParams.actor_observations as there" in check.errors[0]
+    check = Check("agent")
+    assert check_start(run, ("actor",), tmp_path / "new", fresh(**SEEN), True, check, ["where"]) is not None

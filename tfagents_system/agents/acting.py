@@ -1,4 +1,9 @@
-"""The acting part of the toolkit's own agents: the actor, behind the image encoder if there is one."""
+"""The acting part of the toolkit's own agents: the actor, behind the image encoder if there is one.
+
+Where the actor sees a part of the observation (`actor_observations`), an encoder of images belongs to it and learns
+from its loss, as in Pinto et al. (arXiv 1710.06542): one that learnt from critics that see the state of a simulator
+would have no need of what is in the images.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,8 @@ from tf_agents.policies import actor_policy
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents import algorithms, encoder
+from tfagents_system.agents.normalization import set_sources
+from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 
@@ -18,11 +25,11 @@ class Acting:
     """The part of an agent that acts; workers use it as the agent.
 
     Attributes:
-      encoder: Of images; None if there is none.
+      encoder: Of images, shared with the critics; None if there is none.
       encoded_spec: Spec of the actor's input.
-      actor: The network.
+      actor: The network, an encoder of its own included.
       learning_policy: Takes the actor's input.
-      policy: Takes environments' observations; the same policy if there is no encoder.
+      policy: Takes environments' observations, the parts that the actor sees; the same policy if there is no encoder.
     """
 
     encoder: encoder.ImageEncoder | None
@@ -51,6 +58,8 @@ class Acting:
 
 def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any) -> Acting:
     """Builds it with the user's hook; arguments as of `TrainParamsBase.agent_ctor`."""
+    if params.actor_observations is not None:
+        return _build_seeing_parts(params, time_step_spec, action_spec)
     observation_spec = time_step_spec.observation
     image_encoder = encoder.make_encoder(params, observation_spec)
     encoded_spec = observation_spec if image_encoder is None else image_encoder.encoded_spec
@@ -60,6 +69,18 @@ def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_sp
     if image_encoder is not None:
         policy = actor_policy.ActorPolicy(time_step_spec, action_spec, encoder.EncodedActor(image_encoder, actor))
     return Acting(image_encoder, encoded_spec, actor, learning_policy, policy)
+
+
+def _build_seeing_parts(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any) -> Acting:
+    """The same where the actor does not see all parts of the observation."""
+    spec = seen_by_actor(time_step_spec.observation, params.actor_observations)
+    own_encoder = encoder.make_encoder(params, spec)
+    actor = params.actor_ctor(spec if own_encoder is None else own_encoder.encoded_spec, action_spec)
+    if own_encoder is not None:
+        actor = encoder.EncodedActor(own_encoder, actor)
+    set_sources(actor, leaves_seen_by_actor(time_step_spec.observation, params.actor_observations))
+    policy = actor_policy.ActorPolicy(ts.time_step_spec(spec), action_spec, actor, training=False)
+    return Acting(None, spec, actor, policy, policy)
 
 
 def make_worker_agent(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any) -> Any:

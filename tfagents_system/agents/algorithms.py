@@ -25,6 +25,7 @@ class Algorithm:
       why_not_recurrent: Why its networks can't be recurrent; empty if they can.
       has_quantiles: Its critics return `num_quantiles` values.
       adam_beta_1: Of the critics' and the actor's Adam unless their settings say otherwise.
+      has_actor: What acts is another network than its critics.
       actions: What it learns to choose: vectors of numbers, or one of n actions (envs/actions.py).
       takes_bootstrap_factor: The arrays named `discount` have the whole factor of the next value, gamma^m or 0; others
         multiply theirs with gamma once.
@@ -36,6 +37,7 @@ class Algorithm:
     why_not_recurrent: str = ""
     has_quantiles: bool = False
     adam_beta_1: float = 0.9
+    has_actor: bool = True
     actions: ActionKind = "continuous"
     takes_bootstrap_factor: bool = False
     module: str = ""
@@ -49,6 +51,7 @@ def _of_values(why_one_critic: str) -> Algorithm:
     return Algorithm(
         {name: why_one_critic for name in ("num_critics", "num_target_critics", "actor_update_period")},
         why_not_recurrent=_NO_MEMORY,
+        has_actor=False,
         actions="discrete",
         takes_bootstrap_factor=True,
     )

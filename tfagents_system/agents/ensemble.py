@@ -51,10 +51,14 @@ class EnsembleAgent(tf_agent.TFAgent):
         acting = build_acting(params, time_step_spec, action_spec)
         # Attributes, so that checkpoints hold them.
         self._encoder, self._actor_network = acting.encoder, acting.actor
+        critics_see = acting.encoded_spec
+        if params.actor_observations is not None:
+            self._encoder = encoder.make_encoder(params, time_step_spec.observation)
+            critics_see = time_step_spec.observation if self._encoder is None else self._encoder.encoded_spec
         self._train_policy = actor_policy.ActorPolicy(
             ts.time_step_spec(acting.encoded_spec), action_spec, self._actor_network, training=True
         )
-        self._build_critics(params, acting.encoded_spec, action_spec, has_targets)
+        self._build_critics(params, critics_see, action_spec, has_targets)
         self._log_alpha = tf.Variable(params.sac_log_alpha, dtype=tf.float32, name="log_alpha")
         self._actor_optimizer = build_optimizer(params, "actor", train_step)
         self._critic_optimizer = build_optimizer(params, "critic", train_step)
@@ -112,6 +116,7 @@ class EnsembleAgent(tf_agent.TFAgent):
             critic_loss_weight=critic_loss_weight,
             cloning_weight=self._cloning_weight,
             pipeline=encoder.make_observation_pipeline(params, self._encoder, self.time_step_spec.observation),
+            actor_observations=params.actor_observations,
         )
 
     def make_update(self, share_log_pi: bool = True, seed: int = 0, burn_in_steps: int = 0) -> FusedUpdate:

@@ -25,6 +25,7 @@ from tfagents_system.agents.update_parts import (
     critic_values,
     cut_burn_in,
     move_targets,
+    of_actor,
     unique_variables,
 )
 
@@ -248,10 +249,10 @@ class FusedUpdate:
         if steps.past is not None:
             past, _ = steps.past
             _, state = self._parts.actor(
-                past.observation, step_type=past.step_type, network_state=state, training=False
+                of_actor(past).observation, step_type=past.step_type, network_state=state, training=False
             )
             state = tf.nest.map_structure(tf.stop_gradient, state)
-        distributions = policy.distribution(steps.time_steps, policy_state=state).action
+        distributions = policy.distribution(of_actor(steps.time_steps), policy_state=state).action
         return sample(distributions, self._parts.action_spec, noise)
 
     _values = staticmethod(critic_values)
@@ -264,16 +265,15 @@ class FusedUpdate:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(pipeline.variables)
             steps, next_steps = self._split(experience, weight, is_shifted=True)
-        return steps, next_steps, EncoderBackprop(tape, pipeline.features(steps.time_steps), pipeline.variables)
+        return steps, next_steps, EncoderBackprop(tape, self._parts.features(steps.time_steps), pipeline.variables)
 
     def _split(self, experience: Any, weight: tf.Tensor | None = None, is_shifted: bool = False) -> tuple[Steps, Steps]:
         """Observations with the actions taken there, and next observations; each with its burn-in."""
         time_steps, policy_steps, next_time_steps = self._parts.as_transition(experience)
-        if (pipeline := self._parts.pipeline) is not None:
-            if is_shifted:
-                time_steps = pipeline.shifted(time_steps, self._drawing(_SHIFTS))
-                next_time_steps = pipeline.shifted(next_time_steps, self._drawing(_NEXT_SHIFTS))
-            time_steps, next_time_steps = pipeline.encoded(time_steps), pipeline.encoded(next_time_steps)
+        if is_shifted and (pipeline := self._parts.pipeline) is not None:
+            time_steps = pipeline.shifted(time_steps, self._drawing(_SHIFTS))
+            next_time_steps = pipeline.shifted(next_time_steps, self._drawing(_NEXT_SHIFTS))
+        time_steps, next_time_steps = self._parts.encoded(time_steps), self._parts.encoded(next_time_steps)
         steps = Steps(time_steps, policy_steps.action, weight=weight)
         return cut_burn_in(steps, next_time_steps, self._burn_in_steps)
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
-from tfagents_system.agents.normalization import RunningNormalization
+from tfagents_system.agents.normalization import ObservationNormalization, RunningNormalization
 from tfagents_system.agents.part_names import ACTOR, CRITICS, ENCODER
 
 TARGETS = "targets"
@@ -72,6 +72,12 @@ def statistics_of(network: Any) -> list[tf.Variable]:
     """The running statistics of observations in a network: what it has seen, not what it has learned."""
     layers: Sequence[Any] = [layer for layer in network.submodules if isinstance(layer, RunningNormalization)]
     return [variable for layer in layers for variable in layer.variables]
+
+
+def normalizations_of(network: Any) -> list[RunningNormalization]:
+    """What normalises the leaves of the network's observation, in the order in which checkpoints number them."""
+    found = [layer for layer in network.submodules if isinstance(layer, ObservationNormalization)]
+    return [leaf for layer in found for leaf in layer.leaves]
 
 
 def _forget_moments(optimizer: Any) -> None:

@@ -26,12 +26,15 @@ class RunningNormalization(tf.keras.layers.Layer):
     """One leaf of the observation as clip((x - mean) / std, -10, 10), float32; only clipped before any statistics.
 
     Args:
-      leaf: Number of the leaf in the flattened observation.
+      leaf: Number of the leaf in the network's flattened observation.
+
+    Attributes:
+      source: Its number in the agent's, which has more of them where an actor sees a part (`actor_observations`).
     """
 
     def __init__(self, leaf: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.leaf = leaf
+        self.leaf = self.source = leaf
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Makes the variables.
@@ -70,6 +73,18 @@ class ObservationNormalization(tf.keras.layers.Layer):
         for layer in self.leaves:
             values[layer.leaf] = layer(values[layer.leaf])
         return tf.nest.pack_sequence_as(observation, values)
+
+
+def set_sources(network: Any, sources: Sequence[int]) -> None:
+    """Says which leaves of the agent's observation a network normalises, of those that it sees.
+
+    Args:
+      network: Sees a part of the agent's observation.
+      sources: For each leaf that it sees, the number of that leaf in the agent's flattened observation.
+    """
+    for layer in network.submodules:
+        if isinstance(layer, RunningNormalization):
+            layer.source = sources[layer.leaf]
 
 
 def normalized_spec(observation_spec: Any) -> Any:
@@ -128,7 +143,7 @@ class RunningStatistics:
         self._layers: dict[int, list[RunningNormalization]] = {}
         for module in agent.submodules:
             if isinstance(module, RunningNormalization):
-                self._layers.setdefault(module.leaf, []).append(module)
+                self._layers.setdefault(module.source, []).append(module)
 
     def update(self, observations: Sequence[tf.Tensor], weight: tf.Tensor | None = None) -> None:
         """Adds all observations of a block, once; `WINDOW` defines their weight.

@@ -20,11 +20,12 @@ def build_agent(
 ) -> SacAgent | EnsembleAgent:
     """Builds SAC (Haarnoja et al., arXiv 1812.05905), with a learned or fixed entropy coefficient.
 
-    TF-Agents' own defaults differ from the paper: discount 1, target entropy -dim/2, hard target updates. It does not
-    support an image encoder: with images, an ensemble of two critics has the same losses.
+    TF-Agents' own defaults differ from the paper: discount 1, target entropy -dim/2, hard target updates. It supports
+    neither an image encoder nor an actor that sees less than the critics: an ensemble of two critics, which has the
+    same losses, takes its place there.
     """
     observation_spec = time_step_spec.observation
-    if encoder.sees_images(params, observation_spec):
+    if encoder.sees_images(params, observation_spec) or params.actor_observations is not None:
         return EnsembleAgent(params, time_step_spec, action_spec, train_step, FusedUpdate)
     critic_1, critic_2 = build_critics(params, observation_spec, action_spec)
     agent = SacAgent(

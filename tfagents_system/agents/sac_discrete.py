@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,12 +13,14 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.agents import entropy
 from tfagents_system.agents.fused_update import lowest
 from tfagents_system.agents.fused_update import mean as mean_of
+from tfagents_system.agents.normalization import set_sources
 from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.agents.update_parts import unique_variables
 from tfagents_system.agents.value_agent import ValueActing, ValueAgent, num_actions
 from tfagents_system.agents.value_network import ValueNetwork, build_value_network
 from tfagents_system.agents.value_policy import SamplingPolicy, ScorePolicy
 from tfagents_system.agents.value_update import Sample, ValueLearnerParts, ValueUpdate, mean, of_actions
+from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
 from tfagents_system.train_params_base import TrainParamsBase
 
 _NUM_CRITICS = 2
@@ -32,13 +35,23 @@ class SacDiscreteUpdate(ValueUpdate):
       seed: As of ValueUpdate.
       agent: Has the actor, log(alpha) and their optimizers.
       target_entropy: In nats.
+      actor_observations: The hyperparameter.
     """
 
-    def __init__(self, parts: ValueLearnerParts, seed: int = 0, *, agent: Any, target_entropy: float) -> None:
+    def __init__(
+        self,
+        parts: ValueLearnerParts,
+        seed: int = 0,
+        *,
+        agent: Any,
+        target_entropy: float,
+        actor_observations: Sequence[str] | None,
+    ) -> None:
         super().__init__(parts, seed)
         self._actor: ValueNetwork = agent.acting.network
         self._actor_optimizer, self._alpha_optimizer = agent._actor_optimizer, agent._alpha_optimizer
         self._log_alpha: tf.Variable = agent._log_alpha
+        self._actor_observations = actor_observations
         self._target_entropy = target_entropy
         self._actor_variables = unique_variables([self._actor])
         self.optimized += [(self._actor_optimizer, self._actor_variables), (self._alpha_optimizer, [self._log_alpha])]
@@ -85,7 +98,8 @@ class SacDiscreteUpdate(ValueUpdate):
 
     def _log_pi(self, observation: Any, training: bool = False) -> tf.Tensor:
         """`[B, n]`."""
-        return tf.nn.log_softmax(self._actor(observation, training=training)[0])
+        seen = seen_by_actor(observation, self._actor_observations)
+        return tf.nn.log_softmax(self._actor(seen, training=training)[0])
 
 
 class SacDiscreteAgent(ValueAgent):
@@ -97,7 +111,9 @@ class SacDiscreteAgent(ValueAgent):
         count = num_actions(params, action_spec)
         wanted = params.target_entropy
         target = _SHARE_OF_MOST_ENTROPY * math.log(count) if wanted is None else float(wanted)
-        update_class = functools.partial(SacDiscreteUpdate, agent=self, target_entropy=target)
+        update_class = functools.partial(
+            SacDiscreteUpdate, agent=self, target_entropy=target, actor_observations=params.actor_observations
+        )
         super().__init__(params, time_step_spec, action_spec, train_step, build_acting, update_class, _NUM_CRITICS)
         self._log_alpha = tf.Variable(params.sac_log_alpha, dtype=tf.float32, name="log_alpha")
         self._actor_optimizer = build_optimizer(params, "actor", train_step)
@@ -113,7 +129,9 @@ def build_agent(
 
 def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any) -> ValueActing:
     """What workers need of it: the actor."""
-    units = tuple(params.actor_fc_layer_params)
+    units, names, whole = tuple(params.actor_fc_layer_params), params.actor_observations, time_step_spec.observation
+    time_step_spec = time_step_spec._replace(observation=seen_by_actor(whole, names))
     actor = build_value_network(params, time_step_spec.observation, num_actions(params, action_spec), units, "Actor")
+    set_sources(actor, leaves_seen_by_actor(whole, names))
     policies = (kind(time_step_spec, action_spec, actor) for kind in (ScorePolicy, SamplingPolicy))
     return ValueActing(actor, *policies)

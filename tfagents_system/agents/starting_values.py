@@ -15,11 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfagents_system.agents.entropy import FrozenOptimizer
-from tfagents_system.agents.network_parts import TARGETS, networks_of, statistics_of
+from tfagents_system.agents.network_parts import TARGETS, networks_of, normalizations_of, statistics_of
 from tfagents_system.agents.part_names import ACTOR, ALPHA, CRITICS, ENCODER, NORMALIZER, OPTIMIZERS, USUAL_PARTS
 from tfagents_system.agents.saved_graph import SavedGraph, SavedVariable, own_variables, without_numbers
 
 _STATISTIC = re.compile(r"leaves/\d+/(count|mean|variance)$")
+MOMENTS = ("count", "mean", "variance")  # Of RunningNormalization.
 _LABELS = {ACTOR: "actor", CRITICS: "critic", TARGETS: "target critic", ENCODER: "encoder"}
 _ATTRIBUTES = {  # Of an agent: a list of networks, or one network each.
     ACTOR: ("_actor_network",),
@@ -165,14 +166,29 @@ class _Fit:
         if scale is None and not any(statistics_of(network) for network in networks):
             self._missing_here(NORMALIZER)
             return
-        paths = [path for part in (ACTOR, CRITICS) for path in self._saved(part)]
-        saved = next((found for path in paths if (found := _statistics(self._graph.variables(*path)))), {})
-        for variable, name in statistics_by_place(networks):
-            self._take_statistic(variable, saved.get(name))
+        for part, of_part in self._networks.items():
+            saved = self._saved_statistics(CRITICS if part == TARGETS else part)
+            for network in of_part:
+                for place, layer in enumerate(normalizations_of(network)):
+                    for name in MOMENTS:
+                        self._take_statistic(getattr(layer, name), saved.get(f"leaves/{place}/{name}"))
         if scale is not None:
             there = self._graph.variables("agent", "reward_scale")
             for name, variable in own_variables(scale).items():
                 self._take_statistic(variable, there.get(name))
+
+    def _saved_statistics(self, part: str) -> dict[str, SavedVariable]:
+        """Those of a part there, by the ends of their paths, such as `leaves/0/mean`.
+
+        Where actor and critics see the same, and one of them is absent there, those of the other.
+        """
+        actor, critics = ({layer.source for layer in self._normalizations(each)} for each in (ACTOR, CRITICS))
+        others = [other for other in (ACTOR, CRITICS) if other != part] if actor in (critics, set()) else []
+        paths = [path for each in (part, *others) for path in self._saved(each)]
+        return next((found for path in paths if (found := _statistics(self._graph.variables(*path)))), {})
+
+    def _normalizations(self, part: str) -> list[Any]:
+        return [layer for network in self._networks[part] for layer in normalizations_of(network)]
 
     def _take_statistic(self, variable: tf.Variable, there: SavedVariable | None) -> None:
         if there is None or there.shape != tuple(variable.shape):
@@ -248,13 +264,12 @@ def _statistics(saved: Mapping[str, SavedVariable]) -> dict[str, SavedVariable]:
     return {match[0]: variable for match, variable in found.items() if match is not None}
 
 
-def statistics_by_place(networks: Sequence[Any]) -> Iterator[tuple[tf.Variable, str]]:
-    """The running statistics of observations in all networks, which are alike in all: each with its place, such as
-    `leaves/0/mean`.
+def statistics_by_source(networks: Sequence[Any]) -> Iterator[tuple[tf.Variable, tuple[int, str]]]:
+    """The running statistics of observations in networks: each with its leaf of the agent's observation and its name.
+
+    Those of one leaf are alike in all networks that see it.
     """
     for network in networks:
-        statistics = {variable.ref() for variable in statistics_of(network)}
-        for path, variable in own_variables(network).items():
-            match = _STATISTIC.search(path)
-            if match is not None and variable.ref() in statistics:
-                yield variable, match[0]
+        for layer in normalizations_of(network):
+            for name in MOMENTS:
+                yield getattr(layer, name), (layer.source, name)

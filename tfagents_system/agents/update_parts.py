@@ -11,9 +11,22 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import eager_utils
 
 from tfagents_system.agents.encoder import ObservationPipeline
+from tfagents_system.envs.history import seen_by_actor
 
 Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """By name: a value, and 1 or 0 for whether this update has measured it. Unmeasured values are 0."""
+
+
+class Views(NamedTuple):
+    """In the place of an observation, where actor and critics do not see the same.
+
+    Attributes:
+      actor: The parts that the actor sees; of images the pixels, for an encoder of its own.
+      critics: All of it, with features for images.
+    """
+
+    actor: Any
+    critics: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +54,7 @@ class Parts:
       has_log_alpha_loss: Alpha's loss has log(alpha) as its factor, not alpha.
       cloning_weight: Scalar variable, of the term that keeps the actor near the actions of the data; None: no term.
       pipeline: Processes images before all networks above; None: nothing does.
+      actor_observations: The hyperparameter: what the actor sees; None: what the critics see.
     """
 
     policy: Any
@@ -69,6 +83,19 @@ class Parts:
     has_log_alpha_loss: bool = True
     cloning_weight: tf.Variable | None = None
     pipeline: ObservationPipeline | None = None
+    actor_observations: Sequence[str] | None = None
+
+    def encoded(self, time_steps: ts.TimeStep) -> ts.TimeStep:
+        """Time steps as the networks see them: with features for images, and with `Views` where these differ."""
+        seen = time_steps if self.pipeline is None else self.pipeline.encoded(time_steps)
+        if self.actor_observations is None:
+            return seen
+        of_actor = seen_by_actor(time_steps.observation, self.actor_observations)
+        return seen._replace(observation=Views(of_actor, seen.observation))
+
+    def features(self, time_steps: ts.TimeStep) -> list[tf.Tensor]:
+        """What the critics' encoder has made of images, in encoded time steps."""
+        return [] if self.pipeline is None else self.pipeline.features(of_critics(time_steps))
 
     def optimized(
         self, critic_variables: Sequence[tf.Variable], actor_variables: Sequence[tf.Variable]
@@ -117,6 +144,18 @@ class Steps(NamedTuple):
     weight: tf.Tensor | None = None
 
 
+def of_actor(time_steps: ts.TimeStep) -> ts.TimeStep:
+    """What the actor sees of encoded time steps."""
+    observation = time_steps.observation
+    return time_steps._replace(observation=observation.actor) if isinstance(observation, Views) else time_steps
+
+
+def of_critics(time_steps: ts.TimeStep) -> ts.TimeStep:
+    """What the critics see of encoded time steps."""
+    observation = time_steps.observation
+    return time_steps._replace(observation=observation.critics) if isinstance(observation, Views) else time_steps
+
+
 def apply_gradients(
     gradients: Sequence[Any], variables: Sequence[tf.Variable], optimizer: Any, gradient_clipping: float | None
 ) -> None:
@@ -162,9 +201,9 @@ def critic_values(critic: Any, steps: Steps, actions: Any, training: bool = Fals
     state: Any = ()
     if steps.past is not None:
         past, past_actions = steps.past
-        _, state = critic((past.observation, past_actions), step_type=past.step_type, training=False)
+        _, state = critic((of_critics(past).observation, past_actions), step_type=past.step_type, training=False)
         state = tf.nest.map_structure(tf.stop_gradient, state)
-    inputs = (steps.time_steps.observation, actions)
+    inputs = (of_critics(steps.time_steps).observation, actions)
     values, _ = critic(inputs, step_type=steps.time_steps.step_type, network_state=state, training=training)
     return values
 

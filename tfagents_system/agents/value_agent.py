@@ -96,7 +96,7 @@ class ValueAgent(tf_agent.TFAgent):
             target_update_tau=params.target_update_tau,
             target_update_period=params.target_update_period,
             gradient_clipping=params.gradient_clipping,
-            pipeline=make_observation_pipeline(params, acting.network.images, time_step_spec.observation),
+            pipeline=make_observation_pipeline(params, self._critic_networks[0].images, time_step_spec.observation),
         )
         self.initialize()
 

@@ -9,11 +9,13 @@ for acting.
 Where samples are mini-races, the policy's observation has one part more, `horizon_time`: the share of the mini-race
 that is over. Minibatches have it (replay/mini_races.py). It is 0 where a policy acts, and policies for environments, in
 workers and in files, take observations without it (`policies/horizon_time_policy.py`).
+
+With `actor_observations`, agents are built for all of the policy's observation, and the actor takes some parts of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ import tree
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.checks.frame_stacks import FrameStack, frames_of_leaves, leaf_name
+from tfagents_system.envs.action_history import KEY as ACTION_HISTORY
 from tfagents_system.envs.action_history import OBSERVATION
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -109,6 +112,34 @@ def policy_frames(observation_spec: Any, frame_stack: FrameStack) -> tuple[int, 
         return frames_in(observation_spec, frame_stack)
     frames = frames_in(without_horizon_time(observation_spec), frame_stack)
     return (*frames[:leaf], 1, *frames[leaf:])
+
+
+def seen_by_actor(observation: Any, names: Sequence[str] | None) -> Any:
+    """The parts of an observation, or of its spec, that the actor sees: a nest of dictionaries, or all of it.
+
+    Args:
+      observation: A nest; with `names` a dictionary that has these parts.
+      names: `actor_observations`. What the toolkit adds to observations is seen in any case.
+    """
+    return observation if names is None else _named_parts(observation, "", {*names, ACTION_HISTORY, HORIZON_TIME})
+
+
+def leaves_seen_by_actor(observation_spec: Any, names: Sequence[str] | None) -> list[int]:
+    """The numbers of these parts among the leaves of the whole observation, in the flattened order of both."""
+    leaves = tree.flatten(observation_spec)
+    numbered = tree.unflatten_as(observation_spec, range(len(leaves)))
+    return list(tree.flatten(seen_by_actor(numbered, names)))
+
+
+def _named_parts(nest: Mapping[Any, Any], above: str, names: Collection[str]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key, part in nest.items():
+        name = f"{above}{key}"
+        if name in names:
+            found[key] = part
+        elif isinstance(part, Mapping) and (below := _named_parts(part, f"{name}/", names)):
+            found[key] = below
+    return found
 
 
 def _with_last_axis(observation_spec: Any, frame_stack: FrameStack, size_of: Callable[[int, int], int]) -> Any:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.agents.part_names import ACTOR, NORMALIZER
 from tfagents_system.checks.checklist import Check
+from tfagents_system.errors import UserError
 from tfagents_system.run_files.agent_start import AgentStart, find_start, split
+from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.starting_agent import values_for
+
+_MOST_PARENTS = 4  # A policy of a run is at most so deep below it.
 
 
 def check_start(
-    source: Path | None, parts: tuple[str, ...], exp_dir: Path, agent: Any, begins: bool, check: Check
+    source: Path | None,
+    parts: tuple[str, ...],
+    exp_dir: Path,
+    agent: Any,
+    begins: bool,
+    check: Check,
+    actor_observations: Sequence[str] | None = None,
 ) -> AgentStart | None:
     """Compares each layer that is taken.
 
@@ -22,6 +35,7 @@ def check_start(
       agent: Of the run; None if it could not be built, which others report. It stays as it is.
       begins: The run, or its agent, is a new one.
       check: Gets what was found.
+      actor_observations: The hyperparameter.
 
     Returns:
       What the agent begins with; None if that is nothing, or does not fit.
@@ -44,7 +58,26 @@ def check_start(
         start = find_start(str(source), parts)
         if agent is None:
             return None
+        _check_same_parts(source, parts, actor_observations)
         values = values_for(agent, start)
         check.facts.append(f"{start.files}: {values.in_words()}")
         return start
     return None
+
+
+def _check_same_parts(source: Path, parts: tuple[str, ...], here: Sequence[str] | None) -> None:
+    """Two actors that see other parts of the observation may have layers of the same shapes.
+
+    Raises:
+      UserError: They see others.
+    """
+    path = split(str(source))[0]
+    found = (read_json(RunPaths(folder).resolved) for folder in (path, *path.parents[:_MOST_PARENTS]))
+    there = next((each["params"].get("actor_observations") for each in found if each and "params" in each), None)
+    takes_actor = not parts or bool({ACTOR, NORMALIZER} & set(parts))
+    if takes_actor and there is not None and here is not None and set(there) != set(here):
+        raise UserError(
+            f"SAC_AGENT_FROM={source}: its actor sees {', '.join(sorted(there))}, this run's "
+            f"{', '.join(sorted(here))}: set TrainParams.actor_observations as there, or take its critics alone with "
+            "SAC_AGENT_PARTS=critics"
+        )

@@ -227,7 +227,9 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
         env.reset()  # Some simulators load their model now.
     envs = [loading.all_lanes(params, env) for env in envs]
     lanes = sum(getattr(env, "num_lanes", 1) for env in envs)
-    actor = PolicyActor(make_worker_policy(agent, seed, lanes, params.frame_stack), greedy=False)
+    actor = PolicyActor(
+        make_worker_policy(agent, seed, lanes, params.frame_stack, params.actor_observations), greedy=False
+    )
     layout = run_layout(params, envs[0].observation_spec(), envs[0].action_spec())
     steps, lengths = 0, []
 

@@ -36,6 +36,7 @@ from tfagents_system.launch.spec_checks import (
     actions_in_words,
     check_action_count,
     check_action_kind,
+    check_actor_observations,
     check_frame_stack,
     check_horizon_time,
     check_images,
@@ -197,6 +198,7 @@ class _Check:
             check.errors += check_action_count(self._params, env)
             check.errors += check_action_kind(self._params, env)
             check.errors += check_frame_stack(self._params, env) + check_horizon_time(self._params, env)
+            check.errors += check_actor_observations(self._params, env)
             if not self._checks.errors:  # Of the params either.
                 check_images(self._params, env, check)
                 check.notes += without_effect_here(self._params, env)

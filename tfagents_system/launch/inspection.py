@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +138,7 @@ class Inspector:
                     self.found.checks[environment_checks.AGENT].errors.append(reason)
                 self._check_experience(params, trial.layout)
                 self._check_replay_sources(params, self.found.specs)
-                self._check_agent_start(trial.agent)
+                self._check_agent_start(trial.agent, params.actor_observations)
                 self._make_prior_data(params, self.found.specs)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
         self.found.doing = ""
@@ -257,7 +257,7 @@ class Inspector:
         has_begun = run_directory.has_begun(self._run)
         check_sources(sources, self._paths.exp_dir, params, specs, has_begun, self.found.checks["replay sources"])
 
-    def _check_agent_start(self, agent: Any) -> None:
+    def _check_agent_start(self, agent: Any, actor_observations: Sequence[str] | None) -> None:
         """Whether the agent that SAC_AGENT_FROM names fits this one."""
         source, parts = self._values.get("agent_from"), self._values.get("agent_parts", ())
         if (source is None and not parts) or self._paths is None or "server" in self._values:
@@ -265,7 +265,8 @@ class Inspector:
         from tfagents_system.launch.agent_start_checks import check_start
 
         check = self.found.checks["agent's start"]
-        self.found.agent_start = check_start(source, parts, self._paths.exp_dir, agent, self._agent_begins, check)
+        exp_dir, begins = self._paths.exp_dir, self._agent_begins
+        self.found.agent_start = check_start(source, parts, exp_dir, agent, begins, check, actor_observations)
 
     @property
     def _agent_begins(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from tfagents_system.agents.encoder import has_own_networks, is_encoded, smalles
 from tfagents_system.checks.checklist import Check
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import actions
-from tfagents_system.envs.history import HORIZON_TIME, frames_in, has_images, is_image, leaf_names
+from tfagents_system.envs.action_history import OBSERVATION
+from tfagents_system.envs.history import HORIZON_TIME, frames_in, has_images, is_image, leaf_names, seen_by_actor
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.train_params_base import TrainParamsBase
@@ -83,6 +84,29 @@ def check_frame_stack(params: TrainParamsBase, env: TrainingEnvironment) -> list
     ]
 
 
+def check_actor_observations(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+    spec, names = env.observation_spec(), params.actor_observations
+    if names is None:
+        return []
+    if not isinstance(spec, Mapping):
+        return [
+            f"TrainParams.actor_observations={tuple(names)} names parts of the observation, and this one has none, it "
+            f"is {in_words(spec)}: let env_ctor give it a Dict space, or set actor_observations to None"
+        ]
+    leaves = leaf_names(spec)
+    known = dict.fromkeys(
+        "/".join(name.split("/")[:depth]) for name in leaves for depth in range(1, name.count("/") + 2)
+    )
+    findings = _unknown_parts("actor_observations has", names, known)
+    alone = params.sample_form_ctor().has_horizon_time and set(seen_by_actor(spec, names)) == {OBSERVATION}
+    if alone and not findings:
+        findings.append(
+            f'TrainParams.actor_observations={tuple(names)}: a part named "{OBSERVATION}" can\'t be all that the actor '
+            f"sees where samples are mini-races (mini_race_steps={params.mini_race_steps}): rename it in env_ctor"
+        )
+    return findings
+
+
 def check_horizon_time(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
     spec = env.observation_spec()
     if not params.sample_form_ctor().has_horizon_time or HORIZON_TIME not in leaf_names(spec):
@@ -95,18 +119,23 @@ def check_horizon_time(params: TrainParamsBase, env: TrainingEnvironment) -> lis
 
 def _leaf_findings(frame_stack: Mapping[str, int], leaves: Mapping[str, Any]) -> list[str]:
     """What is wrong with a frame_stack that names parts of the observation."""
-    meant = dict(near_misses(frame_stack, leaves, _SIMILARITY_OF_NAMES))
-    missing = [name for name in frame_stack if name not in leaves]
-    findings = [
-        f'TrainParams.frame_stack stacks "{name}", but the observations have no such part: '
-        + (f'"{meant[name]}" is meant' if name in meant else f"they have {', '.join(leaves)}. Name one of these")
-        for name in missing
-    ]
-    return findings + [
+    return _unknown_parts("frame_stack stacks", frame_stack, leaves) + [
         f'TrainParams.frame_stack stacks "{name}", which is a single number without an axis: give it the shape (1,) in '
         "env_ctor, observation and space"
         for name, frames in frame_stack.items()
         if name in leaves and frames > 1 and not leaves[name].shape
+    ]
+
+
+def _unknown_parts(what: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Names of parts that the observations do not have."""
+    names, known = list(names), list(known)
+    meant = dict(near_misses(names, known, _SIMILARITY_OF_NAMES))
+    return [
+        f'TrainParams.{what} "{name}", but the observations have no such part: '
+        + (f'"{meant[name]}" is meant' if name in meant else f"they have {', '.join(known)}. Name one of these")
+        for name in names
+        if name not in known
     ]
 
 

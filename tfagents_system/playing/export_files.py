@@ -17,7 +17,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs import specs
 from tfagents_system.envs.actions import LeafActions
-from tfagents_system.envs.history import policy_time_step_spec
+from tfagents_system.envs.history import policy_time_step_spec, seen_by_actor
 from tfagents_system.errors import UserError
 from tfagents_system.policies import numpy_file, onnx_file, tflite_file
 from tfagents_system.policies.checkpoint_names import iteration_of
@@ -73,7 +73,7 @@ def read_source(params: TrainParamsBase, paths: RunPaths, checkpoint: Path) -> S
         raise UserError(f"{checkpoint.name} does not fit the params: {error}") from None
     actions = specs.load_actions(paths.specs)
     description = describe(
-        observation_spec,
+        seen_by_actor(observation_spec, params.actor_observations),
         actions,
         policy.policy_state_spec,
         checkpoint.name,

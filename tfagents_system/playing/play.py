@@ -141,10 +141,13 @@ def _play_episode(env: Any, policy: Any, path: Path | None) -> PlayedEpisode:
 def _run_episode(
     env: Any, policy: Any, time_step: Any, on_step: Callable[[int], None] = lambda steps: None
 ) -> PlayedEpisode:
-    policy_state = policy.get_initial_state(1)
+    from tfagents_system.policies.parts_of_observation import parts_for
+
+    policy_state, spec = policy.get_initial_state(1), policy.time_step_spec.observation
     episode_return, length, success = 0.0, 0, None
     while not time_step.is_last():
-        step = policy.action(time_step, policy_state)
+        seen = time_step._replace(observation=parts_for(time_step.observation, spec))
+        step = policy.action(seen, policy_state)
         policy_state = step.state
         time_step = env.step_in_environment_units(step.action)
         episode_return += float(time_step.reward)

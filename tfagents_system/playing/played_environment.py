@@ -48,8 +48,10 @@ def _made(make: Callable[[], Any]) -> Any:
 
 
 def check_fit(policy: Any, env: Any) -> None:
-    """Raises:
-    UserError: The policy was trained on another kind of environment.
+    """Whether the environment gives what the policy asks for; observations may have other parts beside that.
+
+    Raises:
+      UserError: The policy was trained on another kind of environment.
     """
     import tree
 
@@ -58,7 +60,7 @@ def check_fit(policy: Any, env: Any) -> None:
         return [(path, tuple(spec.shape), np.dtype(spec.dtype).name) for path, spec in leaves]
 
     trained, ours = describe(_as_arrays(policy.time_step_spec.observation)), describe(env.observation_spec())
-    if trained != ours:
+    if not set(trained) <= set(ours):
         raise UserError(
             f"the policy was trained on observations {trained}, but this environment has {ours}: "
             "give --params and --config of the same run"

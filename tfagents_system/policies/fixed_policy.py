@@ -10,11 +10,14 @@ import tree
 from tf_agents.policies import py_policy
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.policies.parts_of_observation import parts_for
 from tfagents_system.policies.policy_interface import WorkerPolicy
 
 
 class FixedPolicy(WorkerPolicy):
     """Acts in the environment's own units; workers get the agent's actions.
+
+    A PyPolicy gets the parts of observations that it asks for, a function all of them.
 
     Args:
       policy: A PyPolicy, or a function from an observation to an action.
@@ -45,7 +48,8 @@ class FixedPolicy(WorkerPolicy):
 
     def _action(self, env: int, time_step: ts.TimeStep) -> Any:
         if isinstance(self._policy, py_policy.PyPolicy):
-            step = self._policy.action(time_step, self._states[env])
+            seen = parts_for(time_step.observation, self._policy.time_step_spec.observation)
+            step = self._policy.action(time_step._replace(observation=seen), self._states[env])
             self._states[env], action = step.state, step.action
         else:
             action = self._policy(time_step.observation)

@@ -15,13 +15,13 @@ from tfagents_system.agents.network_parts import networks_of, statistics_of
 from tfagents_system.agents.normalization import VARIANCE_EPSILON, WINDOW
 from tfagents_system.agents.part_names import ACTOR, ENCODER, NORMALIZER
 from tfagents_system.agents.saved_graph import SavedGraph, SavedVariable
-from tfagents_system.agents.starting_values import StartingValues, difference, statistics_by_place
+from tfagents_system.agents.starting_values import MOMENTS, StartingValues, difference, statistics_by_source
 from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError
 from tfagents_system.policies.weights import distinct, named_variables
 
 VARIABLES = "variables/variables"  # Prefix in SavedModels and in policy checkpoints.
 _PARTS = (ACTOR, ENCODER, NORMALIZER)
-Statistics = dict[str, Any]  # Values by place, see `statistics_by_place`.
+Statistics = dict[tuple[int, str], Any]  # Values by leaf of the agent's observation, see `statistics_by_source`.
 
 
 def of_policy(agent: Any, folder: Path, parts: Sequence[str] | None = None) -> StartingValues:
@@ -31,7 +31,7 @@ def of_policy(agent: Any, folder: Path, parts: Sequence[str] | None = None) -> S
     saved = _saved_variables(graph)
     own = named_variables(agent.policy)
     networks = networks_of(agent)
-    places = {variable.ref(): place for variable, place in statistics_by_place(networks[ACTOR])}
+    places = {variable.ref(): place for variable, place in statistics_by_source(networks[ACTOR])}
     of_encoder = {variable.ref() for network in networks[ENCODER] for variable in network.variables}
     statistics: Statistics = {}
     for name, variable in own.items():
@@ -147,18 +147,18 @@ def _unfolded(own: NetworkLayers, arrays: Mapping[str, np.ndarray]) -> Statistic
     """The statistics of each leaf from mean and 1 / sqrt(variance + epsilon) of all of them."""
     bounds = np.cumsum([0, *own.sizes])
     found: Statistics = {}
-    for place, (leaf, layer) in enumerate(own.statistics.items()):
+    for leaf, layer in own.statistics.items():
         part = slice(bounds[leaf], bounds[leaf + 1])
         mean, scale = (arrays[name][part].reshape(layer.mean.shape) for name in ("mean", "scale"))
         variance = np.maximum(1.0 / np.square(scale, dtype=np.float64) - VARIANCE_EPSILON, 0.0)
-        values = {"count": np.float32(WINDOW), "mean": mean, "variance": variance.astype(np.float32)}
-        found |= {f"leaves/{place}/{name}": value for name, value in values.items()}
+        values = np.float32(WINDOW), mean, variance.astype(np.float32)
+        found |= {(layer.source, name): value for name, value in zip(MOMENTS, values, strict=True)}
     return found
 
 
 def _take_statistics(found: StartingValues, agent: Any, statistics: Statistics) -> None:
-    """For all networks, which have a copy each."""
+    """For all networks that see these leaves, which have a copy each."""
     networks = [network for of_part in networks_of(agent).values() for network in of_part]
-    for variable, place in statistics_by_place(networks):
+    for variable, place in statistics_by_source(networks):
         if place in statistics and tuple(variable.shape) == np.shape(statistics[place]):
             found.add(NORMALIZER, variable, statistics[place])

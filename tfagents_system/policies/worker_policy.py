@@ -21,11 +21,18 @@ from tfagents_system.policies.network_check import NetworkCheck
 from tfagents_system.policies.network_layers import UnsupportedNetworkError
 from tfagents_system.policies.numpy_score_policy import NumpyScorePolicy, scores_actions
 from tfagents_system.policies.numpy_worker_policy import CheckAgain, NumpyWorkerPolicy
+from tfagents_system.policies.parts_of_observation import PolicyOfParts
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.policy_runners import FunctionRunner, PolicyRunner, SessionRunner
 
 
-def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: FrameStack = 1) -> WorkerPolicy:
+def make_worker_policy(
+    agent: Any,
+    seed: int,
+    num_envs: int = 1,
+    frame_stack: FrameStack = 1,
+    actor_observations: Sequence[str] | None = None,
+) -> WorkerPolicy:
     """The fastest way to run the policy of `agent`. Rejects a fast path whose actions differ from the network's.
 
     Args:
@@ -33,7 +40,13 @@ def make_worker_policy(agent: Any, seed: int, num_envs: int = 1, frame_stack: Fr
       seed: Of the exploration noise.
       num_envs: Environments that it acts in.
       frame_stack: The hyperparameter; the policy takes single frames.
+      actor_observations: The hyperparameter; the policy takes environments' whole observations.
     """
+    policy = _fastest_policy(agent, seed, num_envs, frame_stack)
+    return policy if actor_observations is None else PolicyOfParts(policy, actor_observations)
+
+
+def _fastest_policy(agent: Any, seed: int, num_envs: int, frame_stack: FrameStack) -> WorkerPolicy:
     tf.random.set_seed(seed % 2**31)
     collect = of_single_frames(agent.collect_policy, frame_stack)
     greedy = of_single_frames(greedy_policy.GreedyPolicy(agent.policy), frame_stack)

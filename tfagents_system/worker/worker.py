@@ -187,7 +187,7 @@ class Worker:
             # Evaluations come between two parts of an episode, whose state must not be lost.
             self._eval_lane = num_envs
             num_envs += self._environments.eval_lanes
-        return make_worker_policy(agent, seed, num_envs, self._params.frame_stack)
+        return make_worker_policy(agent, seed, num_envs, self._params.frame_stack, self._params.actor_observations)
 
     def _eval_share(self) -> int:
         """Episodes of an evaluation that are this worker's."""

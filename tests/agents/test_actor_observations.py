@@ -1,0 +1,280 @@
+"""Actors see the parts of the observation that `actor_observations` names, critics all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import tensorflow as tf
+import tree
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import policy_step, trajectory
+from tf_agents.trajectories import time_step as ts
+
+from tests.support import learning_checks
+from tests.support.learner import Learner
+from tfagents_system.agents.acting import make_worker_agent
+from tfagents_system.agents.agent_interface import make_update
+from tfagents_system.agents.network_parts import networks_of, normalizations_of
+from tfagents_system.agents.normalization import RunningStatistics
+from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.update_parts import Steps, Views
+from tfagents_system.envs.history import leaves_seen_by_actor, policy_time_step_spec, seen_by_actor
+from tfagents_system.policies import weights
+from tfagents_system.policies.lane_steps import LaneSteps
+from tfagents_system.policies.policy_interface import WorkerPolicy
+from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.train_params_base import TrainParamsBase
+
+B = 8
+ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
+CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
+SPEC = {
+    "above": tf.TensorSpec((4,), tf.float32),
+    "body": {"joints": tf.TensorSpec((3,), tf.float32), "masses": tf.TensorSpec((3,), tf.float32)},
+    "touch": tf.TensorSpec((2,), tf.float32),
+}
+CAMERAS = {
+    "above": tf.TensorSpec((12, 12, 1), tf.uint8),
+    "eye": tf.TensorSpec((12, 12, 1), tf.uint8),
+    "touch": tf.TensorSpec((2,), tf.float32),
+}
+NAMES = ("touch", "body/joints")
+KINDS: dict[str, dict[str, Any]] = {
+    "sac": {"behaviour_cloning_weight": 0.4, "offline_updates": 1},
+    "normalised": {"normalize_observations": True},
+    "crossq": {"algorithm": "crossq"},
+    "recurrent": {"recurrent": True, "recurrent_sequence_length": 3, "recurrent_burn_in": 1},
+    "mini-races": {"mini_race_steps": 5, "discount": 1.0, "normalize_observations": True},
+    "frames": {"frame_stack": {"touch": 2, "above": 3}},
+    "images": {"spec": CAMERAS, "actor_observations": ["touch", "eye"], "normalize_observations": True},
+    "sac_discrete": {"algorithm": "sac_discrete", "action": CHOICE, "normalize_observations": True},
+    "sac_discrete of images": {
+        "algorithm": "sac_discrete",
+        "action": CHOICE,
+        "spec": CAMERAS,
+        "actor_observations": ["eye"],
+    },
+}
+
+
+class Params(TrainParamsBase):
+    actor_fc_layer_params = (16,)
+    critic_joint_fc_layer_params = (16,)
+    recurrent_lstm_units = 4
+    image_encoder_filters = (2, 2)
+    image_encoder_features = 3
+    train_batch_size = B
+    actor_observations: Any = NAMES
+
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        raise AssertionError("not needed")
+
+
+def built(kind: str) -> tuple[Params, Any, Any]:
+    """Params, the environment's observation spec, and the agent."""
+    attributes = dict(KINDS[kind])
+    spec, action = attributes.pop("spec", SPEC), attributes.pop("action", ACTION)
+    params = type("TrainParams", (Params,), attributes)({"horizon": 20})
+    tf.keras.utils.set_random_seed(1)
+    return params, spec, make_agent(params, spec, action, tf.Variable(0, dtype=tf.int64))
+
+
+def numbers(spec: Any, rng: np.random.Generator, outer: tuple[int, ...] = ()) -> Any:
+    def of_leaf(leaf: Any) -> Any:
+        shape = (*outer, *leaf.shape)
+        return rng.integers(0, 256, shape, np.uint8) if leaf.dtype == tf.uint8 else rng.normal(5.0, 2.0, shape)
+
+    return tf.nest.map_structure(lambda leaf: of_leaf(leaf).astype(leaf.dtype.as_numpy_dtype), spec)
+
+
+def hidden(observation: Any, params: Params, rng: np.random.Generator) -> Any:
+    """The observation with other numbers in all parts that the actor does not see."""
+    seen = leaves_seen_by_actor(observation, params.actor_observations)
+    leaves = tree.flatten(observation)
+    changed = [
+        leaf if k in seen else (leaf + rng.integers(1, 9, leaf.shape)).astype(leaf.dtype)
+        for k, leaf in enumerate(leaves)
+    ]
+    return tree.unflatten_as(observation, changed)
+
+
+def test_parts_are_named_like_those_of_frame_stack() -> None:
+    nest = {"a": 1, "b": {"c": 2, "d": {"e": 3}}, "action_history": 4, "horizon_time": 5, "f": (6, 7)}
+    own = {"action_history": 4, "horizon_time": 5}
+    assert seen_by_actor(nest, ["b"]) == {"b": {"c": 2, "d": {"e": 3}}, **own}
+    assert seen_by_actor(nest, ["b/d", "f"]) == {"b": {"d": {"e": 3}}, "f": (6, 7), **own}
+    assert seen_by_actor(nest, None) is nest and seen_by_actor(3, None) == 3
+    assert leaves_seen_by_actor(nest, ["b/d", "f"]) == [1, 3, 4, 5, 6]
+    assert leaves_seen_by_actor(nest, None) == list(range(7)) and leaves_seen_by_actor(3, None) == [0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_agents_learn_and_no_action_depends_on_what_critics_alone_see(kind: str) -> None:
+    params, spec, agent = built(kind)
+    rng = np.random.default_rng(0)
+    actor = networks_of(agent)["actor"][0]
+    before = [variable.numpy() for variable in actor.trainable_variables]
+    losses = step(params, spec, agent, rng)
+    assert np.isfinite(list(losses.values())).all() and {"actor_loss", "critic_loss"} <= losses.keys()
+    changed = [np.any(old != new.numpy()) for old, new in zip(before, actor.trainable_variables, strict=True)]
+    assert all(change for change, old in zip(changed, before, strict=True) if old.ndim > 1)
+
+    worker = make_worker_agent(params, policy_time_step_spec(params, spec), agent.action_spec)
+    published = weights.read_weights(weights.named_variables(agent.collect_policy))
+    weights.assign_weights(weights.named_variables(worker.collect_policy), published)
+    if "images" in kind:  # What a session would take seconds to load.
+        policy = worker.policy
+    else:
+        policy = make_worker_policy(worker, 0, 2, params.frame_stack, params.actor_observations)
+        assert policy.inference == "numpy"
+    observation = numbers(spec, rng)
+    part = "eye" if "eye" in params.actor_observations else "touch"
+    seen = {**observation, part: observation[part] + observation[part].dtype.type(3)}
+    actions = [_acts(policy, each, params) for each in (observation, hidden(observation, params, rng), seen)]
+    np.testing.assert_array_equal(actions[0], actions[1])
+    if "discrete" not in kind:
+        assert np.any(actions[0] != actions[2])
+
+
+def step(params: Params, spec: Any, agent: Any, rng: np.random.Generator) -> dict[str, float]:
+    """An update of the agent, in which actor and critics step, with random experience; its losses."""
+    outer = (B, 4) if params.recurrent else (B,)
+    seen_spec = policy_time_step_spec(params, spec).observation
+    here, there = (tf.nest.map_structure(tf.constant, numbers(seen_spec, rng, outer)) for _ in range(2))
+    mid, zeros, ones = tf.ones(outer, tf.int32), tf.zeros(outer), tf.ones(outer)
+    rewards = tf.constant(rng.normal(size=outer), tf.float32)
+    is_choice = agent.action_spec.dtype == tf.int32
+    action = tf.constant(rng.integers(0, 3, outer) if is_choice else rng.uniform(-0.9, 0.9, (*outer, 2)))
+    action = tf.cast(action, agent.action_spec.dtype)
+    agent.train_step_counter.assign(59)  # Actors step in every so many updates: in this one.
+    update = make_update(agent, burn_in_steps=params.recurrent_burn_in)
+    experience: Any = trajectory.Trajectory(mid, here, action, (), mid, rewards, ones)
+    if not params.recurrent:
+        following = ts.TimeStep(mid, rewards, ones, there)
+        experience = trajectory.Transition(
+            ts.TimeStep(mid, zeros, ones, here), policy_step.PolicyStep(action), following
+        )
+    return {name: float(value) for name, (value, _) in update.step(experience).items()}
+
+
+def _acts(policy: Any, observation: Any, params: Params) -> Any:
+    """The greedy action at an episode's start."""
+    if isinstance(policy, WorkerPolicy):
+        policy.reset(0)
+        return policy.action(ts.restart(observation), greedy=True)
+    batch = tf.nest.map_structure(lambda leaf: tf.constant(leaf)[None], observation)
+    seen = seen_by_actor(batch, params.actor_observations)
+    return policy.distribution(ts.restart(seen, 1), ()).action.mode().numpy()
+
+
+def test_lanes_act_as_single_environments_do() -> None:
+    params, spec, agent = built("normalised")
+    policy = make_worker_policy(agent, 0, 3, 1, params.actor_observations)
+    observations = numbers(spec, np.random.default_rng(1), (3,))
+    zeros = np.zeros(3, np.float32)
+    steps = LaneSteps(np.ones(3, np.int32), zeros, zeros, tree.flatten(observations), spec)
+    (found,) = policy.batch(steps, greedy=True)
+    for lane in range(3):
+        one = tree.map_structure(lambda leaf, lane=lane: leaf[lane], observations)
+        np.testing.assert_allclose(found[lane], _acts(policy, one, params), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["sac", "recurrent", "images"])
+def test_no_gradient_of_the_actor_reaches_what_critics_alone_see(kind: str) -> None:
+    params, spec, agent = built(kind)
+    update: Any = make_update(agent)
+    outer = (B, 4) if params.recurrent else (B,)
+    seen_spec = policy_time_step_spec(params, spec).observation
+    observation = tf.nest.map_structure(
+        lambda leaf: tf.constant(leaf), numbers(seen_spec, np.random.default_rng(0), outer)
+    )
+    mid, zeros, ones = tf.ones(outer, tf.int32), tf.zeros(outer), tf.ones(outer)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(tf.nest.flatten(observation))
+        steps = Steps(update._parts.encoded(ts.TimeStep(mid, zeros, ones, observation)), None)
+        assert isinstance(steps.time_steps.observation, Views)
+        actions, log_pi = update._sample(steps, update._noise()[0], training=True)
+        values = update._values(agent._critic_networks[0], steps, actions)
+    leaves = tf.nest.flatten(observation)
+    seen = leaves_seen_by_actor(observation, params.actor_observations)
+    of_actor, of_critic = (tape.gradient(target, leaves) for target in (log_pi, values))
+    floats = [k for k, leaf in enumerate(leaves) if leaf.dtype.is_floating]
+    assert [k for k in floats if of_actor[k] is not None] == [k for k in floats if k in seen]
+    assert all(of_critic[k] is not None for k in floats)
+    own = tape.gradient(log_pi, networks_of(agent)["actor"][0].trainable_variables)
+    assert all(gradient is not None for gradient in own)
+    if kind == "images":
+        names = [variable.name for variable in networks_of(agent)["actor"][0].trainable_variables]
+        assert sum("conv2d" in name for name in names) == 4, "two convolutions of the one image that it sees"
+        (encoder,) = networks_of(agent)["encoder"]
+        assert len(encoder.trainable_variables) == 8, "of both images, for the critics"
+        assert tape.gradient(log_pi, encoder.trainable_variables) == [None] * 8
+
+
+@pytest.mark.parametrize("kind", ["normalised", "images", "mini-races", "sac_discrete"])
+def test_statistics_are_those_of_the_part_and_not_of_one_at_its_place(kind: str) -> None:
+    params, spec, agent = built(kind)
+    observation = numbers(policy_time_step_spec(params, spec).observation, np.random.default_rng(2), (30,))
+    whole = tree.flatten(observation)
+    RunningStatistics(agent).update([tf.constant(leaf) for leaf in whole])
+    sources = leaves_seen_by_actor(observation, params.actor_observations)
+    for part, networks in networks_of(agent).items():
+        for network in networks:
+            for layer in normalizations_of(network):
+                source = sources[layer.leaf] if part == "actor" else layer.leaf
+                assert layer.source == source
+                np.testing.assert_allclose(layer.mean, whole[source].mean(0), rtol=1e-4)
+    of_actor, of_critics = (networks_of(agent)[part][0] for part in ("actor", "critics"))
+    assert 0 < len(normalizations_of(of_actor)) < len(normalizations_of(of_critics)) or kind == "images"
+
+
+class Secret(gymnasium.Env):
+    """One step: -(a - 0.5 sign - 0.3 secret)^2, of a sign that is seen and a secret -1 or 1 that critics alone see."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {name: gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32) for name in ("secret", "sign")}
+    )
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.sign, self.secret = self.np_random.choice([-1.0, 1.0], 2)
+        return self.observe(), {}
+
+    def observe(self) -> Any:
+        return observed(self.sign, self.secret)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observe(), reward(float(action[0]), self.sign, self.secret), True, False, {}
+
+
+def observed(sign: float, secret: float) -> Any:
+    return {"secret": np.array([secret, 0.0], np.float32), "sign": np.array([sign, 0.0], np.float32)}
+
+
+def reward(action: Any, sign: float, secret: float) -> Any:
+    return -((action - 0.5 * sign - 0.3 * secret) ** 2)
+
+
+def test_an_actor_learns_from_critics_that_know_more(tmp_path: Path) -> None:
+    """Critics know what is best with the secret; the actor does what is best without it."""
+    attributes = {
+        **learning_checks.SMALL,
+        **learning_checks.NO_ENTROPY,
+        "num_steps_per_iter": 500,
+        "actor_observations": ("sign",),
+    }
+    learner = Learner(tmp_path / "ring", Secret, 1, **attributes)
+    learner.collect(1000)
+    learner.train(500)
+    actions = np.linspace(-1.0, 1.0, 21)[:, None]
+    for sign in (-1.0, 1.0):
+        for secret in (-1.0, 1.0):
+            observation = observed(sign, secret)
+            best = actions[learner.q(observation, actions).argmax(axis=1), 0]
+            np.testing.assert_allclose(best, 0.5 * sign + 0.3 * secret, atol=0.2)
+            assert learner.greedy_action(observation) == pytest.approx(0.5 * sign, abs=0.12)

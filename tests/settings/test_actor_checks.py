@@ -1,0 +1,80 @@
+"""What is wrong with what an actor is to see is told before a start, with the remedy."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.support.fakes import CounterEnv, DictEnv, FakeParams
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.launch.spec_checks import check_actor_observations
+from tfagents_system.settings.params_check import check_params
+
+
+def params_with(**attributes: Any) -> FakeParams:
+    return type("TrainParams", (FakeParams,), attributes)({"horizon": 100})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        (
+            {"algorithm": "dqn"},
+            r"=\('a',\) does not work with algorithm='dqn', which has no actor.*: set it to None, or choose 'sac_discr",
+        ),
+        ({"algorithm": "iqn"}, "algorithm='iqn', which has no actor"),
+        ({"agent_ctor": lambda *args: None}, "and agent_ctor builds another one: set it to None, or remove the hook"),
+        (
+            {"actor_observations": ()},
+            r"must be a tuple of names such as \(\"proprio\", \"camera\"\), or None, found \(\)",
+        ),
+        ({"actor_observations": "camera"}, "must be a tuple of names such as .* found 'camera'"),
+        ({"actor_observations": (1,)}, "must be a tuple of names"),
+    ],
+)
+def test_it_is_refused(attributes: dict[str, Any], told: str) -> None:
+    (finding,) = check_params(params_with(**{"actor_observations": ("a",), **attributes}))
+    assert re.search(told, finding), finding
+
+
+@pytest.mark.parametrize("attributes", [{}, {"algorithm": "sac_discrete"}, {"actor_ctor": lambda *args: None}])
+def test_what_has_an_actor_is_not(attributes: dict[str, Any]) -> None:
+    assert check_params(params_with(actor_observations=["a"], **attributes)) == []
+
+
+def test_parts_that_are_not_there_are_told_with_what_is_meant() -> None:
+    env = TrainingEnvironment(DictEnv(), 10, seed=0, action_history=2)
+    part, *_ = DictEnv.observation_space.spaces
+    for names in ((part,), tuple(DictEnv.observation_space.spaces), (part, "action_history"), None):
+        assert check_actor_observations(params_with(actor_observations=names), env) == []
+    near, far = check_actor_observations(params_with(actor_observations=(part, f"{part}s", "zzz")), env)
+    assert f'actor_observations has "{part}s", but the observations have no such part: "{part}" is meant' in near
+    assert '"zzz", but the observations have no such part: they have ' in far and part in far
+
+
+def test_an_observation_without_parts_is_told() -> None:
+    env = TrainingEnvironment(CounterEnv(), 10, seed=0)
+    (finding,) = check_actor_observations(params_with(actor_observations=("camera",)), env)
+    assert "names parts of the observation, and this one has none, it is observation (" in finding
+    assert "give it a Dict space, or set actor_observations to None" in finding
+
+
+def test_a_lone_part_named_observation_is_refused_in_mini_races_alone() -> None:
+    env = TrainingEnvironment(CounterEnv(), 10, seed=0, action_history=2)
+    for names in (("observation",), ("action_history",)):
+        races = params_with(actor_observations=names, mini_race_steps=50)
+        assert check_actor_observations(races, env) == []
+    env = TrainingEnvironment(_Goal(), 10, seed=0)
+    assert check_actor_observations(params_with(actor_observations=("observation",)), env) == []
+    (finding,) = check_actor_observations(params_with(actor_observations=("observation",), mini_race_steps=50), env)
+    assert 'a part named "observation" can\'t be all that the actor sees' in finding
+
+
+class _Goal(DictEnv):
+    """With a part `observation` beside others."""
+
+    observation_space = type(DictEnv.observation_space)(
+        {**DictEnv.observation_space.spaces, "observation": next(iter(DictEnv.observation_space.spaces.values()))}
+    )
