@@ -3,6 +3,7 @@
     python -m benchmarks.replay [--quick]
 
 Batch 256, observation 28, action 8, in a ring of 1,000,000 steps: a real Reverb server in a process of its own.
+Draws of three steps, mini-races and priorities are compared in this process, in turns.
 """
 
 from __future__ import annotations
@@ -234,6 +235,52 @@ def learner_ratio(port: int, rounds: int) -> tuple[float, float]:
     return statistics.median(replay), statistics.median(fixed)
 
 
+def full_ring(folder: Path, steps: int) -> Any:
+    """A ring of so many steps, its slack in use too."""
+    from tfagents_system.replay.ring import Ring
+
+    ring = Ring.open(folder, make_layout(), steps + -(-steps // _SEGMENT_STEPS))
+    segment = make_segment(min(_SEGMENT_STEPS, steps))
+    for segment.number in range(-(-ring.num_rows // _SEGMENT_STEPS)):
+        ring.append(segment)
+    return ring
+
+
+def draws_per_sec(steps: int, rounds: int) -> dict[str, list[float]]:
+    """Minibatches/s of each kind of draws of three steps, round by round.
+
+    With priorities, those of each block are also changed by its TD errors, as the server does.
+    """
+    from tfagents_system.replay import sampling
+    from tfagents_system.replay.mini_races import MiniRaces
+    from tfagents_system.replay.priorities import Priorities, Prioritized
+    from tfagents_system.replay.sample_forms import TransitionForm
+
+    rng, races = np.random.default_rng(0), MiniRaces(140)
+    with tempfile.TemporaryDirectory(dir=os.environ.get("SAC_REPLAY_DIR")) as folder:
+        ring = full_ring(Path(folder), steps)
+        priorities = Priorities(ring, 0.6)
+        forms = {
+            "plain draws": TransitionForm(3),
+            "mini-races": TransitionForm(3, races=races),
+            "draws with priorities": TransitionForm(3, is_prioritized=True),
+            "mini-races with priorities": TransitionForm(3, races=races, is_prioritized=True),
+        }
+        found: dict[str, list[float]] = {name: [] for name in forms}
+        for _ in range(rounds):
+            for name, form in forms.items():
+                prioritized = Prioritized(priorities, 0.6) if form.is_prioritized else None
+                settings = sampling.DrawSettings(BATCH, form, _ITERATION, seed=0, prioritized=prioritized)
+                started = time.perf_counter()
+                for _ in range(5):
+                    arrays = sampling.draw(ring, rng, settings, _ITERATION)
+                    if form.is_prioritized:
+                        rows = arrays[-1].ravel()
+                        priorities.measure(rows, rng.random(len(rows), np.float32))
+                found[name].append(5 * _ITERATION / (time.perf_counter() - started))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="", help="comma-separated ring sizes in steps, to see the growth")
@@ -266,6 +313,12 @@ def main() -> None:
         outcome.row(f"opening an empty ring of {steps:,} steps", told["open_secs"] * 1000, "ms")
         if is_claim:
             outcome.ratio("400 MB over the memory beside the steps", 400e6 / fixed_bytes, 1.0)
+    rates = draws_per_sec(sizes[0] if args.quick else 1_000_000, 2 if args.quick else 20)
+    for name, values in rates.items():
+        outcome.row(f"{name} of three steps, without the server", statistics.median(values), "minibatches/s")
+    for name, target in (("mini-races", 0.6), ("draws with priorities", None), ("mini-races with priorities", 0.4)):
+        of_rounds = [value / plain for value, plain in zip(rates[name], rates["plain draws"], strict=True)]
+        outcome.ratio(f"{name} over plain draws", statistics.median(of_rounds), target)
     outcome.note(f"CPUs {cpus}: the server on the first, the client on the last")
     outcome.print()
 

@@ -9,11 +9,11 @@ This module needs nothing but Python 3.9.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from tfagents_system.checks import frame_stacks
+from tfagents_system.checks.attribute_rules import EVEN, OVERSAMPLING, PARTS_OF_OBSERVATION, PATHS, SHARE
 from tfagents_system.checks.hyperparameters import (
     IMAGES,
     ByAlgorithm,
@@ -31,8 +31,6 @@ from tfagents_system.checks.hyperparameters import (
 from tfagents_system.checks.rules import (
     Rule,
     integer_from,
-    is_integer,
-    is_kept,
     layers_such_as,
     number_above,
     number_in,
@@ -43,29 +41,14 @@ from tfagents_system.checks.rules import (
 from tfagents_system.checks.schedules import SchedulableCount, SchedulableFraction, SchedulablePositive
 from tfagents_system.checks.stop_conditions import StopConditions
 
+# Of a mini-race: there errors say little of what is to be learned, and change no priority (as in Linesight).
+RACE_END_STEPS = 40
+
 _WITHOUT_ACTOR = ("dqn", "iqn")
 _OF_VALUES = ("dqn", "iqn", "sac_discrete")
-_FROM_2 = integer_from(2)
 _OF_ACTORS = Unless("algorithm", _WITHOUT_ACTOR)
 _WITH_PRIOR = Unless("prior_data", None, of_agent=False)
-_SHARE = number_where("a number above 0 and below 1", lambda value: 0 < value < 1)
 _TIMING = NotDeterministic("what is collected would depend on timing")
-
-
-_OVERSAMPLING = Rule(
-    "two integers (a, b) of at least 0, a at least 2 b, such as (40, 5)",
-    lambda value: len(value) == 2 and all(is_integer(each) for each in value) and value[0] >= 2 * value[1] >= 0,
-)
-_PARTS_OF_OBSERVATION = Rule(
-    'a tuple of names such as ("proprio", "camera")',
-    lambda value: isinstance(value, (list, tuple)) and bool(value) and all(isinstance(name, str) for name in value),
-)
-_EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)
-
-
-def _are_paths(value: Any) -> bool:
-    paths = [value] if isinstance(value, (str, os.PathLike)) else list(value)
-    return bool(paths) and all(isinstance(path, (str, os.PathLike)) and str(path) for path in paths)
 
 
 def _one_for_each_env_step(params: Hyperparameters) -> int:
@@ -144,7 +127,7 @@ class Hyperparameters:
     """Share of actions that are uniformly random."""
     boltzmann_epsilon: Annotated[SchedulableFraction, When("algorithm", _WITHOUT_ACTOR), MayChange] = 0.0
     """Share of the other actions that are the best of Q + 0.01 * normal noise: those of nearly equal value vary."""
-    iqn_quantiles: Annotated[int, _EVEN, When("algorithm", "iqn")] = 8
+    iqn_quantiles: Annotated[int, EVEN, When("algorithm", "iqn")] = 8
     """N and N', the quantiles of a sample that are compared with as many of its target. In pairs tau and 1 - tau."""
     iqn_acting_quantiles: Annotated[Count, When("algorithm", "iqn")] = 32
     """K, the fixed quantiles (k + 1/2) / K whose mean chooses actions."""
@@ -202,7 +185,7 @@ class Hyperparameters:
     axis, the oldest first. A dictionary names the parts of the observation that are stacked, images, vectors or others,
     along their last axis: `{"lidar": 4, "camera": 4}`; a part within a part is `sensors/touch`, an observation without
     parts `observation`. Each frame is stored once."""
-    actor_observations: Annotated[Sequence[str] | None, _PARTS_OF_OBSERVATION] = None
+    actor_observations: Annotated[Sequence[str] | None, PARTS_OF_OBSERVATION] = None
     """Parts of the observation, named as in `frame_stack`, that the actor sees: policies in workers, in SavedModels and
     in exported files ask for these alone. Critics see all, such as the state of a simulator (Pinto et al., arXiv
     1710.06542). A name stands for all parts within its part; `action_history` is always seen. None: all parts."""
@@ -325,11 +308,17 @@ class Hyperparameters:
     """Transitions are drawn with a time of their own, and an episode counts as over after so many steps of it: with
     `discount = 1`, a value is the sum of the rewards up to then. Observations get `horizon_time`, the share of the time
     that is over, 0 where a policy acts. None: a transition has no time."""
-    mini_race_oversampling: Annotated[Sequence[int], _OVERSAMPLING, Unless("mini_race_steps", None, of_agent=False)] = (
+    mini_race_oversampling: Annotated[Sequence[int], OVERSAMPLING, Unless("mini_race_steps", None, of_agent=False)] = (
         40,
         5,
     )
     """(a, b): the times 1 to a - 2b are drawn twice as often as those behind them, and 0 is 2b + 1 times as often."""
+    priority_exponent: Annotated[float | None, number_above(0, at_most=1), MayChange] = None
+    """alpha of prioritised replay (Schaul et al., arXiv 1511.05952): a step is drawn with a probability proportional to
+    the alpha-th power of its newest TD error, a new one as if that were twice the mean. None: all are drawn alike."""
+    priority_beta: Annotated[SchedulableFraction, Unless("priority_exponent", None, of_agent=False), MayChange] = 1.0
+    """beta: samples have the importance weights (N P(i))^-beta, divided by the largest of the minibatch, in all losses.
+    1 makes up for all that priorities change in the means of losses."""
     recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
     """Transitions before each training sequence that only produce the LSTMs' state."""
     replay_window_steps: Annotated[SchedulableCount | None, "steps in total", MayChange] = None
@@ -340,11 +329,11 @@ class Hyperparameters:
     `validation/critic_loss` and so on."""
 
     # The experience of others, drawn beside the run's own.
-    prior_data: Annotated[Any | None, Rule("a path such as 'demos.npz', or a list of paths", _are_paths)] = None
+    prior_data: Annotated[Any | None, PATHS] = None
     """Demonstrations and other data: run directories, folders of `experience import`, `.npz`, `.parquet`,
     `minari:NAME`. Relative paths are looked for beside the params file. The run keeps a copy as a second ring, which
     never loses anything."""
-    prior_data_share: Annotated[float, _SHARE, _WITH_PRIOR, MayChange] = 0.5
+    prior_data_share: Annotated[float, SHARE, _WITH_PRIOR, MayChange] = 0.5
     """Share of each minibatch that is drawn from it (RLPD, Ball et al., arXiv 2302.02948: 0.5)."""
     prior_rewards: Annotated[Number | None, "per step", _WITH_PRIOR] = None
     """Reward of each step of files that have no rewards. None: they are refused."""

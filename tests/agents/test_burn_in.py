@@ -100,7 +100,7 @@ def test_losses_are_sums_over_the_steps_behind_the_burn_in(agent):
     update = make_update(agent, burn_in_steps=BURN_IN)
     steps, next_steps = update._split(sequences())
     noise = [tf.zeros((BATCH, LENGTH, ACT))]
-    loss, _ = update._critic_loss(steps, next_steps, noise, training=False)
+    loss, *_ = update._critic_loss(steps, next_steps, noise, training=False)
     actions, log_pi = update._sample(next_steps, noise, training=False)
     targets = (agent._target_critic_network_1, agent._target_critic_network_2)
     y = next_steps.time_steps.reward + 0.99 * (
@@ -118,7 +118,7 @@ def test_each_step_counts_by_its_weight_in_the_losses_of_critics_actor_and_alpha
     update = make_update(agent, burn_in_steps=BURN_IN)
     steps, next_steps = update._split(sequences(), tf.constant(WEIGHT))
     noise, weight = [tf.zeros((BATCH, LENGTH, ACT))], WEIGHT[:, BURN_IN:]
-    loss, q_mean = update._critic_loss(steps, next_steps, noise, training=False)
+    loss, q_mean, _ = update._critic_loss(steps, next_steps, noise, training=False)
     next_actions, next_log_pi = update._sample(next_steps, noise, training=False)
     targets = (agent._target_critic_network_1, agent._target_critic_network_2)
     y = next_steps.time_steps.reward + 0.99 * (

@@ -45,6 +45,29 @@ def test_a_killed_server_goes_on_with_all_that_was_stored(tmp_path):
     assert before["counters"][0] == 75
 
 
+@pytest.mark.parametrize("scratch", [None, "scratch"])
+def test_priorities_go_back_to_the_checkpoint_with_the_rows(tmp_path, machine_was_off, scratch):
+    def start(exponent=0.6, **options):
+        return RunFolders(tmp_path / "run", scratch and tmp_path / scratch, priority_exponent=exponent, **options)
+
+    run = start()
+    append_more(run.ring, 13)
+    run.priorities.measure(np.arange(30, 70), np.arange(40, dtype=np.float32))
+    at_checkpoint = run.priorities.snapshot()
+    run.checkpoint(10)
+    run.priorities.measure(np.arange(40, 78), np.full(38, 100, np.float32))
+    append_more(run.ring, 2)
+    assert start().priorities.snapshot() == run.priorities.snapshot() != at_checkpoint, "as a killed server left them"
+    machine_was_off()
+    if scratch:
+        shutil.rmtree(tmp_path / scratch)
+    assert start().priorities.snapshot() == at_checkpoint
+    start(exponent=None).checkpoint(20)  # Of a start without priorities.
+    assert start().priorities.snapshot() == at_checkpoint
+    new = start(from_checkpoint=True).priorities.snapshot()
+    assert len(new) == len(at_checkpoint) and not any(new[64:])
+
+
 def test_what_no_checkpoint_has_is_given_up_after_a_power_cut(tmp_path, machine_was_off):
     run = RunFolders(tmp_path / "run")
     append_more(run.ring, 13)

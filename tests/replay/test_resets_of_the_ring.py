@@ -11,6 +11,7 @@ import pytest
 from tests.support.run_for_tests import CAPACITY, SLACK
 from tests.support.segments_for_tests import LAYOUT, append_more, numbered_segment
 from tests.support.waiting import until
+from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.snapshots import SnapshotWriter
@@ -122,3 +123,14 @@ def test_a_ring_of_a_million_rows_is_reset_within_a_second(tmp_path):
     ring.begin_epoch(2, counts_kept_steps=True)
     assert time.process_time() - began < 1.0
     assert ring.steps_up_to(0) == np.count_nonzero(ring.steps_left[:rows])
+
+
+def test_priorities_are_those_of_one_agent(tmp_path):
+    ring, _ = opened(tmp_path)
+    append_more(ring, 5)
+    Priorities(ring, 1.0).measure(np.arange(20), np.full(20, 3, np.float32))
+    assert (tmp_path / "replay/priorities.bin").exists()
+    opened(tmp_path)
+    assert (tmp_path / "replay/priorities.bin").exists()
+    opened(tmp_path, epoch=2)
+    assert not (tmp_path / "replay/priorities.bin").exists()

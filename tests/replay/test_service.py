@@ -73,6 +73,33 @@ def test_minibatches_depend_on_seed_and_position_alone(server):
         np.testing.assert_array_equal(a, b)
 
 
+def test_errors_from_the_trainer_decide_what_is_drawn_and_go_into_the_checkpoint(tmp_path):
+    server = Server(tmp_path / "ring", free_port(), priority_exponent=1.0)
+    try:
+        reader = server.connection.reader(tables.BLOCKS)
+        segment = numbered_segment(steps=50, iteration=1, end_of_iteration=True, held_out=False)
+        server.connection.put(tables.SEGMENTS, segment.to_wire())
+        ask(server, iteration=0, count=4)
+        block = take_block(server, reader)
+        weight, rows = block.arrays[-2:]
+        assert (weight == 1).all() and np.array_equal(rows, block.arrays[0][..., 2])
+        errors = np.zeros((1, 50), np.float32)
+        errors[0, 7] = 1000.0
+        server.connection.put(tables.PRIORITIES, [np.zeros(3)])
+        server.connection.put(tables.PRIORITIES, tables.TdErrors(1, 0, np.arange(50)[None], errors).to_wire())
+        server.turn_until(lambda: server.service.malformed == 1 and not server.connection.size(tables.PRIORITIES))
+        server.turn(3)
+        ask(server, iteration=1, count=4)
+        assert (take_block(server, reader).arrays[-1] == 7).mean() > 0.9
+        partial = run_checkpoints.begin(server.checkpoints, 4)
+        name = run_checkpoints.finished_name(partial)
+        server.connection.put(tables.SNAPSHOTS, tables.Snapshot(name).to_wire())
+        server.turn_until((partial / run_checkpoints.REPLAY).exists)
+        assert (partial / run_checkpoints.PRIORITIES).read_bytes() == (tmp_path / "ring/priorities.bin").read_bytes()
+    finally:
+        server.close()
+
+
 def test_a_newer_trainer_replaces_what_an_older_one_asked_for(server):
     ask(server, iteration=0, session=5)
     ask(server, iteration=1, session=5)

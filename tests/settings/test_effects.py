@@ -45,6 +45,7 @@ SET: dict[str, Any] = {
     "image_encoder_features": 20,
     "image_augmentation_pixels": 2,
     "alpha_optimizer": {"name": "sgd"},
+    "priority_beta": 0.5,
     "prior_data_share": 0.25,
     "prior_rewards": -1.0,
     "offline_updates": 5,
@@ -65,7 +66,7 @@ SET: dict[str, Any] = {
     "best_metric": "success",
 }
 RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
-SAMPLES = {"cut_at_exploration", "mini_race_oversampling"}
+SAMPLES = {"cut_at_exploration", "mini_race_oversampling", "priority_beta"}
 IQN = {"iqn_quantiles", "iqn_acting_quantiles", "iqn_cosines", "iqn_huber_kappa"}
 VALUES = {"double_q", "dueling", "value_head_units", "exploration_epsilon", "boltzmann_epsilon"}
 ACTOR = {"actor_learning_rate", "sac_log_alpha", "actor_fc_layer_params", "actor_optimizer"}

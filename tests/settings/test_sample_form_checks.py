@@ -45,6 +45,16 @@ def names(value: Any) -> str:
         ({"mini_race_oversampling": (40,)}, "mini_race_oversampling must be two integers"),
         ({"mini_race_oversampling": (4.5, 1)}, "mini_race_oversampling must be two integers"),
         ({"potential": 3.0}, "potential must be a method"),
+        (
+            {"recurrent": True, "priority_exponent": 0.6},
+            r"priority_exponent=0.6 does not work with recurrent=True, .*: set it to None, or recurrent to False",
+        ),
+        (
+            {"mini_race_steps": 40, "priority_exponent": 0.6},
+            r"priority_exponent=0.6 does not work with mini_race_steps=40, the last 40 steps .*: raise that, or set",
+        ),
+        ({"priority_exponent": 0}, "priority_exponent must be a number above 0 and at most 1, or None"),
+        ({"priority_exponent": 0.5, "priority_beta": 1.5}, r"priority_beta must be a number in \[0, 1\]"),
     ],
     ids=names,
 )
@@ -61,6 +71,8 @@ def test_it_is_refused(attributes: dict[str, Any], told: str) -> None:
         {"mini_race_steps": 3, "mini_race_oversampling": (0, 0)},
         {"algorithm": "sac_discrete", "cut_at_exploration": True, "n_step": 3},
         {"algorithm": "iqn", "mini_race_steps": 100, "n_step": 3, "potential": flat},
+        {"mini_race_steps": 41, "priority_exponent": 1, "priority_beta": {"points": [[0, 0.4], [9, 1]]}},
+        {"priority_exponent": 0.6, "replay_window_steps": 50, "validation_share": 0.1, "frame_stack": 2},
     ],
     ids=names,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 
@@ -11,6 +12,7 @@ import reverb
 from tests.support.segments_for_tests import LAYOUT
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Lockstep
+from tfagents_system.replay.priorities import Priorities, Prioritized
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.sampling import DrawSettings
@@ -25,10 +27,15 @@ DRAW = DrawSettings(batch_size=4, form=TransitionForm(), max_block_minibatches=8
 class Server:
     """A replay server in this process, whose loop the test turns."""
 
-    def __init__(self, folder, port, num_workers=1, updates_per_env_step=None, has_room=None):
+    def __init__(self, folder, port, num_workers=1, updates_per_env_step=None, has_room=None, priority_exponent=None):
         self.ring = Ring.open(folder, LAYOUT, 1000)
         self.checkpoints = folder.parent / "checkpoints"
-        self.snapshots = SnapshotWriter(self.ring, None, self.checkpoints)
+        priorities = None if priority_exponent is None else Priorities(self.ring, priority_exponent)
+        self.snapshots = SnapshotWriter(self.ring, None, self.checkpoints, priorities=priorities)
+        draw = DRAW
+        if priorities is not None:
+            form = TransitionForm(is_prioritized=True)
+            draw = dataclasses.replace(DRAW, form=form, prioritized=Prioritized(priorities))
         all_tables = tables.make_tables(num_workers)
         self.reverb = reverb.Server(list(all_tables.values()), port=port)
         self.connection = Connection(f"localhost:{port}", lambda: False)
@@ -39,7 +46,7 @@ class Server:
         blocks = all_tables[tables.BLOCKS]
         order = has_room and WorkerOrder(self.ring, lambda iteration: range(num_workers), has_room)
         self.service = ReplayService(
-            self.ring, self.connection, blocks, num_workers, DRAW, pacing, self.snapshots, order
+            self.ring, self.connection, blocks, num_workers, draw, pacing, self.snapshots, order
         )
 
     def close(self):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.support.segments_for_tests import LAYOUT
 from tests.support.waiting import until
+from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files import run_checkpoints
@@ -24,6 +25,7 @@ class RunFolders:
         from_checkpoint: bool = False,
         capacity: int = CAPACITY,
         slack: int = SLACK,
+        priority_exponent: float | None = None,
     ) -> None:
         home = exp_dir / "replay"
         self.places = RingFolders(scratch or home, home, exp_dir / "checkpoints")
@@ -34,7 +36,8 @@ class RunFolders:
             slack,
             from_checkpoint=from_checkpoint,
         )
-        self.snapshots = SnapshotWriter(self.ring, self.copy, self.places.checkpoints)
+        self.priorities = None if priority_exponent is None else Priorities(self.ring, priority_exponent)
+        self.snapshots = SnapshotWriter(self.ring, self.copy, self.places.checkpoints, priorities=self.priorities)
 
     def checkpoint(self, train_step: int, *, with_replay: bool = True) -> run_checkpoints.Checkpoint:
         partial = run_checkpoints.begin(self.places.checkpoints, train_step)

@@ -18,7 +18,7 @@ from tfagents_system.agents.agent_interface import OwnTrain, Update, make_update
 from tfagents_system.agents.entropy import FrozenOptimizer
 from tfagents_system.agents.matmul_precision import bfloat16_matmuls
 from tfagents_system.agents.normalization import RunningStatistics
-from tfagents_system.agents.update_parts import Measured
+from tfagents_system.agents.update_parts import TD_ERRORS, Measured
 from tfagents_system.envs.history import with_horizon_time, without_horizon_time
 from tfagents_system.errors import UserError
 
@@ -50,13 +50,15 @@ class BlockUpdate:
       prior_samples: How many samples of a minibatch come as arrays of their own, behind those of the others.
 
     Raises:
-      UserError: Burn-in is wanted for an agent that is trained by its own `train`, or measuring for one that has no
-        losses apart from that.
+      UserError: Burn-in or priorities are wanted for an agent that is trained by its own `train`, or measuring for one
+        that has no losses apart from that.
 
     Attributes:
       kind: `fused` or `generic`, followed by `bfloat16` if that is used; for display.
       block_spec: Of the arrays of a block: `[None, B, ...]`; with n prior samples `[None, B - n, ...]` of all arrays,
         then `[None, n, ...]`.
+      tell_errors: Called after each block of a form that draws by priorities, with `[K, B]` numbers of rows and TD
+        errors; None: nobody wants to know.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class BlockUpdate:
         self._observation_spec, self._action_spec = agent.time_step_spec.observation, agent.action_spec
         self._reward_scale = getattr(agent, "reward_scale", None)
         self._form = form
+        self.tell_errors: Callable[[np.ndarray, np.ndarray], None] | None = None
         self._is_sequence = form.sequence_length is not None
         outer = (batch_size,) if form.sequence_length is None else (batch_size, form.sequence_length + 1)
         minibatch = [
@@ -84,18 +87,20 @@ class BlockUpdate:
         # Traced before the loop, because only the trace reveals the losses' names and number.
         update = self._compiled_update(minibatch, form.burn_in, share_log_pi=share_log_pi, seed=seed)
         self.kind = self._update.kind + (" bfloat16" if self._is_bfloat16 else "")
-        zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs)
+        zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs[0])
         statistics = RunningStatistics(agent)
         parts = 2 if prior_samples else 1
 
-        def train_block(arrays: list[tf.Tensor]) -> tuple[Measured, tf.Tensor]:
+        def train_block(arrays: list[tf.Tensor]) -> tuple[Measured, list[tf.Tensor], tf.Tensor]:
             num_minibatches = tf.shape(arrays[0])[0]
             for part in range(parts):
                 self._update_statistics(arrays[part * len(minibatch) :][: len(minibatch)], statistics)
-            sums = zeros
+            sums, errors = zeros, [tf.TensorArray(tf.float32, num_minibatches) for _ in update.structured_outputs[1]]
             for k in tf.range(num_minibatches):
-                sums = tf.nest.map_structure(tf.add, sums, update(_joined([array[k] for array in arrays], parts)))
-            return sums, self._weights_are_sane()
+                measured, found = update(_joined([array[k] for array in arrays], parts))
+                sums = tf.nest.map_structure(tf.add, sums, measured)
+                errors = _written(errors, k, found)
+            return sums, [each.stack() for each in errors], self._weights_are_sane()
 
         self.block_spec = [
             tf.TensorSpec((None, size, *spec.shape[1:]), spec.dtype)
@@ -120,11 +125,13 @@ class BlockUpdate:
           DivergedError: A loss or a weight is not finite, or a weight is beyond 1e8: the agent can't be used any more.
         """
         with _as_diverged_error():
-            sums, is_sane = self._train_block([tf.convert_to_tensor(array) for array in arrays])
+            sums, errors, is_sane = self._train_block([tf.convert_to_tensor(array) for array in arrays])
         numbers = {name: float(total) / float(count) for name, (total, count) in sums.items() if float(count) > 0}
         _check_finite(numbers)
         if not is_sane:
             raise DivergedError(f"a weight is not finite, or beyond {_MAX_WEIGHT:g}")
+        if errors and self.tell_errors is not None:
+            self.tell_errors(self._rows(arrays), errors[0].numpy())
         return numbers
 
     def measure(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
@@ -165,25 +172,40 @@ class BlockUpdate:
         try:
             self._update = make_update(self._agent, burn_in_steps=burn_in_steps, **options)
             _make_slots(self._update)
-            return self._compiled(self._update.step, minibatch)
+            return self._compiled(self._step, minibatch)
         except UnsupportedAgentError as error:
             if burn_in_steps:
                 raise UserError(
                     f"recurrent_burn_in={burn_in_steps} is not possible, {error}: set it to 0, or choose an algorithm "
                     "of the toolkit's own"
                 ) from None
+            if self._form.is_prioritized:
+                raise UserError(
+                    f"priority_exponent is not possible, {error}: set it to None, or choose an algorithm of the "
+                    "toolkit's own"
+                ) from None
             logging.info("generic update, not the fused one of SAC: %s", error)
         self._update = OwnTrain(self._agent)
-        return self._compiled(self._update.step, minibatch)
+        return self._compiled(self._step, minibatch)
+
+    def _step(self, experience: Any, **weights: tf.Tensor) -> tuple[Measured, list[tf.Tensor]]:
+        """One update: what it has measured, and apart from that the TD errors where there are priorities."""
+        measured = dict(self._update.step(experience, **weights))
+        if not self._form.is_prioritized:
+            return measured, []
+        if TD_ERRORS not in measured:
+            raise UnsupportedAgentError(f"the update of {type(self._agent).__name__} measures no {TD_ERRORS}")
+        return measured, [measured.pop(TD_ERRORS)[0]]
 
     def _compiled(self, step: Callable[..., Any], minibatch: list[tf.TensorSpec]) -> Any:
-        """The signature of a function of experience and, for sequences, the weights `[B, L]` of its steps."""
+        """A compiled function of experience and of the weights of steps `[B, L]`, or of samples `[B]`, if any."""
 
         def update(arrays: list[tf.Tensor]) -> Any:
             named = self._named(arrays)
             if self._is_sequence:
                 return step(self._to_trajectory(named), weight=named["weight"][:, :-1])
-            return step(self._to_transition(named))
+            weights = {"weight": named["weight"]} if self._form.is_prioritized else {}
+            return step(self._to_transition(named), **weights)
 
         with bfloat16_matmuls([self._agent]) if self._is_bfloat16 else contextlib.nullcontext():
             return tf.function(update, input_signature=[minibatch], autograph=False).get_concrete_function()
@@ -216,6 +238,12 @@ class BlockUpdate:
             array.name: nests.get(array.kind) or tf.TensorSpec((), array.kind)
             for array in self._form.arrays(has_returns=self._reward_scale is not None)
         }
+
+    def _rows(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """The numbers of rows `[K, B]` among the arrays of a block, of its one or two parts."""
+        lengths = {name: len(tf.nest.flatten(spec)) for name, spec in self._array_specs().items()}
+        place = sum(lengths[name] for name in list(lengths)[: list(lengths).index("row")])
+        return np.concatenate(arrays[place :: sum(lengths.values())], axis=1)
 
     def _named(self, arrays: list[tf.Tensor]) -> dict[str, Any]:
         """The nests of a block's or a minibatch's arrays; observations as the agent takes them."""
@@ -256,6 +284,10 @@ def _joined(arrays: Sequence[tf.Tensor], parts: int) -> list[tf.Tensor]:
         return list(arrays)
     count = len(arrays) // 2
     return [tf.concat(pair, 0) for pair in zip(arrays[:count], arrays[count:], strict=True)]
+
+
+def _written(arrays: list[tf.TensorArray], place: tf.Tensor, found: list[tf.Tensor]) -> list[tf.TensorArray]:
+    return [array.write(place, each) for array, each in zip(arrays, found, strict=True)]
 
 
 def _make_slots(update: Update) -> None:

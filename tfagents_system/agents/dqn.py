@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfagents_system.agents import algorithms
+from tfagents_system.agents.update_parts import CriticLoss
 from tfagents_system.agents.value_agent import ValueActing, ValueAgent, exploring_acting
 from tfagents_system.agents.value_policy import best
 from tfagents_system.agents.value_update import Sample, ValueLearnerParts, ValueUpdate, of_actions
@@ -30,7 +31,7 @@ class DqnUpdate(ValueUpdate):
         super().__init__(parts, seed)
         self._double_q = double_q
 
-    def _critic_loss(self, sample: Sample, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    def _critic_loss(self, sample: Sample, training: bool) -> CriticLoss:
         (critic,), (target,) = self._parts.critics, self._parts.targets
         values, _ = critic(sample.observation, training=training)
         next_values, _ = target(sample.next_observation)
@@ -38,7 +39,7 @@ class DqnUpdate(ValueUpdate):
         next_value = of_actions(next_values, best(choosing))
         td_target = tf.stop_gradient(sample.reward + sample.bootstrap * next_value)
         q = of_actions(values, sample.action)
-        return huber(td_target - q), q
+        return CriticLoss(huber(td_target - q), q, tf.abs(td_target - tf.stop_gradient(q)))
 
 
 def huber(errors: tf.Tensor) -> tf.Tensor:

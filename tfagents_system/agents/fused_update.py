@@ -18,6 +18,8 @@ from tfagents_system.agents.encoder import EncoderBackprop
 from tfagents_system.agents.entropy import FrozenOptimizer
 from tfagents_system.agents.layers import dropout_noise
 from tfagents_system.agents.update_parts import (
+    TD_ERRORS,
+    CriticLoss,
     Measured,
     Parts,
     Steps,
@@ -27,6 +29,7 @@ from tfagents_system.agents.update_parts import (
     move_targets,
     of_actor,
     unique_variables,
+    weighted_mean,
 )
 
 # Purposes of random numbers.
@@ -72,10 +75,11 @@ class FusedUpdate:
             where log pi is not shared for those at the observations after the actor's step: each a list with one array
             `[B, (T,) ...]` float32 a leaf of the action. None draws them.
           weight: Weight of each transition in all losses, `[B, T]` including the burn-in; the mean after the burn-in is
-            1, see `Sequences`. None: all weights are equal.
+            1, see `Sequences`. Or importance weights of samples, `[B]`. None: all weights are equal.
 
         Returns:
-          `critic_loss` and `q_mean`; if the actor is updated also `actor_loss`, and `alpha_loss` if alpha is learned.
+          `critic_loss` and `q_mean`; if the actor is updated also `actor_loss`, and `alpha_loss` if alpha is learned;
+          `TD_ERRORS` with importance weights.
         """
         with dropout_noise(self._seed, self._parts.train_step):
             return self._step(experience, noise if noise is not None else self._noise(), weight)
@@ -118,7 +122,7 @@ class FusedUpdate:
     def _losses(self, experience: Any, weight: tf.Tensor | None) -> dict[str, tf.Tensor]:
         next_noise, actor_noise, _ = self._noise()
         steps, next_steps = self._split(experience, weight)
-        critic_loss, q_mean = self._critic_loss(steps, next_steps, next_noise, training=False)
+        critic_loss, q_mean, _ = self._critic_loss(steps, next_steps, next_noise, training=False)
         actions, log_pi = self._sample(steps, actor_noise, training=False)
         actor_loss = self._actor_loss(steps, actions, log_pi)
         losses = {"critic_loss": critic_loss, "q_mean": q_mean, "actor_loss": actor_loss}
@@ -152,18 +156,17 @@ class FusedUpdate:
         sources = [*self._critic_variables, *encoder_backprop.features]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
-            loss, q_mean = self._critic_loss(steps, next_steps, noise, training=True)
+            loss, q_mean, td_errors = self._critic_loss(steps, next_steps, noise, training=True)
         tf.debugging.check_numerics(loss, "Critic loss is inf or nan.")
         gradients = tape.gradient(loss, sources)
         own = len(self._critic_variables)
         encoder_gradients = encoder_backprop.gradients(gradients[own:])
         variables = [*self._critic_variables, *encoder_backprop.variables]
         self._parts.apply([*gradients[:own], *encoder_gradients], variables, self._parts.critic_optimizer)
-        return all_measured({"critic_loss": loss, "q_mean": q_mean})
+        measured = {"critic_loss": loss, "q_mean": q_mean}
+        return all_measured(measured if td_errors is None else measured | {TD_ERRORS: td_errors})
 
-    def _critic_loss(
-        self, steps: Steps, next_steps: Steps, noise: Noise, training: bool
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _critic_loss(self, steps: Steps, next_steps: Steps, noise: Noise, training: bool) -> CriticLoss:
         """Sum over the critics (equation 5), and the mean of their values."""
         parts = self._parts
         next_actions, next_log_pi = self._sample(next_steps, noise, training=False)
@@ -171,11 +174,8 @@ class FusedUpdate:
         td_targets = self._td_targets(next_steps.time_steps, next_values, next_log_pi)
         per_example = tf.add_n([self._td_loss(td_targets, prediction) for prediction in predictions])
         regularization = [loss for critic in parts.critics for loss in critic.losses]
-        q = tf.stop_gradient(mean(predictions))
-        if steps.weight is not None:
-            q *= _like(steps.weight, q)
         loss = parts.critic_loss_weight * _batch_mean(per_example, steps.weight, regularization)
-        return loss, tf.reduce_mean(q)
+        return CriticLoss(loss, *_q_and_errors(tf.nest.map_structure(tf.stop_gradient, predictions), td_targets, steps))
 
     def _td_targets(self, next_time_steps: ts.TimeStep, next_values: tf.Tensor, next_log_pi: tf.Tensor) -> tf.Tensor:
         """Of each quantile if any: y = r + gamma * discount * (value(s', a') - alpha * log pi(a'|s'))."""
@@ -295,13 +295,29 @@ def mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.add_n(values) / float(len(values))
 
 
+def _q_and_errors(
+    predictions: Sequence[tf.Tensor], td_targets: tf.Tensor, steps: Steps
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """The mean of the critics' values, and with importance weights the TD errors `[B]`."""
+    q, weight = mean(predictions), steps.weight
+    if weight is None or weight.shape.rank > 1:
+        return tf.reduce_mean(q if weight is None else q * _like(weight, q)), None
+    errors = [tf.abs(_mean_quantile(td_targets) - _mean_quantile(each)) for each in predictions]
+    return weighted_mean(_mean_quantile(q), weight), mean(errors)
+
+
+def _mean_quantile(values: tf.Tensor) -> tf.Tensor:
+    """`[B]` of `[B]`, or of quantiles `[B, n]`."""
+    return tf.reduce_mean(values, -1) if values.shape.rank > 1 else values
+
+
 def _like(weight: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """A weight `[B, T]` for values that may have quantiles."""
     return weight[..., None] if values.shape.rank > weight.shape.rank else weight
 
 
 def _batch_mean(per_example: tf.Tensor, weight: tf.Tensor | None, regularization: Any = None) -> tf.Tensor:
-    """Mean over the batch of the weighted sum over time, plus the networks' own losses."""
+    """Mean over the batch of the weighted sum over time, if any, plus the networks' own losses."""
     if weight is not None:
         per_example *= weight
     if per_example.shape.rank > 1:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.action_sampling import Drawing
+from tfagents_system.agents.update_parts import CriticLoss
 from tfagents_system.agents.value_agent import ValueActing, ValueAgent, exploring_acting
 from tfagents_system.agents.value_policy import best
 from tfagents_system.agents.value_update import (
@@ -45,7 +46,7 @@ class IqnUpdate(ValueUpdate):
         """The fractions of this train step, `[batch_size, N]`."""
         return symmetric_fractions(self._drawing(purpose), batch_size, self._num_quantiles)
 
-    def _critic_loss(self, sample: Sample, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    def _critic_loss(self, sample: Sample, training: bool) -> CriticLoss:
         (critic,), (target,) = self._parts.critics, self._parts.targets
         batch_size = sample.reward.shape[0]
         tau, next_tau = (self.fractions(batch_size, purpose) for purpose in (FRACTIONS, TARGET_FRACTIONS))
@@ -55,7 +56,8 @@ class IqnUpdate(ValueUpdate):
         next_values = of_actions(next_quantiles, next_actions)
         td_targets = tf.stop_gradient(sample.reward[:, None] + sample.bootstrap[:, None] * next_values)
         quantiles = of_actions(critic(sample.observation, training=training, tau=tau)[0], sample.action)
-        return quantile_loss(td_targets, quantiles, tau, self._kappa), tf.reduce_mean(quantiles, axis=1)
+        loss, q = quantile_loss(td_targets, quantiles, tau, self._kappa), tf.reduce_mean(quantiles, axis=1)
+        return CriticLoss(loss, q, tf.abs(tf.reduce_mean(td_targets, axis=1) - tf.stop_gradient(q)))
 
 
 def symmetric_fractions(drawing: Drawing, batch_size: int, count: int) -> tf.Tensor:

@@ -15,7 +15,7 @@ from tfagents_system.agents.fused_update import lowest
 from tfagents_system.agents.fused_update import mean as mean_of
 from tfagents_system.agents.normalization import set_sources
 from tfagents_system.agents.optimizers import build_optimizer
-from tfagents_system.agents.update_parts import unique_variables
+from tfagents_system.agents.update_parts import CriticLoss, unique_variables
 from tfagents_system.agents.value_agent import ValueActing, ValueAgent, num_actions
 from tfagents_system.agents.value_network import ValueNetwork, build_value_network
 from tfagents_system.agents.value_policy import SamplingPolicy, ScorePolicy
@@ -57,7 +57,7 @@ class SacDiscreteUpdate(ValueUpdate):
         self.optimized += [(self._actor_optimizer, self._actor_variables), (self._alpha_optimizer, [self._log_alpha])]
         self._learns_alpha = not isinstance(self._alpha_optimizer, entropy.FrozenOptimizer)
 
-    def _critic_loss(self, sample: Sample, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    def _critic_loss(self, sample: Sample, training: bool) -> CriticLoss:
         """The sum over critics of (y - Q_i(s, a))^2 / 2, y = r + g sum_a' pi (min Q_target(s', a') - alpha log pi)."""
         log_pi = self._log_pi(sample.next_observation)
         next_values = lowest([target(sample.next_observation)[0] for target in self._parts.targets])
@@ -65,7 +65,9 @@ class SacDiscreteUpdate(ValueUpdate):
         td_target = tf.stop_gradient(sample.reward + sample.bootstrap * soft)
         of_critics = [critic(sample.observation, training=training)[0] for critic in self._parts.critics]
         taken = [of_actions(values, sample.action) for values in of_critics]
-        return tf.add_n([0.5 * tf.math.squared_difference(td_target, q) for q in taken]), mean_of(taken)
+        loss = tf.add_n([0.5 * tf.math.squared_difference(td_target, q) for q in taken])
+        td_errors = mean_of([tf.abs(td_target - tf.stop_gradient(q)) for q in taken])
+        return CriticLoss(loss, mean_of(taken), td_errors)
 
     def _step_others(self, sample: Sample, weight: tf.Tensor | None) -> dict[str, tf.Tensor]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -14,7 +14,7 @@ from tfagents_system.agents.normalization import attach_reward_scale
 from tfagents_system.agents.scheduled import check_scheduled
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError, shown
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 
 def make_agent(
@@ -46,7 +46,14 @@ def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
             f"TrainParams.n_step={params.n_step} sums rewards with discount={params.discount}, and the agent of "
             f"agent_ctor has gamma={gamma}: they must be the same, let agent_ctor take self.discount"
         )
-    if not has_fused_update(agent) or _is_longer_than_episodes(params):
+    is_prioritized = params.sample_form_ctor().is_prioritized
+    if params.priority_exponent is not None and not is_prioritized:
+        raise UserError(
+            f"TrainParams.priority_exponent={params.priority_exponent:g}, and the form of sample_form_ctor does not "
+            "draw by priorities: set priority_exponent to None, or let the form be one with is_prioritized"
+        )
+    is_own = overrides_any(params, "agent_ctor")
+    if not has_fused_update(agent) or _is_longer_than_episodes(params) or (is_prioritized and is_own):
         update = make_block_update(params, agent)
         check_sequences(params, update)
 

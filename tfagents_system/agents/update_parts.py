@@ -15,6 +15,22 @@ from tfagents_system.envs.history import seen_by_actor
 
 Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """By name: a value, and 1 or 0 for whether this update has measured it. Unmeasured values are 0."""
+TD_ERRORS = "td_errors"
+"""In Measured where samples have weights `[B]`: |y - Q(s, a)| `[B]`, mean over the critics, of means of quantiles."""
+
+
+class CriticLoss(NamedTuple):
+    """What a minibatch says of the critics.
+
+    Attributes:
+      loss: Scalar of all, or `[B]`.
+      q: Likewise: the values of the actions taken.
+      td_errors: See `TD_ERRORS`; None where samples have no weights.
+    """
+
+    loss: tf.Tensor
+    q: tf.Tensor
+    td_errors: tf.Tensor | None = None
 
 
 class Views(NamedTuple):
@@ -174,6 +190,11 @@ def unique_variables(networks: Sequence[Any]) -> list[tf.Variable]:
 def all_measured(values: dict[str, tf.Tensor]) -> Measured:
     """Values of an update that measures each of them."""
     return {name: (value, tf.constant(1.0)) for name, value in values.items()}
+
+
+def weighted_mean(values: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """Of what was drawn with importance weights: sum(w v) / sum(w)."""
+    return tf.reduce_sum(values * weight) / tf.reduce_sum(weight)
 
 
 def cut_burn_in(steps: Steps, next_time_steps: ts.TimeStep, burn_in_steps: int) -> tuple[Steps, Steps]:

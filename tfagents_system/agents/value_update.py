@@ -14,11 +14,14 @@ from tfagents_system.agents.action_sampling import Drawing
 from tfagents_system.agents.encoder import ObservationPipeline
 from tfagents_system.agents.layers import dropout_noise
 from tfagents_system.agents.update_parts import (
+    TD_ERRORS,
+    CriticLoss,
     Measured,
     all_measured,
     apply_gradients,
     move_targets,
     unique_variables,
+    weighted_mean,
 )
 from tfagents_system.agents.value_network import ValueNetwork
 
@@ -92,7 +95,8 @@ class ValueUpdate(abc.ABC):
 
         Args:
           experience: The transition.
-          weight: Weight of each sample's loss, `[B]`; None: all weights are equal.
+          weight: Importance weight of each sample, `[B]`, in all losses; `TD_ERRORS` are returned, too. None: all
+            weights are equal.
         """
         parts = self._parts
         with dropout_noise(self._seed, parts.train_step):
@@ -113,8 +117,8 @@ class ValueUpdate(abc.ABC):
             self._seed = seed
 
     @abc.abstractmethod
-    def _critic_loss(self, sample: Sample, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        """The critics' loss of each sample and the values of the actions taken, `[B]` both."""
+    def _critic_loss(self, sample: Sample, training: bool) -> CriticLoss:
+        """The critics' loss of each sample, the values of the actions taken, and the TD errors, `[B]` each."""
 
     def _step_others(self, sample: Sample, weight: tf.Tensor | None) -> dict[str, tf.Tensor]:
         """Steps what else the algorithm learns; its losses."""
@@ -122,22 +126,23 @@ class ValueUpdate(abc.ABC):
         return {}
 
     def _losses(self, sample: Sample, weight: tf.Tensor | None) -> dict[str, tf.Tensor]:
-        loss, q = self._critic_loss(sample, training=False)
-        return {"critic_loss": mean(loss, weight), "q_mean": mean(q, weight)}
+        loss, q, _ = self._critic_loss(sample, training=False)
+        return {"critic_loss": mean(loss, weight), "q_mean": _mean_value(q, weight)}
 
     def _step_critics(self, sample: Sample, weight: tf.Tensor | None) -> dict[str, tf.Tensor]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._critic_variables)
-            loss, q = self._critic_loss(sample, training=True)
+            loss, q, td_errors = self._critic_loss(sample, training=True)
             total = mean(loss, weight)
         tf.debugging.check_numerics(total, "Critic loss is inf or nan.")
         gradients = tape.gradient(total, self._critic_variables)
         self._apply(gradients, self._critic_variables, self._parts.critic_optimizer)
-        return {
+        measured = {
             "critic_loss": total,
-            "q_mean": mean(tf.stop_gradient(q), weight),
+            "q_mean": _mean_value(tf.stop_gradient(q), weight),
             "grad_norm": tf.linalg.global_norm(gradients),
         }
+        return measured if weight is None else measured | {TD_ERRORS: td_errors}
 
     def _apply(self, gradients: Sequence[Any], variables: Sequence[tf.Variable], optimizer: Any) -> None:
         apply_gradients(gradients, variables, optimizer, self._parts.gradient_clipping)
@@ -174,3 +179,7 @@ def of_actions(values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
 def mean(per_sample: tf.Tensor, weight: tf.Tensor | None) -> tf.Tensor:
     """Over the batch, weighted."""
     return tf.reduce_mean(per_sample if weight is None else per_sample * weight)
+
+
+def _mean_value(values: tf.Tensor, weight: tf.Tensor | None) -> tf.Tensor:
+    return tf.reduce_mean(values) if weight is None else weighted_mean(values, weight)

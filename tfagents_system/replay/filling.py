@@ -16,6 +16,7 @@ from absl import logging
 
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.errors import UserError
+from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing, differences, fitted
 from tfagents_system.run_files.heartbeat import read_json, write_json
@@ -46,6 +47,7 @@ def fill(ring: Ring, sources: Sequence[Path], home: Path, checkpoints: Path, fra
         return
     began = time.monotonic()
     ring.clear()
+    discard(ring.folder)
     for source in sources:
         stored = StoredRing(source)
         if lines := differences(ring.layout, stored.layout):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import scratch
+from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.ring_header import DamagedHeaderError
 from tfagents_system.run_files.heartbeat import read_json, write_json
-from tfagents_system.run_files.run_checkpoints import Checkpoint, newest_complete
+from tfagents_system.run_files.run_checkpoints import PRIORITIES, Checkpoint, newest_complete
 from tfagents_system.transport.layout import Layout
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -108,12 +110,14 @@ def open_ring(
 def _begin_epoch(ring: Ring, epoch: int, counts_kept_steps: bool) -> None:
     """Where the ring is of an agent before, also since it went back to a checkpoint of that one."""
     if ring.epoch < epoch:
+        discard(ring.folder)  # They are of what another agent had to learn.
         ring.begin_epoch(epoch, counts_kept_steps=counts_kept_steps)
         logging.info("the ring counts iterations anew, for agent %d of the run", epoch)
 
 
 def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -> None:
     """Goes back to a checkpoint, and checks every segment of it."""
+    discard(ring.folder)
     if checkpoint is None:
         if ring.filled_rows:
             logging.warning(
@@ -136,6 +140,8 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
         logging.error(
             "the ring can't go back to %s (%s): going on with all that is whole in it", checkpoint.name, error
         )
+    if checkpoint.priorities.exists():
+        shutil.copyfile(checkpoint.priorities, ring.folder / PRIORITIES)
     held = ring.ring_steps
     dropped = ring.verify()
     if dropped:

@@ -133,6 +133,10 @@ class RingRows:
             for part in row_ranges(first_row, last_row, self.num_rows)
         )
 
+    def is_training_start(self, part: slice) -> np.ndarray:
+        """Where samples start that are trained on."""
+        return self._starts(part) & ~self.is_held_out(part)
+
     def _starts(self, part: slice) -> np.ndarray:
         return (self.steps_left[part] > 0) & ~self.is_repeated(part)
 

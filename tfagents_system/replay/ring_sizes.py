@@ -26,4 +26,5 @@ def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
 
 def ring_bytes(params: TrainParamsBase, layout: Layout) -> int:
     """Of the ring's files; as much again in the run directory where SAC_REPLAY_DIR is another folder."""
-    return (capacity_rows(params, layout) + slack_rows(params, layout)) * layout.step_bytes
+    priority_bytes = 4 if params.sample_form_ctor().is_prioritized else 0
+    return (capacity_rows(params, layout) + slack_rows(params, layout)) * (layout.step_bytes + priority_bytes)

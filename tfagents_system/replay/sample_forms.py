@@ -31,12 +31,14 @@ class SampleForm(abc.ABC):
         one transition.
       burn_in: Transitions of a sequence that only produce the state in which its losses begin.
       cuts_at_exploration: The ring is to say which actions explored.
+      is_prioritized: It draws by the priorities of the run, and its samples have `weight` and `row`.
     """
 
     samples: ClassVar[type[Samples]]
     sequence_length: int | None = None
     burn_in: int = 0
     cuts_at_exploration: bool = False
+    is_prioritized: bool = False
 
     @property
     def has_horizon_time(self) -> bool:
@@ -66,7 +68,8 @@ class SampleForm(abc.ABC):
     def arrays(self, *, has_returns: bool) -> tuple[SampleArray, ...]:
         """The arrays of a block, in their order. `has_returns`: the ring has the returns of steps."""
         times = ("horizon_time", "next_horizon_time") if self.has_horizon_time else ()
-        return self.samples.described((*times, *(("returns",) if has_returns else ())))
+        priorities = ("weight", "row") if self.is_prioritized else ()
+        return self.samples.described((*times, *(("returns",) if has_returns else ()), *priorities))
 
     def sample_bytes(self, layout: Layout, frame_stack: FrameStack) -> int:
         """What a sample takes in a block, as a bound."""
@@ -81,12 +84,14 @@ class TransitionForm(SampleForm):
       n_step: n.
       cuts_at_exploration: A transition ends before the next action that explored.
       races: They are those of mini-races, drawn in this way.
+      is_prioritized: As of SampleForm.
     """
 
     samples = Transitions
     n_step: int = 1
     cuts_at_exploration: bool = False
     races: MiniRaces | None = None
+    is_prioritized: bool = False
 
     @property
     def reach(self) -> tuple[int, int]:
@@ -118,6 +123,7 @@ class TransitionForm(SampleForm):
             window_steps=settings.window_steps,
             cuts_at_exploration=self.cuts_at_exploration,
             races=self.races,
+            prioritized=settings.prioritized if self.is_prioritized else None,
         )
         if settings.whole_bootstrap:
             transitions.discount *= np.float32(settings.discount)
@@ -174,4 +180,4 @@ def form_of(params: TrainParamsBase) -> SampleForm:
     if params.mini_race_steps is not None:
         first, second = params.mini_race_oversampling
         races = MiniRaces(params.mini_race_steps, (first, second))
-    return TransitionForm(params.n_step, cuts, races)
+    return TransitionForm(params.n_step, cuts, races, params.priority_exponent is not None)

@@ -12,6 +12,7 @@ OBSERVATION: Mapping[str, str] = {"kind": "observation"}
 ACTION: Mapping[str, str] = {"kind": "action"}
 FLOAT32: Mapping[str, str] = {"kind": "float32"}
 INT32: Mapping[str, str] = {"kind": "int32"}
+INT64: Mapping[str, str] = {"kind": "int64"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Transitions(Samples):
       next_observation: Leaves `[K, B, ...]`.
       returns: `[K, B]` float32, where the ring has them: the discounted sum of the episode's rewards up to this step.
       horizon_time, next_horizon_time: `[K, B]` float32, of mini-races: t / T of both observations.
+      weight: `[K, B]` float32, where steps are drawn by priorities: how much the losses of the sample count.
+      row: `[K, B]` int64, likewise: the number of the row whose priority its TD error becomes; -1: of none.
     """
 
     observation: list[np.ndarray] = dataclasses.field(metadata=OBSERVATION)
@@ -75,6 +78,8 @@ class Transitions(Samples):
     returns: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
     horizon_time: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
     next_horizon_time: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
+    weight: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
+    row: np.ndarray | None = dataclasses.field(default=None, metadata=INT64)
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-"""Draws minibatches from the ring: transitions, or sequences, all steps that it holds equally likely.
+"""Draws minibatches from the ring: transitions, or sequences, all steps that it holds equally likely, or by priority.
 
 What a sample is is decided when it is drawn (sample_forms.py); each step is stored once. Training is never given what
 is held out, and validation nothing else.
@@ -7,16 +7,19 @@ is held out, and validation nothing else.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.checks.schedules import Schedule
+from tfagents_system.hyperparameters import RACE_END_STEPS
 from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
 from tfagents_system.replay.mini_races import Experience, MiniRaces, draw_times, experience, mini_race
+from tfagents_system.replay.priorities import NO_ROW, Prioritized
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.samples import Sequences, Transitions
+from tfagents_system.replay.samples import Samples, Sequences, Transitions
 
 if TYPE_CHECKING:
     from tfagents_system.replay.sample_forms import SampleForm
@@ -58,6 +61,8 @@ class DrawSettings:
       window: What `window_steps` follows, see `at`; None: nothing.
       whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
       prior: Where a part of each minibatch is drawn from; None: all of it is from the run's own ring.
+      prioritized: How a form with `is_prioritized` draws; None: it is none.
+      beta: What `prioritized.beta` follows, see `at`; None: nothing.
     """
 
     batch_size: int
@@ -71,12 +76,19 @@ class DrawSettings:
     window: Schedule | None = None
     whole_bootstrap: bool = False
     prior: PriorData | None = None
+    prioritized: Prioritized | None = None
+    beta: Schedule | None = None
 
     def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
         """Those of an iteration; arguments as of `Schedule.value`, where its draws begin."""
-        if self.window is None:
-            return self
-        return dataclasses.replace(self, window_steps=round(self.window.value(env_steps, train_steps, iteration)))
+        position = env_steps, train_steps, iteration
+        settings = self
+        if self.window is not None:
+            settings = dataclasses.replace(settings, window_steps=round(self.window.value(*position)))
+        if self.beta is not None and self.prioritized is not None:
+            followed = dataclasses.replace(self.prioritized, beta=self.beta.value(*position))
+            settings = dataclasses.replace(settings, prioritized=followed)
+        return settings
 
 
 def draw(
@@ -104,14 +116,26 @@ def draw(
     Raises:
       NothingToDrawError: The ring holds no sample of the kind.
     """
-    prior, arrays = settings.prior, list[np.ndarray]()
+    prior, drawn, prioritized = settings.prior, list[Samples](), settings.prioritized
     rings = (ring, ring) if prior is None or held_out else (prior.ring if is_offline else ring, prior.ring)
     sizes = [settings.batch_size] if prior is None else [settings.batch_size - prior.samples, prior.samples]
     for each, size in zip(rings, sizes, strict=False):
         window_steps = settings.window_steps if each is ring else None
-        part = dataclasses.replace(settings, batch_size=size, window_steps=window_steps)
-        arrays += part.form.draw(each, rng, part, num_minibatches, held_out=held_out).to_arrays()
-    return arrays
+        if prioritized is not None and (each is not ring or held_out):
+            prioritized = dataclasses.replace(prioritized, priorities=None)
+        part = dataclasses.replace(settings, batch_size=size, window_steps=window_steps, prioritized=prioritized)
+        drawn.append(part.form.draw(each, rng, part, num_minibatches, held_out=held_out))
+    if prioritized is not None:
+        _scale_weights(drawn)
+    return [array for samples in drawn for array in samples.to_arrays()]
+
+
+def _scale_weights(parts: Sequence[Samples]) -> None:
+    """Divides the importance weights of each minibatch by the largest: they only make updates smaller."""
+    weights = [part.weight for part in parts if isinstance(part, Transitions) and part.weight is not None]
+    largest = np.max([weight.max(axis=1, keepdims=True) for weight in weights], axis=0)
+    for weight in weights:
+        weight /= largest
 
 
 def draw_transitions(
@@ -127,14 +151,14 @@ def draw_transitions(
     window_steps: int | None = None,
     cuts_at_exploration: bool = False,
     races: MiniRaces | None = None,
+    prioritized: Prioritized | None = None,
 ) -> Transitions:
-    """Draws with replacement, all transitions in the ring equally likely; shapes rewards where it has potentials.
+    """Draws with replacement, all transitions in the ring equally likely, or by priority; shapes rewards by potentials.
 
     Args:
       ring: What is drawn from.
       rng: Decides what is drawn.
-      num_minibatches: K.
-      batch_size: B.
+      num_minibatches, batch_size: K and B.
       n_step: Steps of a transition, at most; see `experience`.
       gamma: The agent's discount, which the rewards of later steps are weighted with.
       held_out: Draw from the held-out episodes, instead of all others.
@@ -142,17 +166,18 @@ def draw_transitions(
       window_steps: As of DrawSettings. Held-out steps are then drawn from the same rows.
       cuts_at_exploration: A transition ends before the next action that explored; the ring says which ones did.
       races: Each transition is one of a mini-race, at a time that is drawn with it; None: it has no time.
+      prioritized: Transitions have `weight` (not divided by the largest) and `row`; None: they have neither.
 
     Raises:
       NothingToDrawError: The ring holds no such transition.
     """
     with ring.lock:
         first = _first_row(ring, frame_stack, window_steps)
-        rows = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, first)
         shape = (num_minibatches, batch_size)
+        rows, further = _choose(ring, rng, num_minibatches * batch_size, held_out, first, prioritized)
         found = _experience_at(ring, rows, n_step, gamma, cuts_at_exploration)
         next_rows = (rows + found.n_steps) % ring.num_rows
-        (reward, discount), times = (found.transition(), {}) if races is None else _race(found, rng, races, shape)
+        reward, discount = found.transition() if races is None else _race(found, rng, races, further)
         del found  # Before the large arrays come: freed behind them, it makes the heap shrink each time.
         return Transitions(
             observation=_take_observation(ring, rows, shape, frame_stack),
@@ -161,7 +186,7 @@ def draw_transitions(
             discount=discount.reshape(shape),
             next_observation=_take_observation(ring, next_rows, shape, frame_stack),
             returns=None if ring.returns is None else _take(ring.returns, rows, shape),
-            **times,
+            **{name: array.reshape(shape) for name, array in further.items()},
         )
 
 
@@ -179,13 +204,15 @@ def _experience_at(ring: Ring, rows: np.ndarray, n_step: int, gamma: float, cuts
 
 
 def _race(
-    found: Experience, rng: np.random.Generator, races: MiniRaces, shape: tuple[int, int]
-) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, np.ndarray]]:
-    """Rewards and discounts of mini-races at drawn times, and these times as samples have them."""
-    t = draw_times(rng, shape[0] * shape[1], races)
-    shares = {"horizon_time": t / races.steps, "next_horizon_time": (t + found.n_steps) / races.steps}
-    times = {name: share.astype(np.float32).reshape(shape) for name, share in shares.items()}
-    return mini_race(found, t, races.steps), times
+    found: Experience, rng: np.random.Generator, races: MiniRaces, further: dict[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rewards and discounts `[N]` of mini-races at drawn times; these times become further arrays of the samples."""
+    t = draw_times(rng, len(found.rewards[0]), races)
+    further["horizon_time"] = (t / races.steps).astype(np.float32)
+    further["next_horizon_time"] = ((t + found.n_steps) / races.steps).astype(np.float32)
+    if "row" in further:
+        further["row"][t >= races.steps - RACE_END_STEPS] = NO_ROW
+    return mini_race(found, t, races.steps)
 
 
 def draw_sequences(
@@ -282,6 +309,27 @@ def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool,
     if len(candidates) == 0:
         raise NothingToDrawError(f"the replay ring holds no step of {'a held-out' if held_out else 'an'} episode")
     return np.concatenate([*accepted, candidates[rng.integers(len(candidates), size=missing)]])
+
+
+def _choose(
+    ring: Ring,
+    rng: np.random.Generator,
+    count: int,
+    held_out: bool,
+    first: int,
+    prioritized: Prioritized | None,
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """`[count]` rows at which a transition starts, from the first-oldest one on, and `weight` and `row`, if any."""
+    if prioritized is None:
+        return _draw_rows(ring, rng, count, held_out, first), {}
+    if prioritized.priorities is None:
+        rows = _draw_rows(ring, rng, count, held_out, first)
+        return rows, {"weight": np.ones(count, np.float32), "row": np.full(count, NO_ROW)}
+    rows, likelihood = prioritized.priorities.draw(rng, count, first)
+    if len(rows) == 0:
+        raise NothingToDrawError("the replay ring holds no step of an episode")
+    weight = (likelihood**-prioritized.beta).astype(np.float32)
+    return rows, {"weight": weight, "row": prioritized.priorities.numbers(rows)}
 
 
 def _first_row(ring: Ring, frame_stack: FrameStack, window_steps: int | None) -> int:

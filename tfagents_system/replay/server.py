@@ -25,6 +25,7 @@ from tfagents_system.machine.signals import is_orphan
 from tfagents_system.replay.filling import fill
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
+from tfagents_system.replay.priorities import Priorities, Prioritized, discard
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
@@ -70,9 +71,10 @@ def serve(role: Role) -> int:
     if not role.agents_before:  # Another agent has no checkpoint at first, and the run's experience all the same.
         fill(ring, _replay_from(), role.paths.replay, role.paths.trainer_checkpoints, params.frame_stack)
     ring.counts_init_steps = params.env_steps_before_training is not None
-    snapshots = SnapshotWriter(
-        ring, copy, role.paths.trainer_checkpoints, functools.partial(episode_journal.make_durable, role.paths.journals)
-    )
+    settings = _settings(role, layout, ring)
+    priorities = settings.prioritized.priorities if settings.prioritized else None
+    journals = functools.partial(episode_journal.make_durable, role.paths.journals)
+    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, journals, priorities)
     all_tables = tables.make_tables(role.max_workers)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(
@@ -80,7 +82,7 @@ def serve(role: Role) -> int:
         Connection(role.server_address, role.stop.is_set),
         all_tables[tables.BLOCKS],
         role.max_workers,
-        _settings_with_prior(role, layout),
+        settings,
         _pacing(role, ring),
         snapshots,
         WorkerOrder(ring, functools.partial(_workers_of, role), snapshots.has_room) if role.deterministic else None,
@@ -151,12 +153,22 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
     )
 
 
-def _settings_with_prior(role: Role, layout: Layout) -> DrawSettings:
-    settings = draw_settings(role.params, layout, role.epoch_seed)
+def with_priorities(settings: DrawSettings, params: TrainParamsBase, ring: Ring) -> DrawSettings:
+    """Settings that draw by the priorities of a ring's rows, where the run is to have some."""
+    if not settings.form.is_prioritized:
+        discard(ring.folder)  # They would be of other rows when they are asked for again.
+        return settings
+    beta, priorities = Schedule.of(params.priority_beta), Priorities(ring, float(params.priority_exponent or 0))
+    return dataclasses.replace(settings, prioritized=Prioritized(priorities), beta=beta)
+
+
+def _settings(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
+    """With the ring's priorities and with prior data, where the run is to have them."""
+    settings = with_priorities(draw_settings(role.params, layout, role.epoch_seed), role.params, ring)
     if role.params.prior_data is None:
         return settings
-    ring = open_prior(role.paths.prior_data, layout)
-    return dataclasses.replace(settings, prior=PriorData(ring, iteration_counts.prior_samples(role.params)))
+    prior = open_prior(role.paths.prior_data, layout)
+    return dataclasses.replace(settings, prior=PriorData(prior, iteration_counts.prior_samples(role.params)))
 
 
 def _replay_from() -> list[Path]:

@@ -18,6 +18,7 @@ from tfagents_system.replay import sampling
 from tfagents_system.replay.blocks import make_block
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Pacing
+from tfagents_system.replay.priority_updates import PriorityUpdates
 from tfagents_system.replay.ring import MAX_WORKERS, Ring
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files.time_shares import TimeShares
@@ -72,6 +73,10 @@ class ReplayService:
         self._segments = connection.reader(tables.SEGMENTS, prefetch=_ITEMS_A_ROUND, wake=self._wake)
         self._requests = connection.reader(tables.REQUESTS, wake=self._wake)
         self._snapshot_requests = connection.reader(tables.SNAPSHOTS, wake=self._wake)
+        self._priorities: PriorityUpdates | None = None
+        if draw.prioritized is not None and draw.prioritized.priorities is not None:
+            reader = connection.reader(tables.PRIORITIES, wake=self._wake)
+            self._priorities = PriorityUpdates(reader, ring, draw.prioritized.priorities, in_order=order is not None)
         self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
         self._server_start = time.time_ns()
         self._latest_session = 0
@@ -94,22 +99,16 @@ class ReplayService:
         if self._ring.training_steps:
             return self._lacks or self._pacing.waiting_for(request)
         if self._pacing.allowed(request, done) > 0:
-            return f"experience to train on{self._why_untrained()}"
+            return f"experience to train on{_why_untrained(self._ring)}"
         told = self._pacing.waiting_for(request)
-        return f"{told}; nothing to train on so far{self._why_untrained()}" if self._ring.filled_rows else told
-
-    def _why_untrained(self) -> str:
-        """Why nothing of what the ring holds may be trained on."""
-        if self._ring.ring_steps:
-            return ", all that the ring holds is held out: lower validation_share, or raise n_episodes_in_buffer"
-        return (
-            ", no sample starts yet at what the ring holds, because the steps behind it that a sample needs are still "
-            "to come: raise env_steps_per_iter, or have fewer environments a worker"
-        )
+        return f"{told}; nothing to train on so far{_why_untrained(self._ring)}" if self._ring.filled_rows else told
 
     def step(self) -> None:
         """Takes in what has arrived, then serves what may be served; waits a few ms where there was nothing to do."""
         self._wake.clear()
+        if self._priorities is not None:
+            with self.time_shares.spend("priorities"):
+                self.malformed += self._priorities.take()
         self._take_snapshots()
         stored = self._ingest()
         served = self._serve()
@@ -199,7 +198,6 @@ class ReplayService:
             # All that may be trained on is where the frames before have been given up.
             self._is_held_back, self._lacks = True, f"experience, {error}"
             return False
-        self._lacks = None
         if request.iteration != tables.OFFLINE:
             block.sharings = self._pacing.sharings(request.iteration)
             block.env_steps, block.init_steps = env_steps, self._ring.init_steps
@@ -233,6 +231,10 @@ class ReplayService:
     def _next_count(self) -> int | None:
         """Minibatches of the next block, for the oldest request; None while it is held back."""
         request, done = self._pending[0]
+        self._lacks = None
+        if self._priorities is not None and not self._priorities.precede(request):
+            self._lacks = "the priorities of the updates before"
+            return None
         if request.iteration == tables.OFFLINE:
             return min(request.count - done, self._draw_settings.max_block_minibatches)
         if request.count == tables.AS_DUE:
@@ -258,7 +260,7 @@ class ReplayService:
         if settled is None or settled.count == 0 or self._ring.training_steps:
             return settled
         what, secs = "iteration %d has no updates yet%s", 60
-        logging.log_every_n_seconds(logging.WARNING, what, secs, request.iteration, self._why_untrained())
+        logging.log_every_n_seconds(logging.WARNING, what, secs, request.iteration, _why_untrained(self._ring))
         return dataclasses.replace(settled, count=0)
 
     def _take_snapshots(self) -> None:
@@ -275,3 +277,13 @@ class ReplayService:
     def _refuse(self, what: str, error: ValueError) -> None:
         self.malformed += 1
         logging.error("refused a %s: %s", what, error)
+
+
+def _why_untrained(ring: Ring) -> str:
+    """Why nothing of what the ring holds may be trained on."""
+    if ring.ring_steps:
+        return ", all that the ring holds is held out: lower validation_share, or raise n_episodes_in_buffer"
+    return (
+        ", no sample starts yet at what the ring holds, because the steps behind it that a sample needs are still "
+        "to come: raise env_steps_per_iter, or have fewer environments a worker"
+    )

@@ -14,9 +14,10 @@ from absl import logging
 
 from tfagents_system.machine.files import sync
 from tfagents_system.replay import ring_header
+from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.run_files.run_checkpoints import REPLAY
+from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY
 
 _LOOK_SECS, _LOOK_WHILE_FULL_SECS = 2.0, 0.2
 _PATIENCE_SECS = 120.0
@@ -31,6 +32,7 @@ class SnapshotWriter:
       copy: Its copy in the run directory, if the ring is elsewhere.
       checkpoints: The run directory's checkpoints.
       make_more_durable: Called before a snapshot is written: what else has to be on disk then.
+      priorities: Of the ring's rows, which change: checkpoints have a copy.
 
     Attributes:
       written: Snapshots that are in their checkpoint.
@@ -43,12 +45,14 @@ class SnapshotWriter:
         copy: RingCopy | None,
         checkpoints: Path,
         make_more_durable: Callable[[], None] = lambda: None,
+        priorities: Priorities | None = None,
     ) -> None:
         self._ring = ring
         self._copy = copy
         self._checkpoints = checkpoints
         self._make_more_durable = make_more_durable
-        self._requests: queue.Queue[tuple[str, bytes] | None] = queue.Queue()
+        self._priorities = priorities
+        self._requests: queue.Queue[tuple[str, bytes, bytes | None] | None] = queue.Queue()
         self._under_way: dict[str, int] = {}  # name -> total rows
         self._kept: dict[Path, int] = {}  # replay.bin -> total rows
         self._look_at = 0.0
@@ -70,7 +74,9 @@ class SnapshotWriter:
         if name in self._under_way or not partial.is_dir() or (partial / REPLAY).exists():
             return False
         self._under_way[name] = self._ring.total_rows
-        self._requests.put((name, self._ring.snapshot()))
+        with self._ring.lock:
+            priorities = self._priorities.snapshot() if self._priorities else None
+            self._requests.put((name, self._ring.snapshot(), priorities))
         return True
 
     @property
@@ -121,11 +127,13 @@ class SnapshotWriter:
 
     def _write_all(self) -> None:
         while (request := self._requests.get()) is not None:
-            name, snapshot = request
+            name, snapshot, priorities = request
             began = time.monotonic()
             try:
                 num_bytes = self._make_durable(snapshot)
-                self._write(name, snapshot)
+                if priorities is not None:
+                    self._write(name, PRIORITIES, priorities)
+                self._write(name, REPLAY, snapshot)  # Last: the trainer waits for it.
             except (OSError, OverwrittenError) as error:
                 self.error = f"{name}: {error}"
                 logging.error("the replay server's part of %s can't be written: %s", name, error)
@@ -148,12 +156,12 @@ class SnapshotWriter:
         self._ring.check_covered(snapshot)  # Nothing of it may have been overwritten meanwhile.
         return num_bytes
 
-    def _write(self, name: str, snapshot: bytes) -> None:
+    def _write(self, name: str, file: str, data: bytes) -> None:
         """Whole or not at all."""
         partial = self._partial(name)
-        self._temporary.write_bytes(snapshot)
+        self._temporary.write_bytes(data)
         sync(self._temporary)
-        os.replace(self._temporary, partial / REPLAY)
+        os.replace(self._temporary, partial / file)
         sync(partial)
 
     def _look_if_due(self) -> None:

@@ -3,6 +3,8 @@
     checkpoints/checkpoint_0000012000/          complete: it got its name when all of it was on disk
         agent.index, agent.data-...             agent, optimizers and counters (trainer/trainer_checkpoints.py)
         replay.bin                              which rows of the ring belong to it (replay/ring.py)
+        priorities.bin                          with priorities: how likely each of them is (replay/priorities.py)
+        td_errors.npz                           likewise, in a deterministic run (trainer/priority_reports.py)
         manifest.json                           train step, iteration, the agent's signature, size and SHA-256 of files
     checkpoints/checkpoint_0000012400.partial/  being written, or left by a process that was killed meanwhile
 
@@ -38,6 +40,7 @@ REWARD_SCALE = "reward_scale"  # In a signature: what rewards are divided by, if
 _SHOWN = 3  # Differences between two agents: there may be dozens.
 AGENT = "agent"
 REPLAY = "replay.bin"
+PRIORITIES = "priorities.bin"  # The name of the ring's own file, too.
 _MANIFEST = "manifest.json"
 _PARTIAL = ".partial"
 _NAME = re.compile(r"checkpoint_(\d{10,})(?:_(\d+))?")
@@ -77,6 +80,11 @@ class Checkpoint:
     @property
     def replay(self) -> Path:
         return self.folder / REPLAY
+
+    @property
+    def priorities(self) -> Path:
+        """There only if the run had priorities."""
+        return self.folder / PRIORITIES
 
 
 class DamagedCheckpointError(Exception):

@@ -1,16 +1,18 @@
-"""What is wrong with what samples are: n-step transitions, mini-races, potentials."""
+"""What is wrong with what samples are: n-step transitions, mini-races, potentials, priorities."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS
+from tfagents_system.hyperparameters import RACE_END_STEPS
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
 
 def sample_form_findings(params: Any) -> list[str]:
     """What is wrong with several attributes together, one sentence each; each is right by itself."""
-    return [*_cut_findings(params), *_race_findings(params), *_potential_findings(params)]
+    findings_of = (_cut_findings, _race_findings, _potential_findings, _priority_findings)
+    return [finding for findings in findings_of for finding in findings(params)]
 
 
 def sample_form_notes(params: TrainParamsBase) -> list[str]:
@@ -70,3 +72,21 @@ def _potential_findings(params: Any) -> list[str]:
         "TrainParams.potential does not work with recurrent=True, the rewards of sequences are not shaped: remove it, "
         "or set recurrent to False"
     ]
+
+
+def _priority_findings(params: Any) -> list[str]:
+    exponent, steps = params.priority_exponent, params.mini_race_steps
+    if exponent is None:
+        return []
+    findings = []
+    if params.recurrent:
+        findings.append(
+            f"TrainParams.priority_exponent={exponent:g} does not work with recurrent=True, sequences have no "
+            "priorities: set it to None, or recurrent to False"
+        )
+    if steps is not None and steps <= RACE_END_STEPS:
+        findings.append(
+            f"TrainParams.priority_exponent={exponent:g} does not work with mini_race_steps={steps}, the last "
+            f"{RACE_END_STEPS} steps of a mini-race change no priority: raise that, or set priority_exponent to None"
+        )
+    return findings

@@ -22,10 +22,12 @@ from tfagents_system.policies import weights
 from tfagents_system.role import RESET_STREAM, TRAIN_STREAM, Role
 from tfagents_system.run_files.agent_start import start_of_run
 from tfagents_system.run_files.resets import AGENT, network_resets, resets_of_run
+from tfagents_system.trainer.priority_reports import PriorityReports
 from tfagents_system.trainer.resetting_update import ResettingUpdate
 from tfagents_system.trainer.starting_agent import values_for
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
-from tfagents_system.transport.tables import OFFLINE
+from tfagents_system.transport.connection import Connection
+from tfagents_system.transport.tables import OFFLINE, PRIORITIES, TdErrors
 
 
 class Learner:
@@ -34,6 +36,7 @@ class Learner:
     Args:
       role: The trainer's process.
       ask_for_replay: As of TrainerCheckpoints.
+      connection: To the replay server, for priorities.
 
     Attributes:
       agent: A TFAgent.
@@ -44,7 +47,7 @@ class Learner:
       resumed_at: Train step of the checkpoint that it began from; None: the run began.
     """
 
-    def __init__(self, role: Role, ask_for_replay: Callable[[str], None]) -> None:
+    def __init__(self, role: Role, ask_for_replay: Callable[[str], None], connection: Connection | None = None) -> None:
         self._role = role
         check_gpu()
         if role.deterministic:
@@ -56,8 +59,10 @@ class Learner:
         self.scheduled = ScheduledValues(role.params, self.agent)
         self._variables = weights.named_variables(self.agent.collect_policy)
         self.state = self._state_at_start()
+        self._priorities = self._priority_reports(connection)
+        save_more = [self._priorities.save] if self._priorities else []
         self.checkpoints = TrainerCheckpoints(
-            role.paths.trainer_checkpoints, self.agent, self.state, self.step_variable, ask_for_replay
+            role.paths.trainer_checkpoints, self.agent, self.state, self.step_variable, ask_for_replay, *save_more
         )
         self.resumed_at: int | None = None
         if self.restore():
@@ -88,8 +93,11 @@ class Learner:
 
     def restore(self) -> bool:
         """Goes to the newest checkpoint; whether there is one."""
-        if self.checkpoints.restore() is None:
+        newest = self.checkpoints.restore()
+        if newest is None:
             return False
+        if self._priorities is not None:
+            self._priorities.restore(newest.folder)
         entropy.set_fixed_alpha(self.agent, self._role.params)
         return True
 
@@ -111,8 +119,18 @@ class Learner:
         ids = np.array([session, self.state.iteration, self.train_step], np.int64)
         return [ids, *weights.to_arrays(weights.read_weights(self._variables))]
 
-    def make_update(self) -> BlockUpdate | ResettingUpdate:
-        """Compiles the update of a whole block.
+    def _priority_reports(self, connection: Connection | None) -> PriorityReports | None:
+        """None where steps have no priorities."""
+        if connection is None or not self._role.params.sample_form_ctor().is_prioritized:
+            return None
+
+        def put(found: TdErrors) -> None:
+            connection.put(PRIORITIES, found.to_wire())
+
+        return PriorityReports(put, self.state, lambda: self.train_step, keeps=self._role.deterministic)
+
+    def make_update(self, session: int) -> BlockUpdate | ResettingUpdate:
+        """Compiles the update of a whole block, for a session of the trainer.
 
         Raises:
           UserError: The agent can't be trained as the parameters say.
@@ -127,6 +145,9 @@ class Learner:
                 f"algorithms in float32, the update of this one is {update.kind} (the log says why)"
             )
         logging.info("update: %s", update.kind)
+        if self._priorities is not None:
+            self._priorities.begin(session)
+            update.tell_errors = self._priorities.tell
         commanded = network_resets(self._role.paths)
         if params.reset_period_updates is None and self.state.commanded_resets >= commanded:
             return update

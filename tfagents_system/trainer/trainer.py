@@ -57,7 +57,7 @@ class Trainer:
         self._params = params = role.params
         self._connection = role.connect(role.stop.is_set)
         self._snapshots = ReplaySnapshots(self._connection)
-        learner = self._learner = Learner(role, self._snapshots.ask)
+        learner = self._learner = Learner(role, self._snapshots.ask, self._connection)
         self._state = learner.state
         counts = updates_per_iter(params), ratio_of_run(params), offline_updates(params)
         self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts)
@@ -141,7 +141,7 @@ class Trainer:
         self._sharings = ()
         if not self._plan.is_offline:  # Workers wait for the policy after it.
             self._publish()
-        self._update = self._learner.make_update()
+        self._update = self._learner.make_update(self._session)
         self._log.newest["update"] = self._update.kind
         self._minibatches.request(self._state.iteration)
         self._saves.begin(restored=self._learner.resumed_at is not None or self._state.recoveries > 0)

@@ -102,6 +102,7 @@ class TrainerCheckpoints:
       state: Saved with it, and filled in by `restore`.
       train_step: The agent's counter of updates.
       ask_for_replay: Asks the replay server for its part of the checkpoint with this name; it may be asked again.
+      save_more: Writes further files into a checkpoint's folder.
     """
 
     def __init__(
@@ -111,8 +112,9 @@ class TrainerCheckpoints:
         state: TrainerState,
         train_step: tf.Variable,
         ask_for_replay: Callable[[str], None],
+        save_more: Callable[[Path], None] = lambda folder: None,
     ) -> None:
-        self._folder = folder
+        self._folder, self._save_more = folder, save_more
         self._signature = signature_of(agent)
         self._checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
         self._state = state
@@ -161,6 +163,7 @@ class TrainerCheckpoints:
         try:
             partial = run_checkpoints.begin(self._folder, train_step)
             self._checkpoint.write(str(partial / run_checkpoints.AGENT))
+            self._save_more(partial)
         except (OSError, tf.errors.OpError) as error:
             raise SaveError(f"a checkpoint can't be written to {self._folder}: {_reason(error)}") from error
 

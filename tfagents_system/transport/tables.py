@@ -4,6 +4,7 @@
     requests      trainer -> replay    queue   "the minibatches of iteration i" (`Request`)
     blocks        replay  -> trainer   queue   minibatches (`Block`)
     snapshots     trainer -> replay    queue   "your part of this checkpoint" (`Snapshot`)
+    priorities    trainer -> replay    queue   TD errors of drawn steps (`TdErrors`)
     status        replay  -> all       newest  what is stored from each worker (`Stored`)
     progress      trainer -> all       newest  how far the trainer has come (`Progress`)
     news_<i>      trainer -> worker i  news    the same, to wake it
@@ -33,6 +34,7 @@ SEGMENTS = "segments"
 REQUESTS = "requests"
 BLOCKS = "blocks"
 SNAPSHOTS = "snapshots"
+PRIORITIES = "priorities"
 STATUS = "status"
 PROGRESS = "progress"
 WEIGHTS = "weights"
@@ -41,7 +43,7 @@ REPORTS = "reports"
 
 MAX_BLOCKS = 2  # Few, because they are large.
 # Items a queue holds before writers must wait.
-_QUEUES = {SEGMENTS: 1000, REQUESTS: 100, BLOCKS: MAX_BLOCKS + 1, SNAPSHOTS: 100, REPORTS: 10_000}
+_QUEUES = {SEGMENTS: 1000, REQUESTS: 100, BLOCKS: MAX_BLOCKS + 1, SNAPSHOTS: 100, PRIORITIES: 100, REPORTS: 10_000}
 _CHECKPOINT = re.compile(rb"[A-Za-z0-9_]{1,100}")  # Cannot name a path outside the checkpoints' folder.
 _NEWEST = (STATUS, PROGRESS, WEIGHTS, EVAL_WEIGHTS)
 
@@ -151,6 +153,46 @@ class Snapshot:
         if not _CHECKPOINT.fullmatch(name):
             raise MalformedMessageError(f"not the name of a checkpoint: {name[:100]!r}")
         return cls(name.decode())
+
+
+@dataclasses.dataclass(frozen=True)
+class TdErrors:
+    """The trainer tells how wrong its critics were about the steps of consecutive minibatches.
+
+    Attributes:
+      session: Of the trainer.
+      updates: Updates done since the run began, before the first of them.
+      rows: `[K, B]` int64: numbers of rows of the ring, negative ones of none.
+      errors: `[K, B]` float32: |TD error|, finite.
+    """
+
+    session: int
+    updates: int
+    rows: np.ndarray
+    errors: np.ndarray
+
+    @property
+    def end(self) -> int:
+        """Updates done after the last of them."""
+        return self.updates + len(self.rows)
+
+    def to_wire(self) -> list[np.ndarray]:
+        return [np.array([self.session, self.updates], np.int64), self.rows, self.errors]
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray]) -> TdErrors:
+        """Reads what `to_wire` made.
+
+        Raises:
+          MalformedMessageError: It is anything else.
+        """
+        session, updates = _only_array(arrays[:1], np.int64, 2).tolist()
+        rows, errors = arrays[1:] if len(arrays) == 3 else (np.zeros(0), np.zeros(0))
+        if rows.dtype != np.int64 or errors.dtype != np.float32 or rows.ndim != 2 or rows.shape != errors.shape:
+            raise MalformedMessageError("expected numbers of rows [K, B] int64 and as many TD errors float32")
+        if session < 0 or updates < 0 or not np.all((errors >= 0) & np.isfinite(errors)):
+            raise MalformedMessageError("a number below 0, or a TD error that is not finite")
+        return cls(session, updates, rows, errors)
 
 
 @dataclasses.dataclass

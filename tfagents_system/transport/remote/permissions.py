@@ -41,6 +41,7 @@ _ACCESS = {
     tables.EVAL_WEIGHTS: _Access(put=_TRAINER, newest=_ALL_WORKERS),
     tables.REQUESTS: _Access(put=_TRAINER),
     tables.SNAPSHOTS: _Access(put=_TRAINER),
+    tables.PRIORITIES: _Access(put=_TRAINER),
     tables.BLOCKS: _Access(take=_TRAINER),
     _NEWS: _Access(put=_TRAINER, follow=_ALL_WORKERS),  # Workers: their own one.
 }
@@ -131,4 +132,5 @@ _CHECKS: dict[str, Callable[[Client, Sequence[np.ndarray]], object]] = {
     tables.EVAL_WEIGHTS: _check_weights,
     tables.REQUESTS: lambda client, arrays: tables.Request.from_wire(arrays),
     tables.SNAPSHOTS: lambda client, arrays: tables.Snapshot.from_wire(arrays),
+    tables.PRIORITIES: lambda client, arrays: tables.TdErrors.from_wire(arrays),
 }
