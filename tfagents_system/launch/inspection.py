@@ -319,8 +319,8 @@ class Inspector:
 
 
 def _with_possible(
-    load: Callable[..., TrainParamsBase], attributes: Mapping[str, Any], check: Check
-) -> tuple[TrainParamsBase, Mapping[str, Any]]:
+    load: Callable[..., TrainParamsBase], attributes: dict[str, Any], check: Check
+) -> tuple[TrainParamsBase, dict[str, Any]]:
     """Params with all overridden attributes that are possible, and these; what is wrong with the others is told.
 
     So what is wrong with values is told at once with what is wrong with names.
