@@ -17,6 +17,7 @@ import pytest
 
 import tfagents_system
 from tests.support.launching import ROOT
+from tests.support.waiting import until
 from tfagents_system.errors import UserError
 from tfagents_system.python_run import Run, RunFailedError
 
@@ -86,6 +87,43 @@ def test_a_run_under_way_is_not_started_again(tmp_path: Path) -> None:
     (tmp_path / "logs/one/status.json").write_text(json.dumps(status))
     with pytest.raises(UserError, match=r"logs/one is being trained: load_run\('.*logs/one'\) finds it"):
         tfagents_system.train(tmp_path / "params.py", {}, name="one", folder=tmp_path)
+
+
+def test_a_run_that_is_starting_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start takes seconds, in which there is no status; another one would write over what it prints."""
+    start = "import sys, time; print('checking', flush=True); sys.stdin.read(); time.sleep(60)"
+    real, started = subprocess.Popen, list[subprocess.Popen[bytes]]()
+
+    def popen(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        started.append(real([sys.executable, "-c", start], **options))
+        return started[-1]
+
+    monkeypatch.setattr("tfagents_system.python_run.subprocess.Popen", popen)
+    run = tfagents_system.train(tmp_path / "params.py", {}, name="one", folder=tmp_path)
+    try:
+        until(lambda: run.output == "checking\n", 30.0, "the start to say something")
+        with pytest.raises(UserError, match="logs/one is being trained"):
+            tfagents_system.train(tmp_path / "params.py", {}, name="one", folder=tmp_path)
+        assert run.output == "checking\n" and len(started) == 1
+    finally:
+        run.stop(30.0)
+    again = tfagents_system.train(tmp_path / "params.py", {}, name="one", folder=tmp_path)
+    again.stop(30.0)
+    assert len(started) == 2
+
+
+def test_a_damaged_run_can_be_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    run = tfagents_system.load_run(tmp_path)
+    for status in ('{"run": {"na', "[]", ""):
+        (tmp_path / "status.json").write_text(status)
+        assert str(run) == f"<Run {tmp_path}: starting>"
+    (tmp_path / "status.json").write_text('{"run": {"state": "running", "updated_at": 1}, "roles": {}}')
+    assert str(run) == f"<Run {tmp_path}: dead>", "whose supervisor is gone"
+    for text, rows in (("", 0), ("iteration,train_step\n", 0), ("iteration,train_step\n1,20\n2", 1)):
+        (tmp_path / "metrics.csv").write_text(text)
+        assert len(run.metrics) == rows
+    assert run.metrics.iloc[0].to_dict() == {"iteration": 1, "train_step": 20}
 
 
 def test_how_a_run_has_ended_is_an_exception_in_words(tmp_path: Path) -> None:

@@ -7,7 +7,11 @@ imports TensorFlow only where a policy is asked for.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import inspect
+import io
+import itertools
 import json
 import linecache
 import os
@@ -16,14 +20,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
 from tfagents_system.launch.python_path import run_python_path
-from tfagents_system.report.status import is_under_way
+from tfagents_system.report.status import is_under_way, state_of
 from tfagents_system.run_files.beats import read_status
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -68,44 +72,69 @@ def train(
       UserError: The class can't be found in a file, or this is a process of a run: a script has to call it below
         `if __name__ == "__main__":`.
     """
-    if os.environ.get(_ROLE_VARIABLE) or os.environ.get(NAME_VARIABLE):
-        raise UserError(
-            "train() was called while a start or a run's own process imported this file: call it below `if __name__ == "
-            '"__main__":`, which those do not execute'
-        )
+    _refuse_within_a_run()
     folder = Path(folder).expanduser().absolute()
     file = None if isinstance(params, type) and _cell_of(params) else _file_of(params)
     name = name or ("notebook" if file is None else file.stem)
     if not _NAME.fullmatch(name):
         raise UserError(f"name={shown(name)} must be letters, digits, '.', '-' and '_': give another one")
     inputs = folder / "logs" / f"{name}_inputs"
-    inputs.mkdir(parents=True, exist_ok=True)
-    if file is None:
-        assert isinstance(params, type)
-        file = _written(inputs / "params.py", _cell_of(params) + _alias(params))
-    if isinstance(config, Mapping):
-        config = _written(inputs / "config.json", json.dumps(config, indent=2) + "\n")
-    words = [str(file), "--config", str(Path(config).absolute())]
-    for attribute, value in (attributes or {}).items():
-        words += ["--set", f"{attribute}={json.dumps(value)}"]
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
-    return _started(words, {key: str(value) for key, value in given.items()}, folder, inputs / "output.txt")
+    environ = {**_environ(), FOLDER_VARIABLE: str(folder), **{key: str(value) for key, value in given.items()}}
+    default = Path(environ.get("SAC_LOGS_DIR") or "logs", environ["SAC_EXP_NAME"])
+    exp_dir = folder / (environ.get("SAC_EXP_DIR") or default)
+    with _claimed(exp_dir, inputs / "output.txt") as output:
+        if file is None:
+            assert isinstance(params, type)
+            file = _written(inputs / "params.py", _cell_of(params) + _alias(params))
+        if isinstance(config, Mapping):
+            config = _written(inputs / "config.json", json.dumps(config, indent=2) + "\n")
+        sets = [["--set", f"{attribute}={json.dumps(value)}"] for attribute, value in (attributes or {}).items()]
+        words = str(file), "--config", str(Path(config).absolute()), *itertools.chain(*sets)
+        return _started(words, environ, exp_dir, output)
 
 
-def _started(words: Sequence[str], variables: Mapping[str, str], folder: Path, output: Path) -> Run:
+def _refuse_within_a_run() -> None:
+    if os.environ.get(_ROLE_VARIABLE) or os.environ.get(NAME_VARIABLE):
+        raise UserError(
+            "train() was called while a start or a run's own process imported this file: call it below `if __name__ == "
+            '"__main__":`, which those do not execute'
+        )
+
+
+@contextlib.contextmanager
+def _claimed(exp_dir: Path, path: Path) -> Iterator[BinaryIO]:
+    """The file for what a run prints, empty; locked, by whoever writes to it, until the run's processes have ended.
+
+    Raises:
+      UserError: The run is under way, or another start of it is.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    status = read_status(RunPaths(exp_dir).status_json)
+    with path.open("ab") as file:
+        if (status and is_under_way(status, time.time())) or not _is_locked(file):
+            raise UserError(f"{exp_dir} is being trained: load_run({str(exp_dir)!r}) finds it; or give another name")
+        file.truncate(0)
+        yield file
+
+
+def _is_locked(file: BinaryIO) -> bool:
+    """Locks a file; False if others have."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)  # Another one: a file system without locks.
+    return True
+
+
+def _started(words: Sequence[str], environ: Mapping[str, str], exp_dir: Path, output: BinaryIO) -> Run:
     """`sac train` with these arguments, in a session of its own; stopped when this program ends."""
-    environ = {**_environ(), FOLDER_VARIABLE: str(folder), **variables}
-    logs_dir = environ.get("SAC_LOGS_DIR") or "logs"
-    exp_dir = folder / (environ.get("SAC_EXP_DIR") or Path(logs_dir) / environ["SAC_EXP_NAME"])
-    if (status := read_status(RunPaths(exp_dir).status_json)) and is_under_way(status, time.time()):
-        raise UserError(f"{exp_dir} is being trained: load_run({str(exp_dir)!r}) finds it; or give another name")
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tfagents_system", "train", *words],
-            stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environ, cwd=folder,
-            start_new_session=True,
-        )  # fmt: skip
-    run = Run(exp_dir, process, output)
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "tfagents_system", "train", *words],
+        stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environ, cwd=environ[FOLDER_VARIABLE],
+        start_new_session=True,
+    )  # fmt: skip
+    run = Run(exp_dir, process, Path(output.name))
     atexit.register(run.stop)
     return run
 
@@ -144,7 +173,8 @@ class Run:
         status = self.status
         trainer = status.get("roles", {}).get("trainer", {})
         told = [f"iteration {trainer['iteration']}"] if trainer.get("iteration") is not None else []
-        return f"<Run {self.exp_dir}: {', '.join([status.get('run', {}).get('state', 'starting'), *told])}>"
+        told.insert(0, state_of(status, time.time()) if status else "starting")
+        return f"<Run {self.exp_dir}: {', '.join(told)}>"
 
     @property
     def status(self) -> dict[str, Any]:
@@ -153,12 +183,16 @@ class Run:
 
     @property
     def metrics(self) -> pandas.DataFrame:
-        """metrics.csv up to now, a row for each log period and evaluation; no row before the first."""
+        """metrics.csv up to now, a row for each log period and evaluation; no row before the first.
+
+        A last line that is being written, or that a crash has torn, is left out.
+        """
         import pandas
 
-        if not self._paths.metrics_csv.exists():
-            return pandas.DataFrame()
-        return pandas.read_csv(self._paths.metrics_csv)
+        path = self._paths.metrics_csv
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        lines = text[: text.rfind("\n") + 1]
+        return pandas.read_csv(io.StringIO(lines)) if lines.strip() else pandas.DataFrame()
 
     @property
     def output(self) -> str:
@@ -166,7 +200,7 @@ class Run:
         return "" if self._output is None else self._output.read_text(errors="replace")
 
     def wait(self, timeout: float | None = None, *, progress: bool = True) -> Run:
-        """Waits until a run that was started here is finished.
+        """Waits until a run that was started here is finished. Ctrl-C ends the waiting alone: the run goes on.
 
         Args:
           timeout: Seconds; None: as long as it takes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 from tests.support import second_python
 from tests.support.waiting import gone
 from tfagents_system.checks.checklist import Checklist
-from tfagents_system.envs import env_process, loading
+from tfagents_system.envs import env_process, loading, package_import
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -384,6 +385,18 @@ def test_pictures(each_user: Folder) -> None:
     steps(old, 1)
     with pytest.raises(UserError, match="Old can't be drawn"):
         old.render_frame()
+
+
+def test_an_installed_package_brings_no_other_packages_along(
+    user: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside it are all packages of its own Python: a NumPy that another Python can't import."""
+    site = tmp_path / "site-packages"
+    shutil.copytree(package_import.ROOT / "tfagents_system", site / "tfagents_system")
+    (site / "numpy.py").write_text("raise ImportError('compiled for another Python')")
+    monkeypatch.setattr(package_import, "ROOT", site)
+    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{tmp_path}")
+    assert user.make().reset().observation[0] == 0.0
 
 
 def test_an_evaluation_environment_gets_a_collect_environment_of_its_own_process(user: Folder) -> None:

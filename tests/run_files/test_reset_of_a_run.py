@@ -47,7 +47,10 @@ def state(paths):
 
 
 def test_what_was_there_is_set_aside_and_the_next_agent_begins(paths):
+    paths.episodes.mkdir()
+    (paths.episodes / "return_5.npz").touch()
     install(paths)
+    assert (paths.exp_dir / "before_reset_1/episodes/return_5.npz").exists() and not paths.episodes.exists()
     before = paths.exp_dir / "before_reset_1"
     assert (before / "checkpoints" / "checkpoint_0000000040").is_dir() and not paths.trainer_checkpoints.exists()
     assert (before / "params.py").read_text() == paths.params.read_text() == "old params"

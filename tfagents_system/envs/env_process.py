@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 from absl import logging
 
-from tfagents_system.envs import wire
+from tfagents_system.envs import package_import, wire
 from tfagents_system.envs.device_process import DeviceProcess
 from tfagents_system.envs.env_server import TRACE_SIGNAL
 from tfagents_system.envs.faults import EnvironmentProcessError, line_of_trace
@@ -38,7 +38,6 @@ _SPEAK_SECS = 60.0
 _CLOSE_SECS = 5.0
 _TRACE_SECS = 1.0
 _TRACE_BYTES = 64 * 1024
-_ROOT = Path(__file__).resolve().parents[2]
 _MARK_VARIABLE = "TFAGENTS_ENV_PROCESS"  # In the environment variables of the process and of all its children.
 
 # Any Python can parse this, so that an old one can report that it is too old.
@@ -47,7 +46,7 @@ _BOOT = f"""
 import sys
 if sys.version_info < (3, 9):
     sys.exit({_TOO_OLD})
-sys.path[:] = [sys.argv[1]] + [folder for folder in sys.path if folder]
+{package_import.IMPORT_PACKAGE}
 try:
     import numpy
 except ImportError:
@@ -143,12 +142,13 @@ class EnvProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             descriptors = (theirs.fileno(), memory, self._trace)
-            command = [str(self._settings.python), "-c", _BOOT, str(_ROOT), *map(str, descriptors), str(os.getpid())]
+            command = [str(self._settings.python), "-c", _BOOT, str(package_import.ROOT)]
+            command += [*map(str, descriptors), str(os.getpid())]
             try:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
-                    env={**os.environ, _MARK_VARIABLE: self._mark},
+                    env={**package_import.environ_of_another_python(os.environ), _MARK_VARIABLE: self._mark},
                     pass_fds=descriptors,
                     process_group=0,  # Its children end with it, and Ctrl-C does not reach it.
                 )

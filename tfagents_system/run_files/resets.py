@@ -114,6 +114,7 @@ def _of_agent(paths: RunPaths) -> tuple[Path, ...]:
         paths.agent_from,
         paths.prior_data,
         paths.policies,
+        paths.episodes,  # Their checkpoints are in that folder, too, and their params.
         paths.journals,
         paths.train_summaries,
         paths.eval_summaries,

@@ -267,7 +267,8 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> d
 
 
 def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
-    folders = [paths.replay, paths.trainer_checkpoints, paths.policies, *([replay_dir] if replay_dir else [])]
+    folders = [paths.replay, paths.trainer_checkpoints, paths.policies, paths.episodes, paths.journals]
+    folders += [replay_dir] if replay_dir else []
     if any(folder.exists() for folder in folders) and paths.run_json.exists():
         print(f"no update was done in {paths.exp_dir} yet, and files or settings have changed: it starts over")
     for folder in folders:

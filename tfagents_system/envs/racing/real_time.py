@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Annotated, Any
 
 import gymnasium
@@ -23,6 +22,7 @@ from tfagents_system.checks.hyperparameters import Positive
 from tfagents_system.checks.rules import Rule, is_number, number_where
 from tfagents_system.checks.sections import read_section
 from tfagents_system.envs.clocks import Clock
+from tfagents_system.envs.package_import import IMPORT_PACKAGE, ROOT
 from tfagents_system.envs.racing.car_process import BRAKE, Seen
 from tfagents_system.envs.racing.environment import RacingEnvironment
 from tfagents_system.envs.racing.settings import RacingSettings
@@ -30,12 +30,10 @@ from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
 
 KEY = "real_time"
-_ROOT = Path(__file__).resolve().parents[3]
 _ANSWER_SECS = 30.0  # Building and drawing tracks included.
 _CLOSE_SECS = 5.0
-_BOOT = """
-import sys
-sys.path.insert(0, sys.argv[1])
+_BOOT = f"""
+{IMPORT_PACKAGE}
 from tfagents_system.envs.racing.car_process import main
 main(int(sys.argv[2]))
 """
@@ -84,7 +82,7 @@ class RacingDevice:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(_ROOT), str(theirs.fileno())],
+                [sys.executable, "-c", _BOOT, str(ROOT), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
