@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tfagents_system.envs.faults import SHOW_TRACES
+from tfagents_system.checks.checklist import Checklist
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import ForkServerError
@@ -165,12 +166,17 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
         print(f"changed for this run from now on: {changes}")
     if words := preparation.overrides.in_words():
         print(f"settings: {words}")
-    for name in _BEGINS_WITH:
-        for fact in preparation.checks[name].facts:
-            print(f"{name}: {fact}")
+    _tell_beginning(preparation.checks)
     if not quiet_plan:
         print(preparation.plan.table())
     return True
+
+
+def _tell_beginning(checks: Checklist) -> None:
+    """Prints what of other runs this one begins with."""
+    for name in _BEGINS_WITH:
+        for fact in checks[name].facts:
+            print(f"{name}: {fact}")
 
 
 def _what_goes_on(why_early: str | None) -> str:
